@@ -37,7 +37,7 @@ PLANTED = "planted"
 def run_child(folder: Path, real: int, counts: list[int]) -> None:
     from runner.base.storage.safe_files import make_folders
     from runner.server.boards.paths import BoardPaths
-    from runner.server.boards.worker import BoardWorker, made
+    from runner.server.boards.worker import BoardWorker, build_board
     from runner.server.service import Service
     from runner.server.settings import Settings
     from tests.support.served import copy_of, many, put, run_bundle
@@ -50,7 +50,7 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
 
     def timed(what: str) -> None:
         begun, cpu = time.perf_counter(), time.process_time()
-        made(worker, places)
+        build_board(worker, places)
         told[what] = [time.perf_counter() - begun, time.process_time() - cpu]
 
     many(server, bundles, real)
@@ -67,16 +67,16 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
 def multiplied(worker: object, count: int) -> dict[str, object]:
     """Write a board of so many rows: those that were read, again and again, renamed; beside it one of one row."""
     from runner.registry.board.board import Read, RegistryBoard
-    from runner.server.boards.builder import Facts, write_folder
+    from runner.server.boards.builder import BoardInput, write_folder
     from runner.server.boards.public_registry import PublicRegistry
-    from runner.server.boards.verification_tiers import vouched
+    from runner.server.boards.verification_tiers import assign_tiers
 
     kept, settings = worker._cache, worker._settings
     registry = PublicRegistry(worker._database, worker._blobs, settings.address, settings.limits)
     from runner.registry.board.board import read_board
 
     read = read_board(registry, kept)
-    known = vouched(worker._database, registry, kept, read)
+    known = assign_tiers(worker._database, registry, kept, read)
     entries, rows = list(read.releases), {row["release_sha256"]: row for row in read.board.rows}
     releases, sessions, listed, told = {}, {}, [], {}
     for place in range(count + 1):
@@ -96,7 +96,7 @@ def multiplied(worker: object, count: int) -> dict[str, object]:
     folder.mkdir(parents=True)
     begun, cpu = time.perf_counter(), time.process_time()
     board = RegistryBoard(read.board.where, listed)
-    write_folder(Facts(registry, Read(board, releases, sessions), {}, told), folder)
+    write_folder(BoardInput(registry, Read(board, releases, sessions), {}, told), folder)
     return {"name": folder.name, "wall": time.perf_counter() - begun, "cpu": time.process_time() - cpu}
 
 
@@ -196,8 +196,8 @@ def main() -> int:
         drawn: list[list[object]] | None = [] if args.browser else None
         rows = [pages_of(folder, found["sizes"][str(count)]["name"], count, args.repeat, drawn) for count in args.runs]
     names = ("first", "nothing", "one")
-    made = [[what, *found["told"][what], found["told"][what][1] / args.real * 1e3] for what in names]
-    table(f"making the board of {args.real} real runs", ("what is new", "wall s", "CPU s", "CPU ms a run"), made)
+    rows = [[what, *found["told"][what], found["told"][what][1] / args.real * 1e3] for what in names]
+    table(f"making the board of {args.real} real runs", ("what is new", "wall s", "CPU s", "CPU ms a run"), rows)
     wrote = [[count, found["sizes"][str(count)]["wall"], found["sizes"][str(count)]["cpu"]] for count in args.runs]
     table("writing a board that was read", ("runs", "wall s", "CPU s"), wrote)
     columns = ("runs", "page made ms", "its CPU ms", "page kept ms", "JSON ms", "search ms", "page KB")

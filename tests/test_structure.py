@@ -160,7 +160,7 @@ HOMES = {
         "runner.runs.shards.merge",
         "runner.runs.execution.sinks",
         "runner.server.isolated_task",
-        "runner.server.boards.replays",
+        "runner.server.boards.copied_answers",
         "runner.server.boards.board_file",
         "runner.server.boards.builder",
         "runner.server.boards.snapshot",

@@ -146,12 +146,12 @@ class Killed:
         for _ in range(TIMES):
             forget_boards(self._settings)
             self._serve_and_kill(within)
-            met += any(path.name.startswith(".") for path in places.made.glob(".*"))
+            met += any(path.name.startswith(".") for path in places.boards.glob(".*"))
         with serving(self._settings.folder, database=self._settings.database, people=False) as served:
             until(lambda: has_board(served))
             downloaded = self._here / "downloaded.duckdb"
             downloaded.write_bytes(served.ask("/board.duckdb").body)
-        left = [path.name for path in places.made.iterdir() if path.name.startswith(".")]
+        left = [path.name for path in places.boards.iterdir() if path.name.startswith(".")]
         self._claims(
             content(downloaded) == self._board and not left,
             f"a board killed {TIMES} times, {met} of them half made: the next is whole, nothing is left {left}",

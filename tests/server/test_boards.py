@@ -14,7 +14,7 @@ from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.server.boards.snapshot import BoardSnapshot
-from runner.server.boards.worker import BoardWorker, culprits
+from runner.server.boards.worker import BoardWorker, find_culprits
 from runner.server.service import Service
 from runner.server.settings import Settings
 from tests.support.served import put
@@ -78,4 +78,4 @@ def test_a_release_that_no_board_can_be_made_with_is_left_out_and_named(held: Se
 
 @pytest.mark.parametrize("bad", [(), (3,), (0, 9), (4, 5, 6), tuple(range(10))])
 def test_what_does_not_work_with_others_is_found(bad: tuple[int, ...]) -> None:
-    assert culprits(range(10), lambda some: not set(some) & set(bad)) == list(bad)
+    assert find_culprits(range(10), lambda some: not set(some) & set(bad)) == list(bad)

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, insert, select
 
 from runner.server.accounts.accounts import ANYBODY, add_account
-from runner.server.competitions.board import board
+from runner.server.competitions.board import describe_board
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, releases
@@ -43,11 +43,11 @@ def test_its_rows_are_counted_where_they_are(connection: Connection) -> None:
         ask()
         return tracemalloc.get_traced_memory()[1] - before
 
-    found = board(connection, ANYBODY, "acme", "c", 1.0)  # what is kept of statements is not counted
+    found = describe_board(connection, ANYBODY, "acme", "c", 1.0)  # what is kept of statements is not counted
     assert (found["rows_open"], found["rows_held_out"]) == (ROWS - HELD, HELD)
     tracemalloc.start()
     try:
         all_read = peak(lambda: connection.execute(select(competition_labels.c.is_held)).all())
-        assert peak(lambda: board(connection, ANYBODY, "acme", "c", 1.0)) < all_read / 10
+        assert peak(lambda: describe_board(connection, ANYBODY, "acme", "c", 1.0)) < all_read / 10
     finally:
         tracemalloc.stop()

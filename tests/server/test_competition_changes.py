@@ -21,8 +21,8 @@ from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
 from runner.results.leaderboard.results_folder import Results
 from runner.server.accounts.accounts import Viewer, account_id, viewer_of_account
-from runner.server.competitions.editing import Changes, change, owned
-from runner.server.competitions.storage import REFUSED, WAITING, enter
+from runner.server.competitions.editing import Changes, change, find_for_change
+from runner.server.competitions.storage import REFUSED, WAITING, submit_run
 from runner.server.store.database import Database
 from runner.server.store.schema import competitions, releases, submissions
 from tests.server.test_competitions import LABELS, ROWS, Contest, wanted, write_rows
@@ -56,7 +56,7 @@ def release(connection: Any, kind: str, owner: str, name: str) -> int:
 def submitted(database: Database, who: str, owner: str, name: str, now: float) -> None:
     with database.writing() as connection:
         viewer: Viewer = viewer_of_account(connection, account_id(connection, who))
-        enter(connection, viewer, "r" * 64, release=release(connection, "run", owner, name), owner=owner, now=now)
+        submit_run(connection, viewer, "r" * 64, release=release(connection, "run", owner, name), owner=owner, now=now)
 
 
 def states(database: Database) -> list[tuple[str, str]]:
@@ -101,7 +101,7 @@ def test_the_moment_of_closing_and_the_moment_of_the_next_submission_are_exact(r
 def test_it_closes_later_and_never_earlier_nor_again(records: Database) -> None:
     def to(closes: float, now: float = NOW) -> None:
         with records.writing() as connection:
-            one = owned(connection, None, "acme", "cup")
+            one = find_for_change(connection, None, "acme", "cup")
             change(connection, one, Changes(closes=closes), now, by="", why="")
 
     to(NOW + 11 * DAY)

@@ -19,7 +19,16 @@ from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, add_account,
 from runner.server.competitions import board as boards
 from runner.server.competitions.scores import HELD_PART, OPEN_PART
 from runner.server.competitions.scoring import Scoring
-from runner.server.competitions.storage import DAY, REFUSED, SCORED, WAITING, CompetitionRequest, enter, make, waiting
+from runner.server.competitions.storage import (
+    DAY,
+    REFUSED,
+    SCORED,
+    WAITING,
+    CompetitionRequest,
+    create_competition,
+    list_waiting,
+    submit_run,
+)
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.database import Database
@@ -64,7 +73,7 @@ class Records:
     def submitted(self, who: str, name: str, at: float = NOW, *, owner: str = "", visibility: str = "public") -> str:
         """What becomes of a run at first."""
         made = self.release("run", owner or who, name, visibility)
-        enter(self.connection, self.viewer(who), ROWS, release=made, owner=owner or who, now=at)
+        submit_run(self.connection, self.viewer(who), ROWS, release=made, owner=owner or who, now=at)
         found = self.connection.execute(select(submissions).where(submissions.c.release_id == made)).one_or_none()
         return "" if found is None else str(found.state)
 
@@ -77,10 +86,10 @@ class Records:
 
     def seen(self, viewer: Viewer, owner: str, name: str, now: float = NOW) -> dict[str, Any]:
         run = Reference(Kind.RUN, owner, name, "1")
-        return boards.submission(self.connection, viewer, "acme", "cup", run=run, now=now)
+        return boards.describe_submission(self.connection, viewer, "acme", "cup", run=run, now=now)
 
     def board(self, viewer: Viewer, now: float = NOW) -> dict[str, Any]:
-        return boards.board(self.connection, viewer, "acme", "cup", now)
+        return boards.describe_board(self.connection, viewer, "acme", "cup", now)
 
 
 def metric(name: str) -> dict[str, Any]:
@@ -99,12 +108,12 @@ def test_a_competition_of_a_private_dataset_is_told_to_its_owners_alone(records:
     hidden = update(releases).where(releases.c.id == records.dataset).values(visibility="private")
     records.connection.execute(hidden)
     for viewer in (ANYBODY, records.viewer("mallory"), records.viewer("mallory", Scope.ADMIN)):
-        assert boards.listed(records.connection, viewer, NOW, "", 10) == []
+        assert boards.list_competitions(records.connection, viewer, NOW, "", 10) == []
         with pytest.raises(NotPublished, match="there is no competition acme/cup here"):
             records.board(viewer)
     # Nor by what a run on the very same rows becomes.
     assert records.submitted("mallory", "probe") == ""
-    assert len(boards.listed(records.connection, records.viewer("bob"), NOW, "", 10)) == 1
+    assert len(boards.list_competitions(records.connection, records.viewer("bob"), NOW, "", 10)) == 1
     assert records.submitted("bob", "own") == WAITING
 
 
@@ -167,7 +176,7 @@ def test_a_competition_on_a_copy_of_rows_names_whose_they_were_first(records: Re
     made("mallory", "early", again, "c" * 64)
     made("acme", "real", later, "c" * 64)
     found = {
-        (owner, name): boards.board(records.connection, ANYBODY, owner, name, NOW)["copied_from"]
+        (owner, name): boards.describe_board(records.connection, ANYBODY, owner, name, NOW)["copied_from"]
         for owner, name in (("acme", "cup"), ("mallory", "fake"), ("mallory", "early"), ("acme", "real"))
     }
     assert found == {
@@ -175,13 +184,15 @@ def test_a_competition_on_a_copy_of_rows_names_whose_they_were_first(records: Re
         ("mallory", "early"): "dataset/acme/later@1",
     }  # fmt: skip
     run = records.release("run", "bob", "honest")
-    enter(records.connection, records.viewer("bob"), ROWS, release=run, owner="bob", now=NOW)
-    told = sorted(boards.notes(records.connection, [Reference(Kind.RUN, "bob", "honest", "1")], "https://x.example"))
+    submit_run(records.connection, records.viewer("bob"), ROWS, release=run, owner="bob", now=NOW)
+    told = sorted(
+        boards.submission_notes(records.connection, [Reference(Kind.RUN, "bob", "honest", "1")], "https://x.example")
+    )
     assert ["created on the rows of dataset/acme/claims@1" in one for one in told] == [False, True]
     # What is private to others is named to nobody else.
     hidden = update(releases).where(releases.c.id == later).values(visibility="private")
     records.connection.execute(hidden)
-    assert boards.board(records.connection, ANYBODY, "mallory", "early", NOW)["copied_from"] is None
+    assert boards.describe_board(records.connection, ANYBODY, "mallory", "early", NOW)["copied_from"] is None
 
 
 def test_accounts_are_scored_by_turns(tmp_path: Path) -> None:
@@ -194,7 +205,7 @@ def test_accounts_are_scored_by_turns(tmp_path: Path) -> None:
             records.submitted("mallory", f"m{number}")
         records.submitted("bob", "b", owner="bob")
     scoring, order = Scoring(settings, database), []
-    while (there := waiting(database)) and (one := scoring.following(there)) is not None:
+    while (there := list_waiting(database)) and (one := scoring.next_submission(there)) is not None:
         order.append(there[one])
         with database.writing() as connection:
             connection.execute(update(submissions).where(submissions.c.id == one).values(state=SCORED))
@@ -230,7 +241,7 @@ def test_rows_with_labels_that_all_can_read_make_no_competition(tmp_path: Path) 
     put(server, [component_draft(tmp_path / "rows.jsonl", Kind.DATASET, naming, None).bundle()])
     wanted = CompetitionRequest(dataset="acme/known@1", name="mine", labels={"p0": 1}, day_limit=1, closes=CLOSES)
     with pytest.raises(ReleaseError, match="has labels, which everyone can read"):
-        make(server.settings, server.database, records.viewer("alice"), wanted, NOW)
+        create_competition(server.settings, server.database, records.viewer("alice"), wanted, NOW)
     server.database.close()
 
 
@@ -243,10 +254,10 @@ def test_who_may_not_see_a_dataset_is_told_of_none_and_who_does_not_own_it_makes
     for dataset, words in (("acme/plan@1", "there is no dataset/acme/plan@1 here"), ("acme/no@1", "acme/no@1 here")):
         wanted = CompetitionRequest(dataset=dataset, name="mine", labels={"p": 1}, day_limit=1, closes=NOW + 1)
         with pytest.raises(NotPublished, match=words):
-            make(settings, database, records.viewer("mallory"), wanted, NOW)
+            create_competition(settings, database, records.viewer("mallory"), wanted, NOW)
     wanted = CompetitionRequest(dataset="acme/claims@1", name="mine", labels={"p": 1}, day_limit=1, closes=NOW + 1)
     with pytest.raises(PermissionError, match="only an owner of acme"):
-        make(settings, database, records.viewer("bob"), wanted, NOW)
+        create_competition(settings, database, records.viewer("bob"), wanted, NOW)
     with pytest.raises(UsageError, match="closing time has passed"):
-        make(settings, database, records.viewer("alice"), wanted, NOW + 1)
+        create_competition(settings, database, records.viewer("alice"), wanted, NOW + 1)
     database.close()

@@ -14,7 +14,7 @@ from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.bundle import Bundle, Content, opened
 from runner.documents.releases.manifest import ReleaseLink
 from runner.server.accounts.accounts import add_account, add_member
-from runner.server.boards.replays import JOURNAL
+from runner.server.boards.copied_answers import JOURNAL
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.worker import BoardWorker
 from runner.server.service import Service

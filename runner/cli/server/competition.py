@@ -24,7 +24,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     """Make it, as an account that owns the dataset."""
     from runner.server.accounts.accounts import account_id, viewer_of_account
     from runner.server.accounts.administration import record_act
-    from runner.server.competitions.storage import make
+    from runner.server.competitions.storage import create_competition
     from runner.server.web.api.competitions import CreateCompetitionRequest, created_response, parse_request_file
 
     account, file = args.names[0], Path(args.names[1])
@@ -32,7 +32,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
     with database.reading() as connection:
         viewer = viewer_of_account(connection, account_id(connection, account))
     try:
-        made = make(settings, database, viewer, wanted, time.time())
+        made = create_competition(settings, database, viewer, wanted, time.time())
     except PermissionError as error:
         from runner.base.errors import UsageError
 
@@ -105,11 +105,11 @@ def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
 
 
 def _acted(database: Database, args: argparse.Namespace, act: Callable[[Any, Any, float], dict[str, object]]) -> int:
-    from runner.server.competitions.editing import owned
+    from runner.server.competitions.editing import find_for_change
 
     owner, _, name = args.names[0].partition("/")
     with database.writing() as connection:
-        one = owned(connection, None, owner, name)
+        one = find_for_change(connection, None, owner, name)
         said = {"competition": f"{owner}/{name}", **act(connection, one, time.time())}
         database.changed(connection)
     if args.json:

@@ -39,7 +39,7 @@ RELEASES: Mapping[str, str] = {
 LINKS: Mapping[str, str] = {"source": "VARCHAR", "role": "VARCHAR", "target": "VARCHAR", "sha256": "VARCHAR"}
 
 
-def write_file(
+def write_board_file(
     path: Path,
     runs: Iterable[Mapping[str, Any]],
     releases: Iterable[Mapping[str, Any]],

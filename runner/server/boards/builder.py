@@ -30,9 +30,9 @@ from runner.registry.lineage.listed_facts import listed_facts
 from runner.registry.lineage.sessions import LineageSession
 from runner.registry.transports.listing import ReleaseEntry
 from runner.results.leaderboard.model import LeaderboardRow
-from runner.server.boards.board_file import write_file
+from runner.server.boards.board_file import write_board_file
 from runner.server.boards.public_registry import PublicRegistry
-from runner.server.boards.verification_tiers import Vouched
+from runner.server.boards.verification_tiers import RunTier
 
 INDEX, FILE = "index.sqlite", "board.duckdb"
 
@@ -59,19 +59,19 @@ CREATE INDEX family_of ON families(release);
 
 
 @dataclass(frozen=True)
-class Facts:
+class BoardInput:
     """The input of a board folder."""
 
     registry: PublicRegistry
     read: Read
-    others: Mapping[ReleaseEntry, Release]
+    components: Mapping[ReleaseEntry, Release]
     """Releases that are neither runs nor models."""
-    vouched: Mapping[str, Vouched]
+    tiers: Mapping[str, RunTier]
 
     @property
     def releases(self) -> Iterator[tuple[ReleaseEntry, Release]]:
         yield from self.read.releases.items()
-        yield from self.others.items()
+        yield from self.components.items()
 
 
 def task_name(row: LeaderboardRow) -> str:
@@ -79,7 +79,7 @@ def task_name(row: LeaderboardRow) -> str:
     return tagged_hash("board-page", [row.benchmark, row.task, None if row.task else row.list])[:12]
 
 
-def write_folder(facts: Facts, folder: Path) -> None:
+def write_folder(facts: BoardInput, folder: Path) -> None:
     """Write a board folder.
 
     Raises:
@@ -102,10 +102,12 @@ def write_folder(facts: Facts, folder: Path) -> None:
         index.executescript(f"{_INDEXES} ANALYZE;")
     finally:
         index.close()
-    write_file(folder / FILE, rows, [_release_row(*pair, facts) for pair in facts.releases], links)
+    write_board_file(folder / FILE, rows, [_release_row(*pair, facts) for pair in facts.releases], links)
 
 
-def _write_tasks(index: sqlite3.Connection, board: BoardPage, facts: Facts, folder: Path) -> Iterator[dict[str, Any]]:
+def _write_tasks(
+    index: sqlite3.Connection, board: BoardPage, facts: BoardInput, folder: Path
+) -> Iterator[dict[str, Any]]:
     """Write each list to the index and to its files; yield the rows of all lists."""
     for place, task_list in enumerate(board.lists):
         rows = [_row(row, row_place, task_list, facts) for row_place, row in enumerate(task_list.rows)]
@@ -128,10 +130,10 @@ def _write_file(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _row(row: BoardRow, place: int, task_list: TaskList, facts: Facts) -> dict[str, Any]:
+def _row(row: BoardRow, place: int, task_list: TaskList, facts: BoardInput) -> dict[str, Any]:
     """Return a row as pages and downloads show it."""
     values = row.to_json()
-    verification = facts.vouched[values["release_sha256"]]
+    verification = facts.tiers[values["release_sha256"]]
     kind, _, rest = values["release"].partition("/")
     name, _, version = rest.partition("@")
     return {
@@ -141,8 +143,8 @@ def _row(row: BoardRow, place: int, task_list: TaskList, facts: Facts) -> dict[s
         "benchmark": task_list.benchmark,
         "href": f"/{kind}/{name}/{version}",
         "tier": verification.tier,
-        "tier_words": verification.words,
-        "reproduced_by": verification.by,
+        "tier_words": verification.text,
+        "reproduced_by": verification.reproduced_by,
         "owner_runs": verification.owner_runs,
     }
 
@@ -202,12 +204,12 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _release_values(facts: Facts, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+def _release_values(facts: BoardInput, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
     for place, (entry, release) in enumerate(facts.releases):
         reference, row = entry.reference, _release_row(entry, release, facts)
-        verification = facts.vouched.get(entry.sha256)
+        verification = facts.tiers.get(entry.sha256)
         if verification is not None:
-            row |= {"tier": verification.tier, "tier_words": verification.words, "owner_runs": verification.owner_runs,
+            row |= {"tier": verification.tier, "tier_words": verification.text, "owner_runs": verification.owner_runs,
                     "reproductions": [play.to_json() for play in verification.reproductions]}  # fmt: skip
         searchable = (reference, release.description, row["benchmark"], row["models"], row["protocol"])
         yield (
@@ -217,7 +219,7 @@ def _release_values(facts: Facts, tasks: Mapping[str, str]) -> Iterator[tuple[An
         )  # fmt: skip
 
 
-def _release_row(entry: ReleaseEntry, release: Release, facts: Facts) -> dict[str, Any]:
+def _release_row(entry: ReleaseEntry, release: Release, facts: BoardInput) -> dict[str, Any]:
     """Return what lists show of a release. Its publisher chose the texts, so pages must escape them."""
     reference, listed = entry.reference, listed_facts(release)
     session = facts.read.sessions.get(entry.sha256)  # without it, the types of the facts are unchecked
@@ -231,14 +233,14 @@ def _release_row(entry: ReleaseEntry, release: Release, facts: Facts) -> dict[st
     }  # fmt: skip
 
 
-def _links(facts: Facts) -> Iterator[tuple[str, str, str, str | None]]:
+def _links(facts: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
     for entry, release in facts.releases:
         for link in release.links:
             if link.release is not None:
                 yield str(entry.reference), link.role, link.release, link.sha256
 
 
-def _write_families(index: sqlite3.Connection, facts: Facts) -> None:
+def _write_families(index: sqlite3.Connection, facts: BoardInput) -> None:
     """Write training histories: one for each connected set of runs and models."""
     public = [session for session in facts.read.sessions.values() if not session.private]
     for number, family in enumerate(_families(public)):

@@ -20,7 +20,7 @@ class BoardPaths:
         return cls(settings.folder / "boards")
 
     @property
-    def made(self) -> Path:
+    def boards(self) -> Path:
         return self.root / "made"
 
     @property

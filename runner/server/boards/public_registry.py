@@ -60,7 +60,7 @@ class PublicRegistry(Registry):
         """Return the position of each release by its hash: row ids follow the order of publication."""
         return {entry.sha256: self.listed[entry.reference].id for entry in self._entries}
 
-    def only(self, entries: Iterable[ReleaseEntry]) -> Self:
+    def restricted_to(self, entries: Iterable[ReleaseEntry]) -> Self:
         """Return a copy of this registry that has only these releases."""
         subset, selected = copy(self), set(entries)
         subset._entries = [entry for entry in self._entries if entry in selected]  # noqa: SLF001 - its own class
@@ -106,7 +106,7 @@ _WEIGHTS = "weights/"
 
 
 @dataclass(frozen=True)
-class Remembering(BoardCache):
+class MemoryBoardCache(BoardCache):
     """A board cache that also keeps releases in memory, so that a new board reads only new releases."""
 
     _releases: dict[str, Release] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class Remembering(BoardCache):
             self._releases[entry.sha256] = self._trimmed(super().release(registry, entry))
         return self._releases[entry.sha256]
 
-    def whole(self, registry: Registry, entry: ReleaseEntry) -> Release:
+    def full_release(self, registry: Registry, entry: ReleaseEntry) -> Release:
         """Return a release's manifest with all of its files."""
         return super().release(registry, entry)
 
@@ -141,22 +141,22 @@ class Remembering(BoardCache):
         """Return the board's data of a run, cached."""
         del release
         if entry.sha256 not in self._runs:
-            self._runs[entry.sha256] = super().run(registry, entry, self.whole(registry, entry))
+            self._runs[entry.sha256] = super().run(registry, entry, self.full_release(registry, entry))
         return self._runs[entry.sha256]
 
     def check_training(self, registry: Registry, entry: ReleaseEntry, release: Release) -> None:
         """Check a training run, once for each release."""
         del release
         if entry.sha256 not in self._trained:
-            super().check_training(registry, entry, self.whole(registry, entry))
+            super().check_training(registry, entry, self.full_release(registry, entry))
             self._trained.add(entry.sha256)
 
     def datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
         """Return the datapoints of a run, from the untrimmed manifest."""
         del release
-        return super().datapoints(registry, entry, self.whole(registry, entry))
+        return super().datapoints(registry, entry, self.full_release(registry, entry))
 
-    def forget_all_but(self, public: set[str]) -> None:
+    def keep_only(self, public: set[str]) -> None:
         """Forget the releases that are no longer public."""
         for cached in (self._releases, self._runs):
             for sha256 in cached.keys() - public:

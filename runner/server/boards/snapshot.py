@@ -110,7 +110,7 @@ class BoardSnapshot:
     def count_of_owner(self, owner: str) -> int:
         return int(self._all("SELECT count(*) FROM releases WHERE owner = ?", owner)[0][0])
 
-    def found(self, terms: Sequence[str], first: int, most: int) -> list[dict[str, Any]]:
+    def search(self, terms: Sequence[str], first: int, most: int) -> list[dict[str, Any]]:
         """Return the releases whose name, description or facts contain all of these terms, newest first."""
         test = " AND ".join(["instr(words, ?) > 0"] * len(terms))
         query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"

@@ -29,13 +29,13 @@ LOG = logging.getLogger("nip_run.server")
 
 POLL_SECONDS = 0.5
 """Interval of the checks for changes, which other processes make, too."""
-MOST_SECONDS = 4 * 3600.0
+BUILD_SECONDS = 4 * 3600.0
 """Time limit for building one board: the first one of a large registry reads all releases."""
-BOUNDS = TaskLimits(memory=6 << 30)
+WORKER_LIMITS = TaskLimits(memory=6 << 30)
 """Limits of the worker process; DuckDB limits itself to much less."""
-AGAIN_SECONDS = 30.0
+RETRY_SECONDS = 30.0
 """Delay after a board could not be built."""
-KEPT = 3
+MAX_STORED = 3
 """Maximum number of stored boards, for pages opened a while ago. Boards with releases removed since are deleted."""
 
 
@@ -58,21 +58,21 @@ class Boards:
         Raises:
             OSError: the folder for boards cannot be created.
         """
-        make_folders(self._paths.made)
-        for path in self._paths.made.glob(".*"):
+        make_folders(self._paths.boards)
+        for path in self._paths.boards.glob(".*"):
             remove_folder(path)
         with suppress(RunError, OSError, ValueError):
-            self._show(self._paths.made / str(read_json(self._paths.current)["name"]))
+            self._show(self._paths.boards / str(read_json(self._paths.current)["name"]))
         self._thread.start()
 
     @property
-    def shown(self) -> BoardSnapshot | None:
+    def newest(self) -> BoardSnapshot | None:
         """The newest board; None before the first one is complete."""
         return self._newest
 
-    def at(self, name: str) -> Path | None:
+    def folder_of(self, name: str) -> Path | None:
         """Return the folder of a stored board by its name."""
-        return next((path for path in self._paths.made.iterdir() if path.name == name and name[:1] != "."), None)
+        return next((path for path in self._paths.boards.iterdir() if path.name == name and name[:1] != "."), None)
 
     def close(self) -> None:
         """Stop, and kill the worker process."""
@@ -87,23 +87,23 @@ class Boards:
                 if self._newest is not None and self._newest.revision == revision:
                     continue
                 start = time.monotonic()
-                self._show(self._paths.made / self._build())
+                self._show(self._paths.boards / self._build())
                 self._log_left_out()
                 # Use at most half of the time, so that other work gets the rest.
-                self._stopping.wait(min(AGAIN_SECONDS, time.monotonic() - start))
+                self._stopping.wait(min(RETRY_SECONDS, time.monotonic() - start))
             except Exception:
                 if self._stopping.is_set():
                     return  # the server is stopping and killed the worker
                 LOG.exception("the board could not be built")
                 self._kill_worker()
-                self._stopping.wait(AGAIN_SECONDS)
+                self._stopping.wait(RETRY_SECONDS)
 
     def _show(self, folder: Path) -> None:
         self._newest = BoardSnapshot(folder)
         listed = self._newest.listed()
-        older = [path for path in self._paths.made.iterdir() if path != folder and path.name[:1] != "."]
+        older = [path for path in self._paths.boards.iterdir() if path != folder and path.name[:1] != "."]
         for number, path in enumerate(sorted(older, key=lambda path: path.stat().st_mtime, reverse=True)):
-            if number >= KEPT - 1 or not _is_within(path, listed):
+            if number >= MAX_STORED - 1 or not _is_within(path, listed):
                 remove_folder(path)
 
     def _log_left_out(self) -> None:
@@ -122,7 +122,7 @@ class Boards:
         """
         process, pipe = self._worker = self._worker or self._start_worker()
         pipe.send("make")
-        end = time.monotonic() + MOST_SECONDS
+        end = time.monotonic() + BUILD_SECONDS
         while not self._stopping.is_set() and time.monotonic() < end:
             try:
                 if pipe.poll(POLL_SECONDS):
@@ -137,7 +137,7 @@ class Boards:
 
     def _start_worker(self) -> tuple[BaseProcess, Connection]:
         server_end, worker_end = forkserver_context().Pipe()
-        process = start_process(BOUNDS, work, self._settings, worker_end)
+        process = start_process(WORKER_LIMITS, run_worker, self._settings, worker_end)
         worker_end.close()
         return process, server_end
 
@@ -157,9 +157,9 @@ def _is_within(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
         return False
 
 
-def work(settings: Settings, pipe: Connection) -> None:
+def run_worker(settings: Settings, pipe: Connection) -> None:
     """Build a board for each message in the pipe, until it is closed. Runs in the worker process."""
-    from runner.server.boards.worker import BoardWorker, made
+    from runner.server.boards.worker import BoardWorker, build_board
 
     worker = BoardWorker(settings)
     while True:
@@ -168,6 +168,6 @@ def work(settings: Settings, pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            pipe.send((True, made(worker, BoardPaths.from_settings(settings))))
+            pipe.send((True, build_board(worker, BoardPaths.from_settings(settings))))
         except Exception as error:  # noqa: BLE001 - sent to the server, which logs it
             pipe.send((False, f"{type(error).__name__}: {error}"))

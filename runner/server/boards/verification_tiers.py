@@ -25,8 +25,8 @@ from runner.registry.verification.fresh_play import outcome_of
 from runner.results.comparison.comparison import compare_systems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
+from runner.server.boards.copied_answers import compare_answers
 from runner.server.boards.public_registry import PublicRegistry
-from runner.server.boards.replays import alike
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, checks, members
 from runner.version import __version__
@@ -51,32 +51,32 @@ class Reproduction:
     owner: str
     outcome: str
     """`reproduced`, `drifted`, `undecided`; not counted: `own` (same publisher), `copy` (answers), `other` (game)."""
-    said: str
-    by: int = 0
+    reason: str
+    account_id: int = 0
     """Row id of the account that published it."""
 
     def to_json(self) -> dict[str, str]:
         """Return the fields except the account's id, which is not public."""
-        return {"release": self.release, "owner": self.owner, "outcome": self.outcome, "said": self.said}
+        return {"release": self.release, "owner": self.owner, "outcome": self.outcome, "said": self.reason}
 
 
 @dataclass(frozen=True)
-class Vouched:
+class RunTier:
     """The server's own findings about a run."""
 
     tier: str
     reproductions: tuple[Reproduction, ...]
     owner_runs: int
     """Number of runs that the owner has published on the task: the best of many is not a fair sample."""
-    by: int = 0
+    reproduced_by: int = 0
     """Number of others who reproduced it and share no account or organisation with each other."""
 
     @property
-    def words(self) -> str:
-        return f"{REPRODUCED} by {self.by}" if self.tier == REPRODUCED else self.tier
+    def text(self) -> str:
+        return f"{REPRODUCED} by {self.reproduced_by}" if self.tier == REPRODUCED else self.tier
 
 
-def vouched(database: Database, registry: PublicRegistry, cache: BoardCache, read: Read) -> dict[str, Vouched]:
+def assign_tiers(database: Database, registry: PublicRegistry, cache: BoardCache, read: Read) -> dict[str, RunTier]:
     """Return the tier of each public run whose facts can be read, by the hash of its release."""
     with database.reading() as connection:
         checked = {row.release_id: row.tier for row in connection.execute(select(checks))}
@@ -92,7 +92,7 @@ def vouched(database: Database, registry: PublicRegistry, cache: BoardCache, rea
         successes = [play for play in plays if play.outcome == REPRODUCED]
         by = _count_independent(successes, groups) if tier == RECOMPUTED else 0
         owner_runs = runs_on_task[_owner_and_task(entry, read)]
-        verified[entry.sha256] = Vouched(REPRODUCED if by else tier, plays, owner_runs, by)
+        verified[entry.sha256] = RunTier(REPRODUCED if by else tier, plays, owner_runs, by)
     return verified
 
 
@@ -126,15 +126,9 @@ def _reproductions(
             outcome, reason = _outcome(
                 registry, cache, (original, read.releases[original]), (entry, read.releases[entry])
             )
-        reproductions[original.sha256].append(
-            Reproduction(
-                str(entry.reference),
-                entry.reference.owner,
-                outcome,
-                reason,
-                by=registry.listed[entry.reference].publisher,
-            )
-        )
+        publisher = registry.listed[entry.reference].publisher
+        reproduction = Reproduction(str(entry.reference), entry.reference.owner, outcome, reason, publisher)
+        reproductions[original.sha256].append(reproduction)
     return reproductions
 
 
@@ -151,7 +145,7 @@ def _count_independent(plays: Sequence[Reproduction], groups: Mapping[int, set[i
     """Return the number of reproductions that share no account, owner or organisation with each other."""
     clusters: list[tuple[set[int], set[str]]] = []
     for play in plays:
-        account_ids, owners = set(groups.get(play.by, {play.by})), {play.owner}
+        account_ids, owners = set(groups.get(play.account_id, {play.account_id})), {play.owner}
         unrelated = []
         for cluster_ids, cluster_owners in clusters:
             if cluster_ids & account_ids or cluster_owners & owners:
@@ -222,8 +216,8 @@ def _compare(
     first, second = base.manifest(), reproduction.manifest()
     if (first.game_sha256, first.dataset_sha256) != (second.game_sha256, second.dataset_sha256):
         return "other", "its rules, prompts, models or rows are different"
-    common = alike(registry, original, again, cache.path / "compared")
-    if common.named or (common.is_enough and common.is_copy):
+    common = compare_answers(registry, original, again, cache.path / "compared")
+    if common.shared_ids or (common.is_enough and common.is_copy):
         return "copy", f"{common}: it may be a copy"
     pair = compare_systems([[base.path], [reproduction.path]], Results(cache.path)).pairs[0]
     outcome, reason = outcome_of(pair, {row["agent"] for row in first.agents})

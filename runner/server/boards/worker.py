@@ -18,11 +18,11 @@ from runner.documents.releases.reference import Kind
 from runner.registry.board.board import read_board
 from runner.registry.skipped_releases import in_words, lacks_memory
 from runner.registry.transports.listing import ReleaseEntry
-from runner.server.boards.builder import Facts, write_folder
+from runner.server.boards.builder import BoardInput, write_folder
 from runner.server.boards.paths import BoardPaths
-from runner.server.boards.public_registry import PublicRegistry, Remembering
+from runner.server.boards.public_registry import MemoryBoardCache, PublicRegistry
 from runner.server.boards.snapshot import BoardSnapshot
-from runner.server.boards.verification_tiers import vouched
+from runner.server.boards.verification_tiers import assign_tiers
 from runner.server.isolated_task import is_server_fault
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
@@ -38,7 +38,7 @@ class BoardWorker:
         self._settings = settings
         self._database, self._blobs = Database(settings.database_url), open_blob_store(settings)
         self._paths = BoardPaths.from_settings(settings)
-        self._cache = Remembering.at(self._paths.cache)
+        self._cache = MemoryBoardCache.at(self._paths.cache)
         self._harmful: dict[str, str] = {}
         """Messages about releases that make building a board fail, by hash."""
 
@@ -56,14 +56,14 @@ class BoardWorker:
                 raise
             self._find_harmful(registry, folder, error)
             self._write(registry, self._good(registry), _empty_folder(folder))
-        self._cache.forget_all_but({entry.sha256 for entry in registry.entries()})
+        self._cache.keep_only({entry.sha256 for entry in registry.entries()})
 
     def _good(self, registry: PublicRegistry) -> list[ReleaseEntry]:
         return [entry for entry in registry.entries() if entry.sha256 not in self._harmful]
 
     def _write(self, registry: PublicRegistry, entries: Sequence[ReleaseEntry], folder: Path) -> None:
         """Write a board of these releases."""
-        subset = registry.only(entries)
+        subset = registry.restricted_to(entries)
         read = read_board(subset, self._cache)
         components = {}
         for entry in entries:
@@ -76,7 +76,8 @@ class BoardWorker:
         for entry in registry.entries():
             if entry.sha256 in self._harmful:
                 read.board.left_out.append((str(entry.reference), self._harmful[entry.sha256]))
-        write_folder(Facts(subset, read, components, vouched(self._database, subset, self._cache, read)), folder)
+        tiers = assign_tiers(self._database, subset, self._cache, read)
+        write_folder(BoardInput(subset, read, components, tiers), folder)
 
     def _find_harmful(self, registry: PublicRegistry, folder: Path, error: Exception) -> None:
         """Find the releases that make building a board fail, by bisection, and remember them.
@@ -102,16 +103,16 @@ class BoardWorker:
         suspects = sorted(self._good(registry), key=lambda entry: str(entry.reference) not in newest)
         count = sum(str(entry.reference) in newest for entry in suspects)
         if works(suspects[:count]):
-            harmful = culprits(suspects[count:], lambda some: works([*suspects[:count], *some]))
+            harmful = find_culprits(suspects[count:], lambda some: works([*suspects[:count], *some]))
         else:
-            harmful = culprits(suspects, works)
+            harmful = find_culprits(suspects, works)
         for entry in harmful:
             self._harmful[entry.sha256] = f"the board cannot be built with it: {in_words(error)}"
 
     def _releases_of_newest_board(self) -> set[str]:
         with suppress(RunError, OSError, ValueError):
             name = str(read_json(self._paths.current)["name"])
-            return {reference for reference, _ in BoardSnapshot(self._paths.made / name).listed()}
+            return {reference for reference, _ in BoardSnapshot(self._paths.boards / name).listed()}
         return set()
 
 
@@ -119,16 +120,16 @@ def _is_caused_by_server(error: Exception) -> bool:
     return isinstance(error, SQLAlchemyError) or is_server_fault(error) or lacks_memory(error)
 
 
-def culprits(items: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:
+def find_culprits(items: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:
     """Return items to leave out so that the others work together, found by bisection."""
     if not items or works(items):
         return []
     if len(items) == 1:
         return list(items)
     half = len(items) // 2
-    first = culprits(items[:half], works)
+    first = find_culprits(items[:half], works)
     good = [item for item in items[:half] if item not in first]
-    return first + culprits(items[half:], lambda more: works([*good, *more]))
+    return first + find_culprits(items[half:], lambda more: works([*good, *more]))
 
 
 def _empty_folder(folder: Path) -> Path:
@@ -137,21 +138,21 @@ def _empty_folder(folder: Path) -> Path:
     return folder
 
 
-def made(worker: BoardWorker, paths: BoardPaths) -> str:
+def build_board(worker: BoardWorker, paths: BoardPaths) -> str:
     """Build a board, make it the current one and return its name."""
-    make_folders(paths.made)
+    make_folders(paths.boards)
     name = secrets.token_hex(8)  # not the revision, which would reveal the number of private releases
-    temporary = paths.made / f".{name}"
+    temporary = paths.boards / f".{name}"
     make_folders(temporary)
     try:
         worker.write(temporary)
         for path in temporary.iterdir():
             with open_to_read(path) as file:
                 os.fsync(file.fileno())
-        temporary.rename(paths.made / name)
+        temporary.rename(paths.boards / name)
     except BaseException:
         remove_folder(temporary)
         raise
-    fsync_dir(paths.made)
+    fsync_dir(paths.boards)
     atomic_write(paths.current, f'{{"name": "{name}"}}\n')
     return name

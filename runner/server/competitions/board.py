@@ -16,9 +16,9 @@ from runner.results.answer_origins import AnswerOrigins
 from runner.results.leaderboard.model import RankedRow, Unranked, rank
 from runner.results.metric_table import RANKING_METRIC
 from runner.server.accounts.accounts import ANYBODY, Viewer
-from runner.server.competitions.row_copies import copied_from
-from runner.server.competitions.scores import HELD_PART, OPEN_PART, told
-from runner.server.competitions.storage import REFUSED, SCORED, counts, owns
+from runner.server.competitions.row_copies import find_original_dataset
+from runner.server.competitions.scores import HELD_PART, OPEN_PART, published_score
+from runner.server.competitions.storage import REFUSED, SCORED, count_submissions, is_owner
 from runner.server.store.schema import competition_labels, competitions, is_release, releases, submissions
 from runner.server.visible_tree import visible_to
 
@@ -36,14 +36,16 @@ class CompetitionRow(RankedRow):
     """Number of submissions of its owner."""
 
 
-def listed(connection: Connection, viewer: Viewer, now: float, after: str, most: int) -> list[dict[str, Any]]:
+def list_competitions(
+    connection: Connection, viewer: Viewer, now: float, after: str, most: int
+) -> list[dict[str, Any]]:
     """Return the competitions that a viewer may see, sorted by `OWNER/NAME`, beginning after `after`."""
-    descriptions = [_about(competition, now) for competition in connection.execute(_visible(viewer)).mappings()]
+    descriptions = [_describe(competition, now) for competition in connection.execute(_visible(viewer)).mappings()]
     following = (description for description in descriptions if description["competition"] > after)
     return sorted(following, key=lambda description: description["competition"])[:most]
 
 
-def found(connection: Connection, viewer: Viewer, owner: str, name: str) -> RowMapping:
+def find_competition(connection: Connection, viewer: Viewer, owner: str, name: str) -> RowMapping:
     """Return a competition.
 
     Raises:
@@ -56,31 +58,32 @@ def found(connection: Connection, viewer: Viewer, owner: str, name: str) -> RowM
     return competition
 
 
-def about(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
+def describe(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
     """Return the description of a competition; raise NotPublished if the viewer sees no such competition."""
-    return _about(found(connection, viewer, owner, name), now)
+    return _describe(find_competition(connection, viewer, owner, name), now)
 
 
-def board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
+def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
     """Return a competition with its board, ranked by the open part or, once it is closed, by the held-out part."""
-    competition = found(connection, viewer, owner, name)
-    description = _about(competition, now)
+    competition = find_competition(connection, viewer, owner, name)
+    description = _describe(competition, now)
     held, rows = _sizes(connection, competition["id"])  # both are 0 once it is withdrawn
     part = HELD_PART if description["is_closed"] and held else OPEN_PART
-    owner_counts = counts(connection, competition["id"], viewer)
+    owner_counts = count_submissions(connection, competition["id"], viewer)
     query = _submissions(competition["id"], viewer).where(submissions.c.state == SCORED).order_by(submissions.c.id)
     scored = [
         _row(row, orjson.loads(row["score"]), part, is_closed=description["is_closed"], owner_counts=owner_counts)
         for row in connection.execute(query).mappings()
     ]
     return {
-        **description, "copied_from": copied_from(connection, viewer, competition["id"]), "rows_open": rows - held,
-        "rows_held_out": held, "ranked_by": part, "board": [row.to_json() for row in _rank_rows(scored)],
+        **description, "copied_from": find_original_dataset(connection, viewer, competition["id"]),
+        "rows_open": rows - held, "rows_held_out": held, "ranked_by": part,
+        "board": [row.to_json() for row in _rank_rows(scored)],
         "submissions": [{"owner": name, "count": count} for name, count in sorted(owner_counts.items())],
     }  # fmt: skip
 
 
-def submission(
+def describe_submission(
     connection: Connection, viewer: Viewer, owner: str, name: str, *, run: Reference, now: float
 ) -> dict[str, Any]:
     """Return the state of a submitted run. Only its owner sees a refused submission.
@@ -88,7 +91,7 @@ def submission(
     Raises:
         NotPublished: the viewer sees no such submission.
     """
-    competition = found(connection, viewer, owner, name)
+    competition = find_competition(connection, viewer, owner, name)
     query = _submissions(competition["id"], viewer).where(is_release(run))
     row = connection.execute(query).mappings().one_or_none()
     if row is None or (row["state"] == REFUSED and row["owner"] not in viewer.owners):
@@ -96,7 +99,7 @@ def submission(
     is_closed = now >= competition["closes"]
     score = None if row["score"] is None else orjson.loads(row["score"])
     parts = {} if score is None else _parts(score, is_closed=is_closed)
-    in_full = score if score is not None and owns(connection, viewer, owner) else None
+    in_full = score if score is not None and is_owner(connection, viewer, owner) else None
     return {
         "competition": f"{owner}/{name}", "release": str(run), "owner": row["owner"], "created": row["created"],
         "state": row["state"], "why": row["why"] or None, "scored": row["scored"],
@@ -105,12 +108,12 @@ def submission(
     }  # fmt: skip
 
 
-def page_of(competition: str, address: str) -> str:
+def page_url(competition: str, address: str) -> str:
     """Return the URL of the page of a competition."""
     return f"{address}/competitions/{competition}"
 
 
-def notes(connection: Connection, runs: Sequence[Reference], address: str) -> list[str]:
+def submission_notes(connection: Connection, runs: Sequence[Reference], address: str) -> list[str]:
     """Return a message for each competition that publishing these runs submitted them to."""
     messages = []
     query = select(submissions.c.state, submissions.c.why, competitions.c.owner, competitions.c.name, competitions.c.id)
@@ -119,7 +122,7 @@ def notes(connection: Connection, runs: Sequence[Reference], address: str) -> li
     for run in runs:
         for row in connection.execute(query.where(is_release(run))):
             competition = f"{row.owner}/{row.name}"
-            first = copied_from(connection, ANYBODY, row.id)
+            first = find_original_dataset(connection, ANYBODY, row.id)
             copy = f", which {row.owner} created on the rows of {first}" if first else ""
             if row.state == REFUSED:
                 messages.append(f"{run} was not accepted for {competition}{copy}: {row.why}")
@@ -127,7 +130,7 @@ def notes(connection: Connection, runs: Sequence[Reference], address: str) -> li
                 url = f"{address}/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
                 messages.append(
                     f"{run} is submitted to {competition}{copy}; its score will be at "
-                    f"{page_of(competition, address)} and, as JSON, at {url}"
+                    f"{page_url(competition, address)} and, as JSON, at {url}"
                 )
     return messages
 
@@ -143,7 +146,7 @@ def _submissions(competition: int, viewer: Viewer) -> Select[Any]:
     return query.where(submissions.c.competition_id == competition, visible_to(viewer))
 
 
-def _about(competition: RowMapping, now: float) -> dict[str, Any]:
+def _describe(competition: RowMapping, now: float) -> dict[str, Any]:
     return {
         "competition": f"{competition['owner']}/{competition['name']}",
         "title": competition["title"],
@@ -168,7 +171,7 @@ def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
 
 def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
     visible = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
-    return {part: told(score[part]) for part in visible if score[part] is not None}
+    return {part: published_score(score[part]) for part in visible if score[part] is not None}
 
 
 @dataclass

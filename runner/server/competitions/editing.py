@@ -21,8 +21,8 @@ from runner.server.competitions.storage import (
     WAITING,
     check_closing,
     check_labels,
-    owns,
-    shown_time,
+    format_time,
+    is_owner,
 )
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.visible_tree import visible_to
@@ -37,7 +37,7 @@ class Changes:
     closes: float | None = None
 
 
-def owned(connection: Connection, viewer: Viewer | None, owner: str, name: str) -> RowMapping:
+def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, name: str) -> RowMapping:
     """Return a competition that the viewer may change; no viewer means the server's administrator.
 
     Raises:
@@ -51,10 +51,10 @@ def owned(connection: Connection, viewer: Viewer | None, owner: str, name: str) 
     competition = connection.execute(query.with_for_update(of=competitions)).mappings().one_or_none()
     if competition is None:
         raise NotPublished(f"there is no competition {owner}/{name} here")
-    if viewer is not None and not owns(connection, viewer, owner):
+    if viewer is not None and not is_owner(connection, viewer, owner):
         raise PermissionError(f"only an owner of {owner} can change its competitions")
     if competition["withdrawn"] is not None:
-        raise UsageError(f"{owner}/{name} was withdrawn at {shown_time(competition['withdrawn'])}")
+        raise UsageError(f"{owner}/{name} was withdrawn at {format_time(competition['withdrawn'])}")
     return competition
 
 
@@ -68,17 +68,17 @@ def change(connection: Connection, competition: RowMapping, changes: Changes, no
     if "closes" in values:
         if now >= competition["closes"]:
             raise UsageError(
-                f"it closed at {shown_time(competition['closes'])}, and held-out scores are public; it cannot reopen"
+                f"it closed at {format_time(competition['closes'])}, and held-out scores are public; it cannot reopen"
             )
         if values["closes"] < competition["closes"]:
             raise UsageError(
-                f"it was announced to close at {shown_time(competition['closes'])}; give that time or a later one"
+                f"it was announced to close at {format_time(competition['closes'])}; give that time or a later one"
             )
         check_closing(values["closes"], now)
     if not values:
         return
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
-    readable = {**values, "closes": shown_time(values["closes"])} if "closes" in values else values
+    readable = {**values, "closes": format_time(values["closes"])} if "closes" in values else values
     summary = ", ".join(f"{name}={value}" for name, value in readable.items())
     record_act(
         connection, now, "change-competition", f"{competition['owner']}/{competition['name']} {summary}", by=by, why=why
@@ -124,7 +124,7 @@ def withdraw(connection: Connection, competition: RowMapping, now: float, *, by:
         return True
     values: dict[str, Any] = {"withdrawn": now, "why": why}
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
-    reason = f"the competition was withdrawn at {shown_time(now)}: {why}"
+    reason = f"the competition was withdrawn at {format_time(now)}: {why}"
     accepted = of_competition, submissions.c.state != REFUSED
     connection.execute(update(submissions).where(*accepted).values(state=REFUSED, why=reason, score=None, scored=None))
     return False

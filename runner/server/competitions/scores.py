@@ -42,7 +42,7 @@ FEWEST_ROWS = 2
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
-def scored(settings: Settings, work_folder: Path, submission: int) -> dict[str, Any]:
+def compute_score(settings: Settings, work_folder: Path, submission: int) -> dict[str, Any]:
     """Return all metrics of a submission on each part, or the reason for refusing it. Runs in an isolated process."""
     database = Database(settings.database_url)
     with database.reading() as connection:
@@ -110,7 +110,7 @@ def _summary(metrics: Metrics, rows: int) -> dict[str, Any]:
 # Published scores
 
 
-def step_of(rows: int) -> float:
+def rounding_step(rows: int) -> float:
     """Return the step for rounding proportions over this number of rows."""
     return next((step for step in _STEPS if step * rows >= FEWEST_ROWS - 1e-9), 1.0)
 
@@ -118,9 +118,9 @@ def step_of(rows: int) -> float:
 METHOD = "95%, Wilson over groups of rows, of all values that are rounded to this one"
 
 
-def told(part: Mapping[str, Any]) -> dict[str, Any]:
+def published_score(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return the published score of a part: the rounded accuracy and its interval."""
-    step = step_of(part["rows"])
+    step = rounding_step(part["rows"])
     metrics = [_rounded(row, step) for row in part["metrics"] if row["metric"] == RANKING_METRIC]
     return {"rows": part["rows"], "rounded_to": step, "interval": METHOD, "metrics": metrics}
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from threading import Event, Thread
 
-from runner.server.competitions.storage import score, waiting
+from runner.server.competitions.storage import list_waiting, score_submission
 from runner.server.isolated_task import remove_leftovers
 from runner.server.settings import Settings
 from runner.server.store.database import Database
@@ -51,14 +51,17 @@ class Scoring:
                 LOG.exception("submissions could not be scored")
 
     def _score(self) -> None:
-        while not self._stopping.is_set() and (submission := self.following(waiting(self._database))) is not None:
+        while (
+            not self._stopping.is_set()
+            and (submission := self.next_submission(list_waiting(self._database))) is not None
+        ):
             try:
-                score(self._settings, self._database, submission)
+                score_submission(self._settings, self._database, submission)
             except Exception:  # the next is scored all the same
                 LOG.exception("a submission could not be scored", extra={"submission": submission})
                 self._retry_at[submission] = time.monotonic() + AGAIN_SECONDS
 
-    def following(self, accounts: Mapping[int, int]) -> int | None:
+    def next_submission(self, accounts: Mapping[int, int]) -> int | None:
         """Return the next submission: the oldest one of the account that has waited longest for a turn.
 
         `accounts` has the account of each waiting submission.

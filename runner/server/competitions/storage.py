@@ -27,7 +27,7 @@ from runner.registry.components.installed import DATASETS
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import competition_rows
-from runner.server.competitions.scores import scored
+from runner.server.competitions.scores import compute_score
 from runner.server.isolated_task import run_bounded_check
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
@@ -73,7 +73,7 @@ class CompetitionRequest:
     """The column whose values are clusters in the interval."""
 
 
-def make(
+def create_competition(
     settings: Settings,
     database: Database,
     viewer: Viewer,
@@ -98,7 +98,7 @@ def make(
     check_closing(request.closes, now)
     with database.reading() as connection:
         release = _release(connection, viewer, reference)
-        if not owns(connection, viewer, reference.owner):
+        if not is_owner(connection, viewer, reference.owner):
             raise PermissionError(f"only an owner of {reference.owner} can create competitions on its datasets")
     rows = run_bounded_check(settings, _read_rows, str(reference), request.group_by)
     held = _held_out(request, rows["groups"], lot or SystemRandom())
@@ -140,7 +140,7 @@ def _release(connection: Connection, viewer: Viewer, reference: Reference) -> in
     return int(release_id)
 
 
-def owns(connection: Connection, viewer: Viewer, owner: str) -> bool:
+def is_owner(connection: Connection, viewer: Viewer, owner: str) -> bool:
     """Return whether the viewer is this account, or an owner of this organisation, with a token that may publish."""
     if viewer.account_id is None or not viewer.publishes_as(owner):
         return False
@@ -208,7 +208,7 @@ def check_labels(labelled: AbstractSet[str], rows: AbstractSet[str]) -> None:
 # Submissions
 
 
-def enter(connection: Connection, viewer: Viewer, rows: str, *, release: int, owner: str, now: float) -> None:
+def submit_run(connection: Connection, viewer: Viewer, rows: str, *, release: int, owner: str, now: float) -> None:
     """Record a published run as a submission to each competition on its rows, accepted or refused with a reason.
 
     `now` is when the upload was complete, so that the duration of its check makes no submission late.
@@ -228,9 +228,9 @@ def enter(connection: Connection, viewer: Viewer, rows: str, *, release: int, ow
 def _refusal(connection: Connection, competition: RowMapping, owner: str, account: int | None, now: float) -> str:
     name = f"{competition['owner']}/{competition['name']}"
     if competition["withdrawn"] is not None:
-        return f"{name} was withdrawn at {shown_time(competition['withdrawn'])}: {competition['why']}"
+        return f"{name} was withdrawn at {format_time(competition['withdrawn'])}: {competition['why']}"
     if now >= competition["closes"]:
-        return f"{name} closed at {shown_time(competition['closes'])} and accepts no more submissions"
+        return f"{name} closed at {format_time(competition['closes'])} and accepts no more submissions"
     for column, value, submitter in (
         (submissions.c.owner, owner, owner),
         (submissions.c.account_id, account, "this account"),
@@ -245,26 +245,26 @@ def _refusal(connection: Connection, competition: RowMapping, owner: str, accoun
             hint = (
                 "it closes before the next one would be accepted"
                 if following >= competition["closes"]
-                else f"the next one is accepted from {shown_time(following)}"
+                else f"the next one is accepted from {format_time(following)}"
             )
             submitted = counted(len(times), "submission")
             return f"{submitter} has {submitted} in 24 hours, and the limit is {competition['day_limit']}; {hint}"
     return ""
 
 
-def shown_time(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """Format a time in UTC, rounded up to a second."""
     return datetime.fromtimestamp(math.ceil(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def waiting(database: Database) -> dict[int, int]:
+def list_waiting(database: Database) -> dict[int, int]:
     """Return the account of each submission that is waiting for its score, oldest first."""
     query = select(submissions.c.id, submissions.c.account_id).where(submissions.c.state == WAITING)
     with database.reading() as connection:
         return {row.id: row.account_id for row in connection.execute(query.order_by(submissions.c.id))}
 
 
-def score(settings: Settings, database: Database, submission: int) -> None:
+def score_submission(settings: Settings, database: Database, submission: int) -> None:
     """Score a waiting submission and store the result; do nothing if it is not waiting.
 
     Raises:
@@ -284,7 +284,7 @@ def _try_to_score(settings: Settings, database: Database, submission: int) -> bo
     if before is None or before.state != WAITING:
         return True
     try:
-        result = run_bounded_check(settings, scored, submission)
+        result = run_bounded_check(settings, compute_score, submission)
     except ReleaseError as error:
         result = {"refused": str(error)}
     refused = result.get("refused", "")
@@ -301,7 +301,7 @@ def _try_to_score(settings: Settings, database: Database, submission: int) -> bo
     return True
 
 
-def counts(connection: Connection, competition: int, viewer: Viewer) -> dict[str, int]:
+def count_submissions(connection: Connection, competition: int, viewer: Viewer) -> dict[str, int]:
     """Return the number of accepted submissions by owner, of those that the viewer may know of."""
     query = (
         select(submissions.c.owner, func.count().label("accepted"))

@@ -22,7 +22,7 @@ from runner.documents.releases.reference import Kind
 from runner.registry.transports.listing import small_file
 from runner.server.accounts.accounts import Viewer, viewer_of_account
 from runner.server.competitions.scoring import Scoring
-from runner.server.competitions.storage import enter
+from runner.server.competitions.storage import submit_run
 from runner.server.settings import Settings
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
@@ -175,7 +175,7 @@ class Publishing:
         if folder.part == "":
             release_id = self._insert_release(connection, upload, folder, verdict)
             if (rows_sha256 := verdict.rows.get(folder.path)) is not None:
-                enter(connection, viewer, rows_sha256, release=release_id, owner=reference.owner, now=sent)
+                submit_run(connection, viewer, rows_sha256, release=release_id, owner=reference.owner, now=sent)
         else:
             # The lock on the row makes concurrent additions to a release wait for each other.
             query = select(releases.c.id).where(is_release(reference)).with_for_update()

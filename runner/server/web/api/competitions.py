@@ -15,8 +15,8 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import Viewer
 from runner.server.accounts.administration import record_act
 from runner.server.competitions import board as boards
-from runner.server.competitions.editing import Changes, change, owned, relabel, withdraw
-from runner.server.competitions.storage import CompetitionRequest, make
+from runner.server.competitions.editing import Changes, change, find_for_change, relabel, withdraw
+from runner.server.competitions.storage import CompetitionRequest, create_competition
 from runner.server.web.api.schemas import PRINTED, TEXT, WORD, RequestBody, ResponseBody, faults
 from runner.server.web.authentication import Asking, Publisher, publishing, server_of
 from runner.server.web.request_bodies import json_of
@@ -215,7 +215,7 @@ def begin(
 ) -> CreatedCompetitionResponse:
     """Create a competition on a dataset that you own."""
     server, now = server_of(request), time.time()
-    competition = make(server.settings, server.database, viewer, body.to_request(), now)
+    competition = create_competition(server.settings, server.database, viewer, body.to_request(), now)
     with server.database.writing() as connection:
         record_act(connection, now, "add-competition", competition, by=viewer.account)
         return created_response(connection, viewer, competition, now, server.settings.address)
@@ -226,8 +226,8 @@ def created_response(
 ) -> CreatedCompetitionResponse:
     """Return the response for a new competition, OWNER/NAME."""
     owner, _, name = competition.partition("/")
-    facts = boards.board(connection, viewer, owner, name, now)
-    return CreatedCompetitionResponse.model_validate({**facts, "page": boards.page_of(competition, address)})
+    facts = boards.describe_board(connection, viewer, owner, name, now)
+    return CreatedCompetitionResponse.model_validate({**facts, "page": boards.page_url(competition, address)})
 
 
 @router.patch("/{owner}/{name}", responses=faults(400, 403, 404))
@@ -238,10 +238,10 @@ def edit(
     """Change the title, the daily limit, or the closing time to a later one."""
     server, now = server_of(request), time.time()
     with server.database.writing() as connection:
-        competition = owned(connection, viewer, owner, name)
+        competition = find_for_change(connection, viewer, owner, name)
         change(connection, competition, body.to_request(), now, by=viewer.account, why=body.why)
         server.database.changed(connection)
-        return CompetitionResponse(**boards.about(connection, viewer, owner, name, now))
+        return CompetitionResponse(**boards.describe(connection, viewer, owner, name, now))
 
 
 @router.put("/{owner}/{name}/labels", responses=faults(400, 403, 404))
@@ -252,7 +252,7 @@ def labels(
     """Replace wrong labels. All submissions are scored again, and their responses show when labels were replaced."""
     server = server_of(request)
     with server.database.writing() as connection:
-        competition = owned(connection, viewer, owner, name)
+        competition = find_for_change(connection, viewer, owner, name)
         count = relabel(connection, competition, body.labels, time.time(), by=viewer.account, why=body.why)
         server.database.changed(connection)
     server.publishing.scoring.wake()
@@ -267,7 +267,7 @@ def end(
     """Withdraw a competition. Its labels and scores are deleted; the submitted runs stay."""
     server = server_of(request)
     with server.database.writing() as connection:
-        competition = owned(connection, viewer, owner, name)
+        competition = find_for_change(connection, viewer, owner, name)
         is_gone = withdraw(connection, competition, time.time(), by=viewer.account, why=why)
         server.database.changed(connection)
     return WithdrawCompetitionResponse(is_gone=is_gone)
@@ -282,7 +282,7 @@ def listed(
 ) -> CompetitionListResponse:
     """List competitions, sorted by OWNER/NAME."""
     with server_of(request).database.reading() as connection:
-        page = boards.listed(connection, viewer, time.time(), after, limit)
+        page = boards.list_competitions(connection, viewer, time.time(), after, limit)
     following = page[-1]["competition"] if len(page) == limit else None
     competitions = [CompetitionResponse(**description) for description in page]
     return CompetitionListResponse(competitions=competitions, next=following)
@@ -292,7 +292,7 @@ def listed(
 def board(request: Request, viewer: Asking, owner: Word, name: Word) -> CompetitionBoardResponse:
     """Get a competition with its board."""
     with server_of(request).database.reading() as connection:
-        return CompetitionBoardResponse(**boards.board(connection, viewer, owner, name, time.time()))
+        return CompetitionBoardResponse(**boards.describe_board(connection, viewer, owner, name, time.time()))
 
 
 @router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=faults(404))
@@ -302,4 +302,6 @@ def submission(
     """Get the state of a submitted run: waiting, its score, or why it was refused."""
     run = Reference(Kind.RUN, run_owner, run_name, run_version)
     with server_of(request).database.reading() as connection:
-        return SubmissionResponse(**boards.submission(connection, viewer, owner, name, run=run, now=time.time()))
+        return SubmissionResponse(
+            **boards.describe_submission(connection, viewer, owner, name, run=run, now=time.time())
+        )

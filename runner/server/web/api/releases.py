@@ -125,7 +125,7 @@ def releases(request: Request, viewer: Asking, query: Annotated[ListingQuery, Qu
 
 def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
     """Return the tiers of runs on the newest board, by folder."""
-    board = request.app.state.site.boards.shown
+    board = request.app.state.site.boards.newest
     folder_of = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
     if board is None:
         return {}

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 
 from runner.documents.releases.paths import MAX_PATH
 from runner.documents.releases.reference import Kind, Reference
-from runner.server.competitions.board import notes
+from runner.server.competitions.board import submission_notes
 from runner.server.settings import Settings
 from runner.server.store.schema import is_release, releases
 from runner.server.uploads.declaration import Declaration
@@ -201,7 +201,7 @@ def _notes(request: Request, upload: Upload) -> list[str]:
     runs = [reference for reference in published if reference.kind == Kind.RUN]
     server, address = server_of(request), server_of(request).settings.address
     with server.database.reading() as connection:
-        return [*_page_notes(connection, published, address), *notes(connection, runs, address)]
+        return [*_page_notes(connection, published, address), *submission_notes(connection, runs, address)]
 
 
 def _page_notes(connection: Connection, published: Sequence[Reference], address: str) -> list[str]:

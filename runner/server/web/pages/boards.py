@@ -53,7 +53,7 @@ TaskName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
 
 def find_board_data(request: Request) -> BoardSnapshot:
     """Return the newest board, for programs; raise EarlyResponse if the first one is not ready."""
-    board = site_of(request).boards.shown
+    board = site_of(request).boards.newest
     if board is None:
         headers = {"retry-after": str(RETRY_SECONDS)}
         message = "the server is building its first board; try again in a few seconds"
@@ -193,7 +193,7 @@ def _board_page(board: BoardSnapshot, task: Mapping[str, Any], number: int, addr
 @pages.get("/boards/{name}/{piece}.json.gz")
 def board_piece(request: Request, name: str, piece: str) -> Response:
     """Return a piece of a board's rows for the page's script."""
-    folder = site_of(request).boards.at(name)
+    folder = site_of(request).boards.folder_of(name)
     if folder is None or not re.fullmatch(r"[0-9a-f]{12}-rows-[0-9]{1,4}", piece):
         return fault(404, "missing", "there is a newer board; reload the page")
     path = folder / f"{piece}.json.gz"

@@ -49,7 +49,7 @@ class CompetitionView(View):
 def list_competitions(request: Request) -> Response:
     """Show the list of competitions."""
     with server_of(request).database.reading() as connection:
-        listed = boards.listed(connection, ANYBODY, time.time(), "", MAX_LISTED)
+        listed = boards.list_competitions(connection, ANYBODY, time.time(), "", MAX_LISTED)
     section = CompetitionListView(competitions=[CompetitionResponse(**facts) for facts in listed]).render()
     return page_answer(request, ServedPage("Competitions", [("competitions", section)], here="/competitions"))
 
@@ -60,7 +60,7 @@ def competition_page(request: Request, owner: Word, name: Word) -> Response:
     server = server_of(request)
     try:
         with server.database.reading() as connection:
-            board = CompetitionBoardResponse(**boards.board(connection, ANYBODY, owner, name, time.time()))
+            board = CompetitionBoardResponse(**boards.describe_board(connection, ANYBODY, owner, name, time.time()))
     except NotPublished:
         return missing_page(request, "There is no such competition here.")
     view = CompetitionView(

@@ -115,7 +115,7 @@ def search(request: Request, board: Board, part: Part, q: str = "") -> Response:
     """Show the releases that contain all words of the query."""
     query = q[:200]
     terms = query.lower().split()[:MAX_TERMS]
-    matches = board.found(terms, part * LISTED, LISTED + 1) if terms else []
+    matches = board.search(terms, part * LISTED, LISTED + 1) if terms else []
     lead = ["The search covers names, owners, descriptions, benchmarks, protocols and models."]
     if terms:
         lead.insert(0, _count_text(len(matches), part))

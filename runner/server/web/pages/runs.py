@@ -122,7 +122,7 @@ def find_run(request: Request, reference: Reference) -> FoundRun | None:
         session = find_session(request)
         facts = None if session is None else private_run(request, session.viewer, reference)
     else:
-        session, board = None, site_of(request).boards.shown
+        session, board = None, site_of(request).boards.newest
         facts = None if board is None else board.release(str(reference))
     return None if facts is None else FoundRun(facts, session)
 

@@ -90,7 +90,7 @@ def waiting_page(request: Request, message: str, seconds: int) -> Response:
 
 def find_board(request: Request) -> BoardSnapshot:
     """Return the newest board; raise EarlyResponse if the first one is not ready."""
-    board = site_of(request).boards.shown
+    board = site_of(request).boards.newest
     if board is None:
         message = "The server is building its first boards. This page will reload by itself."
         raise EarlyResponse(waiting_page(request, message, RETRY_SECONDS))

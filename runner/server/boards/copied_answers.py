@@ -24,55 +24,55 @@ from runner.registry.transports.listing import ReleaseEntry
 from runner.registry.transports.registry import Registry
 
 JOURNAL = "data/journal.jsonl"
-LONG = 8
+MIN_WORDS = 8
 """Minimum number of words of an answer to compare: shorter ones, such as a lone verdict, coincide by chance."""
-MOST_WORDS = 500
+MAX_WORDS = 500
 """Maximum number of words to compare of each answer."""
-MOST_ANSWERS = 20_000
+MAX_ANSWERS = 20_000
 """Maximum number of answers to compare, chosen at random, so that a publisher cannot know which ones."""
-FEWEST = 20
+MIN_PAIRS = 20
 """Minimum number of long answers in the same places of both runs; fewer prove nothing."""
-SHORT = 40
+SHORT_WORDS = 40
 """Number of words below which answers are compared word by word; longer ones are compared by triples of words."""
 ALIKE_SHORT, ALIKE_LONG = 0.6, 0.3
 """Minimum overlap (Jaccard index) of two answers that count as one with changes. Two samples for one prompt share
 most of their common words but few triples; changing one word changes three triples."""
-COPIED = 0.25
+COPY_SHARE = 0.25
 """Share of alike answers above which a run counts as a copy."""
 _SKETCH_HASHES = 32
 _SHORTEST_ID = 8
 
 
 @dataclass(frozen=True)
-class Alike:
+class AnswerOverlap:
     """The similarity of two journals."""
 
     pairs: int
     """Number of pairs of long answers in the same place of both journals."""
     alike: int
     """Number of pairs whose answers are equal or nearly equal."""
-    named: int
+    shared_ids: int
     """Number of answers with an id from the provider that is in both journals."""
 
     @property
     def is_copy(self) -> bool:
-        return self.named > 0 or self.alike > COPIED * self.pairs
+        return self.shared_ids > 0 or self.alike > COPY_SHARE * self.pairs
 
     @property
     def is_enough(self) -> bool:
-        return self.pairs >= FEWEST
+        return self.pairs >= MIN_PAIRS
 
     def __str__(self) -> str:
-        if self.named:
-            return f"{self.named:,} of its answers have the same provider ids as answers of the original run"
+        if self.shared_ids:
+            return f"{self.shared_ids:,} of its answers have the same provider ids as answers of the original run"
         if not self.is_enough:
             return f"its answers are too short or too few ({self.pairs:,}) to distinguish new answers from copied ones"
         return f"{self.alike:,} of {self.pairs:,} answers are equal or nearly equal to those of the original run"
 
 
-def alike(
+def compare_answers(
     registry: Registry, original: tuple[ReleaseEntry, Release], again: tuple[ReleaseEntry, Release], place: Path
-) -> Alike:
+) -> AnswerOverlap:
     """Compare the answers in the journals of two published runs.
 
     Raises:
@@ -80,7 +80,7 @@ def alike(
     """
     salt = secrets.token_bytes(8)
     size = max(int(release.facts.get("completions") or 0) for _, release in (original, again))
-    part = min(1.0, MOST_ANSWERS / max(size, 1))
+    part = min(1.0, MAX_ANSWERS / max(size, 1))
     folder = place / secrets.token_hex(8)
     make_folders(folder)
     try:
@@ -95,7 +95,7 @@ def alike(
                 alike_pairs += _is_alike(answer, original_answer)
     finally:
         remove_folder(folder)
-    return Alike(pairs, alike_pairs, shared_ids)
+    return AnswerOverlap(pairs, alike_pairs, shared_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +135,9 @@ def _provider_id(record: CallRecord) -> str:
 
 
 def _sketch(text: str) -> tuple[frozenset[int], bool]:
-    tokens = text.lower().split(None, MOST_WORDS)[:MOST_WORDS]
-    is_short = len(tokens) < SHORT
-    if len(tokens) < LONG:
+    tokens = text.lower().split(None, MAX_WORDS)[:MAX_WORDS]
+    is_short = len(tokens) < SHORT_WORDS
+    if len(tokens) < MIN_WORDS:
         return frozenset(), is_short
     width = 1 if is_short else 3
     shingles = (" ".join(tokens[start : start + width]) for start in range(len(tokens) - width + 1))
