@@ -24,7 +24,7 @@ from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.store.schema import accounts, releases
 from runner.server.uploads.declaration import Declaration, DeclaredFile, DeclaredFolder
-from runner.server.uploads.uploads import SEEN
+from runner.server.uploads.uploads import PUBLISHED
 
 StoredRelease = tuple[ReleaseEntry, Release, bytes]
 """A release in the folder: its entry, its parsed manifest, and the bytes of the manifest."""
@@ -122,7 +122,7 @@ def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]
     sources: dict[str, Callable[[], IO[bytes]]] = {}
     folders = [folder for stored in family for folder in _folders(registry, stored, sources)]
     uploads = server.publishing.uploads
-    upload = uploads.begin(viewer, Declaration(folders), time.time())
+    upload = uploads.declare(viewer, Declaration(folders), time.time())
     for sha256, (_, have) in upload.missing.items():
         with sources[sha256]() as source:
             receiving = uploads.receive(viewer, upload.id, sha256, have)
@@ -136,7 +136,7 @@ def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]
     server.publishing.commit(uploads.find(viewer, upload.id), time.time())
     server.publishing.check(upload.id, account)
     upload = uploads.find(viewer, upload.id)
-    if upload.state != SEEN:
+    if upload.state != PUBLISHED:
         raise ReleaseError("the release was not imported").with_notes(upload.problems)
 
 

@@ -21,7 +21,7 @@ from runner.server.accounts.accounts import Scope, add_account, create_token
 from runner.server.boards.builder import as_csv
 from runner.server.service import Service
 from runner.server.settings import Settings
-from runner.server.web.app import application
+from runner.server.web.app import create_app
 from tests.support.hang_guard import HANG_SECONDS
 
 FORM = (b"content-type", b"application/x-www-form-urlencoded")
@@ -90,7 +90,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         with server.database.writing() as connection:
             add_account(connection, "acme", time.time())
             token = create_token(connection, "acme", Scope.PUBLISH, time.time(), seconds=None)
-        yield Asked(application(server), token)
+        yield Asked(create_app(server), token)
 
 
 def test_a_page_of_a_server_that_has_no_board_yet_asks_again_by_itself(asked: Asked) -> None:

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from starlette.types import Message
 
 from runner.server.accounts.accounts import Viewer
-from runner.server.web.api_errors import handle_faults
-from runner.server.web.request_bodies import Bodies, json_of
+from runner.server.web.api_errors import handle_errors
+from runner.server.web.request_bodies import BodyLimit, json_body
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.serving import Served
 
@@ -23,7 +23,7 @@ HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"4")]
 def echoing() -> FastAPI:
     """An application that takes a list of numbers."""
     app = FastAPI()
-    handle_faults(app)
+    handle_errors(app)
 
     @app.post("/")
     def echo(body: list[int]) -> int:
@@ -34,7 +34,7 @@ def echoing() -> FastAPI:
 
 def answered(app: FastAPI, pieces: list[Message]) -> int:
     """The status that an application has for pieces of a body, after which nothing comes."""
-    bounded = Bodies(app, 100, 0.2)
+    bounded = BodyLimit(app, 100, 0.2)
     sent: list[Message] = []
     waiting = iter(pieces)
 
@@ -76,7 +76,7 @@ def nobody() -> Viewer:
     raise HTTPException(401)
 
 
-def of_nobody(wanted: Annotated[Wanted, json_of(Wanted, nobody)]) -> int:
+def of_nobody(wanted: Annotated[Wanted, json_body(Wanted, nobody)]) -> int:
     """An operation that needs its body first."""
     return wanted.number
 

@@ -13,8 +13,8 @@ from runner.base.storage.safe_files import make_folders
 from runner.pages.report.served import ServedPage, served
 from runner.server.service import Service
 from runner.server.settings import Settings
-from runner.server.web.app import application
-from runner.server.web.headers import ALWAYS
+from runner.server.web.app import create_app
+from runner.server.web.headers import DEFAULTS
 
 
 def scope(path: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def test_a_request_that_breaks_the_server_is_answered_counted_and_logged_as_othe
     settings = Settings(folder=tmp_path / "server")
     make_folders(settings.incoming)
     server = Service.open(settings)
-    app = application(server)
+    app = create_app(server)
     app.add_api_route("/broken", broken)
     sent: list[Message] = []
 
@@ -50,7 +50,7 @@ def test_a_request_that_breaks_the_server_is_answered_counted_and_logged_as_othe
     server.database.close()
     assert sent[0]["status"] == 500
     headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    assert headers.items() >= ALWAYS.items()
+    assert headers.items() >= DEFAULTS.items()
     assert b"nobody thought of it" not in sent[1]["body"]
     assert app.state.numbers.requests["GET", "/broken", 500] == 1
     said = [one for one in caplog.records if one.name == "nip_run.server"]

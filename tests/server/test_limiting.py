@@ -14,10 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from runner.base.errors import ReleaseError, RunError
 from runner.server.settings import RELEASE_LIMITS
 from runner.server.uploads.declaration import Declaration
-from runner.server.web.allowed_hosts import Hosts
-from runner.server.web.callers import GONE, address_of
+from runner.server.web.allowed_hosts import HostCheck
+from runner.server.web.callers import DISCONNECTED, caller_of
 from runner.server.web.health import Readiness
-from runner.server.web.rate_limits import AtOnce, Buckets, Limiting
+from runner.server.web.rate_limits import Buckets, OpenRequestLimit, RateLimit
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.raw_uploads import Raw, declared
 
@@ -47,7 +47,7 @@ def scope(peer: str, *said: str) -> dict[str, Any]:
 def test_who_asks_is_the_connections_other_end_or_whom_a_trusted_proxy_says(
     peer: str, said: tuple[str, ...], found: str
 ) -> None:
-    assert address_of(scope(peer, *said), PROXIES) == found
+    assert caller_of(scope(peer, *said), PROXIES) == found
 
 
 def test_a_bucket_fills_at_its_rate_and_no_more_callers_are_remembered_than_fit() -> None:
@@ -61,7 +61,7 @@ def test_a_bucket_fills_at_its_rate_and_no_more_callers_are_remembered_than_fit(
     assert buckets.wait("a") == 0
     for number in range(100_000):
         buckets.take(f"c{number}")
-    assert buckets.remembered == 100_000
+    assert buckets.caller_count == 100_000
 
 
 def test_no_more_is_declared_at_once_than_is_taken() -> None:
@@ -126,7 +126,7 @@ async def _nothing() -> Message:
 
 def test_one_address_has_some_requests_open_and_all_have_so_many_and_the_server_says_that_it_lives() -> None:
     async def work() -> None:
-        asked = Asked(lambda app: AtOnce(app, 3, 2, ()))
+        asked = Asked(lambda app: OpenRequestLimit(app, 3, 2, ()))
         held = [asyncio.create_task(asked("/a", "2001:db8::1")) for _ in range(2)]
         await asyncio.sleep(0)
         assert await asked("/a", "2001:db8::2") == 503  # it is of the same network
@@ -151,12 +151,12 @@ def test_a_long_answer_is_made_no_further_for_who_has_gone() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         while len(sent) < 100:
             await send({"type": "http.response.body", "body": b"x", "more_body": True})
-            scope[GONE] = len(sent) > 5
+            scope[DISCONNECTED] = len(sent) > 5
 
     async def keep(message: Message) -> None:
         sent.append(message)
 
-    asyncio.run(AtOnce(endless, 2, 1, ())(asked, _nothing, keep))
+    asyncio.run(OpenRequestLimit(endless, 2, 1, ())(asked, _nothing, keep))
     assert len(sent) == 6
 
 
@@ -168,7 +168,7 @@ def test_a_token_has_a_bucket_of_its_own_once_it_is_known_to_be_good() -> None:
         return token == good
 
     async def work() -> None:
-        asked = Asked(lambda app: Limiting(app, 0.1, (), is_good))
+        asked = Asked(lambda app: RateLimit(app, 0.1, (), is_good))
         asked.go.set()
         for path in ("/search", "/api/v1"):  # there is one address
             tried = [await asked(path, path, authorization=f"Bearer nip_{n:012d}_{'x' * 43}") for n in range(5)]
@@ -182,7 +182,7 @@ def test_a_token_has_a_bucket_of_its_own_once_it_is_known_to_be_good() -> None:
 
 def test_wrong_tokens_are_counted_wherever_they_are_tried() -> None:
     async def work() -> None:
-        asked = Asked(lambda app: Limiting(app, 0, (), lambda _: False))
+        asked = Asked(lambda app: RateLimit(app, 0, (), lambda _: False))
         asked.go.set()
         said = {"authorization": f"Bearer nip_{'a' * 12}_{'x' * 43}"}
         tried = [await asked("/", "192.0.2.1", **said) for _ in range(80)]  # 60, and one a second
@@ -210,12 +210,12 @@ def test_whether_a_server_can_work_is_looked_at_once_for_all_who_ask() -> None:
         now = 0.0
         server: Any = SimpleNamespace(database=Database(), blobs=Blobs())
         readiness = Readiness(server, lambda: now)
-        found = await asyncio.gather(*(readiness.wrong() for _ in range(20)))
+        found = await asyncio.gather(*(readiness.problems() for _ in range(20)))
         assert found == [["the database does not answer", "the blob store does not answer"]] * 20
-        await readiness.wrong()
+        await readiness.problems()
         assert looks == ["database", "blobs"]
         now = 2.0
-        await readiness.wrong()
+        await readiness.problems()
         assert looks == ["database", "blobs"] * 2
 
     asyncio.run(work())
@@ -229,7 +229,7 @@ def test_whether_a_server_can_work_is_looked_at_once_for_all_who_ask() -> None:
 )  # fmt: skip
 def test_a_server_is_asked_by_its_own_name(said: str, status: int) -> None:
     async def work() -> None:
-        asked = Asked(lambda app: Hosts(app, "https://registry.example.org/base"))
+        asked = Asked(lambda app: HostCheck(app, "https://registry.example.org/base"))
         asked.go.set()
         assert await asked("/", "192.0.2.1", host=said) == status
         assert await asked("/healthz", "192.0.2.1", host=said) == 200

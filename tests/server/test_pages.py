@@ -330,15 +330,15 @@ def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site) -> None:
     pages = RunPages(site.served.settings, retry_seconds=0.01)
 
     async def asked() -> CachedPage:
-        return await pages.get([reference], [bundle.sha256], ANYBODY, 60, asker="somebody")
+        return await pages.get([reference], [bundle.sha256], ANYBODY, 60, requester="somebody")
 
     before = asyncio.run(asked())
     assert "no run/alice/later@1" in str(before.content.wrong)
-    assert not before.lasts
+    assert not before.is_permanent
     put(site.server, [bundle])
     time.sleep(0.02)
     after = asyncio.run(asked())
-    assert after.lasts
+    assert after.is_permanent
     assert after.content.wrong is None
 
 

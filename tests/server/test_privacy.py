@@ -114,7 +114,7 @@ def links(served: Served, first: str, **headers: Any) -> dict[str, Answered]:
 
 
 def without_date(answer: Answered) -> tuple[int, dict[str, str], bytes]:
-    """And without the hash of the body, in which the asker's own words may stand."""
+    """And without the hash of the body, in which the requester's own words may stand."""
     return (
         answer.status,
         {name: value for name, value in answer.headers.items() if name not in ("date", "etag")},

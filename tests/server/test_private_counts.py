@@ -24,7 +24,7 @@ AT = 1_700_000_000.0
 """When everything was published, so that no time differs between the two servers."""
 
 NOT_COMPARED = ("/metrics", "/board.duckdb", "/tokens")
-"""For administrators; a file whose bytes differ each time; the asker's own tokens, which are random."""
+"""For administrators; a file whose bytes differ each time; the requester's own tokens, which are random."""
 
 
 @contextmanager

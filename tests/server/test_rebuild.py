@@ -18,12 +18,12 @@ from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, uploads
-from runner.server.uploads.checking import EXPLAINED_BY_TIME
+from runner.server.uploads.checking import CHECK_TIMED_OUT
 from runner.server.uploads.declaration import Declaration
-from runner.server.uploads.pieces import NoRoomError, OffsetError
+from runner.server.uploads.pieces import DiskFullError, OffsetError
 from runner.server.uploads.publishing import Publishing
-from runner.server.uploads.queue import Queue, QueuedUpload
-from runner.server.uploads.uploads import CHECKING, MOST_ENDED, OPEN, REFUSED, SEEN, Upload
+from runner.server.uploads.queue import QueuedUpload, UploadQueue
+from runner.server.uploads.uploads import CHECKING, MAX_ENDED, OPEN, PUBLISHED, REFUSED, Upload
 from tests.server.test_uploads import folders, made
 from tests.support.processes import nip_run_here, until
 from tests.support.raw_uploads import declared
@@ -45,7 +45,7 @@ class Held:
         contents = dict(folders(made(name, data=DATA))[f"dataset/acme/{name}/1"])
         said = [{"folder": f"dataset/acme/{name}/1", "files": [declared(*one) for one in contents.items()]}]
         declaration = Declaration.parse(said, self.settings.limits, 10, 100)
-        upload = self.publishing.uploads.begin(self.viewer, declaration, time.time())
+        upload = self.publishing.uploads.declare(self.viewer, declaration, time.time())
         return upload, {file["sha256"]: contents[file["path"]] for file in said[0]["files"]}  # type: ignore[index]
 
     def send(self, upload: Upload, contents: dict[str, bytes]) -> None:
@@ -102,20 +102,20 @@ def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
     assert (upload.state, upload.missing) == (OPEN, {})
     assert held.publishing.uploads.set_state(upload.id, CHECKING, [], time.time(), only=OPEN)
     for sha256 in contents:  # when it was committed, and its blobs were kept, and not shown
-        path = held.publishing.uploads.pieces.whole(upload.id, sha256)
+        path = held.publishing.uploads.pieces.complete_file(upload.id, sha256)
         assert path is not None
         held.blobs.put(sha256, path)
 
     held = held.killed()
     assert held.rows() == []
     held.publishing.start()
-    assert held.ended(upload) == SEEN
+    assert held.ended(upload) == PUBLISHED
     assert len(held.rows()) == len(contents) + 1
     until(lambda: not list(held.settings.incoming.iterdir()))
 
     held = held.killed()  # when it was shown, and the answer was lost
     again, _ = held.begun("council")
-    assert (again.id, again.state) == (upload.id, SEEN)
+    assert (again.id, again.state) == (upload.id, PUBLISHED)
     other, contents = held.begun("emptied")
     held.send(other, contents)
     assert held.publishing.uploads.set_state(other.id, CHECKING, [], time.time(), only=OPEN)
@@ -132,14 +132,14 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
         upload, contents = held.begun(name)
         held.send(upload, contents)
         held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
-        assert held.ended(upload) == SEEN
+        assert held.ended(upload) == PUBLISHED
     with held.database.writing() as connection:
         set_hidden(connection, Reference(Kind.DATASET, "acme", "two", "1"), hidden=True)
     before = held.rows()
     going_on, sent = held.begun("three")
     held.send(going_on, sent)
     kept = next(iter(going_on.missing))  # its check was killed once a blob of it was kept
-    path = held.publishing.uploads.pieces.whole(going_on.id, kept)
+    path = held.publishing.uploads.pieces.complete_file(going_on.id, kept)
     assert path is not None
     held.blobs.put(kept, path)
     (tmp_path / "nobodys").write_bytes(b"nobody's")
@@ -176,7 +176,7 @@ def test_a_release_that_is_damaged_is_named_and_nothing_goes(held: Held, tmp_pat
     upload, contents = held.begun("one")
     held.send(upload, contents)
     held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
-    assert held.ended(upload) == SEEN
+    assert held.ended(upload) == PUBLISHED
     before = held.rows()
     sha256 = next(sha256 for sha256, data in contents.items() if data == DATA)
     place = held.settings.folder / "blobs" / sha256[:2] / sha256
@@ -227,7 +227,7 @@ def test_one_at_a_time_sends_a_blob(held: Held) -> None:
     with pytest.raises(NotPublished, match="abandoned"):
         first.end()
     first.close()
-    assert held.publishing.uploads.pieces.have(upload.id, sha256) == 0
+    assert held.publishing.uploads.pieces.received_bytes(upload.id, sha256) == 0
     held.close()
 
 
@@ -240,13 +240,13 @@ def test_a_check_that_takes_too_long_is_ended_and_the_upload_refused(tmp_path: P
     held.send(upload, contents)
     held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
     assert held.ended(upload) == REFUSED
-    assert held.publishing.uploads.find(held.viewer, upload.id).problems == [EXPLAINED_BY_TIME]
+    assert held.publishing.uploads.find(held.viewer, upload.id).problems == [CHECK_TIMED_OUT]
     assert held.rows() == []
     held.close()
 
 
 def test_accounts_are_checked_by_turns_and_each_upload_once() -> None:
-    queue = Queue()
+    queue = UploadQueue()
     for number in range(3):
         queue.put(QueuedUpload(f"busy{number}", 1))
     queue.put(QueuedUpload("other", 2))
@@ -279,7 +279,7 @@ def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path)
             quota.begun(name)
     quota.close()
     full = Held(tmp_path / "server", spare_bytes=1 << 60)
-    with pytest.raises(NoRoomError, match="no room"):
+    with pytest.raises(DiskFullError, match="no room"):
         full.begun("three")
     full.close()
 
@@ -288,12 +288,12 @@ def test_of_uploads_that_ended_little_stays_and_the_same_may_be_sent_again(held:
     upload, contents = held.begun("again")
     row = {"account_id": 1, "declared": "[]", "size": 1, "state": REFUSED, "problems": "[]"}
     with held.database.writing() as connection:
-        old = [{**row, "id": f"{number:032x}", "touched": float(number)} for number in range(MOST_ENDED + 50)]
+        old = [{**row, "id": f"{number:032x}", "touched": float(number)} for number in range(MAX_ENDED + 50)]
         connection.execute(insert(uploads), old)
     assert held.publishing.uploads.set_state(upload.id, REFUSED, ["x" * 9_000] * 90, time.time())
     with held.database.reading() as connection:
         kept = {one.id: one for one in connection.execute(select(uploads))}
-    assert len(kept) == MOST_ENDED
+    assert len(kept) == MAX_ENDED
     assert f"{0:032x}" not in kept
     assert len(kept[upload.id].declared) < 10
     assert len(kept[upload.id].problems) < 60_000
@@ -304,5 +304,5 @@ def test_of_uploads_that_ended_little_stays_and_the_same_may_be_sent_again(held:
     held.send(again, contents)
     held.publishing.start()
     held.publishing.commit(held.publishing.uploads.find(held.viewer, again.id), time.time())
-    assert held.ended(again) == SEEN
+    assert held.ended(again) == PUBLISHED
     held.close()

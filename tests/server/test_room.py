@@ -16,7 +16,7 @@ from runner.server.accounts.accounts import add_account
 from runner.server.accounts.administration import set_disabled
 from runner.server.store.schema import files, releases
 from runner.server.uploads.declaration import Declaration
-from runner.server.uploads.pieces import NoRoomError
+from runner.server.uploads.pieces import DiskFullError
 from runner.server.uploads.uploads import REFUSED
 from tests.server.test_rebuild import DATA, Held
 from tests.support.processes import until
@@ -53,7 +53,7 @@ def test_the_room_that_an_open_upload_was_promised_is_given_to_no_other(tmp_path
     held = Held(tmp_path / "server", limits=much, open_bytes=1 << 60, account_bytes=0)
     with held.database.writing() as connection:
         add_account(connection, "acme", time.time())
-    size = held.publishing.uploads.pieces.room() * 6 // 10
+    size = held.publishing.uploads.pieces.free_bytes() * 6 // 10
 
     def begun(name: str) -> str:
         files = [
@@ -61,10 +61,10 @@ def test_the_room_that_an_open_upload_was_promised_is_given_to_no_other(tmp_path
         ]
         files.append({"path": "data.txt", "sha256": hashlib.sha256(name.encode()).hexdigest(), "size": size})
         declaration = Declaration.parse([{"folder": f"dataset/acme/{name}/1", "files": files}], much, 10, 100)
-        return held.publishing.uploads.begin(held.viewer, declaration, time.time()).id
+        return held.publishing.uploads.declare(held.viewer, declaration, time.time()).id
 
     one = begun("one")
-    with pytest.raises(NoRoomError, match="disk has no space for it now"):
+    with pytest.raises(DiskFullError, match="disk has no space for it now"):
         begun("two")
     # What is there of it takes no more room than it does: of a file with a hole, nothing.
     part = held.settings.incoming / one / f"{'c' * 64}.part"

@@ -10,9 +10,9 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.server.web.api_errors import fault
+from runner.server.web.api_errors import error_response
 from runner.server.web.error_pages import ErrorPage
-from runner.server.web.rate_limits import Limiting
+from runner.server.web.rate_limits import RateLimit
 
 PERSON, PROGRAM = "text/html,application/xhtml+xml,*/*;q=0.8", "*/*"
 
@@ -49,7 +49,7 @@ async def fails(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def too_many(scope: Scope, receive: Receive, send: Send) -> None:
-    await fault(429, "too_many", "<b>slowly</b>", headers={"retry-after": "7"})(scope, receive, send)
+    await error_response(429, "too_many", "<b>slowly</b>", headers={"retry-after": "7"})(scope, receive, send)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_browser_is_shown_a_page_and_a_program_a_fault(app: ASGIApp, status: i
 
 
 def test_a_page_says_when_to_come_again() -> None:
-    one_in_twenty_seconds = Limiting(PlainTextResponse("here"), 0.05, (), lambda _: False)
+    one_in_twenty_seconds = RateLimit(PlainTextResponse("here"), 0.05, (), lambda _: False)
     assert asked(one_in_twenty_seconds, PERSON).status == 200
     told = asked(one_in_twenty_seconds, PERSON)
     assert (told.status, told.headers["retry-after"]) == (429, "20")

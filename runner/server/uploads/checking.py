@@ -35,12 +35,12 @@ from runner.server.uploads.pieces import UploadPieces
 from runner.server.uploads.uploads import Uploads
 from runner.server.visible_tree import ServerTree
 
-MOST_PROBLEMS = 50
-RECOMPUTED, KEPT = "recomputed", "self-reported"
+MAX_PROBLEMS = 50
+RECOMPUTED, SELF_REPORTED = "recomputed", "self-reported"
 """Verification tiers: the server recomputes a run's numbers from its journal, and nothing of other kinds."""
-MOST_SAID = 4 << 20
+MAX_VERDICT_BYTES = 4 << 20
 """Maximum size of a verdict in bytes."""
-EXPLAINED_BY_TIME = "checking it takes longer than this server allows for one upload; publish fewer or smaller releases"
+CHECK_TIMED_OUT = "checking it takes longer than this server allows for one upload; publish fewer or smaller releases"
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,9 @@ def check(incoming: UploadTransport, declaration: Declaration, settings: Setting
             if is_server_fault(error) or lacks_memory(error):
                 raise
             problems.append(f"{folder.path}: {in_words(error)}")
-        if len(problems) >= MOST_PROBLEMS:
+        if len(problems) >= MAX_PROBLEMS:
             break
-    return UploadVerdict(problems[:MOST_PROBLEMS], notes, rows)
+    return UploadVerdict(problems[:MAX_PROBLEMS], notes, rows)
 
 
 def _with_release(folder: DeclaredFolder, line: str) -> str:
@@ -203,7 +203,7 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
             viewer,
             upload,
             declaration.to_bytes(),
-            max_bytes=MOST_SAID,
+            max_bytes=MAX_VERDICT_BYTES,
         )
     except OSError as error:
         raise CheckError(f"the upload cannot be checked now: {error}") from error
@@ -211,7 +211,7 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
         case TaskStatus.FINISHED:
             return UploadVerdict(**outcome.value)
         case TaskStatus.TIMED_OUT:
-            return UploadVerdict([EXPLAINED_BY_TIME])
+            return UploadVerdict([CHECK_TIMED_OUT])
         case TaskStatus.OUT_OF_MEMORY:
             return UploadVerdict([f"checking it needs more than {settings.check_bytes >> 20:,} MiB of memory"])
         case TaskStatus.DIED:

@@ -29,11 +29,11 @@ class OffsetError(ReleaseError):
         self.have = have
 
 
-class NoRoomError(ReleaseError):
+class DiskFullError(ReleaseError):
     """The server has no disk space for this now."""
 
 
-class Receiving:
+class BlobWriter:
     """A writer for the next bytes of one blob. The caller must close it."""
 
     def __init__(self, file: IO[bytes], part: Path, complete: Path, have: int, size: int) -> None:
@@ -56,7 +56,7 @@ class Receiving:
                 self.have += written
                 rest = rest[written:]
         except OSError as error:
-            raise NoRoomError(f"the server cannot store it: {error.strerror}; send the rest later") from error
+            raise DiskFullError(f"the server cannot store it: {error.strerror}; send the rest later") from error
 
     def end(self) -> None:
         """Write the received bytes to disk durably, and check the hash of a complete blob.
@@ -71,7 +71,7 @@ class Receiving:
             if self.have == self._size:
                 self._finish_blob()
         except OSError as error:
-            raise NoRoomError(f"the server cannot store it: {error.strerror}; send the rest later") from error
+            raise DiskFullError(f"the server cannot store it: {error.strerror}; send the rest later") from error
 
     def _finish_blob(self) -> None:
         hasher = hashlib.sha256()
@@ -103,7 +103,7 @@ class UploadPieces:
     def _part(self, upload: str, sha256: str) -> Path:
         return self.folder(upload) / f"{sha256}.part"
 
-    def have(self, upload: str, sha256: str) -> int | None:
+    def received_bytes(self, upload: str, sha256: str) -> int | None:
         """Return the number of received bytes of a blob; None if it is complete and its hash is correct."""
         if (self.folder(upload) / sha256).is_file():
             return None
@@ -112,7 +112,7 @@ class UploadPieces:
         except FileNotFoundError:
             return 0
 
-    def receive(self, upload: str, sha256: str, size: int, offset: int) -> Receiving:
+    def receive(self, upload: str, sha256: str, size: int, offset: int) -> BlobWriter:
         """Open a writer that appends to the first `offset` bytes of a blob.
 
         Raises:
@@ -125,17 +125,17 @@ class UploadPieces:
             descriptor = open_own(part, os.O_RDWR | os.O_CREAT)
             file = os.fdopen(descriptor, "r+b", buffering=0)
         except OSError as error:
-            raise NoRoomError(f"the server cannot store it: {error.strerror}; send it later") from error
+            raise DiskFullError(f"the server cannot store it: {error.strerror}; send it later") from error
         try:
             # One writer at a time, since another one could change the file after it is hashed.
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise OffsetError(file.seek(0, os.SEEK_END)) from None
-            have = file.seek(0, os.SEEK_END)
-            if have != offset or not is_there(part, descriptor):
-                raise OffsetError(have)
-            return Receiving(file, part, self.folder(upload) / sha256, have, size)
+            received_bytes = file.seek(0, os.SEEK_END)
+            if received_bytes != offset or not is_there(part, descriptor):
+                raise OffsetError(received_bytes)
+            return BlobWriter(file, part, self.folder(upload) / sha256, received_bytes, size)
         except BaseException:
             file.close()
             raise
@@ -147,7 +147,7 @@ class UploadPieces:
         except FileNotFoundError:
             return None
 
-    def whole(self, upload: str, sha256: str) -> Path | None:
+    def complete_file(self, upload: str, sha256: str) -> Path | None:
         """Return the path of a completely received blob, or None."""
         path = self.folder(upload) / sha256
         return path if path.is_file() else None
@@ -160,7 +160,7 @@ class UploadPieces:
                     with suppress(OSError):
                         yield entry.name, entry.stat(follow_symlinks=False).st_mtime
 
-    def sent(self, upload: str) -> int:
+    def total_received(self, upload: str) -> int:
         """Return the total of received bytes of an upload."""
         total = 0
         with suppress(FileNotFoundError), os.scandir(self.folder(upload)) as entries:
@@ -176,7 +176,7 @@ class UploadPieces:
             old = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
             remove_folder(old)
 
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """Return the free bytes of the disk."""
         make_folders(self._incoming)
         statistics = os.statvfs(self._incoming)

@@ -27,10 +27,10 @@ from runner.server.settings import Settings
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, is_release, releases
-from runner.server.uploads.checking import KEPT, RECOMPUTED, UploadVerdict, check_isolated
+from runner.server.uploads.checking import RECOMPUTED, SELF_REPORTED, UploadVerdict, check_isolated
 from runner.server.uploads.declaration import DeclaredFolder
-from runner.server.uploads.queue import Queue, QueuedUpload
-from runner.server.uploads.uploads import CHECKING, OPEN, REFUSED, SEEN, TAKEN, Upload, Uploads, is_there
+from runner.server.uploads.queue import QueuedUpload, UploadQueue
+from runner.server.uploads.uploads import CHECKING, OPEN, PUBLISHED, REFUSED, TAKEN, Upload, Uploads, is_published
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
@@ -49,7 +49,7 @@ class Publishing:
         self._settings, self._database, self._blobs = settings, database, blobs
         self.uploads = Uploads(settings, database, blobs)
         self.scoring = Scoring(settings, database)
-        self._queue = Queue()
+        self._queue = UploadQueue()
         self._stopping = Event()
 
     def start(self) -> None:
@@ -57,9 +57,9 @@ class Publishing:
         for number in range(self._settings.checks_at_once):
             Thread(target=self._work, name=f"check-{number}", daemon=True).start()
         self.scoring.start()
-        self.look_again()
+        self.queue_unchecked()
 
-    def look_again(self) -> None:
+    def queue_unchecked(self) -> None:
         """Queue all uploads that wait for their check, also those left by a killed server."""
         self.scoring.wake()
         for upload, account in self.uploads.unchecked():
@@ -96,7 +96,7 @@ class Publishing:
             return
         try:
             self.uploads.set_state(queued.upload, OPEN, [NOT_CHECKED], time.time(), only=CHECKING)
-        except Exception:  # `look_again` will queue it
+        except Exception:  # `queue_unchecked` will queue it
             LOG.exception("an upload could not be reopened", extra={"upload": queued.upload})
         self._queue.done(queued)
 
@@ -123,7 +123,7 @@ class Publishing:
             self.uploads.set_state(upload.id, REFUSED, verdict.problems, time.time(), only=CHECKING)
             return
         for sha256 in upload.declaration.blobs:
-            path = self.uploads.pieces.whole(upload.id, sha256)
+            path = self.uploads.pieces.complete_file(upload.id, sha256)
             if path is not None:
                 self._blobs.put(sha256, path)
         self._publish(upload, verdict)
@@ -134,7 +134,7 @@ class Publishing:
         """Return whether a blob is neither received nor stored, for example because someone emptied a folder."""
         pieces = self.uploads.pieces
         return any(
-            pieces.whole(upload.id, sha256) is None and not self._blobs.has(sha256)
+            pieces.complete_file(upload.id, sha256) is None and not self._blobs.has(sha256)
             for sha256 in upload.declaration.blobs
         )
 
@@ -156,7 +156,13 @@ class Publishing:
                     return
                 sent = self.uploads.touched(connection, upload.id)
                 is_published = self.uploads.note_state(
-                    connection, upload.id, SEEN, [], time.time(), only=CHECKING, seen=upload.declaration.folders
+                    connection,
+                    upload.id,
+                    PUBLISHED,
+                    [],
+                    time.time(),
+                    only=CHECKING,
+                    published=upload.declaration.folders,
                 )
                 if sent is None or not is_published:
                     return
@@ -180,7 +186,7 @@ class Publishing:
             # The lock on the row makes concurrent additions to a release wait for each other.
             query = select(releases.c.id).where(is_release(reference)).with_for_update()
             existing_id = connection.execute(query).scalar()
-            if existing_id is None or is_there(connection, folder):
+            if existing_id is None or is_published(connection, folder):
                 raise _TakenFolder
             release_id = existing_id
         rows = [
@@ -216,5 +222,5 @@ class Publishing:
 def check_row(release: int, kind: Kind, notes: object) -> dict[str, object]:
     """Return the row of the table `checks` for a release that passed its check."""
     result = orjson.dumps({"notes": list(notes)}).decode()  # type: ignore[call-overload]
-    tier = RECOMPUTED if kind == Kind.RUN else KEPT
+    tier = RECOMPUTED if kind == Kind.RUN else SELF_REPORTED
     return {"release_id": release, "by": __version__, "tier": tier, "said": result}

@@ -16,7 +16,7 @@ class QueuedUpload:
     tries: int = 0
 
 
-class Queue:
+class UploadQueue:
     """A queue that serves accounts in turn, and each account's uploads in order. It has each upload at most once."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 from runner.base.errors import UsageError
 from runner.server.settings import Settings
 from runner.server.store.schema import files, releases, uploads
-from runner.server.uploads.pieces import NoRoomError, UploadPieces
+from runner.server.uploads.pieces import DiskFullError, UploadPieces
 
 
 def published_bytes(connection: Connection, account: int) -> int:
@@ -36,14 +36,14 @@ def check_quota(settings: Settings, published: int, open_bytes: int, new: int) -
         )
 
 
-def check_room(
+def check_disk_space(
     connection: Connection, settings: Settings, pieces: UploadPieces, size: int, active: Collection[str]
 ) -> None:
     """Raise NoRoomError if the disk has no space for `size` bytes and for the rest of all declared uploads."""
     query = select(uploads.c.id, uploads.c.size).where(uploads.c.state.in_(active))
     declared = {row.id: int(row.size) for row in connection.execute(query)}
-    room = pieces.room() - settings.spare_bytes - size
+    room = pieces.free_bytes() - settings.spare_bytes - size
     if sum(declared.values()) <= room:  # fast: does not count received bytes, which may be in many files
         return
-    if sum(max(0, total - pieces.sent(upload)) for upload, total in declared.items()) > room:
-        raise NoRoomError("the server's disk has no space for it now; try later, or tell the server's administrator")
+    if sum(max(0, total - pieces.total_received(upload)) for upload, total in declared.items()) > room:
+        raise DiskFullError("the server's disk has no space for it now; try later, or tell the server's administrator")

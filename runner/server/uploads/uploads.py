@@ -28,15 +28,15 @@ from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import files, is_release, releases, uploads
 from runner.server.uploads.declaration import Declaration, DeclaredFolder
-from runner.server.uploads.pieces import NoRoomError, OffsetError, Receiving, UploadPieces
-from runner.server.uploads.quotas import check_quota, check_room, new_bytes, published_bytes
+from runner.server.uploads.pieces import BlobWriter, DiskFullError, OffsetError, UploadPieces
+from runner.server.uploads.quotas import check_disk_space, check_quota, new_bytes, published_bytes
 from runner.server.visible_tree import visible_to
 
-OPEN, CHECKING, SEEN, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
+OPEN, CHECKING, PUBLISHED, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 _ACTIVE = (OPEN, CHECKING)
-MOST_ENDED, MOST_PROBLEMS, LONGEST_PROBLEM = 200, 50, 1_000
+MAX_ENDED, MAX_PROBLEMS, MAX_PROBLEM_LENGTH = 200, 50, 1_000
 """Limits on stored results: ended uploads of an account, problems of an upload, characters of a problem."""
-TOUCHED_EACH = 60.0
+TOUCH_SECONDS = 60.0
 """Minimum seconds between two updates of `touched`, the time when an upload last received bytes."""
 
 
@@ -63,7 +63,7 @@ class Uploads:
 
     # Declaring
 
-    def begin(self, viewer: Viewer, declaration: Declaration, now: float) -> Upload:
+    def declare(self, viewer: Viewer, declaration: Declaration, now: float) -> Upload:
         """Declare an upload, or resume one with the same declaration.
 
         Raises:
@@ -82,11 +82,11 @@ class Uploads:
             new = new_bytes(connection, viewer.account_id, declaration.blobs)
         with suppress(IntegrityError), self._database.writing() as connection:  # a concurrent request declares the same
             row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload)).one_or_none()
-            existing = [folder.path for folder in declaration.folders if is_there(connection, folder)]
-            is_published = row is not None and row.state == SEEN and len(existing) == len(declaration.folders)
-            if existing and not is_published:
+            existing = [folder.path for folder in declaration.folders if is_published(connection, folder)]
+            was_published = row is not None and row.state == PUBLISHED and len(existing) == len(declaration.folders)
+            if existing and not was_published:
                 raise TakenError(f"{existing[0]} exists already; publish under a new version")
-            if row is None or not (is_published or row.state in _ACTIVE):
+            if row is None or not (was_published or row.state in _ACTIVE):
                 self._open(connection, upload, viewer.account_id, declaration, now, published=published, new=new)
         return self.find(viewer, upload)
 
@@ -108,7 +108,7 @@ class Uploads:
                 "finish the others first"
             )
         check_quota(self._settings, published, total, new)
-        check_room(connection, self._settings, self.pieces, size, _ACTIVE)
+        check_disk_space(connection, self._settings, self.pieces, size, _ACTIVE)
         connection.execute(delete(uploads).where(uploads.c.id == upload))
         row = {
             "id": upload, "account_id": account, "declared": declaration.to_bytes().decode(), "size": size,
@@ -130,7 +130,7 @@ class Uploads:
             visible = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
-            have = None if sha256 in visible else self.pieces.have(upload, sha256)
+            have = None if sha256 in visible else self.pieces.received_bytes(upload, sha256)
             if have is not None:
                 missing[sha256] = size, have
         return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
@@ -152,7 +152,7 @@ class Uploads:
 
     # Sending
 
-    def receive(self, viewer: Viewer, upload: str, sha256: str, offset: int) -> Receiving:
+    def receive(self, viewer: Viewer, upload: str, sha256: str, offset: int) -> BlobWriter:
         """Open a writer that appends to the first `offset` bytes of a blob.
 
         Raises:
@@ -167,11 +167,11 @@ class Uploads:
         size = declaration.blobs.get(sha256)
         if size is None or row.state != OPEN:
             raise NotPublished("the upload is not open, or does not declare this blob; declare it again")
-        if visible or self.pieces.have(upload, sha256) is None:
+        if visible or self.pieces.received_bytes(upload, sha256) is None:
             raise OffsetError(size)
-        if self.pieces.room() < self._settings.spare_bytes:
-            raise NoRoomError("the server's disk is full; send it later, and tell the server's administrator")
-        if abs(now - row.touched) > TOUCHED_EACH:
+        if self.pieces.free_bytes() < self._settings.spare_bytes:
+            raise DiskFullError("the server's disk is full; send it later, and tell the server's administrator")
+        if abs(now - row.touched) > TOUCH_SECONDS:
             with self._database.writing() as connection:
                 connection.execute(update(uploads).where(uploads.c.id == upload).values(touched=now))
         return self.pieces.receive(upload, sha256, size, offset)
@@ -192,16 +192,16 @@ class Uploads:
     @staticmethod
     def note_state(
         connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
-        only: str | None = None, seen: Sequence[DeclaredFolder] = (),
+        only: str | None = None, published: Sequence[DeclaredFolder] = (),
     ) -> bool:  # fmt: skip
         """Do the same as `set_state` within a transaction. An ended upload keeps the names of the folders in `seen`."""
         query = update(uploads).where(uploads.c.id == upload)
         if only is not None:
             query = query.where(uploads.c.state == only)
-        stored = [shortened(problem, LONGEST_PROBLEM) for problem in problems[:MOST_PROBLEMS]]
+        stored = [shortened(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
         values: dict[str, Any] = {"state": state, "problems": orjson.dumps(stored).decode(), "touched": now}
         if state not in _ACTIVE:
-            values["declared"] = Declaration([replace(folder, files=[]) for folder in seen]).to_bytes().decode()
+            values["declared"] = Declaration([replace(folder, files=[]) for folder in published]).to_bytes().decode()
         if connection.execute(query.values(**values)).rowcount == 0:
             return False
         if state not in _ACTIVE:
@@ -245,12 +245,12 @@ def _forget_ended(connection: Connection, upload: str) -> None:
     account = connection.execute(select(uploads.c.account_id).where(uploads.c.id == upload)).scalar_one()
     ended = select(uploads.c.id).where(uploads.c.account_id == account, uploads.c.state.not_in(_ACTIVE))
     newest = ended.order_by(uploads.c.touched.desc(), uploads.c.id)
-    old = [row.id for row in connection.execute(newest.offset(MOST_ENDED).limit(500))]
+    old = [row.id for row in connection.execute(newest.offset(MAX_ENDED).limit(500))]
     if old:
         connection.execute(delete(uploads).where(uploads.c.id.in_(old)))
 
 
-def is_there(connection: Connection, folder: DeclaredFolder) -> bool:
+def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
     """Return whether a folder is published: a release, its yank, or its signature."""
     query = select(releases.c.id).where(is_release(folder.reference))
     if folder.part:

@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from runner.server.web.api_errors import fault
-from runner.server.web.rate_limits import FREE
+from runner.server.web.api_errors import error_response
+from runner.server.web.rate_limits import UNLIMITED_PATHS
 
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(?::[0-9]*)?")
 
 
-class Hosts:
+class HostCheck:
     """Middleware that answers 421 if a request names another host than the server's."""
 
     def __init__(self, app: ASGIApp, address: str) -> None:
@@ -26,10 +26,10 @@ class Hosts:
         self._own_names = {"localhost", (urlsplit(address).hostname or "").lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_checked = scope["type"] == "http" and scope["path"] not in FREE
+        is_checked = scope["type"] == "http" and scope["path"] not in UNLIMITED_PATHS
         if is_checked and not all(self._is_own(host) for host in Headers(scope=scope).getlist("host")):
             message = f"unknown host; use {self._address}, or start the server with --address https://THIS-HOST"
-            await fault(421, "host", message)(scope, receive, send)
+            await error_response(421, "host", message)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 
 from runner.base.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
 from runner.server.store.database import is_disk_full
-from runner.server.uploads.pieces import NoRoomError, OffsetError
+from runner.server.uploads.pieces import DiskFullError, OffsetError
 
 LOG = logging.getLogger("nip_run.server")
 
@@ -45,7 +45,7 @@ _CODE_OF_STATUS: Mapping[int, Code] = {
 }  # fmt: skip
 _CODES: Sequence[tuple[type[Exception], int, Code]] = (
     (OffsetError, 409, "offset"),
-    (NoRoomError, 507, "full"),
+    (DiskFullError, 507, "full"),
     (TakenError, 409, "taken"),
     (NotPublished, 404, "missing"),
     (PermissionError, 403, "forbidden"),
@@ -55,7 +55,7 @@ _CODES: Sequence[tuple[type[Exception], int, Code]] = (
 )
 
 
-def fault(
+def error_response(
     status: int,
     code: Code,
     message: str,
@@ -72,13 +72,15 @@ def fault(
     return response
 
 
-def handle_faults(app: FastAPI) -> None:
+def handle_errors(app: FastAPI) -> None:
     """Make an application answer every error with an `ApiError`."""
 
     async def known_error(_: Request, error: Exception) -> JSONResponse:
         status, code = next((status, code) for kind, status, code in _CODES if isinstance(error, kind))
         problems = getattr(error, "__notes__", ())
-        return fault(status, code, str(error), problems, have=error.have if isinstance(error, OffsetError) else None)
+        return error_response(
+            status, code, str(error), problems, have=error.have if isinstance(error, OffsetError) else None
+        )
 
     async def http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -86,21 +88,21 @@ def handle_faults(app: FastAPI) -> None:
         headers = dict(error.headers or {})
         if error.status_code == 405 and (methods := _methods(app, request)):
             headers["allow"] = ", ".join(methods)  # of all routes with this path, not only of the one that matched
-        return fault(error.status_code, code, str(error.detail), headers=headers)
+        return error_response(error.status_code, code, str(error.detail), headers=headers)
 
     async def database_error(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, OperationalError) and is_disk_full(error):
             LOG.error("the disk of the database is full", exc_info=error)
-            return fault(507, "full", "the server's disk is full; tell the server's administrator")
+            return error_response(507, "full", "the server's disk is full; tell the server's administrator")
         LOG.error("the database does not answer", exc_info=error)
-        response = fault(503, "busy", "the server's database does not answer; try again later")
+        response = error_response(503, "busy", "the server's database does not answer; try again later")
         response.headers["retry-after"] = "2"
         return response
 
     async def validation_error(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-        return fault(422, "invalid", "the request does not match the API's schema", problems[:20])
+        return error_response(422, "invalid", "the request does not match the API's schema", problems[:20])
 
     app.add_exception_handler(NipRunError, known_error)
     app.add_exception_handler(PermissionError, known_error)

@@ -13,26 +13,26 @@ from fastapi import FastAPI
 from runner.server.accounts.accounts import viewer_of_token
 from runner.server.service import Service
 from runner.server.web import health
-from runner.server.web.allowed_hosts import Hosts
+from runner.server.web.allowed_hosts import HostCheck
 from runner.server.web.api import accounts, admin, competitions, releases, uploads
-from runner.server.web.api.schemas import ALWAYS
-from runner.server.web.api_errors import handle_faults
+from runner.server.web.api.schemas import COMMON_ERRORS
+from runner.server.web.api_errors import handle_errors
 from runner.server.web.error_pages import ErrorPage
-from runner.server.web.headers import Headers
+from runner.server.web.headers import DefaultHeaders
 from runner.server.web.health import Readiness
-from runner.server.web.observability import Numbers, Seeing
+from runner.server.web.observability import RequestLog, RequestMetrics
 from runner.server.web.openapi import describe
 from runner.server.web.pages.routes import add_pages
 from runner.server.web.pages.site import ServerSite
-from runner.server.web.rate_limits import AtOnce, Limiting
-from runner.server.web.request_bodies import Bodies
+from runner.server.web.rate_limits import OpenRequestLimit, RateLimit
+from runner.server.web.request_bodies import BodyLimit
 from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 CLEANUP_SECONDS = 600.0
 
 
-def application(server: Service) -> FastAPI:
+def create_app(server: Service) -> FastAPI:
     """Build the application of a server."""
     site = ServerSite.from_settings(server.settings, server.database)
 
@@ -54,11 +54,11 @@ def application(server: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/api/v1/openapi.json",
-        responses=ALWAYS,
+        responses=COMMON_ERRORS,
         redirect_slashes=False,  # a redirect would contain the request's Host, and make clients send bodies again
     )
     app.state.server = server
-    app.state.numbers = Numbers()
+    app.state.numbers = RequestMetrics()
     app.state.readiness = Readiness(server)
     app.include_router(releases.router)
     app.include_router(uploads.router)
@@ -68,7 +68,7 @@ def application(server: Service) -> FastAPI:
     app.include_router(competitions.router)
     add_pages(app, site)
     describe(app)
-    handle_faults(app)
+    handle_errors(app)
     _add_middleware(app, server)
     return app
 
@@ -81,15 +81,15 @@ def _add_middleware(app: FastAPI, server: Service) -> None:
             return viewer_of_token(connection, token, time.time()) is not None
 
     settings = server.settings
-    proxies, most, most_of_one = settings.proxies, settings.connections, settings.connections_per_address
-    app.add_middleware(Bodies, declared=settings.declared_bytes, seconds=settings.body_seconds)
-    app.add_middleware(Limiting, rate=settings.rate, proxies=proxies, is_good=is_good)
+    proxies, max_requests, max_per_address = settings.proxies, settings.connections, settings.connections_per_address
+    app.add_middleware(BodyLimit, declared=settings.declared_bytes, seconds=settings.body_seconds)
+    app.add_middleware(RateLimit, rate=settings.rate, proxies=proxies, is_good=is_good)
     if not settings.any_host:
-        app.add_middleware(Hosts, address=settings.address)
-    app.add_middleware(AtOnce, most=most, most_of_one=most_of_one, proxies=proxies)
+        app.add_middleware(HostCheck, address=settings.address)
+    app.add_middleware(OpenRequestLimit, max_requests=max_requests, max_per_address=max_per_address, proxies=proxies)
     app.add_middleware(ErrorPage)
-    app.add_middleware(Headers)
-    app.add_middleware(Seeing, numbers=app.state.numbers, proxies=proxies)
+    app.add_middleware(DefaultHeaders)
+    app.add_middleware(RequestLog, numbers=app.state.numbers, proxies=proxies)
 
 
 async def _clean_up(server: Service) -> None:
@@ -97,7 +97,7 @@ async def _clean_up(server: Service) -> None:
     while True:
         try:
             await asyncio.to_thread(server.publishing.uploads.forget_old, time.time())
-            await asyncio.to_thread(server.publishing.look_again)
+            await asyncio.to_thread(server.publishing.queue_unchecked)
         except Exception:  # the next time may succeed
             LOG.exception("old uploads could not be deleted")
         await asyncio.sleep(CLEANUP_SECONDS)

@@ -27,7 +27,7 @@ def server_of(request: Request) -> Service:
     return service
 
 
-def asking(request: Request) -> Viewer:
+def authenticate(request: Request) -> Viewer:
     """Return the viewer of a request, `ANYBODY` if it has no token. An invalid token is an error."""
     header = request.headers.get("authorization")
     if header is None:
@@ -44,7 +44,7 @@ def asking(request: Request) -> Viewer:
 def require_token(scope: Scope, missing: str, refused: str) -> Callable[..., Viewer]:
     """Return a dependency: the viewer, if the token has at least this scope; otherwise an error with these messages."""
 
-    def viewer_with_token(viewer: Annotated[Viewer, Depends(asking)], _: _DocumentedToken) -> Viewer:
+    def viewer_with_token(viewer: Annotated[Viewer, Depends(authenticate)], _: _DocumentedToken) -> Viewer:
         if viewer.account_id is None:
             raise HTTPException(401, missing)
         if not viewer.scope.allows(scope):
@@ -54,15 +54,15 @@ def require_token(scope: Scope, missing: str, refused: str) -> Callable[..., Vie
     return viewer_with_token
 
 
-known = require_token(Scope.READ, "this request needs a token", "")
-publishing = require_token(
+require_account = require_token(Scope.READ, "this request needs a token", "")
+require_publisher = require_token(
     Scope.PUBLISH, "this request needs a token with scope publish", "the token's scope is read; use one with publish"
 )
-keeping = require_token(
+require_admin = require_token(
     Scope.ADMIN, "this request needs a token with scope admin", "the token does not have scope admin"
 )
 
-Asking = Annotated[Viewer, Depends(asking)]
-Known = Annotated[Viewer, Depends(known)]
-Publisher = Annotated[Viewer, Depends(publishing)]
-Keeper = Annotated[Viewer, Depends(keeping)]
+AnyViewer = Annotated[Viewer, Depends(authenticate)]
+AccountViewer = Annotated[Viewer, Depends(require_account)]
+Publisher = Annotated[Viewer, Depends(require_publisher)]
+Admin = Annotated[Viewer, Depends(require_admin)]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-GONE = "nip_run.gone"
+DISCONNECTED = "nip_run.gone"
 """Set in the ASGI scope when the client disconnects, so that handlers can stop early."""
-ROOM = "nip_run.room"
+MAKE_ROOM = "nip_run.room"
 """Set in the ASGI scope to a function that ends another request which is waiting for its client (`make_room`)."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -25,7 +25,7 @@ def _parse_address(text: str) -> _Address | None:
     return mapped or address
 
 
-def caller(address: str) -> str:
+def caller_key(address: str) -> str:
     """Return what counts as one caller: an IPv4 address, or the /64 network of an IPv6 address."""
     parsed = _parse_address(address)
     if parsed is None:
@@ -39,19 +39,19 @@ def is_within(address: str, networks: Sequence[str]) -> bool:
     return parsed is not None and any(parsed in ipaddress.ip_network(network) for network in networks)
 
 
-def unbelieved(scope: Scope, proxies: Sequence[str]) -> str | None:
+def untrusted_peer(scope: Scope, proxies: Sequence[str]) -> str | None:
     """Return the peer's address if it sends `X-Forwarded-For` without being one of the trusted proxies, else None."""
     peer = str(scope["client"][0]) if scope.get("client") else ""
     forwards = bool(proxies) and "x-forwarded-for" in Headers(scope=scope)
     return peer if forwards and not is_within(peer, proxies) else None
 
 
-def address_of(scope: Scope, proxies: Sequence[str]) -> str:
+def caller_of(scope: Scope, proxies: Sequence[str]) -> str:
     """Return the caller of a request: its peer or, behind a trusted proxy, the last address in `X-Forwarded-For`."""
     client = scope.get("client")
     peer = str(client[0]) if client else ""
     if not is_within(peer, proxies):
-        return caller(peer)
+        return caller_key(peer)
     headers = Headers(scope=scope).getlist("x-forwarded-for")
     last = headers[-1].rpartition(",")[2].strip() if headers else ""
-    return caller(last if _parse_address(last) else peer)
+    return caller_key(last if _parse_address(last) else peer)

@@ -14,21 +14,21 @@ from typing import Any, cast
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from runner.server.settings import Settings
-from runner.server.web.callers import GONE, ROOM, caller, is_within
+from runner.server.web.callers import DISCONNECTED, MAKE_ROOM, caller_key, is_within
 
 HEAD_SECONDS = 20.0
 """Time limit for the head of a request, from the start of the connection or, later, from the head's first byte."""
 
 
-class Bounded(H11Protocol):
+class LimitedConnection(H11Protocol):
     """A connection with a time limit for its client, which may be closed earlier to make room for others."""
 
-    most = most_of_one = 0
+    max_connections = max_per_address = 0
     """Maximum connections, in total and from one address; `bounded` sets them."""
     proxies: Sequence[str] = ()
     _timeout: asyncio.TimerHandle | None = None
     since = 0.0
-    is_given_up = False
+    is_closed = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -39,8 +39,8 @@ class Bounded(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.scope is not None:  # the request starts after this returns
-            cast("dict[str, Any]", self.scope)[ROOM] = self.make_room
-        if self.is_between():
+            cast("dict[str, Any]", self.scope)[MAKE_ROOM] = self.make_room
+        if self.is_idle():
             self._start_timeout()
         else:
             self._cancel_timeout()
@@ -53,17 +53,17 @@ class Bounded(H11Protocol):
         self._cancel_timeout()
         scope = cast("dict[str, Any] | None", self.scope)  # None before the first request
         if scope is not None:
-            scope[GONE] = True
+            scope[DISCONNECTED] = True
         super().connection_lost(exc)
 
-    def is_between(self) -> bool:
+    def is_idle(self) -> bool:
         """Return whether no request is in progress."""
         cycle: RequestResponseCycle | None = self.cycle  # None before the first request, contrary to its type
         return cycle is None or cycle.response_complete
 
-    def is_kept_waiting(self) -> bool:
+    def is_waiting_for_client(self) -> bool:
         """Return whether the server waits for the client, to send a head or more of a body, or to read a response."""
-        return self.is_between() or self.cycle.more_body or self.flow.write_paused
+        return self.is_idle() or self.cycle.more_body or self.flow.write_paused
 
     def _start_timeout(self) -> None:
         if self._timeout is None:
@@ -76,7 +76,7 @@ class Bounded(H11Protocol):
 
     def _on_timeout(self) -> None:
         self._timeout = None
-        if self.is_between():
+        if self.is_idle():
             self.transport.close()
 
     def _enforce_limits(self) -> None:
@@ -88,52 +88,52 @@ class Bounded(H11Protocol):
         candidates = self._other_connections()
         counts = Counter(connection.address() for connection in candidates)
         address = self.address()
-        if counts[address] >= self.most_of_one and not is_within(address, self.proxies):
+        if counts[address] >= self.max_per_address and not is_within(address, self.proxies):
             _close_one([connection for connection in candidates if connection.address() == address], counts)
-        elif len(candidates) + 1 >= self.most:
+        elif len(candidates) + 1 >= self.max_connections:
             _close_one(candidates, counts)
 
-    def make_room(self, *, of_one: bool) -> bool:
+    def make_room(self, *, same_address: bool) -> bool:
         """End another request that waits for its client, from this address (`of_one`) or any; return whether one ended.
 
         For a proxy's address nothing ends, because its requests come from many clients that are unknown here.
         """
         address = self.address()
-        if of_one and is_within(address, self.proxies):
+        if same_address and is_within(address, self.proxies):
             return False
         candidates = [
             connection
             for connection in self._other_connections()
-            if not connection.is_between() and (not of_one or connection.address() == address)
+            if not connection.is_idle() and (not same_address or connection.address() == address)
         ]
         return _close_one(candidates, Counter(connection.address() for connection in candidates))
 
-    def _other_connections(self) -> list[Bounded]:
-        connections = cast("set[Bounded]", self.connections)
-        return [connection for connection in connections if connection is not self and not connection.is_given_up]
+    def _other_connections(self) -> list[LimitedConnection]:
+        connections = cast("set[LimitedConnection]", self.connections)
+        return [connection for connection in connections if connection is not self and not connection.is_closed]
 
     def address(self) -> str:
         """Return the peer's address, as limits count it."""
-        return caller(self.client[0]) if self.client else ""
+        return caller_key(self.client[0]) if self.client else ""
 
 
-def _close_one(connections: Iterable[Bounded], counts: Mapping[str, int]) -> bool:
-    waiting = [connection for connection in connections if connection.is_kept_waiting()]
+def _close_one(connections: Iterable[LimitedConnection], counts: Mapping[str, int]) -> bool:
+    waiting = [connection for connection in connections if connection.is_waiting_for_client()]
     if waiting:
         closed = min(
             waiting,
-            key=lambda connection: (-counts[connection.address()], not connection.is_between(), connection.since),
+            key=lambda connection: (-counts[connection.address()], not connection.is_idle(), connection.since),
         )
-        closed.is_given_up = True
+        closed.is_closed = True
         closed.transport.abort()
     return bool(waiting)
 
 
-def bounded(settings: Settings) -> type[Bounded]:
+def connection_class(settings: Settings) -> type[LimitedConnection]:
     """Return the connection class for a server's settings."""
     limits = {
         "most": settings.connections,
         "most_of_one": settings.connections_per_address,
         "proxies": settings.proxies,
     }
-    return type("BoundedBySettings", (Bounded,), limits)
+    return type("LimitedConnectionWithSettings", (LimitedConnection,), limits)

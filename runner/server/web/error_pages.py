@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.pages.report.served import POLICY, ServedPage, served
-from runner.server.web.api_errors import fault
+from runner.server.web.api_errors import error_response
 from runner.server.web.views import View
 
 LOG = logging.getLogger("nip_run.server")
@@ -75,7 +75,9 @@ class ErrorPage:
             if has_started:
                 raise
             error_messages.clear()
-            response = fault(500, "failed", "internal error; the administrator can find details in the server log")
+            response = error_response(
+                500, "failed", "internal error; the administrator can find details in the server log"
+            )
             await response(scope, receive, send_or_collect)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-ALWAYS = {
+DEFAULTS = {
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -17,7 +17,7 @@ ALWAYS = {
 """Strict defaults. Pages set a wider content security policy, and cacheable responses another cache-control."""
 
 
-class Headers:
+class DefaultHeaders:
     """Middleware that adds the default headers that a response does not set."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -27,7 +27,7 @@ class Headers:
         async def send_with_defaults(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in ALWAYS.items():
+                for name, value in DEFAULTS.items():
                     headers.setdefault(name, value)
             await send(message)
 

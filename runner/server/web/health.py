@@ -14,9 +14,9 @@ from starlette.responses import PlainTextResponse
 from runner.base.errors import NipRunError
 from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.service import Service
-from runner.server.web.api.schemas import faults
-from runner.server.web.authentication import asking, server_of
-from runner.server.web.observability import Numbers
+from runner.server.web.api.schemas import error_responses
+from runner.server.web.authentication import authenticate, server_of
+from runner.server.web.observability import RequestMetrics
 
 router = APIRouter(tags=["state"])
 _NO_BLOB = "0" * 64
@@ -33,7 +33,7 @@ class Readiness:
         self._probe: asyncio.Future[list[str]] | None = None
         self._started = 0.0
 
-    async def wrong(self) -> list[str]:
+    async def problems(self) -> list[str]:
         """Return the problems: parts of the server that do not answer, or not in time."""
         if self._probe is None or (self._probe.done() and self._clock() > self._started + FRESH_SECONDS):
             self._started = self._clock()
@@ -66,11 +66,11 @@ async def lives() -> str:
 async def ready(request: Request) -> PlainTextResponse:
     """Answer whether the database and the blob store work."""
     readiness: Readiness = request.app.state.readiness
-    problems = await readiness.wrong()
+    problems = await readiness.problems()
     return PlainTextResponse("\n".join(problems or ["ok"]) + "\n", 503 if problems else 200)
 
 
-def may_see_numbers(request: Request, viewer: Annotated[Viewer, Depends(asking)]) -> None:
+def may_see_numbers(request: Request, viewer: Annotated[Viewer, Depends(authenticate)]) -> None:
     """Refuse the metrics unless the request has an admin token, or comes from this machine and not through a proxy."""
     if viewer.scope.allows(Scope.ADMIN):
         return
@@ -87,11 +87,14 @@ def _is_loopback(peer: str) -> bool:
 
 
 @router.get(
-    "/metrics", response_class=PlainTextResponse, dependencies=[Depends(may_see_numbers)], responses=faults(403)
+    "/metrics",
+    response_class=PlainTextResponse,
+    dependencies=[Depends(may_see_numbers)],
+    responses=error_responses(403),
 )
 def metrics(request: Request) -> str:
     """Get the numbers of requests since the server started, for Prometheus."""
-    numbers: Numbers = request.app.state.numbers
+    numbers: RequestMetrics = request.app.state.numbers
     server = server_of(request)
     with server.database.reading() as connection:
         revision = server.database.revision(connection)

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.server.web.callers import address_of, unbelieved
+from runner.server.web.callers import caller_of, untrusted_peer
 
 LOG = logging.getLogger("nip_run.server")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper bounds of the histogram's buckets, in seconds."""
 _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({})))
-GONE = 499
+CLIENT_CLOSED = 499
 """Status of a request whose client disconnected before the response."""
 _UNLOGGED_PATHS = ("/healthz", "/readyz", "/metrics")
 
@@ -55,7 +55,7 @@ def log_to_stderr() -> None:
         logger.setLevel(level)
 
 
-class Numbers:
+class RequestMetrics:
     """Metrics since the server started."""
 
     def __init__(self) -> None:
@@ -93,10 +93,10 @@ class Numbers:
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
-class Seeing:
+class RequestLog:
     """Middleware that counts and logs each request after its response."""
 
-    def __init__(self, app: ASGIApp, numbers: Numbers, proxies: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, numbers: RequestMetrics, proxies: tuple[str, ...]) -> None:
         self._app, self._numbers, self._proxies = app, numbers, proxies
         self._is_warned = False
 
@@ -125,7 +125,7 @@ class Seeing:
         try:
             await self._app(scope, count_received, count_sent)
         finally:
-            status = status or GONE
+            status = status or CLIENT_CLOSED
             numbers.open -= 1
             seconds = time.monotonic() - start
             numbers.sent += sent
@@ -138,14 +138,14 @@ class Seeing:
                     "request",
                     extra={
                         "method": method, "path": scope["path"], "status": status, "seconds": round(seconds, 4),
-                        "received": received, "sent": sent, "from": address_of(scope, self._proxies),
+                        "received": received, "sent": sent, "from": caller_of(scope, self._proxies),
                         "account": scope["state"].get("account", ""),
                     },
                 )  # fmt: skip
 
     def _warn_of_unknown_proxy(self, scope: Scope) -> None:
         """Warn once if an unknown proxy sends requests: all its clients would share the limits of one caller."""
-        peer = None if self._is_warned else unbelieved(scope, self._proxies)
+        peer = None if self._is_warned else untrusted_peer(scope, self._proxies)
         if peer is not None:
             self._is_warned = True
             hint = "X-Forwarded-For of an unknown proxy is ignored; if it is your proxy, name it in --behind-proxy"

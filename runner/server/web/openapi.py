@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from pydantic import BaseModel
 
 from runner.server.web.authentication import bearer
-from runner.server.web.request_bodies import BODY
+from runner.server.web.request_bodies import MODEL_ATTRIBUTE
 
 _ACCEPTS_TOKEN = ("/api/v1", "/metrics")
 
@@ -43,7 +43,7 @@ def _build_document(app: FastAPI) -> dict[str, Any]:
 
 def _body_of(dependant: Dependant) -> type[BaseModel] | None:
     """Return the model of the body that an operation reads with `json_of`."""
-    models = (getattr(dependency.call, BODY, None) for dependency in dependant.dependencies)
+    models = (getattr(dependency.call, MODEL_ATTRIBUTE, None) for dependency in dependant.dependencies)
     return next((model for model in models if model is not None), None)
 
 

@@ -21,17 +21,17 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.server.web.api_errors import fault
-from runner.server.web.callers import GONE, ROOM, address_of
+from runner.server.web.api_errors import error_response
+from runner.server.web.callers import DISCONNECTED, MAKE_ROOM, caller_of
 
-AT_ONCE_SECONDS = 20.0
+BURST_SECONDS = 20.0
 """Size of a bucket, as seconds of its rate: publishing sends many small files at once."""
-WRONG_A_MINUTE = 60.0
-GOOD_SECONDS = 3600.0
+GUESSES_PER_MINUTE = 60.0
+VALID_SECONDS = 3600.0
 """Seconds until this module checks a valid token again. Other modules check it in every request."""
 _MOST_CALLERS = 100_000
 _TOKEN = re.compile(r"(?i:bearer) +(nip_([a-z0-9]{12})_\S+)")
-FREE = ("/healthz", "/readyz")
+UNLIMITED_PATHS = ("/healthz", "/readyz")
 """Paths without limits: health checks, which are cheap to answer."""
 _SIGN_IN_PATH = "/login"
 
@@ -44,7 +44,7 @@ class Buckets:
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     @property
-    def remembered(self) -> int:
+    def caller_count(self) -> int:
         """The number of callers that have a bucket."""
         return len(self._left)
 
@@ -63,18 +63,18 @@ class Buckets:
         return min(self._size, left + (self._clock() - at) * self._rate)
 
 
-class Good:
+class TokenCache:
     """A cache of valid tokens, by their hashes."""
 
     def __init__(self, is_good: Callable[[str], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._is_good, self._clock = is_good, clock
         self._until: OrderedDict[bytes, float] = OrderedDict()
 
-    def knows(self, token: str) -> bool:
+    def has(self, token: str) -> bool:
         """Return whether a token is in the cache."""
         return self._until.get(_hash(token), 0.0) > self._clock()
 
-    async def look(self, token: str) -> bool:
+    async def check(self, token: str) -> bool:
         """Check a token in the database and cache it if it is valid; return whether it is.
 
         Raises:
@@ -82,7 +82,7 @@ class Good:
         """
         if not await run_in_threadpool(self._is_good, token):
             return False
-        self._until[_hash(token)] = self._clock() + GOOD_SECONDS
+        self._until[_hash(token)] = self._clock() + VALID_SECONDS
         self._until.move_to_end(_hash(token))
         if len(self._until) > _MOST_CALLERS:
             self._until.popitem(last=False)
@@ -93,28 +93,28 @@ def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode()).digest()
 
 
-class Limiting:
+class RateLimit:
     """Middleware that answers 429 to a caller with too many requests."""
 
     def __init__(self, app: ASGIApp, rate: float, proxies: tuple[str, ...], is_good: Callable[[str], bool]) -> None:
         self._app, self._proxies = app, proxies
-        self._buckets = Buckets(rate, rate * AT_ONCE_SECONDS) if rate > 0 else None
-        self._guesses = Buckets(WRONG_A_MINUTE / 60, WRONG_A_MINUTE)
-        self._good = Good(is_good)
+        self._buckets = Buckets(rate, rate * BURST_SECONDS) if rate > 0 else None
+        self._guesses = Buckets(GUESSES_PER_MINUTE / 60, GUESSES_PER_MINUTE)
+        self._good = TokenCache(is_good)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in FREE:
+        if scope["type"] != "http" or scope["path"] in UNLIMITED_PATHS:
             await self._app(scope, receive, send)
             return
-        address = address_of(scope, self._proxies)
+        address = caller_of(scope, self._proxies)
         header = Headers(scope=scope).get("authorization")
         match = _TOKEN.fullmatch(header.strip()) if header else None
         is_guess = header is not None or (scope["path"] == _SIGN_IN_PATH and scope["method"] == "POST")
-        is_valid = match is not None and self._good.knows(match[1])
+        is_valid = match is not None and self._good.has(match[1])
         wait = self._guesses.wait(address) if is_guess and not is_valid else 0.0
         if wait == 0.0 and match is not None and not is_valid:
             try:
-                is_valid = await self._good.look(match[1])
+                is_valid = await self._good.check(match[1])
                 is_guess = False  # the result is known, so a 401 response must not count again
                 if not is_valid:
                     self._guesses.take(address)
@@ -140,37 +140,44 @@ class Limiting:
 def _too_many(wait: float) -> Response:
     seconds = math.ceil(wait)
     message = f"too many requests; try again in {seconds} second{'' if seconds == 1 else 's'}"
-    return fault(429, "too_many", message, headers={"retry-after": str(seconds)})
+    return error_response(429, "too_many", message, headers={"retry-after": str(seconds)})
 
 
-class AtOnce:
+class OpenRequestLimit:
     """Middleware that answers 503 if too many requests are open, from one address or in total; never to health checks.
 
     Before it does, it ends another request whose client is sending or reading slowly.
     """
 
-    def __init__(self, app: ASGIApp, most: int, most_of_one: int, proxies: tuple[str, ...]) -> None:
-        self._app, self._most, self._most_of_one, self._proxies = app, most, most_of_one, proxies
+    def __init__(self, app: ASGIApp, max_requests: int, max_per_address: int, proxies: tuple[str, ...]) -> None:
+        self._app, self._max_requests, self._max_per_address, self._proxies = (
+            app,
+            max_requests,
+            max_per_address,
+            proxies,
+        )
         self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in FREE:
+        if scope["type"] != "http" or scope["path"] in UNLIMITED_PATHS:
             await self._app(scope, receive, send)
             return
-        address = address_of(scope, self._proxies)
-        is_address_full = self._open[address] >= self._most_of_one
-        make_room = scope.get(ROOM)
-        is_over = is_address_full or self._open.total() >= self._most
-        if is_over and not (make_room is not None and make_room(of_one=is_address_full)):
+        address = caller_of(scope, self._proxies)
+        is_address_full = self._open[address] >= self._max_per_address
+        make_room = scope.get(MAKE_ROOM)
+        is_over = is_address_full or self._open.total() >= self._max_requests
+        if is_over and not (make_room is not None and make_room(same_address=is_address_full)):
             limit = (
-                f"{self._most_of_one} open requests from your address" if is_address_full else "too many open requests"
+                f"{self._max_per_address} open requests from your address"
+                if is_address_full
+                else "too many open requests"
             )
             busy = f"the server has {limit}; try again in a second"
-            await fault(503, "busy", busy, headers={"retry-after": "1"})(scope, receive, send)
+            await error_response(503, "busy", busy, headers={"retry-after": "1"})(scope, receive, send)
             return
 
         async def send_while_connected(message: Message) -> None:
-            if scope.get(GONE) and message.get("more_body"):  # stop reading a large file
+            if scope.get(DISCONNECTED) and message.get("more_body"):  # stop reading a large file
                 raise ClientDisconnect
             await send(message)
 

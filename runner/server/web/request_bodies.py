@@ -20,18 +20,18 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.server.accounts.accounts import Viewer
-from runner.server.web.api_errors import fault
-from runner.server.web.authentication import asking
+from runner.server.web.api_errors import error_response
+from runner.server.web.authentication import authenticate
 
-SHORT, NAMES = 16 << 10, 512 << 10
+MAX_BODY_BYTES, MAX_NAMES_BYTES = 16 << 10, 512 << 10
 """Maximum bytes of an ordinary request body, and of one with a list of file names."""
-MOST_WRONG = 1_000
+MAX_ERRORS = 1_000
 _DECLARING = re.compile(r"/api/v1/(uploads|competitions|competitions/[^/]+/[^/]+/labels)/?")
 _NAMING = re.compile(r"/api/v1/files/?")
 _PIECE = re.compile(r"/api/v1/uploads/[0-9a-f]{32}/blobs/[0-9a-f]{64}")
 
 
-class Bodies:
+class BodyLimit:
     """Middleware that refuses a body that is too large or arrives too slowly.
 
     It ignores pieces of blobs, which have their own limits in the API for uploads.
@@ -41,8 +41,8 @@ class Bodies:
         self._app, self._seconds = app, seconds
         self._limits = (
             (_DECLARING, declared),
-            (_NAMING, min(NAMES, declared)),
-            (re.compile(".*", re.DOTALL), min(SHORT, declared)),
+            (_NAMING, min(MAX_NAMES_BYTES, declared)),
+            (re.compile(".*", re.DOTALL), min(MAX_BODY_BYTES, declared)),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -52,7 +52,7 @@ class Bodies:
         limit = next(limit for path, limit in self._limits if path.fullmatch(scope["path"]))
         length = dict(scope["headers"]).get(b"content-length", b"")
         if length.isdigit() and int(length[:20]) > limit:
-            await fault(413, "too_large", _too_large(limit))(scope, receive, send)
+            await error_response(413, "too_large", _too_large(limit))(scope, receive, send)
             return
         received, is_complete, deadline = 0, False, time.monotonic() + self._seconds
 
@@ -84,17 +84,17 @@ def _too_large(limit: int) -> str:
 M = TypeVar("M", bound=BaseModel)
 
 
-BODY = "body_of_request"
+MODEL_ATTRIBUTE = "body_of_request"
 """Attribute of a `json_of` dependency that has its model, for the OpenAPI document."""
 
 
-def json_of(model: type[M], authenticate: Callable[..., Viewer] = asking) -> Any:
+def json_body(model: type[M], viewer_dependency: Callable[..., Viewer] = authenticate) -> Any:
     """Return a dependency that reads the JSON body of a request after authentication, and parses it in a thread."""
 
-    async def read(request: Request, _: Viewer = Depends(authenticate)) -> M:  # noqa: B008 - not known earlier
+    async def read(request: Request, _: Viewer = Depends(viewer_dependency)) -> M:  # noqa: B008 - not known earlier
         return await run_in_threadpool(_parse, model, await request.body())
 
-    setattr(read, BODY, model)
+    setattr(read, MODEL_ATTRIBUTE, model)
     return Depends(read)
 
 
@@ -102,7 +102,7 @@ def _parse(model: type[M], data: bytes) -> M:
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        if error.error_count() > MOST_WRONG:  # listing all of them would block other requests
+        if error.error_count() > MAX_ERRORS:  # listing all of them would block other requests
             many = {"loc": ("body",), "msg": f"it has {error.error_count():,} errors", "type": "many"}
             raise RequestValidationError([many]) from None
         errors = error.errors(include_url=False, include_context=False, include_input=False)

@@ -16,26 +16,26 @@ from runner.pages.report.served import POLICY, ServedPage, served
 HTML = "text/html; charset=utf-8"
 PUBLIC = "public, max-age=5"
 """Cache-control of public pages: short, because a yanked release must disappear soon."""
-FOR_EVER = "public, max-age=31536000, immutable"
+IMMUTABLE = "public, max-age=31536000, immutable"
 PRIVATE = "private, no-store"
-LEVEL = 4
+GZIP_LEVEL = 4
 
 
-def page_answer(request: Request, page: ServedPage, *, status: int = 200, cache: str = PUBLIC) -> Response:
+def page_response(request: Request, page: ServedPage, *, status: int = 200, cache: str = PUBLIC) -> Response:
     """Return a response with a page."""
-    return answer(request, served(page), HTML, cache=cache, status=status, policy=POLICY)
+    return body_response(request, served(page), HTML, cache=cache, status=status, policy=POLICY)
 
 
-def answer(
+def body_response(
     request: Request, body: bytes, kind: str, *, cache: str, status: int = 200, policy: str | None = None
 ) -> Response:
     """Return a response with a body and its entity tag."""
     tag = hashlib.sha256(body).hexdigest()[:32]
     packed = _compress(body) if "gzip" in request.headers.get("accept-encoding", "") else None
-    return tagged(request, body, packed, tag, kind, cache=cache, status=status, policy=policy)
+    return tagged_response(request, body, packed, tag, kind, cache=cache, status=status, policy=policy)
 
 
-def tagged(
+def tagged_response(
     request: Request, body: bytes, packed: bytes | None, tag: str, kind: str, *, cache: str, status: int = 200,
     policy: str | None = None,
 ) -> Response:  # fmt: skip
@@ -55,19 +55,19 @@ def tagged(
 
 
 def _compress(body: bytes) -> bytes:
-    return gzip.compress(body, LEVEL, mtime=0)
+    return gzip.compress(body, GZIP_LEVEL, mtime=0)
 
 
-def packed_file(request: Request, path: Path, kind: str, *, cache: str, tag: str) -> Response:
+def compressed_file_response(request: Request, path: Path, kind: str, *, cache: str, tag: str) -> Response:
     """Return a response with a file that is stored compressed."""
     with open_to_read(path) as file:
         packed = file.read()
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return tagged(request, b"", packed, tag, kind, cache=cache)
-    return tagged(request, gzip.decompress(packed), None, tag, kind, cache=cache)
+        return tagged_response(request, b"", packed, tag, kind, cache=cache)
+    return tagged_response(request, gzip.decompress(packed), None, tag, kind, cache=cache)
 
 
-def piece_file(path: Path, cache: str) -> Response:
+def piece_response(path: Path, cache: str) -> Response:
     """Return a response with a compressed piece of a page's data, which the page's script unpacks."""
     return FileResponse(path, media_type="application/gzip", headers={"cache-control": cache})
 
@@ -79,7 +79,7 @@ class PageCache:
         self._pages: dict[tuple[str, ...], tuple[bytes, bytes, str]] = {}
         self._most = most
 
-    def answer(self, request: Request, key: tuple[str, ...], make: Callable[[], ServedPage]) -> Response:
+    def respond(self, request: Request, key: tuple[str, ...], make: Callable[[], ServedPage]) -> Response:
         """Return the page with this key, which contains the board's name; call `make` if it is not cached."""
         page = self._pages.get(key)
         if page is None:
@@ -89,4 +89,4 @@ class PageCache:
                 for old in list(self._pages)[: self._most // 2]:
                     self._pages.pop(old, None)
             self._pages[key] = page
-        return tagged(request, *page, HTML, cache=PUBLIC, policy=POLICY)
+        return tagged_response(request, *page, HTML, cache=PUBLIC, policy=POLICY)

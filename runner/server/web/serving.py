@@ -18,8 +18,8 @@ from runner.server.folder_import import check_imported
 from runner.server.rebuild import exclusive_access
 from runner.server.service import Service
 from runner.server.settings import Settings
-from runner.server.web.app import application
-from runner.server.web.connections import bounded
+from runner.server.web.app import create_app
+from runner.server.web.connections import connection_class
 from runner.server.web.observability import log_to_stderr
 
 STOP_SECONDS = 20
@@ -71,8 +71,8 @@ def serve(
 def _run(server: Service, listener: socket.socket, tell: Callable[[], None]) -> None:
     log_to_stderr()
     config = uvicorn.Config(
-        application(server), log_config=None, access_log=False, server_header=False, date_header=True,
-        http=bounded(server.settings), ws="none", timeout_keep_alive=20, proxy_headers=False,
+        create_app(server), log_config=None, access_log=False, server_header=False, date_header=True,
+        http=connection_class(server.settings), ws="none", timeout_keep_alive=20, proxy_headers=False,
         timeout_graceful_shutdown=STOP_SECONDS,
     )  # fmt: skip
     try:

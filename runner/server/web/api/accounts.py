@@ -12,16 +12,16 @@ from pydantic import Field
 from runner.server.accounts import organizations
 from runner.server.accounts.accounts import Scope
 from runner.server.accounts.own_tokens import MAX_DAYS, create_own_token, list_own_tokens, revoke_own_token
-from runner.server.web.api.schemas import PRINTED, WORD, RequestBody, ResponseBody, faults
-from runner.server.web.authentication import Known, Publisher, publishing, server_of
-from runner.server.web.request_bodies import json_of
+from runner.server.web.api.schemas import LINE_PATTERN, NAME_PATTERN, RequestBody, ResponseBody, error_responses
+from runner.server.web.authentication import AccountViewer, Publisher, require_publisher, server_of
+from runner.server.web.request_bodies import json_body
 
 router = APIRouter(prefix="/api/v1", tags=["people"])
 
 TokenId = Annotated[
     str, Path(pattern="^[a-z0-9]{12}$", description="The part of a token between nip_ and the second _")
 ]
-Name = Annotated[str, Path(pattern=WORD)]
+Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 
 
 class CreateTokenRequest(RequestBody):
@@ -29,7 +29,7 @@ class CreateTokenRequest(RequestBody):
 
     scope: Scope = Scope.PUBLISH
     days: Annotated[float, Field(ge=0.01, le=MAX_DAYS)] = 365.0
-    label: Annotated[str, Field(max_length=200, pattern=PRINTED)] = ""
+    label: Annotated[str, Field(max_length=200, pattern=LINE_PATTERN)] = ""
     """The purpose of the token, for the list of tokens."""
 
 
@@ -79,17 +79,19 @@ class MemberRoleResponse(ResponseBody):
     place: organizations.MemberRole
 
 
-@router.get("/tokens", responses=faults(401))
-def tokens(request: Request, viewer: Known) -> TokenListResponse:
+@router.get("/tokens", responses=error_responses(401))
+def tokens(request: Request, viewer: AccountViewer) -> TokenListResponse:
     """List the tokens of your account, without their secrets."""
     with server_of(request).database.reading() as connection:
         valid = list_own_tokens(connection, viewer, time.time())
     return TokenListResponse.model_validate({"tokens": [vars(token) for token in valid]})
 
 
-@router.post("/tokens", status_code=201, responses=faults(400, 401, 403))
+@router.post("/tokens", status_code=201, responses=error_responses(400, 401, 403))
 def make_token(
-    request: Request, viewer: Publisher, body: Annotated[CreateTokenRequest, json_of(CreateTokenRequest, publishing)]
+    request: Request,
+    viewer: Publisher,
+    body: Annotated[CreateTokenRequest, json_body(CreateTokenRequest, require_publisher)],
 ) -> CreateTokenResponse:
     """Create a token for your account."""
     with server_of(request).database.writing() as connection:
@@ -97,23 +99,23 @@ def make_token(
     return CreateTokenResponse.model_validate({**vars(token), "token": text})
 
 
-@router.delete("/tokens/{token}", status_code=204, responses=faults(401, 403, 404))
-def revoke_token(request: Request, viewer: Known, token: TokenId) -> None:
+@router.delete("/tokens/{token}", status_code=204, responses=error_responses(401, 403, 404))
+def revoke_token(request: Request, viewer: AccountViewer, token: TokenId) -> None:
     """Revoke a token of your account, which may be the request's own token."""
     with server_of(request).database.writing() as connection:
         revoke_own_token(connection, viewer, token)
 
 
-@router.get("/organisations", responses=faults(401))
-def organisations(request: Request, viewer: Known) -> OrganizationListResponse:
+@router.get("/organisations", responses=error_responses(401))
+def organisations(request: Request, viewer: AccountViewer) -> OrganizationListResponse:
     """List the organisations that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
         views = organizations.list_organisations(connection, viewer)
     return OrganizationListResponse.model_validate({"organisations": views}, from_attributes=True)
 
 
-@router.get("/organisations/{name}", responses=faults(401, 404))
-def organisation(request: Request, viewer: Known, name: Name) -> OrganizationResponse:
+@router.get("/organisations/{name}", responses=error_responses(401, 404))
+def organisation(request: Request, viewer: AccountViewer, name: Name) -> OrganizationResponse:
     """Get an organisation that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
         return OrganizationResponse.model_validate(
@@ -121,10 +123,10 @@ def organisation(request: Request, viewer: Known, name: Name) -> OrganizationRes
         )
 
 
-@router.put("/organisations/{name}/members/{account}", responses=faults(400, 401, 403, 404))
+@router.put("/organisations/{name}/members/{account}", responses=error_responses(400, 401, 403, 404))
 def set_member(
     request: Request, viewer: Publisher, name: Name, account: Name,
-    body: Annotated[SetMemberRequest, json_of(SetMemberRequest, publishing)],
+    body: Annotated[SetMemberRequest, json_body(SetMemberRequest, require_publisher)],
 ) -> MemberRoleResponse:  # fmt: skip
     """Invite an account, or change whether a member is an owner. The last owner must stay one."""
     server = server_of(request)
@@ -134,7 +136,7 @@ def set_member(
         )
 
 
-@router.post("/organisations/{name}/accept", responses=faults(401, 403, 404))
+@router.post("/organisations/{name}/accept", responses=error_responses(401, 403, 404))
 def accept(request: Request, viewer: Publisher, name: Name) -> MemberRoleResponse:
     """Accept an invitation to an organisation."""
     server = server_of(request)
@@ -144,7 +146,9 @@ def accept(request: Request, viewer: Publisher, name: Name) -> MemberRoleRespons
     return MemberRoleResponse(place=place)
 
 
-@router.delete("/organisations/{name}/members/{account}", status_code=204, responses=faults(400, 401, 403, 404))
+@router.delete(
+    "/organisations/{name}/members/{account}", status_code=204, responses=error_responses(400, 401, 403, 404)
+)
 def remove_member(request: Request, viewer: Publisher, name: Name, account: Name) -> None:
     """Remove a member or an invitation. You can always remove yourself, unless you are the last owner."""
     server = server_of(request)

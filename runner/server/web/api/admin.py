@@ -11,9 +11,9 @@ from pydantic import Field
 from runner.base.errors import NotPublished
 from runner.documents.releases.reference import Reference
 from runner.server.accounts.administration import record_act, set_hidden
-from runner.server.web.api.schemas import TEXT, RequestBody, faults
-from runner.server.web.authentication import Keeper, keeping, server_of
-from runner.server.web.request_bodies import json_of
+from runner.server.web.api.schemas import TEXT_PATTERN, RequestBody, error_responses
+from runner.server.web.authentication import Admin, require_admin, server_of
+from runner.server.web.request_bodies import json_body
 
 router = APIRouter(prefix="/api/v1/hidden", tags=["admin"])
 
@@ -21,16 +21,16 @@ Name = Annotated[str, Path(max_length=400, description="KIND/OWNER/NAME/VERSION"
 
 
 class HideReleaseRequest(RequestBody):
-    why: Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT)]
+    why: Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)]
     """The reason, recorded in the server's log of actions."""
 
 
-@router.put("/{release:path}", status_code=204, responses=faults(403, 404))
+@router.put("/{release:path}", status_code=204, responses=error_responses(403, 404))
 def hide(
     request: Request,
-    viewer: Keeper,
+    viewer: Admin,
     release: Name,
-    body: Annotated[HideReleaseRequest, json_of(HideReleaseRequest, keeping)],
+    body: Annotated[HideReleaseRequest, json_body(HideReleaseRequest, require_admin)],
 ) -> None:
     """Show a public release only to its owner. Its name and version stay taken."""
     server, reference = server_of(request), _reference(release)
@@ -40,8 +40,8 @@ def hide(
         server.database.changed(connection)
 
 
-@router.delete("/{release:path}", status_code=204, responses=faults(403, 404))
-def show(request: Request, viewer: Keeper, release: Name) -> None:
+@router.delete("/{release:path}", status_code=204, responses=error_responses(403, 404))
+def show(request: Request, viewer: Admin, release: Name) -> None:
     """Show a hidden release to everyone again."""
     server, reference = server_of(request), _reference(release)
     with server.database.writing() as connection:

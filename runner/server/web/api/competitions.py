@@ -17,24 +17,31 @@ from runner.server.accounts.administration import record_act
 from runner.server.competitions import board as boards
 from runner.server.competitions.editing import Changes, change, find_for_change, relabel, withdraw
 from runner.server.competitions.storage import CompetitionRequest, create_competition
-from runner.server.web.api.schemas import PRINTED, TEXT, WORD, RequestBody, ResponseBody, faults
-from runner.server.web.authentication import Asking, Publisher, publishing, server_of
-from runner.server.web.request_bodies import json_of
+from runner.server.web.api.schemas import (
+    LINE_PATTERN,
+    NAME_PATTERN,
+    TEXT_PATTERN,
+    RequestBody,
+    ResponseBody,
+    error_responses,
+)
+from runner.server.web.authentication import AnyViewer, Publisher, require_publisher, server_of
+from runner.server.web.request_bodies import json_body
 
 router = APIRouter(prefix="/api/v1/competitions", tags=["competitions"])
 
 RequestT = TypeVar("RequestT", bound=RequestBody)
 PAGE = 100
-MOST_ROWS = 1_000_000
-Word = Annotated[str, Path(pattern=WORD)]
-Id = Annotated[str, Field(min_length=1, max_length=1_000, pattern=TEXT)]
+MAX_ROWS = 1_000_000
+NameParam = Annotated[str, Path(pattern=NAME_PATTERN)]
+Id = Annotated[str, Field(min_length=1, max_length=1_000, pattern=TEXT_PATTERN)]
 Dataset = Annotated[
     str, Field(max_length=320, pattern=r"^(dataset/)?[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*@[a-z0-9][a-z0-9._-]*$")
 ]
-Title = Annotated[str, Field(max_length=300, pattern=PRINTED)]
-Labels = Annotated[dict[Id, Literal[0, 1]], Field(min_length=1, max_length=MOST_ROWS)]
+Title = Annotated[str, Field(max_length=300, pattern=LINE_PATTERN)]
+Labels = Annotated[dict[Id, Literal[0, 1]], Field(min_length=1, max_length=MAX_ROWS)]
 Limit = Annotated[int, Field(ge=1, le=1_000)]
-Why = Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT)]
+Reason = Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)]
 
 
 class CreateCompetitionRequest(RequestBody):
@@ -42,18 +49,18 @@ class CreateCompetitionRequest(RequestBody):
 
     dataset: Dataset
     """`OWNER/NAME@VERSION` of a dataset whose column `label` is empty."""
-    name: Annotated[str, Field(pattern=WORD)]
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
     title: Title = ""
     labels: Labels
     """The label of every row, by the row's id."""
     day_limit: Limit = 5
     """Maximum submissions of one owner, and of one account, in 24 hours."""
     closes: AwareDatetime
-    held_out: Annotated[list[Id], Field(max_length=MOST_ROWS, fail_fast=True)] = Field(default_factory=list)
+    held_out: Annotated[list[Id], Field(max_length=MAX_ROWS, fail_fast=True)] = Field(default_factory=list)
     """Ids of the rows whose score is shown only after closing."""
     held_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of rows to hold out, chosen at random (alternative to row ids)."""
-    group_by: Annotated[str, Field(max_length=200, pattern=TEXT)] | None = None
+    group_by: Annotated[str, Field(max_length=200, pattern=TEXT_PATTERN)] | None = None
     """The column whose values are clusters in the interval."""
 
     def to_request(self) -> CompetitionRequest:
@@ -67,7 +74,7 @@ class ChangeCompetitionRequest(RequestBody):
     day_limit: Limit | None = None
     closes: AwareDatetime | None = None
     """A later closing time than before; only while the competition is open."""
-    why: Annotated[str, Field(max_length=2_000, pattern=TEXT)] = ""
+    why: Annotated[str, Field(max_length=2_000, pattern=TEXT_PATTERN)] = ""
     """The reason, recorded in the server's log of actions."""
 
     def to_request(self) -> Changes:
@@ -79,7 +86,7 @@ class ReplaceLabelsRequest(RequestBody):
     """New labels for some rows; other rows keep theirs."""
 
     labels: Labels
-    why: Why
+    why: Reason
 
 
 def parse_request_file(model: type[RequestT], data: bytes, file: str) -> RequestT:
@@ -207,11 +214,11 @@ class WithdrawCompetitionResponse(ResponseBody):
     """True if it had no submissions and was deleted. Otherwise its name stays taken, and its page has the reason."""
 
 
-@router.post("", responses=faults(400, 403, 404, 409), status_code=201)
+@router.post("", responses=error_responses(400, 403, 404, 409), status_code=201)
 def begin(
     request: Request,
     viewer: Publisher,
-    body: Annotated[CreateCompetitionRequest, json_of(CreateCompetitionRequest, publishing)],
+    body: Annotated[CreateCompetitionRequest, json_body(CreateCompetitionRequest, require_publisher)],
 ) -> CreatedCompetitionResponse:
     """Create a competition on a dataset that you own."""
     server, now = server_of(request), time.time()
@@ -230,10 +237,10 @@ def created_response(
     return CreatedCompetitionResponse.model_validate({**facts, "page": boards.page_url(competition, address)})
 
 
-@router.patch("/{owner}/{name}", responses=faults(400, 403, 404))
+@router.patch("/{owner}/{name}", responses=error_responses(400, 403, 404))
 def edit(
-    request: Request, viewer: Publisher, owner: Word, name: Word,
-    body: Annotated[ChangeCompetitionRequest, json_of(ChangeCompetitionRequest, publishing)],
+    request: Request, viewer: Publisher, owner: NameParam, name: NameParam,
+    body: Annotated[ChangeCompetitionRequest, json_body(ChangeCompetitionRequest, require_publisher)],
 ) -> CompetitionResponse:  # fmt: skip
     """Change the title, the daily limit, or the closing time to a later one."""
     server, now = server_of(request), time.time()
@@ -244,10 +251,10 @@ def edit(
         return CompetitionResponse(**boards.describe(connection, viewer, owner, name, now))
 
 
-@router.put("/{owner}/{name}/labels", responses=faults(400, 403, 404))
+@router.put("/{owner}/{name}/labels", responses=error_responses(400, 403, 404))
 def labels(
-    request: Request, viewer: Publisher, owner: Word, name: Word,
-    body: Annotated[ReplaceLabelsRequest, json_of(ReplaceLabelsRequest, publishing)],
+    request: Request, viewer: Publisher, owner: NameParam, name: NameParam,
+    body: Annotated[ReplaceLabelsRequest, json_body(ReplaceLabelsRequest, require_publisher)],
 ) -> ReplaceLabelsResponse:  # fmt: skip
     """Replace wrong labels. All submissions are scored again, and their responses show when labels were replaced."""
     server = server_of(request)
@@ -259,10 +266,10 @@ def labels(
     return ReplaceLabelsResponse(changed=count)
 
 
-@router.delete("/{owner}/{name}", responses=faults(400, 403, 404))
+@router.delete("/{owner}/{name}", responses=error_responses(400, 403, 404))
 def end(
-    request: Request, viewer: Publisher, *, owner: Word, name: Word,
-    why: Annotated[str, Query(min_length=1, max_length=2_000, pattern=TEXT)],
+    request: Request, viewer: Publisher, *, owner: NameParam, name: NameParam,
+    why: Annotated[str, Query(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)],
 ) -> WithdrawCompetitionResponse:  # fmt: skip
     """Withdraw a competition. Its labels and scores are deleted; the submitted runs stay."""
     server = server_of(request)
@@ -276,7 +283,7 @@ def end(
 @router.get("")
 def listed(
     request: Request,
-    viewer: Asking,
+    viewer: AnyViewer,
     after: Annotated[str, Query(max_length=201)] = "",
     limit: Annotated[int, Query(ge=1, le=PAGE)] = PAGE,
 ) -> CompetitionListResponse:
@@ -288,16 +295,23 @@ def listed(
     return CompetitionListResponse(competitions=competitions, next=following)
 
 
-@router.get("/{owner}/{name}", responses=faults(404))
-def board(request: Request, viewer: Asking, owner: Word, name: Word) -> CompetitionBoardResponse:
+@router.get("/{owner}/{name}", responses=error_responses(404))
+def board(request: Request, viewer: AnyViewer, owner: NameParam, name: NameParam) -> CompetitionBoardResponse:
     """Get a competition with its board."""
     with server_of(request).database.reading() as connection:
         return CompetitionBoardResponse(**boards.describe_board(connection, viewer, owner, name, time.time()))
 
 
-@router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=faults(404))
+@router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=error_responses(404))
 def submission(
-    request: Request, viewer: Asking, *, owner: Word, name: Word, run_owner: Word, run_name: Word, run_version: Word
+    request: Request,
+    viewer: AnyViewer,
+    *,
+    owner: NameParam,
+    name: NameParam,
+    run_owner: NameParam,
+    run_name: NameParam,
+    run_version: NameParam,
 ) -> SubmissionResponse:
     """Get the state of a submitted run: waiting, its score, or why it was refused."""
     run = Reference(Kind.RUN, run_owner, run_name, run_version)

@@ -18,10 +18,10 @@ from runner.registry.transports.http.prefetch import BYTES_AT_ONCE, LARGEST_AT_O
 from runner.server.accounts.accounts import Viewer
 from runner.server.store.blobs import BlobStore
 from runner.server.visible_tree import PAGE, ServerTree
-from runner.server.web.api.schemas import BYTES, RequestBody, ResponseBody, faults
-from runner.server.web.api_errors import ApiError, fault
-from runner.server.web.authentication import Asking, server_of
-from runner.server.web.request_bodies import json_of
+from runner.server.web.api.schemas import FILE_RESPONSE, RequestBody, ResponseBody, error_responses
+from runner.server.web.api_errors import ApiError, error_response
+from runner.server.web.authentication import AnyViewer, server_of
+from runner.server.web.request_bodies import json_body
 from runner.version import __version__
 
 _OPEN_RANGE = re.compile(r"bytes=([0-9]{1,15})-")
@@ -66,7 +66,7 @@ class ListingQuery(BaseModel):
 
 
 @router.get("")
-def about(request: Request, viewer: Asking) -> ServerResponse:
+def about(request: Request, viewer: AnyViewer) -> ServerResponse:
     """Get the server's version and limits, and the permissions of the request's token."""
     limits = server_of(request).settings.limits
     owners = sorted(owner for owner in viewer.owners if viewer.publishes_as(owner))
@@ -77,7 +77,7 @@ def about(request: Request, viewer: Asking) -> ServerResponse:
 
 
 @router.get("/tree")
-def tree(request: Request, viewer: Asking, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
+def tree(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
     """List the files whose path starts with `prefix` and that the token may see."""
     page = _tree(request, viewer).page(query.prefix, query.after, query.limit)
     following = page[-1].path if len(page) == query.limit else None
@@ -108,7 +108,7 @@ class ReleaseListResponse(ResponseBody):
 
 
 @router.get("/releases")
-def releases(request: Request, viewer: Asking, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
+def releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
     """List the releases whose folder, followed by a slash, starts with `prefix`, oldest first."""
     page = _tree(request, viewer).index_page(query.prefix, "" if query.after == "0" else query.after, query.limit)
     following = page[-1].folder if len(page) == query.limit else None
@@ -138,8 +138,10 @@ class ReadFilesRequest(RequestBody):
     paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE, fail_fast=True)]
 
 
-@router.post("/files", response_class=Response, responses={200: BYTES})
-def several(request: Request, viewer: Asking, body: Annotated[ReadFilesRequest, json_of(ReadFilesRequest)]) -> Response:
+@router.post("/files", response_class=Response, responses={200: FILE_RESPONSE})
+def several(
+    request: Request, viewer: AnyViewer, body: Annotated[ReadFilesRequest, json_body(ReadFilesRequest)]
+) -> Response:
     """Read many small files: for each, a line of JSON (`path`, `size`) and then its bytes, in the requested order.
 
     `size` is null if there is no such file or if it is too large for this request. The response ends early after some
@@ -175,14 +177,14 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
     "/tree/{path:path}",
     response_class=Response,
     responses={
-        200: BYTES,
-        206: {**BYTES, "description": "The file from the start of `Range`."},
+        200: FILE_RESPONSE,
+        206: {**FILE_RESPONSE, "description": "The file from the start of `Range`."},
         304: {"description": "The file has the hash in `If-None-Match`."},
         416: {"model": ApiError, "description": "The file is shorter than the start of `Range`."},
-        **faults(404),
+        **error_responses(404),
     },
 )
-def file(request: Request, viewer: Asking, path: str) -> Response:
+def file(request: Request, viewer: AnyViewer, path: str) -> Response:
     """Download a file of a release, or the rest of it after a header `Range: bytes=N-`."""
     entry = _tree(request, viewer).find(path)
     if entry is None:
@@ -196,7 +198,9 @@ def file(request: Request, viewer: Asking, path: str) -> Response:
         return Response(status_code=304, headers={"etag": headers["etag"]})
     start = _start(request, headers["etag"], size)
     if start >= size > 0:
-        return fault(416, "range", f"the file has only {size:,} bytes", headers={"content-range": f"bytes */{size}"})
+        return error_response(
+            416, "range", f"the file has only {size:,} bytes", headers={"content-range": f"bytes */{size}"}
+        )
     source = server_of(request).blobs.open(sha256)
     if start:
         source.seek(start)

@@ -10,11 +10,11 @@ from pydantic_core import PydanticCustomError
 from runner.base.text import did_you_mean, shortened
 from runner.server.web.api_errors import ApiError
 
-WORD = r"^[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?$"
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?$"
 """An owner, a name or a version."""
-PRINTED = r"^[^\x00-\x1f\x7f]*$"
+LINE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
 """A text on one line."""
-TEXT = r"^[^\x00]*$"
+TEXT_PATTERN = r"^[^\x00]*$"
 """A text that every database accepts."""
 
 
@@ -68,7 +68,7 @@ _RETRY_HEADERS: dict[str, Any] = {
 }
 
 
-def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI responses of these error statuses, for an operation to declare."""
     return {
         status: {
@@ -80,9 +80,9 @@ def faults(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-BYTES: dict[str, Any] = {
+FILE_RESPONSE: dict[str, Any] = {
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
 }
 """OpenAPI description of a response that is a file."""
-ALWAYS = faults(400, 401, 408, 413, 421, 422, 429, 503)
+COMMON_ERRORS = error_responses(400, 401, 408, 413, 421, 422, 429, 503)
 """Errors that every operation may return."""

@@ -19,12 +19,12 @@ from runner.server.competitions.board import submission_notes
 from runner.server.settings import Settings
 from runner.server.store.schema import is_release, releases
 from runner.server.uploads.declaration import Declaration
-from runner.server.uploads.pieces import Receiving
-from runner.server.uploads.uploads import CHECKING, OPEN, SEEN, TAKEN, Upload
-from runner.server.web.api.schemas import RequestBody, ResponseBody, faults
-from runner.server.web.api_errors import fault
-from runner.server.web.authentication import Publisher, publishing, server_of
-from runner.server.web.request_bodies import json_of
+from runner.server.uploads.pieces import BlobWriter
+from runner.server.uploads.uploads import CHECKING, OPEN, PUBLISHED, TAKEN, Upload
+from runner.server.web.api.schemas import RequestBody, ResponseBody, error_responses
+from runner.server.web.api_errors import error_response
+from runner.server.web.authentication import Publisher, require_publisher, server_of
+from runner.server.web.request_bodies import json_body
 from runner.server.web.views import href_of
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
@@ -88,19 +88,21 @@ _UPLOAD_LINKS = {
 """OpenAPI links from a declared upload to the operations on it."""
 
 
-@router.post("", responses={**faults(400, 403, 409, 507), 200: {"links": _UPLOAD_LINKS}})
+@router.post("", responses={**error_responses(400, 403, 409, 507), 200: {"links": _UPLOAD_LINKS}})
 def begin(
-    request: Request, viewer: Publisher, body: Annotated[CreateUploadRequest, json_of(CreateUploadRequest, publishing)]
+    request: Request,
+    viewer: Publisher,
+    body: Annotated[CreateUploadRequest, json_body(CreateUploadRequest, require_publisher)],
 ) -> UploadResponse:
     """Declare an upload. Declaring the same again resumes it."""
     server = server_of(request)
     folders = [folder.model_dump() for folder in body.folders]
     settings = server.settings
     declaration = Declaration.parse(folders, settings.limits, settings.releases_at_once, settings.files_at_once)
-    return _state_response(request, server.publishing.uploads.begin(viewer, declaration, time.time()))
+    return _state_response(request, server.publishing.uploads.declare(viewer, declaration, time.time()))
 
 
-@router.get("/{upload}", operation_id="upload_state", responses=faults(403, 404))
+@router.get("/{upload}", operation_id="upload_state", responses=error_responses(403, 404))
 def state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse:
     """Get the state of an upload."""
     return _state_response(request, server_of(request).publishing.uploads.find(viewer, upload))
@@ -108,7 +110,7 @@ def state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse:
 
 @router.patch(
     "/{upload}/blobs/{sha256}",
-    responses=faults(403, 404, 409, 507),
+    responses=error_responses(403, 404, 409, 507),
     openapi_extra={
         "requestBody": {
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
@@ -137,7 +139,7 @@ async def piece(
     return ReceivedBlobResponse(have=writer.have)
 
 
-async def _write_stream(request: Request, writer: Receiving, settings: Settings) -> None:
+async def _write_stream(request: Request, writer: BlobWriter, settings: Settings) -> None:
     """Write the body of a request as it arrives.
 
     Raises:
@@ -166,7 +168,7 @@ async def _write_stream(request: Request, writer: Receiving, settings: Settings)
     "/{upload}/commit",
     operation_id="upload_commit",
     response_model=UploadResponse,
-    responses={**faults(403, 404, 409), 202: {"model": UploadResponse, "description": "It is being checked."}},
+    responses={**error_responses(403, 404, 409), 202: {"model": UploadResponse, "description": "It is being checked."}},
 )
 def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
     """Commit a complete upload: check it, then publish it. 202: the check is running; get the state again later."""
@@ -175,7 +177,7 @@ def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
     return _commit_response(request, server.publishing.uploads.find(viewer, upload))
 
 
-@router.delete("/{upload}", operation_id="upload_abandon", status_code=204, responses=faults(403))
+@router.delete("/{upload}", operation_id="upload_abandon", status_code=204, responses=error_responses(403))
 def abandon(request: Request, viewer: Publisher, upload: Id) -> None:
     """Delete an upload and its received bytes."""
     server_of(request).publishing.uploads.abandon(viewer, upload)
@@ -183,15 +185,17 @@ def abandon(request: Request, viewer: Publisher, upload: Id) -> None:
 
 def _commit_response(request: Request, upload: Upload) -> Response:
     if upload.state == TAKEN:
-        return fault(409, "taken", "another release has one of its names and versions", upload.problems)
-    if upload.state not in (CHECKING, SEEN, OPEN):
-        return fault(422, "refused", "the server refused the upload, and nothing was published", upload.problems)
+        return error_response(409, "taken", "another release has one of its names and versions", upload.problems)
+    if upload.state not in (CHECKING, PUBLISHED, OPEN):
+        return error_response(
+            422, "refused", "the server refused the upload, and nothing was published", upload.problems
+        )
     return JSONResponse(_state_response(request, upload).model_dump(), 202 if upload.state == CHECKING else 200)
 
 
 def _state_response(request: Request, upload: Upload) -> UploadResponse:
     missing = [MissingBlob(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
-    messages = _notes(request, upload) if upload.state == SEEN else []
+    messages = _notes(request, upload) if upload.state == PUBLISHED else []
     fields = {"id": upload.id, "state": upload.state, "problems": list(upload.problems), "notes": messages}
     return UploadResponse.model_validate({**fields, "missing": missing})
 

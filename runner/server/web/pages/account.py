@@ -24,7 +24,7 @@ from runner.server.accounts.own_tokens import MAX_DAYS, create_own_token, list_o
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import is_own_form, read_form
 from runner.server.web.pages.site import Session
-from runner.server.web.responses import PRIVATE, page_answer
+from runner.server.web.responses import PRIVATE, page_response
 from runner.server.web.views import View, day
 
 pages = APIRouter(include_in_schema=False)
@@ -145,4 +145,4 @@ def _page(
     page = ServedPage(
         "Your account", [("account", view.render())], links=links, who=viewer.account, word=session.csrf_token
     )
-    return page_answer(request, page, status=status, cache=PRIVATE)
+    return page_response(request, page, status=status, cache=PRIVATE)

@@ -16,11 +16,11 @@ from runner.pages.report.games import FORMAT
 from runner.pages.report.served import ServedPage, static
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
-from runner.server.web.api.schemas import BYTES, ResponseBody, faults
-from runner.server.web.api_errors import fault
+from runner.server.web.api.schemas import FILE_RESPONSE, ResponseBody, error_responses
+from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import server_of
 from runner.server.web.pages.site import RETRY_SECONDS, Board, EarlyResponse, missing_page, site_of
-from runner.server.web.responses import FOR_EVER, PUBLIC, answer, packed_file, piece_file
+from runner.server.web.responses import IMMUTABLE, PUBLIC, body_response, compressed_file_response, piece_response
 from runner.server.web.views import BoardTableRow, Command, ReleaseLine, TaskLine, View, board_commands, home_commands
 
 pages = APIRouter(include_in_schema=False)
@@ -57,7 +57,7 @@ def find_board_data(request: Request) -> BoardSnapshot:
     if board is None:
         headers = {"retry-after": str(RETRY_SECONDS)}
         message = "the server is building its first board; try again in a few seconds"
-        raise EarlyResponse(fault(503, "making", message, headers=headers))
+        raise EarlyResponse(error_response(503, "making", message, headers=headers))
     return board
 
 
@@ -105,7 +105,7 @@ class BoardView(View):
 def home(request: Request, board: Board) -> Response:
     """Show the boards and the newest releases."""
     address = server_of(request).settings.address
-    return site_of(request).page_cache.answer(request, (board.name, "/"), lambda: _home_page(board, address))
+    return site_of(request).page_cache.respond(request, (board.name, "/"), lambda: _home_page(board, address))
 
 
 def _home_page(board: BoardSnapshot, address: str) -> ServedPage:
@@ -124,20 +124,20 @@ def _home_page(board: BoardSnapshot, address: str) -> ServedPage:
     return ServedPage("Boards", [("home", view.render())], here="/")
 
 
-@data.get("/board.duckdb", response_class=FileResponse, responses={200: BYTES})
+@data.get("/board.duckdb", response_class=FileResponse, responses={200: FILE_RESPONSE})
 def board_file(board: BoardData) -> Response:
     """Download the public board as a DuckDB file. docs/reference/report-files.md describes its tables."""
     headers = {"cache-control": PUBLIC, "content-disposition": 'attachment; filename="board.duckdb"'}
     return FileResponse(board.file, media_type="application/octet-stream", headers=headers)
 
 
-@data.get("/board/{page}.json", response_model=BoardFileResponse, responses=faults(404))
+@data.get("/board/{page}.json", response_model=BoardFileResponse, responses=error_responses(404))
 def board_json(request: Request, board: BoardData, page: TaskName) -> Response:
     """Download a board as JSON: its rows, its benchmark and its selection of rows."""
     return _download(request, board, page, "json", "application/json")
 
 
-@data.get("/board/{page}.csv", response_class=Response, responses={200: _CSV, **faults(404)})
+@data.get("/board/{page}.csv", response_class=Response, responses={200: _CSV, **error_responses(404)})
 def board_csv(request: Request, board: BoardData, page: TaskName) -> Response:
     """Download the rows of a board as CSV."""
     return _download(request, board, page, "csv", "text/csv; charset=utf-8")
@@ -145,9 +145,9 @@ def board_csv(request: Request, board: BoardData, page: TaskName) -> Response:
 
 def _download(request: Request, board: BoardSnapshot, page: str, ending: str, kind: str) -> Response:
     if board.task(page) is None:
-        return fault(404, "missing", f"there is no board {page}")
+        return error_response(404, "missing", f"there is no board {page}")
     path = board.folder / f"{page}.{ending}.gz"
-    response = packed_file(request, path, kind, cache=PUBLIC, tag=f"{board.name}-{page}-{ending}")
+    response = compressed_file_response(request, path, kind, cache=PUBLIC, tag=f"{board.name}-{page}-{ending}")
     response.headers["content-disposition"] = f'attachment; filename="board-{page}.{ending}"'
     return response
 
@@ -160,7 +160,7 @@ def board_page(request: Request, board: Board, page: str, part: str = "1") -> Re
     if task is None or not number or (number - 1) * ROWS >= max(task["rows"], 1):
         return missing_page(request, "There is no such board here.")
     address = server_of(request).settings.address
-    return site_of(request).page_cache.answer(
+    return site_of(request).page_cache.respond(
         request, (board.name, "board", page, str(number)), lambda: _board_page(board, task, number, address)
     )
 
@@ -195,9 +195,9 @@ def board_piece(request: Request, name: str, piece: str) -> Response:
     """Return a piece of a board's rows for the page's script."""
     folder = site_of(request).boards.folder_of(name)
     if folder is None or not re.fullmatch(r"[0-9a-f]{12}-rows-[0-9]{1,4}", piece):
-        return fault(404, "missing", "there is a newer board; reload the page")
+        return error_response(404, "missing", "there is a newer board; reload the page")
     path = folder / f"{piece}.json.gz"
-    return piece_file(path, PUBLIC) if path.is_file() else fault(404, "missing", "there is no such piece")
+    return piece_response(path, PUBLIC) if path.is_file() else error_response(404, "missing", "there is no such piece")
 
 
 @pages.get("/static/{name}")
@@ -205,5 +205,5 @@ def static_file(request: Request, name: str) -> Response:
     """Return the script or the style sheet."""
     file = static().get(name)
     if file is None:
-        return fault(404, "missing", "there is no such file")
-    return answer(request, *file, cache=FOR_EVER)
+        return error_response(404, "missing", "there is no such file")
+    return body_response(request, *file, cache=IMMUTABLE)

@@ -15,10 +15,10 @@ from runner.base.errors import NotPublished
 from runner.pages.report.served import ServedPage
 from runner.server.accounts.accounts import ANYBODY
 from runner.server.competitions import board as boards
-from runner.server.web.api.competitions import CompetitionBoardResponse, CompetitionResponse, SubmissionRow, Word
+from runner.server.web.api.competitions import CompetitionBoardResponse, CompetitionResponse, NameParam, SubmissionRow
 from runner.server.web.authentication import server_of
 from runner.server.web.pages.site import missing_page
-from runner.server.web.responses import page_answer
+from runner.server.web.responses import page_response
 from runner.server.web.views import Command, View
 
 pages = APIRouter(include_in_schema=False)
@@ -51,11 +51,11 @@ def list_competitions(request: Request) -> Response:
     with server_of(request).database.reading() as connection:
         listed = boards.list_competitions(connection, ANYBODY, time.time(), "", MAX_LISTED)
     section = CompetitionListView(competitions=[CompetitionResponse(**facts) for facts in listed]).render()
-    return page_answer(request, ServedPage("Competitions", [("competitions", section)], here="/competitions"))
+    return page_response(request, ServedPage("Competitions", [("competitions", section)], here="/competitions"))
 
 
 @pages.get("/competitions/{owner}/{name}")
-def competition_page(request: Request, owner: Word, name: Word) -> Response:
+def competition_page(request: Request, owner: NameParam, name: NameParam) -> Response:
     """Show a competition with its board."""
     server = server_of(request)
     try:
@@ -69,7 +69,7 @@ def competition_page(request: Request, owner: Word, name: Word) -> Response:
     )  # fmt: skip
     title = board.title or board.competition
     links = [("/competitions", "Competitions")]
-    return page_answer(request, ServedPage(title, [("competition", view.render())], links=links))
+    return page_response(request, ServedPage(title, [("competition", view.render())], links=links))
 
 
 def _commands(competition: CompetitionResponse, address: str) -> list[Command]:

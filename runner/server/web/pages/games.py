@@ -17,7 +17,7 @@ from runner.pages.report.served import ServedPage
 from runner.server.web.pages.run_cache import CachedPage
 from runner.server.web.pages.runs import find_run
 from runner.server.web.pages.site import ListingView, missing_page, run_reference, site_of
-from runner.server.web.responses import PRIVATE, PUBLIC, page_answer
+from runner.server.web.responses import PRIVATE, PUBLIC, page_response
 
 pages = APIRouter(include_in_schema=False)
 
@@ -61,7 +61,7 @@ def _respond(request: Request, reference: Reference, run_path: str, number: str,
         links.append((f"{run_path}/games?part={first // LISTED + 1}", "Games"))
     account, csrf_token = (None, "") if run.session is None else (run.session.viewer.account, run.session.csrf_token)
     page = ServedPage(title, [("game", section)], links=links, who=account, word=csrf_token)
-    return page_answer(request, page, cache=PUBLIC if run.session is None else PRIVATE)
+    return page_response(request, page, cache=PUBLIC if run.session is None else PRIVATE)
 
 
 def _read_piece(cached: CachedPage, about: Mapping[str, Any], kind: str, place: int) -> dict[str, Any] | None:

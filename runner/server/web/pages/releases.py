@@ -15,7 +15,7 @@ from runner.documents.releases.reference import COMPONENTS, Kind
 from runner.pages.report.served import ServedPage
 from runner.server.web.authentication import server_of
 from runner.server.web.pages.site import Board, ListingView, missing_page
-from runner.server.web.responses import page_answer
+from runner.server.web.responses import page_response
 from runner.server.web.views import Command, ReleaseLine, VersionLine, View, commands_of, day
 
 pages = APIRouter(include_in_schema=False)
@@ -75,7 +75,7 @@ def component(request: Request, board: Board, owner: str, name: str, part: Part)
         commands=commands_of(newest["reference"], kind, server_of(request).settings.address),
         before=before, after=after,
     )  # fmt: skip
-    return page_answer(request, ServedPage(f"{owner}/{name}", [("component", view.render())]))
+    return page_response(request, ServedPage(f"{owner}/{name}", [("component", view.render())]))
 
 
 for _kind in (Kind.RUN, *COMPONENTS):
@@ -98,7 +98,7 @@ def owner(request: Request, board: Board, name: str, part: Part) -> Response:
         lead=[f"{count:,} public release{'' if count == 1 else 's'}"], tables=list(tables.items()), owner=name,
         before=before, after=after,
     )  # fmt: skip
-    return page_answer(request, ServedPage(name, [("listed", view.render())]))
+    return page_response(request, ServedPage(name, [("listed", view.render())]))
 
 
 def _count_text(count: int, part: int) -> str:
@@ -125,4 +125,4 @@ def search(request: Request, board: Board, part: Part, q: str = "") -> Response:
         lead=lead, tables=[("", [ReleaseLine.from_facts(release) for release in matches[:LISTED]])],
         before=before, after=after,
     )  # fmt: skip
-    return page_answer(request, ServedPage("Search", [("listed", view.render())], searched=query))
+    return page_response(request, ServedPage("Search", [("listed", view.render())], searched=query))

@@ -44,7 +44,7 @@ LOG = logging.getLogger("nip_run.server")
 PAGE = "page.json"
 MAX_PAGE_BYTES = 64 << 20
 TOO_MUCH = "its page needs more time, memory or disk space than this server allows; use nip-run get and nip-run report"
-NOT_NOW = "the server failed to build its page; try later (the administrator can find details in the server log)"
+FAILED = "the server failed to build its page; try later (the administrator can find details in the server log)"
 PARAMETERS = "parameters.yaml"
 MAX_PARAMETERS_BYTES = 1 << 18
 LANES = ("one", "two")
@@ -53,14 +53,14 @@ MAX_PAGES = 2_000
 """Maximum number of cached pages of a lane; the least recently read pages are removed first."""
 BOUNDS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
 """Limits of the process that builds one page."""
-MAX_WAITING, MAX_OF_ONE_ASKER = 16, 2
+MAX_WAITING, MAX_PER_REQUESTER = 16, 2
 """Maximum number of waiting pages of a lane, in total and for one requester."""
 RETRY_TOO_MUCH_SECONDS, RETRY_SECONDS = 600.0, 5.0
 """Time until a failed page is tried again: after it exceeded a limit, and after another failure."""
 _MAX_FAILED = 1_000
 
 
-class Busy(Exception):
+class PageNotReady(Exception):
     """Raised if a page is not ready yet, or too many pages are waiting; the caller should try again later."""
 
 
@@ -85,7 +85,7 @@ class CachedPage:
 
     folder: Path
     content: PageContent
-    lasts: bool = True
+    is_permanent: bool = True
     """Whether it depends only on the bytes of the releases, and so never changes."""
 
     def piece(self, name: str) -> Path | None:
@@ -101,9 +101,9 @@ class Lane:
     tasks: dict[str, tuple[str, asyncio.Task[CachedPage]]] = field(default_factory=dict)
     """Pages in progress by key, each with its first requester."""
 
-    def has_place(self, asker: str) -> bool:
-        of_requester = sum(requester == asker for requester, _ in self.tasks.values())
-        return len(self.tasks) < MAX_WAITING and of_requester < MAX_OF_ONE_ASKER
+    def has_place(self, requester: str) -> bool:
+        of_requester = sum(first == requester for first, _ in self.tasks.values())
+        return len(self.tasks) < MAX_WAITING and of_requester < MAX_PER_REQUESTER
 
 
 class RunPages:
@@ -131,7 +131,7 @@ class RunPages:
         return failed if time.monotonic() < until else None
 
     async def get(
-        self, references: Sequence[Reference], hashes: Sequence[str], viewer: Viewer, wait: float, *, asker: str
+        self, references: Sequence[Reference], hashes: Sequence[str], viewer: Viewer, wait: float, *, requester: str
     ) -> CachedPage:
         """Return the page of one or two releases; build it if it is not cached.
 
@@ -144,15 +144,15 @@ class RunPages:
         folder = self._page_folder(hashes)
         lane, key = self.lanes[folder.parent.name], folder.name
         if key not in lane.tasks:
-            if not lane.has_place(asker):
-                raise Busy
+            if not lane.has_place(requester):
+                raise PageNotReady
             task = asyncio.create_task(self._build_in_turn(lane, folder, references, viewer))
-            lane.tasks[key] = asker, task
+            lane.tasks[key] = requester, task
             task.add_done_callback(lambda _: lane.tasks.pop(key, None))
         try:
             return await asyncio.wait_for(asyncio.shield(lane.tasks[key][1]), wait)
         except TimeoutError as error:
-            raise Busy from error
+            raise PageNotReady from error
 
     async def _build_in_turn(
         self, lane: Lane, folder: Path, references: Sequence[Reference], viewer: Viewer
@@ -170,7 +170,7 @@ class RunPages:
             if outcome.status is not TaskStatus.FINISHED:
                 LOG.warning("a page could not be built: %s %s", outcome.status.value, outcome.failure)
                 is_too_much = outcome.status is not TaskStatus.DIED
-                return self._fail(folder, TOO_MUCH if is_too_much else NOT_NOW, is_too_much=is_too_much)
+                return self._fail(folder, TOO_MUCH if is_too_much else FAILED, is_too_much=is_too_much)
             if outcome.value is not None:
                 return self._fail(folder, str(outcome.value))
             if _bytes(unfinished) > self._settings.pages_bytes:
@@ -179,12 +179,12 @@ class RunPages:
                 unfinished.rename(folder)
         finally:
             remove_folder(unfinished)
-        forget_old(self._folder, self._settings.pages_bytes)
+        remove_old_pages(self._folder, self._settings.pages_bytes)
         return _load_page(folder)
 
     def _fail(self, folder: Path, message: str, *, is_too_much: bool = False) -> CachedPage:
         """Return a page with a message, and remember it until the page may be tried again."""
-        page = CachedPage(folder, PageContent(wrong=message), lasts=False)
+        page = CachedPage(folder, PageContent(wrong=message), is_permanent=False)
         seconds = RETRY_TOO_MUCH_SECONDS if is_too_much else self._retry_seconds
         self._failed[folder.name] = time.monotonic() + seconds, page
         while len(self._failed) > _MAX_FAILED:
@@ -203,7 +203,7 @@ def _bytes(folder: Path) -> int:
     return 0
 
 
-def forget_old(folder: Path, most: int) -> None:
+def remove_old_pages(folder: Path, most: int) -> None:
     """Remove the least recently read pages beyond `most` bytes in each lane, and folders that are not lanes."""
     for path in folder.iterdir():
         if path.name not in LANES:

@@ -26,11 +26,11 @@ from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
 from runner.server.store.schema import is_release, releases
 from runner.server.visible_tree import ServerTree, visible_to
-from runner.server.web.api_errors import fault
+from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import find_session
-from runner.server.web.callers import address_of
-from runner.server.web.pages.run_cache import Busy, CachedPage
+from runner.server.web.callers import caller_of
+from runner.server.web.pages.run_cache import CachedPage, PageNotReady
 from runner.server.web.pages.site import (
     Board,
     EarlyResponse,
@@ -41,7 +41,7 @@ from runner.server.web.pages.site import (
     site_of,
     waiting_page,
 )
-from runner.server.web.responses import PRIVATE, PUBLIC, page_answer, piece_file
+from runner.server.web.responses import PRIVATE, PUBLIC, page_response, piece_response
 from runner.server.web.views import (
     Command,
     FamilyLine,
@@ -163,12 +163,12 @@ async def _cached_page(
 ) -> CachedPage:
     """Return the page of one or two runs, built if necessary; raise EarlyResponse if it is not ready."""
     if session is None:
-        viewer, asker = ANYBODY, address_of(request.scope, server_of(request).settings.proxies)
+        viewer, requester = ANYBODY, caller_of(request.scope, server_of(request).settings.proxies)
     else:
-        viewer, asker = session.viewer, f"account {session.viewer.account}"
+        viewer, requester = session.viewer, f"account {session.viewer.account}"
     try:
-        return await site_of(request).runs.get(references, hashes, viewer, WAIT_SECONDS, asker=asker)
-    except Busy:
+        return await site_of(request).runs.get(references, hashes, viewer, WAIT_SECONDS, requester=requester)
+    except PageNotReady:
         message = "The server is building this page. It will reload by itself."
         raise EarlyResponse(waiting_page(request, message, RELOAD_SECONDS)) from None
 
@@ -189,9 +189,9 @@ async def public_run_page(
     def make() -> ServedPage:
         return run_page(facts, cached, href_of(str(reference)), server_of(request).settings.address, board)
 
-    if not cached.lasts:
-        return page_answer(request, await run_in_threadpool(make), cache="no-store")
-    return await run_in_threadpool(site_of(request).page_cache.answer, request, (board.name, str(reference)), make)
+    if not cached.is_permanent:
+        return page_response(request, await run_in_threadpool(make), cache="no-store")
+    return await run_in_threadpool(site_of(request).page_cache.respond, request, (board.name, str(reference)), make)
 
 
 @pages.get("/mine/run/{owner}/{name}/{version}")
@@ -205,7 +205,7 @@ async def private_run_page(
     cached = await _cached_page(request, [reference], [facts["sha256"]], session)
     address = server_of(request).settings.address
     page = await run_in_threadpool(run_page, facts, cached, request.url.path, address, None, session=session)
-    return page_answer(request, page, cache=PRIVATE)
+    return page_response(request, page, cache=PRIVATE)
 
 
 def run_page(
@@ -298,7 +298,11 @@ def run_piece(request: Request, reference: Annotated[Reference, Depends(run_refe
 def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache: str = PUBLIC) -> Response:
     cached = site_of(request).runs.find(hashes) if hashes else None
     path = cached and cached.piece(piece)
-    return piece_file(path, cache) if path else fault(404, "missing", "there is no such piece; reload the page")
+    return (
+        piece_response(path, cache)
+        if path
+        else error_response(404, "missing", "there is no such piece; reload the page")
+    )
 
 
 @pages.get("/compare")
@@ -342,7 +346,7 @@ async def compare(request: Request, board: Board) -> Response:
     about = {**cached.content.about, "data": f"{request.url.path}/data/"}
     links = [(href_of(str(reference)), label_of(str(reference))) for reference in pair]
     page = ServedPage("Two runs compared", sections, about, links)
-    return page_answer(request, page, cache=PUBLIC if cached.lasts else "no-store")
+    return page_response(request, page, cache=PUBLIC if cached.is_permanent else "no-store")
 
 
 @pages.get(_PAIR + "/data/{piece}.json.gz")

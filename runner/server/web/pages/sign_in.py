@@ -21,7 +21,7 @@ from runner.server.web.authentication import server_of
 from runner.server.web.browser_session import SESSION, cookie_name, find_session, is_own_form, read_form
 from runner.server.web.pages.runs import release_facts
 from runner.server.web.pages.site import ListingView, Session
-from runner.server.web.responses import PRIVATE, page_answer
+from runner.server.web.responses import PRIVATE, page_response
 from runner.server.web.views import ReleaseLine, View
 
 pages = APIRouter(include_in_schema=False)
@@ -57,7 +57,7 @@ def sign_in_page(request: Request) -> Response:
 def _sign_in_page(request: Request, problem: str, status: int) -> Response:
     csrf_token = secrets.token_urlsafe(24)
     page = ServedPage("Sign in", [("login", SignInView(wrong=problem, word=csrf_token).render())], here="/mine")
-    response = page_answer(request, page, status=status, cache=PRIVATE)
+    response = page_response(request, page, status=status, cache=PRIVATE)
     _set_cookie(request, response, _FORM_COOKIE, csrf_token, FORM_SECONDS)
     return response
 
@@ -112,7 +112,7 @@ def mine(request: Request, session: Session) -> Response:
     view = ListingView(lead=lead, tables=[("", lines)], links=[("/mine/account", "Your tokens and organisations")])
     section = [("mine", view.render())]
     page = ServedPage("Private releases", section, here="/mine", who=viewer.account, word=session.csrf_token)
-    return page_answer(request, page, cache=PRIVATE)
+    return page_response(request, page, cache=PRIVATE)
 
 
 def _private_page(row: Row[Any]) -> str:

@@ -18,7 +18,7 @@ from runner.server.settings import Settings
 from runner.server.store.database import Database
 from runner.server.web.browser_session import find_session
 from runner.server.web.pages.run_cache import RunPages
-from runner.server.web.responses import PRIVATE, PageCache, page_answer
+from runner.server.web.responses import PRIVATE, PageCache, page_response
 from runner.server.web.views import Command, ReleaseLine, View
 
 RETRY_SECONDS = 3
@@ -77,13 +77,13 @@ def missing_page(request: Request, message: str) -> Response:
     """Return the 404 page, which is the same for a page that does not exist and for one that is not visible."""
     hint = "New releases appear after a few seconds. If you own a private release, sign in and see /mine."
     page = ServedPage("Not here", [("missing", ListingView(lead=(message, hint)).render())])
-    return page_answer(request, page, status=404, cache="no-store")
+    return page_response(request, page, status=404, cache="no-store")
 
 
 def waiting_page(request: Request, message: str, seconds: int) -> Response:
     """Return a page that the browser reloads after this number of seconds."""
     page = ServedPage("In a moment", [("making", ListingView(lead=(message,)).render())], again=seconds)
-    response = page_answer(request, page, status=503, cache="no-store")
+    response = page_response(request, page, status=503, cache="no-store")
     response.headers["retry-after"] = str(seconds)
     return response
 
