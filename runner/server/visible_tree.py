@@ -41,7 +41,7 @@ class ServerTree:
         """Return the next files whose path starts with `prefix`, sorted by path."""
         if "\0" in prefix + after:
             return []  # PostgreSQL raises an error for it
-        query = self._seen().where(files.c.path > after).order_by(files.c.path).limit(most)
+        query = self._visible_files().where(files.c.path > after).order_by(files.c.path).limit(most)
         if prefix:
             query = query.where(files.c.path >= prefix, files.c.path < prefix + _AFTER_ALL)
         with self._database.reading() as connection:
@@ -58,12 +58,12 @@ class ServerTree:
         if "\0" in path:
             return None
         with self._database.reading() as connection:
-            row = connection.execute(self._seen().where(files.c.path == path)).one_or_none()
+            row = connection.execute(self._visible_files().where(files.c.path == path)).one_or_none()
         return None if row is None else (row.sha256, row.size)
 
-    def found(self, paths: Sequence[str]) -> dict[str, tuple[str, int]]:
+    def find_all(self, paths: Sequence[str]) -> dict[str, tuple[str, int]]:
         """Return the hash and size of each of these files that the viewer sees."""
-        query = self._seen().where(files.c.path.in_([path for path in paths if "\0" not in path]))
+        query = self._visible_files().where(files.c.path.in_([path for path in paths if "\0" not in path]))
         with self._database.reading() as connection:
             return {row.path: (row.sha256, row.size) for row in connection.execute(query)}
 
@@ -120,7 +120,7 @@ class ServerTree:
     def expect(self, paths: Sequence[str]) -> None:
         """Do nothing: the files are local, so there is nothing to prefetch."""
 
-    def _seen(self) -> Select[tuple[str, str, int]]:
+    def _visible_files(self) -> Select[tuple[str, str, int]]:
         query = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
         return query.where(visible_to(self._viewer))
 

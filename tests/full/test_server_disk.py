@@ -109,7 +109,7 @@ from runner.server.settings import Settings
 from runner.server.web.serving import serve
 def tell(address, listening):
     print(json.dumps({"listening": listening}, indent=1), flush=True)
-serve(Settings(folder=Path(sys.argv[1]), spare_bytes=0), "127.0.0.1", 0, tell, address=None, bare=False)
+serve(Settings(folder=Path(sys.argv[1]), spare_bytes=0), "127.0.0.1", 0, tell, address=None, without_tls=False)
 """
 
 

@@ -102,7 +102,7 @@ def test_it_closes_later_and_never_earlier_nor_again(records: Database) -> None:
     def to(closes: float, now: float = NOW) -> None:
         with records.writing() as connection:
             one = find_for_change(connection, None, "acme", "cup")
-            change(connection, one, Changes(closes=closes), now, by="", why="")
+            change(connection, one, Changes(closes=closes), now, by="", reason="")
 
     to(NOW + 11 * DAY)
     with pytest.raises(UsageError, match="give that time or a later one"):

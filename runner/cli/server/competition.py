@@ -39,7 +39,7 @@ def add(database: Database, settings: Settings, args: argparse.Namespace) -> int
         raise UsageError(str(error)) from error
     now = time.time()
     with database.writing() as connection:
-        record_act(connection, now, args.action, made, why=args.why)
+        record_act(connection, now, args.action, made, reason=args.why)
         told = created_response(connection, viewer, made, now, "").model_dump(mode="json")
     if args.json:
         print_json(told)
@@ -70,7 +70,7 @@ def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
     wanted = parse_request_file(ChangeCompetitionRequest, _read(file), str(file))
 
     def act(connection: Any, one: Any, now: float) -> dict[str, object]:
-        editing.change(connection, one, wanted.to_request(), now, by="", why=args.why or wanted.why)
+        editing.change(connection, one, wanted.to_request(), now, by="", reason=args.why or wanted.why)
         return {}
 
     return _acted(database, args, act)
@@ -85,7 +85,7 @@ def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
     wanted = parse_request_file(ReplaceLabelsRequest, _read(file), str(file))
 
     def act(connection: Any, one: Any, now: float) -> dict[str, object]:
-        return {"changed": editing.relabel(connection, one, wanted.labels, now, by="", why=args.why or wanted.why)}
+        return {"changed": editing.relabel(connection, one, wanted.labels, now, by="", reason=args.why or wanted.why)}
 
     return _acted(database, args, act)
 
@@ -99,7 +99,7 @@ def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
         raise UsageError("--why is missing: give the reason that participants see")
 
     def act(connection: Any, one: Any, now: float) -> dict[str, object]:
-        return {"is_gone": editing.withdraw(connection, one, now, by="", why=args.why)}
+        return {"is_gone": editing.withdraw(connection, one, now, by="", reason=args.why)}
 
     return _acted(database, args, act)
 

@@ -138,7 +138,13 @@ def execute(args: argparse.Namespace) -> int:
         sys.stdout.flush()
 
     serve(
-        settings, args.host, args.port, tell, address=args.address, bare=args.without_tls, imported=args.import_releases
+        settings,
+        args.host,
+        args.port,
+        tell,
+        address=args.address,
+        without_tls=args.without_tls,
+        imported=args.import_releases,
     )
     return ExitCode.DONE
 

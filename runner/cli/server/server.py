@@ -129,7 +129,7 @@ def execute(args: argparse.Namespace) -> int:
 def _noted(connection: Any, args: argparse.Namespace, to: str, did: str | None = None) -> None:
     from runner.server.accounts.administration import record_act
 
-    record_act(connection, time.time(), did or args.action, to, why=args.why)
+    record_act(connection, time.time(), did or args.action, to, reason=args.why)
     if not args.json and not args.quiet:
         note(f"{did or args.action}: {to}")
 

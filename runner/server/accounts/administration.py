@@ -50,9 +50,9 @@ class Token:
         return "expired" if self.expires is not None and self.expires <= now else "good"
 
 
-def record_act(connection: Connection, at: float, action: str, target: str, *, by: str = "", why: str = "") -> None:
+def record_act(connection: Connection, at: float, action: str, target: str, *, by: str = "", reason: str = "") -> None:
     """Record an administrative action. `by` is the account, or "" for a command on the server's machine."""
-    connection.execute(insert(acts), {"at": at, "by": by, "did": action, "to": target[:500], "why": why})
+    connection.execute(insert(acts), {"at": at, "by": by, "did": action, "to": target[:500], "why": reason})
 
 
 def list_accounts(connection: Connection) -> Iterator[Account]:

@@ -63,10 +63,12 @@ def find_organisation(connection: Connection, viewer: Viewer, name: str) -> Orga
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation)
     identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
     people = [] if identity is None else _members_and_invited(connection, identity)
-    own = next((member for member in people if member.account == viewer.account), None)
-    if identity is None or own is None:
+    own_membership = next((member for member in people if member.account == viewer.account), None)
+    if identity is None or own_membership is None:
         raise NotPublished(f"you are not in an organisation {name!r}")
-    return OrganizationView(identity, name, own.place, () if own.place == MemberRole.INVITED else tuple(people))
+    return OrganizationView(
+        identity, name, own_membership.place, () if own_membership.place == MemberRole.INVITED else tuple(people)
+    )
 
 
 def _members_and_invited(connection: Connection, organisation_id: int) -> list[OrganizationMember]:

@@ -43,7 +43,7 @@ class BoardWorker:
         """Messages about releases that make building a board fail, by hash."""
 
     def write(self, folder: Path) -> None:
-        """Write a board of all public releases, leaving out those that make building it fail.
+        """Write a board of all public releases, except releases that make building it fail.
 
         Raises:
             NipRunError, OSError: the board cannot be built.

@@ -67,8 +67,8 @@ def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str
     """Return a competition with its board, ranked by the open part or, once it is closed, by the held-out part."""
     competition = find_competition(connection, viewer, owner, name)
     description = _describe(competition, now)
-    held, rows = _sizes(connection, competition["id"])  # both are 0 once it is withdrawn
-    part = HELD_PART if description["is_closed"] and held else OPEN_PART
+    held_rows, rows = _sizes(connection, competition["id"])  # both are 0 once it is withdrawn
+    part = HELD_PART if description["is_closed"] and held_rows else OPEN_PART
     owner_counts = count_submissions(connection, competition["id"], viewer)
     query = _submissions(competition["id"], viewer).where(submissions.c.state == SCORED).order_by(submissions.c.id)
     scored = [
@@ -77,7 +77,7 @@ def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str
     ]
     return {
         **description, "copied_from": find_original_dataset(connection, viewer, competition["id"]),
-        "rows_open": rows - held, "rows_held_out": held, "ranked_by": part,
+        "rows_open": rows - held_rows, "rows_held_out": held_rows, "ranked_by": part,
         "board": [row.to_json() for row in _rank_rows(scored)],
         "submissions": [{"owner": name, "count": count} for name, count in sorted(owner_counts.items())],
     }  # fmt: skip
@@ -163,8 +163,8 @@ def _describe(competition: RowMapping, now: float) -> dict[str, Any]:
 
 def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
     """Return the number of held-out rows and of all rows."""
-    held = func.coalesce(func.sum(case((competition_labels.c.is_held, 1), else_=0)), 0)
-    query = select(held, func.count()).where(competition_labels.c.competition_id == competition)
+    held_sum = func.coalesce(func.sum(case((competition_labels.c.is_held, 1), else_=0)), 0)
+    query = select(held_sum, func.count()).where(competition_labels.c.competition_id == competition)
     held_rows, all_rows = connection.execute(query).one()
     return int(held_rows), int(all_rows)
 

@@ -58,7 +58,9 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
     return competition
 
 
-def change(connection: Connection, competition: RowMapping, changes: Changes, now: float, *, by: str, why: str) -> None:
+def change(
+    connection: Connection, competition: RowMapping, changes: Changes, now: float, *, by: str, reason: str
+) -> None:
     """Change the title, the daily limit or the closing time of a competition, and record it.
 
     Raises:
@@ -81,12 +83,17 @@ def change(connection: Connection, competition: RowMapping, changes: Changes, no
     readable = {**values, "closes": format_time(values["closes"])} if "closes" in values else values
     summary = ", ".join(f"{name}={value}" for name, value in readable.items())
     record_act(
-        connection, now, "change-competition", f"{competition['owner']}/{competition['name']} {summary}", by=by, why=why
+        connection,
+        now,
+        "change-competition",
+        f"{competition['owner']}/{competition['name']} {summary}",
+        by=by,
+        reason=reason,
     )
 
 
 def relabel(
-    connection: Connection, competition: RowMapping, labels: Mapping[str, int], now: float, *, by: str, why: str
+    connection: Connection, competition: RowMapping, labels: Mapping[str, int], now: float, *, by: str, reason: str
 ) -> int:
     """Replace the labels of some rows and queue every submission for scoring; return the number of changed labels.
 
@@ -107,24 +114,26 @@ def relabel(
     scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
     connection.execute(update(submissions).where(*scored).values(state=WAITING, score=None, scored=None))
     summary = f"{competition['owner']}/{competition['name']}: {len(changed)} of {len(before)}"
-    record_act(connection, now, "relabel-competition", summary, by=by, why=why)
+    record_act(connection, now, "relabel-competition", summary, by=by, reason=reason)
     return len(changed)
 
 
-def withdraw(connection: Connection, competition: RowMapping, now: float, *, by: str, why: str) -> bool:
+def withdraw(connection: Connection, competition: RowMapping, now: float, *, by: str, reason: str) -> bool:
     """Withdraw a competition: delete its labels and scores, and the competition itself if it has no submissions.
 
     Return whether the competition was deleted; otherwise its name stays taken and its page shows the reason.
     """
-    record_act(connection, now, "withdraw-competition", f"{competition['owner']}/{competition['name']}", by=by, why=why)
+    record_act(
+        connection, now, "withdraw-competition", f"{competition['owner']}/{competition['name']}", by=by, reason=reason
+    )
     connection.execute(delete(competition_labels).where(competition_labels.c.competition_id == competition["id"]))
     of_competition = submissions.c.competition_id == competition["id"]
     if not connection.execute(select(func.count()).select_from(submissions).where(of_competition)).scalar_one():
         connection.execute(delete(competitions).where(competitions.c.id == competition["id"]))
         return True
-    values: dict[str, Any] = {"withdrawn": now, "why": why}
+    values: dict[str, Any] = {"withdrawn": now, "why": reason}
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
-    reason = f"the competition was withdrawn at {format_time(now)}: {why}"
+    refusal = f"the competition was withdrawn at {format_time(now)}: {reason}"
     accepted = of_competition, submissions.c.state != REFUSED
-    connection.execute(update(submissions).where(*accepted).values(state=REFUSED, why=reason, score=None, scored=None))
+    connection.execute(update(submissions).where(*accepted).values(state=REFUSED, why=refusal, score=None, scored=None))
     return False

@@ -77,10 +77,10 @@ def compute_score(settings: Settings, work_folder: Path, submission: int) -> dic
             parts[is_held].add(_labelled(rollout, label, row.group_by))
     if game_counts.keys() != labels.keys() or len(set(game_counts.values())) != 1:
         return {"refused": "it must play every row of the competition, and each row equally often"}
-    held = sum(is_held for _, is_held in labels.values())
+    held_rows = sum(is_held for _, is_held in labels.values())
     return {
-        OPEN_PART: _summary(parts[False], len(labels) - held),
-        HELD_PART: _summary(parts[True], held) if held else None,
+        OPEN_PART: _summary(parts[False], len(labels) - held_rows),
+        HELD_PART: _summary(parts[True], held_rows) if held_rows else None,
         "unranked": _unranked(plan, manifest),
         "origins": {"verdicts": game_counts.total(), "journal": manifest.journal, "copied": dict(origin_counts)},
     }
@@ -102,8 +102,8 @@ def _labelled(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
 def _summary(metrics: Metrics, rows: int) -> dict[str, Any]:
     # The owner of the competition, who has the labels, sees all of these metrics. Rewards are not among them, because
     # they are not recomputed with the labels.
-    summary, shown = metrics.summary(), metrics_shown(Show.COMPETITION)
-    selected = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in shown]
+    summary, published = metrics.summary(), metrics_shown(Show.COMPETITION)
+    selected = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in published]
     return {"rows": rows, "interval": summary["interval"], "outcomes": summary["outcomes"], "metrics": selected}
 
 

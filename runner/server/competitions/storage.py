@@ -101,7 +101,7 @@ def create_competition(
         if not is_owner(connection, viewer, reference.owner):
             raise PermissionError(f"only an owner of {reference.owner} can create competitions on its datasets")
     rows = run_bounded_check(settings, _read_rows, str(reference), request.group_by)
-    held = _held_out(request, rows["groups"], lot or SystemRandom())
+    held_ids = _held_out(request, rows["groups"], lot or SystemRandom())
     with database.writing() as connection:
         _check_name(connection, reference.owner, request.name)
         row = {
@@ -111,7 +111,7 @@ def create_competition(
         }  # fmt: skip
         competition = connection.execute(insert(competitions).returning(competitions.c.id), row).scalar_one()
         labels = [
-            {"competition_id": competition, "datapoint_id": id_, "label": label, "is_held": id_ in held}
+            {"competition_id": competition, "datapoint_id": id_, "label": label, "is_held": id_ in held_ids}
             for id_, label in request.labels.items()
         ]
         connection.execute(insert(competition_labels), labels)
@@ -182,19 +182,19 @@ def _read_rows(settings: Settings, folder: Path, dataset: str, group_by: str | N
 def _held_out(request: CompetitionRequest, groups: Mapping[str, str], lot: random.Random) -> set[str]:
     """Return the ids of the held-out rows, after checking that labels and rows match."""
     check_labels(request.labels.keys(), groups.keys())
-    held = set(request.held_out)
-    if held and request.held_share:
+    held_ids = set(request.held_out)
+    if held_ids and request.held_share:
         raise UsageError("give either the ids of the held-out rows or their share, not both")
-    if unknown := held - groups.keys():
+    if unknown := held_ids - groups.keys():
         raise UsageError(f"rows to hold out do not exist: {comma_join(sorted(unknown)[:_MAX_LISTED])}")
     if request.held_share:
         names = sorted(set(groups.values()))
         lot.shuffle(names)
         held_groups = set(names[: math.ceil(len(names) * request.held_share)])
-        held = {id_ for id_, group in groups.items() if group in held_groups}
-    if len(held) == len(groups):
+        held_ids = {id_ for id_, group in groups.items() if group in held_groups}
+    if len(held_ids) == len(groups):
         raise UsageError("all rows would be held out, so no score would be shown before closing")
-    return held
+    return held_ids
 
 
 def check_labels(labelled: AbstractSet[str], rows: AbstractSet[str]) -> None:
@@ -302,7 +302,7 @@ def _try_to_score(settings: Settings, database: Database, submission: int) -> bo
 
 
 def count_submissions(connection: Connection, competition: int, viewer: Viewer) -> dict[str, int]:
-    """Return the number of accepted submissions by owner, of those that the viewer may know of."""
+    """Return the number of accepted submissions by owner that the viewer may know of."""
     query = (
         select(submissions.c.owner, func.count().label("accepted"))
         .join(releases, releases.c.id == submissions.c.release_id)

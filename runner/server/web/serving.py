@@ -33,22 +33,22 @@ def serve(
     tell: Callable[[str, str], None],
     *,
     address: str | None,
-    bare: bool,
+    without_tls: bool,
     imported: bool = False,
 ) -> None:
     """Answer requests until SIGINT or SIGTERM.
 
-    Once the server is ready, it calls `tell` with its public address and its local URL. `bare` allows other machines to
+    Once the server is ready, it calls `tell` with its public address and its local URL. `without_tls` lets other machines
     connect without TLS. `imported` means that the releases in the folder have been imported; the server then ignores
-    those that were refused.
+    the refused ones.
 
     Raises:
         UsageError, RunError: the folder, the database, the blobs or the port cannot be used.
     """
     _check_proxies(settings, address)
     if address is not None:
-        _check_address(address, bare=bare)
-    if not _is_loopback(host) and not settings.proxies and not bare:
+        _check_address(address, without_tls=without_tls)
+    if not _is_loopback(host) and not settings.proxies and not without_tls:
         raise UsageError(
             f"--host {host} lets other machines connect without TLS, so that anyone on the network could read tokens "
             "and change releases; use a reverse proxy with TLS and --behind-proxy NETWORK, or --without-tls if you "
@@ -119,7 +119,7 @@ def _check_proxies(settings: Settings, address: str | None) -> None:
         raise UsageError("--behind-proxy also needs --address https://..., the proxy's public URL, for links")
 
 
-def _check_address(address: str, *, bare: bool) -> None:
+def _check_address(address: str, *, without_tls: bool) -> None:
     """Raise UsageError if links cannot start with an address, or if clients would send tokens to it without TLS."""
     try:
         url = urlsplit(address)
@@ -129,7 +129,7 @@ def _check_address(address: str, *, bare: bool) -> None:
     is_absolute = url.scheme in ("http", "https") and url.hostname and not url.username and is_port_valid
     if not is_absolute or url.path not in ("", "/") or url.query or url.fragment:
         raise UsageError(f"--address {address} cannot be the start of links; write https://HOST, without a path")
-    if url.scheme == "http" and not _is_loopback(str(url.hostname)) and not bare:
+    if url.scheme == "http" and not _is_loopback(str(url.hostname)) and not without_tls:
         raise UsageError(
             f"--address {address} has no TLS, so that anyone on the network could read tokens, and clients refuse it; "
             "write https://, the address of the reverse proxy with TLS in front of this server"

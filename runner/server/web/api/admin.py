@@ -36,7 +36,7 @@ def hide(
     server, reference = server_of(request), _reference(release)
     with server.database.writing() as connection:
         set_hidden(connection, reference, hidden=True)
-        record_act(connection, time.time(), "hide", str(reference), by=viewer.account, why=body.why)
+        record_act(connection, time.time(), "hide", str(reference), by=viewer.account, reason=body.why)
         server.database.changed(connection)
 
 

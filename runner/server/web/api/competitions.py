@@ -246,7 +246,7 @@ def edit(
     server, now = server_of(request), time.time()
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
-        change(connection, competition, body.to_request(), now, by=viewer.account, why=body.why)
+        change(connection, competition, body.to_request(), now, by=viewer.account, reason=body.why)
         server.database.changed(connection)
         return CompetitionResponse(**boards.describe(connection, viewer, owner, name, now))
 
@@ -260,7 +260,7 @@ def labels(
     server = server_of(request)
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
-        count = relabel(connection, competition, body.labels, time.time(), by=viewer.account, why=body.why)
+        count = relabel(connection, competition, body.labels, time.time(), by=viewer.account, reason=body.why)
         server.database.changed(connection)
     server.publishing.scoring.wake()
     return ReplaceLabelsResponse(changed=count)
@@ -275,7 +275,7 @@ def end(
     server = server_of(request)
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
-        is_gone = withdraw(connection, competition, time.time(), by=viewer.account, why=why)
+        is_gone = withdraw(connection, competition, time.time(), by=viewer.account, reason=why)
         server.database.changed(connection)
     return WithdrawCompetitionResponse(is_gone=is_gone)
 

@@ -147,7 +147,7 @@ def several(
     `size` is null if there is no such file or if it is too large for this request. The response ends early after some
     MiB.
     """
-    files = _tree(request, viewer).found(body.paths)
+    files = _tree(request, viewer).find_all(body.paths)
     return StreamingResponse(
         _stream_files(server_of(request).blobs, body.paths, files), media_type="application/octet-stream"
     )
