@@ -63,7 +63,8 @@ from runner.server.settings import Settings
 from runner.server.web.serving import serve
 said = json.loads(sys.argv[1])
 tell = lambda address, listening: print(json.dumps({"listening": listening}, indent=2), flush=True)
-serve(Settings(folder=Path(said.pop("folder")), **said), "127.0.0.1", int(sys.argv[2]), tell, address=None, without_tls=False)
+settings = Settings(folder=Path(said.pop("folder")), **said)
+serve(settings, "127.0.0.1", int(sys.argv[2]), tell, address=None, without_tls=False)
 """
 
 

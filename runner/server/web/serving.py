@@ -38,9 +38,9 @@ def serve(
 ) -> None:
     """Answer requests until SIGINT or SIGTERM.
 
-    Once the server is ready, it calls `tell` with its public address and its local URL. `without_tls` lets other machines
-    connect without TLS. `imported` means that the releases in the folder have been imported; the server then ignores
-    the refused ones.
+    Once the server is ready, it calls `tell` with its public address and its local URL. `without_tls` lets other
+    machines connect without TLS. `imported` means that the releases in the folder have been imported; the server then
+    ignores the refused ones.
 
     Raises:
         UsageError, RunError: the folder, the database, the blobs or the port cannot be used.
