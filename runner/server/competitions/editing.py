@@ -68,28 +68,23 @@ def change(
     """
     values = {name: value for name, value in vars(changes).items() if value is not None and value != competition[name]}
     if "closes" in values:
+        announced = format_time(competition["closes"])
         if now >= competition["closes"]:
-            raise UsageError(
-                f"it closed at {format_time(competition['closes'])}, and held-out scores are public; it cannot reopen"
-            )
+            raise UsageError(f"it closed at {announced}, and held-out scores are public; it cannot reopen")
         if values["closes"] < competition["closes"]:
-            raise UsageError(
-                f"it was announced to close at {format_time(competition['closes'])}; give that time or a later one"
-            )
+            raise UsageError(f"it was announced to close at {announced}; give that time or a later one")
         check_closing(values["closes"], now)
     if not values:
         return
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(**values))
     readable = {**values, "closes": format_time(values["closes"])} if "closes" in values else values
     summary = ", ".join(f"{name}={value}" for name, value in readable.items())
-    record_act(
-        connection,
-        now,
-        "change-competition",
-        f"{competition['owner']}/{competition['name']} {summary}",
-        by=by,
-        reason=reason,
-    )
+    target = f"{_name(competition)} {summary}"
+    record_act(connection, now, "change-competition", target, by=by, reason=reason)
+
+
+def _name(competition: RowMapping) -> str:
+    return f"{competition['owner']}/{competition['name']}"
 
 
 def relabel(
@@ -113,8 +108,8 @@ def relabel(
     connection.execute(update(competitions).where(competitions.c.id == competition["id"]).values(relabelled=now))
     scored = submissions.c.competition_id == competition["id"], submissions.c.state == SCORED
     connection.execute(update(submissions).where(*scored).values(state=WAITING, score=None, scored=None))
-    summary = f"{competition['owner']}/{competition['name']}: {len(changed)} of {len(before)}"
-    record_act(connection, now, "relabel-competition", summary, by=by, reason=reason)
+    target = f"{_name(competition)}: {len(changed)} of {len(before)}"
+    record_act(connection, now, "relabel-competition", target, by=by, reason=reason)
     return len(changed)
 
 
@@ -123,9 +118,7 @@ def withdraw(connection: Connection, competition: RowMapping, now: float, *, by:
 
     Return whether the competition was deleted; otherwise its name stays taken and its page shows the reason.
     """
-    record_act(
-        connection, now, "withdraw-competition", f"{competition['owner']}/{competition['name']}", by=by, reason=reason
-    )
+    record_act(connection, now, "withdraw-competition", _name(competition), by=by, reason=reason)
     connection.execute(delete(competition_labels).where(competition_labels.c.competition_id == competition["id"]))
     of_competition = submissions.c.competition_id == competition["id"]
     if not connection.execute(select(func.count()).select_from(submissions).where(of_competition)).scalar_one():

@@ -20,10 +20,8 @@ def find_original_dataset(connection: Connection, viewer: Viewer, competition: i
     query = query.join(releases, releases.c.id == competitions.c.release_id)
     dataset = connection.execute(query.where(competitions.c.id == competition)).one()
     same_rows = select(competitions.c.release_id).where(competitions.c.rows_sha256 == dataset.rows_sha256)
-    dataset_files = select(files.c.path, files.c.sha256).where(
-        files.c.release_id == dataset.release_id, files.c.part == ""
-    )
-    tables = [row.sha256 for row in connection.execute(dataset_files) if row.path.rpartition("/")[2] in DATASETS]
+    own_files = select(files).where(files.c.release_id == dataset.release_id, files.c.part == "")
+    tables = [row.sha256 for row in connection.execute(own_files) if row.path.rpartition("/")[2] in DATASETS]
     same_file = select(files.c.release_id).where(files.c.sha256.in_(tables))
     originals = [
         original
@@ -37,12 +35,7 @@ def _first_release(
     connection: Connection, viewer: Viewer, owner: str, release: int, condition: ColumnElement[bool]
 ) -> tuple[int, str] | None:
     """Return the id and reference of the first dataset of another owner that is older than this release."""
-    query = select(releases).where(
-        condition,
-        releases.c.kind == str(Kind.DATASET),
-        releases.c.owner != owner,
-        releases.c.id < release,
-        visible_to(viewer),
-    )
+    query = select(releases).where(condition, releases.c.kind == str(Kind.DATASET), visible_to(viewer))
+    query = query.where(releases.c.owner != owner, releases.c.id < release)
     row = connection.execute(query.order_by(releases.c.id).limit(1)).one_or_none()
     return row and (row.id, f"dataset/{row.owner}/{row.name}@{row.version}")

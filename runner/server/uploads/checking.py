@@ -162,10 +162,7 @@ def _link_problems(incoming: UploadTransport, release: Release) -> Iterator[str]
         if link.sha256 not in (None, sha256):
             yield f"{release.reference}: its link {link.role} to {target} has another hash than that release has here"
         elif release.visibility == "public" and Release.from_bytes(manifest).visibility == "private":
-            yield (
-                f"{release.reference} is public, but its link {link.role} names {target}, which is private; "
-                "publish that one publicly, too"
-            )
+            yield f"{release.reference} is public, but its link {link.role} names {target}, which is private"
 
 
 def _addition_problems(registry: Registry, incoming: UploadTransport, folder: DeclaredFolder) -> Iterator[str]:
@@ -195,16 +192,9 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
     # In the upload's folder, so that files left by a killed server are deleted with the upload.
     within = UploadPieces(settings.incoming).folder(upload)
     try:
-        outcome = run_isolated(
-            TaskLimits.for_check(settings),
-            within,
-            _check_in_process,
-            settings,
-            viewer,
-            upload,
-            declaration.to_bytes(),
-            max_bytes=MAX_VERDICT_BYTES,
-        )
+        args = settings, viewer, upload, declaration.to_bytes()
+        limits = TaskLimits.for_check(settings)
+        outcome = run_isolated(limits, within, _check_in_process, *args, max_bytes=MAX_VERDICT_BYTES)
     except OSError as error:
         raise CheckError(f"the upload cannot be checked now: {error}") from error
     match outcome.status:

@@ -5,7 +5,6 @@ IP addresses are always allowed, because rebinding needs a host name.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from urllib.parse import urlsplit
 
@@ -13,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from runner.server.web.api_errors import error_response
+from runner.server.web.callers import parse_address
 from runner.server.web.rate_limits import UNLIMITED_PATHS
 
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:]*)(?::[0-9]*)?")
@@ -38,12 +38,4 @@ class HostCheck:
         if match is None:
             return False
         host = match[1].lower().rstrip(".")
-        return host in self._own_names or _is_ip_address(host.strip("[]"))
-
-
-def _is_ip_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return host in self._own_names or parse_address(host.strip("[]")) is not None

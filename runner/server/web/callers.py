@@ -15,7 +15,7 @@ MAKE_ROOM = "nip_run.room"
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-def _parse_address(text: str) -> _Address | None:
+def parse_address(text: str) -> _Address | None:
     """Parse an IP address. An IPv4 address that is written as IPv6, as dual-stack sockets do, becomes IPv4."""
     try:
         address = ipaddress.ip_address(text)
@@ -25,9 +25,15 @@ def _parse_address(text: str) -> _Address | None:
     return mapped or address
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether an IP address or `localhost` is this machine's own."""
+    address = parse_address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
 def caller_key(address: str) -> str:
     """Return what counts as one caller: an IPv4 address, or the /64 network of an IPv6 address."""
-    parsed = _parse_address(address)
+    parsed = parse_address(address)
     if parsed is None:
         return address
     return str(ipaddress.IPv6Network((int(parsed), 64), strict=False)) if parsed.version == 6 else str(parsed)
@@ -35,7 +41,7 @@ def caller_key(address: str) -> str:
 
 def is_within(address: str, networks: Sequence[str]) -> bool:
     """Return whether an address is in one of these networks."""
-    parsed = _parse_address(address)
+    parsed = parse_address(address)
     return parsed is not None and any(parsed in ipaddress.ip_network(network) for network in networks)
 
 
@@ -54,4 +60,4 @@ def caller_of(scope: Scope, proxies: Sequence[str]) -> str:
         return caller_key(peer)
     headers = Headers(scope=scope).getlist("x-forwarded-for")
     last = headers[-1].rpartition(",")[2].strip() if headers else ""
-    return caller_key(last if _parse_address(last) else peer)
+    return caller_key(last if parse_address(last) else peer)

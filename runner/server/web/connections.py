@@ -94,18 +94,15 @@ class LimitedConnection(H11Protocol):
             _close_one(candidates, counts)
 
     def make_room(self, *, same_address: bool) -> bool:
-        """End another request that waits for its client, from this address (`of_one`) or any; return whether one ended.
+        """End another request that waits for its client, from any address or the same; return whether one ended.
 
         For a proxy's address nothing ends, because its requests come from many clients that are unknown here.
         """
         address = self.address()
         if same_address and is_within(address, self.proxies):
             return False
-        candidates = [
-            connection
-            for connection in self._other_connections()
-            if not connection.is_idle() and (not same_address or connection.address() == address)
-        ]
+        active = [connection for connection in self._other_connections() if not connection.is_idle()]
+        candidates = [connection for connection in active if not same_address or connection.address() == address]
         return _close_one(candidates, Counter(connection.address() for connection in candidates))
 
     def _other_connections(self) -> list[LimitedConnection]:
@@ -118,15 +115,16 @@ class LimitedConnection(H11Protocol):
 
 
 def _close_one(connections: Iterable[LimitedConnection], counts: Mapping[str, int]) -> bool:
-    waiting = [connection for connection in connections if connection.is_waiting_for_client()]
-    if waiting:
-        closed = min(
-            waiting,
-            key=lambda connection: (-counts[connection.address()], not connection.is_idle(), connection.since),
-        )
-        closed.is_closed = True
-        closed.transport.abort()
-    return bool(waiting)
+    def order(connection: LimitedConnection) -> tuple[int, bool, float]:
+        return -counts[connection.address()], not connection.is_idle(), connection.since
+
+    waiting = (connection for connection in connections if connection.is_waiting_for_client())
+    closed = min(waiting, key=order, default=None)
+    if closed is None:
+        return False
+    closed.is_closed = True
+    closed.transport.abort()
+    return True
 
 
 def connection_class(settings: Settings) -> type[LimitedConnection]:

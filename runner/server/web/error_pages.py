@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runner.pages.report.served import POLICY, ServedPage, served
 from runner.server.web.api_errors import error_response
+from runner.server.web.responses import HTML
 from runner.server.web.views import View
 
 LOG = logging.getLogger("nip_run.server")
@@ -75,10 +76,8 @@ class ErrorPage:
             if has_started:
                 raise
             error_messages.clear()
-            response = error_response(
-                500, "failed", "internal error; the administrator can find details in the server log"
-            )
-            await response(scope, receive, send_or_collect)
+            message = "internal error; the administrator can find details in the server log"
+            await error_response(500, "failed", message)(scope, receive, send_or_collect)
 
 
 def _is_for_people(scope: Scope, start: Message) -> bool:
@@ -99,16 +98,10 @@ def _page_of(error_messages: list[Message]) -> Response:
         status=status, code=HTTPStatus(status).phrase,
     )  # fmt: skip
     page = ServedPage(_TITLES.get(status, "Something went wrong"), [("wrong", view.render())])
-    original = {
-        name: value for name, value in Headers(raw=start["headers"]).items() if name in ("retry-after", "allow")
-    }
-    headers = {
-        **original,
-        "content-security-policy": POLICY,
-        "referrer-policy": "same-origin",
-        "cache-control": "no-store",
-    }
-    return Response(served(page), status, headers, "text/html; charset=utf-8")
+    original = Headers(raw=start["headers"])
+    headers = {name: original[name] for name in ("retry-after", "allow") if name in original}
+    headers |= {"content-security-policy": POLICY, "referrer-policy": "same-origin", "cache-control": "no-store"}
+    return Response(served(page), status, headers, HTML)
 
 
 def _sentence(message: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import Callable
 from typing import Annotated
@@ -16,6 +15,7 @@ from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.service import Service
 from runner.server.web.api.schemas import error_responses
 from runner.server.web.authentication import authenticate, server_of
+from runner.server.web.callers import is_loopback
 from runner.server.web.observability import RequestMetrics
 
 router = APIRouter(tags=["state"])
@@ -75,15 +75,8 @@ def may_see_numbers(request: Request, viewer: Annotated[Viewer, Depends(authenti
     if viewer.scope.allows(Scope.ADMIN):
         return
     peer = request.client.host if request.client else ""
-    if server_of(request).settings.proxies or not _is_loopback(peer) or "x-forwarded-for" in request.headers:
+    if server_of(request).settings.proxies or not is_loopback(peer) or "x-forwarded-for" in request.headers:
         raise HTTPException(403, "this request needs a token with scope admin")
-
-
-def _is_loopback(peer: str) -> bool:
-    try:
-        return ipaddress.ip_address(peer).is_loopback
-    except ValueError:
-        return False
 
 
 @router.get(

@@ -150,12 +150,8 @@ class OpenRequestLimit:
     """
 
     def __init__(self, app: ASGIApp, max_requests: int, max_per_address: int, proxies: tuple[str, ...]) -> None:
-        self._app, self._max_requests, self._max_per_address, self._proxies = (
-            app,
-            max_requests,
-            max_per_address,
-            proxies,
-        )
+        self._app, self._proxies = app, proxies
+        self._max_requests, self._max_per_address = max_requests, max_per_address
         self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,12 +163,8 @@ class OpenRequestLimit:
         make_room = scope.get(MAKE_ROOM)
         is_over = is_address_full or self._open.total() >= self._max_requests
         if is_over and not (make_room is not None and make_room(same_address=is_address_full)):
-            limit = (
-                f"{self._max_per_address} open requests from your address"
-                if is_address_full
-                else "too many open requests"
-            )
-            busy = f"the server has {limit}; try again in a second"
+            origin = " from your address" if is_address_full else ""
+            busy = f"the server has too many open requests{origin}; try again in a second"
             await error_response(503, "busy", busy, headers={"retry-after": "1"})(scope, receive, send)
             return
 

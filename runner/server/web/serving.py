@@ -19,6 +19,7 @@ from runner.server.rebuild import exclusive_access
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.web.app import create_app
+from runner.server.web.callers import is_loopback
 from runner.server.web.connections import connection_class
 from runner.server.web.observability import log_to_stderr
 
@@ -48,7 +49,7 @@ def serve(
     _check_proxies(settings, address)
     if address is not None:
         _check_address(address, without_tls=without_tls)
-    if not _is_loopback(host) and not settings.proxies and not without_tls:
+    if not is_loopback(host) and not settings.proxies and not without_tls:
         raise UsageError(
             f"--host {host} lets other machines connect without TLS, so that anyone on the network could read tokens "
             "and change releases; use a reverse proxy with TLS and --behind-proxy NETWORK, or --without-tls if you "
@@ -56,7 +57,7 @@ def serve(
         )
     with _exclusive(settings), _listen(host, port) as listener:
         local_url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-        any_host = address is None and not _is_loopback(host)
+        any_host = address is None and not is_loopback(host)
         server = Service.open(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
         try:
             if not server.database.hold():
@@ -102,13 +103,6 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _check_proxies(settings: Settings, address: str | None) -> None:
     for network in settings.proxies:
         try:
@@ -129,7 +123,7 @@ def _check_address(address: str, *, without_tls: bool) -> None:
     is_absolute = url.scheme in ("http", "https") and url.hostname and not url.username and is_port_valid
     if not is_absolute or url.path not in ("", "/") or url.query or url.fragment:
         raise UsageError(f"--address {address} cannot be the start of links; write https://HOST, without a path")
-    if url.scheme == "http" and not _is_loopback(str(url.hostname)) and not without_tls:
+    if url.scheme == "http" and not is_loopback(str(url.hostname)) and not without_tls:
         raise UsageError(
             f"--address {address} has no TLS, so that anyone on the network could read tokens, and clients refuse it; "
             "write https://, the address of the reverse proxy with TLS in front of this server"

@@ -12,7 +12,7 @@ from pydantic import Field
 from runner.server.accounts import organizations
 from runner.server.accounts.accounts import Scope
 from runner.server.accounts.own_tokens import MAX_DAYS, create_own_token, list_own_tokens, revoke_own_token
-from runner.server.web.api.schemas import LINE_PATTERN, NAME_PATTERN, RequestBody, ResponseBody, error_responses
+from runner.server.web.api.schemas import LINE_PATTERN, Name, RequestBody, ResponseBody, error_responses
 from runner.server.web.authentication import AccountViewer, Publisher, require_publisher, server_of
 from runner.server.web.request_bodies import json_body
 
@@ -21,7 +21,6 @@ router = APIRouter(prefix="/api/v1", tags=["people"])
 TokenId = Annotated[
     str, Path(pattern="^[a-z0-9]{12}$", description="The part of a token between nip_ and the second _")
 ]
-Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 
 
 class CreateTokenRequest(RequestBody):

@@ -6,7 +6,7 @@ import time
 from datetime import datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from pydantic import AwareDatetime, Field, ValidationError
 from sqlalchemy import Connection
 
@@ -21,6 +21,7 @@ from runner.server.web.api.schemas import (
     LINE_PATTERN,
     NAME_PATTERN,
     TEXT_PATTERN,
+    Name,
     RequestBody,
     ResponseBody,
     error_responses,
@@ -33,7 +34,6 @@ router = APIRouter(prefix="/api/v1/competitions", tags=["competitions"])
 RequestT = TypeVar("RequestT", bound=RequestBody)
 PAGE = 100
 MAX_ROWS = 1_000_000
-NameParam = Annotated[str, Path(pattern=NAME_PATTERN)]
 Id = Annotated[str, Field(min_length=1, max_length=1_000, pattern=TEXT_PATTERN)]
 Dataset = Annotated[
     str, Field(max_length=320, pattern=r"^(dataset/)?[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*@[a-z0-9][a-z0-9._-]*$")
@@ -239,7 +239,7 @@ def created_response(
 
 @router.patch("/{owner}/{name}", responses=error_responses(400, 403, 404))
 def edit(
-    request: Request, viewer: Publisher, owner: NameParam, name: NameParam,
+    request: Request, viewer: Publisher, owner: Name, name: Name,
     body: Annotated[ChangeCompetitionRequest, json_body(ChangeCompetitionRequest, require_publisher)],
 ) -> CompetitionResponse:  # fmt: skip
     """Change the title, the daily limit, or the closing time to a later one."""
@@ -253,7 +253,7 @@ def edit(
 
 @router.put("/{owner}/{name}/labels", responses=error_responses(400, 403, 404))
 def labels(
-    request: Request, viewer: Publisher, owner: NameParam, name: NameParam,
+    request: Request, viewer: Publisher, owner: Name, name: Name,
     body: Annotated[ReplaceLabelsRequest, json_body(ReplaceLabelsRequest, require_publisher)],
 ) -> ReplaceLabelsResponse:  # fmt: skip
     """Replace wrong labels. All submissions are scored again, and their responses show when labels were replaced."""
@@ -268,7 +268,7 @@ def labels(
 
 @router.delete("/{owner}/{name}", responses=error_responses(400, 403, 404))
 def end(
-    request: Request, viewer: Publisher, *, owner: NameParam, name: NameParam,
+    request: Request, viewer: Publisher, *, owner: Name, name: Name,
     why: Annotated[str, Query(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)],
 ) -> WithdrawCompetitionResponse:  # fmt: skip
     """Withdraw a competition. Its labels and scores are deleted; the submitted runs stay."""
@@ -296,7 +296,7 @@ def listed(
 
 
 @router.get("/{owner}/{name}", responses=error_responses(404))
-def board(request: Request, viewer: AnyViewer, owner: NameParam, name: NameParam) -> CompetitionBoardResponse:
+def board(request: Request, viewer: AnyViewer, owner: Name, name: Name) -> CompetitionBoardResponse:
     """Get a competition with its board."""
     with server_of(request).database.reading() as connection:
         return CompetitionBoardResponse(**boards.describe_board(connection, viewer, owner, name, time.time()))
@@ -307,11 +307,11 @@ def submission(
     request: Request,
     viewer: AnyViewer,
     *,
-    owner: NameParam,
-    name: NameParam,
-    run_owner: NameParam,
-    run_name: NameParam,
-    run_version: NameParam,
+    owner: Name,
+    name: Name,
+    run_owner: Name,
+    run_name: Name,
+    run_version: Name,
 ) -> SubmissionResponse:
     """Get the state of a submitted run: waiting, its score, or why it was refused."""
     run = Reference(Kind.RUN, run_owner, run_name, run_version)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Path
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -12,6 +13,7 @@ from runner.server.web.api_errors import ApiError
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?$"
 """An owner, a name or a version."""
+Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 LINE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
 """A text on one line."""
 TEXT_PATTERN = r"^[^\x00]*$"

@@ -15,7 +15,8 @@ from runner.base.errors import NotPublished
 from runner.pages.report.served import ServedPage
 from runner.server.accounts.accounts import ANYBODY
 from runner.server.competitions import board as boards
-from runner.server.web.api.competitions import CompetitionBoardResponse, CompetitionResponse, NameParam, SubmissionRow
+from runner.server.web.api.competitions import CompetitionBoardResponse, CompetitionResponse, SubmissionRow
+from runner.server.web.api.schemas import Name
 from runner.server.web.authentication import server_of
 from runner.server.web.pages.site import missing_page
 from runner.server.web.responses import page_response
@@ -55,7 +56,7 @@ def list_competitions(request: Request) -> Response:
 
 
 @pages.get("/competitions/{owner}/{name}")
-def competition_page(request: Request, owner: NameParam, name: NameParam) -> Response:
+def competition_page(request: Request, owner: Name, name: Name) -> Response:
     """Show a competition with its board."""
     server = server_of(request)
     try:
