@@ -188,9 +188,8 @@ def remove_leftovers(settings: Settings) -> None:
 def _run_with_limits(limits: TaskLimits, target: Callable[..., Any], args: tuple[Any, ...]) -> None:
     os.nice(limits.nice)
     resource.setrlimit(resource.RLIMIT_DATA, (limits.memory, limits.memory))
-    resource.setrlimit(
-        resource.RLIMIT_AS, (_ADDRESS_SPACE_FACTOR * limits.memory, _ADDRESS_SPACE_FACTOR * limits.memory)
-    )
+    address_space = _ADDRESS_SPACE_FACTOR * limits.memory
+    resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if limits.seconds is not None:
         seconds = math.ceil(limits.seconds)

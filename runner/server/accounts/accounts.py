@@ -10,8 +10,9 @@ import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from runner.base.errors import TakenError, UsageError
 from runner.documents.releases.reference import wrong_word
@@ -24,8 +25,6 @@ RESERVED_NAMES = frozenset(
 """Names that no account may have, because pages or messages use them for something else."""
 
 _TOKEN = re.compile(r"nip_(?P<id>[a-z0-9]{12})_(?P<secret>[A-Za-z0-9_-]{43})")
-_UNKNOWN = "0" * 64
-"""Hash to compare with if a token does not exist, so that the answer takes equally long."""
 
 
 class Scope(StrEnum):
@@ -131,9 +130,7 @@ def viewer_of_token(connection: Connection, token: str, now: float) -> Viewer | 
         .join(accounts, accounts.c.id == tokens.c.account_id)
         .where(tokens.c.id == (match["id"] if match else ""))
     ).one_or_none()
-    is_correct = hmac.compare_digest(
-        hash_secret(match["secret"] if match else ""), row.secret_sha256 if row else _UNKNOWN
-    )
+    is_correct = is_secret_correct(match, row)
     if row is None or not is_correct or row.revoked is not None or row.disabled is not None:
         return None
     if row.expires is not None and row.expires <= now:
@@ -168,9 +165,7 @@ def add_member(connection: Connection, organisation: str, account: str, *, is_ow
     }
     pair = {"organisation_id": account_id(connection, organisation), "account_id": account_id(connection, account)}
     if kinds.get(organisation) is not True or kinds.get(account) is not False:
-        raise UsageError(
-            f"{account!r} cannot be a member of {organisation!r}: members are accounts, and have an organisation"
-        )
+        raise UsageError(f"{account!r} cannot be a member of {organisation!r}: only accounts join organisations")
     existing = members.c.organisation_id == pair["organisation_id"], members.c.account_id == pair["account_id"]
     if not is_owner:
         check_not_last_owner(connection, organisation, account)
@@ -184,6 +179,12 @@ def check_not_last_owner(connection: Connection, organisation: str, account: str
     owners = select(members.c.account_id).where(members.c.organisation_id == organisation_id, members.c.is_owner)
     if {row.account_id for row in connection.execute(owners)} == {member_id}:
         raise UsageError(f"{account!r} is the last owner of {organisation!r}; make another member an owner first")
+
+
+def is_secret_correct(match: re.Match[str] | None, row: Row[Any] | None) -> bool:
+    """Compare the secret of a token or cookie with its stored hash, in equal time if there is no such row."""
+    secret, stored_hash = match["secret"] if match else "", row.secret_sha256 if row else "0" * 64
+    return hmac.compare_digest(hash_secret(secret), stored_hash)
 
 
 def hash_secret(secret: str) -> str:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import hmac
 import re
 import secrets
 from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, delete, insert, select
 
-from runner.server.accounts.accounts import Scope, Viewer, hash_secret, viewer_of_account, viewer_of_token
+from runner.server.accounts.accounts import (
+    Scope,
+    Viewer,
+    hash_secret,
+    is_secret_correct,
+    viewer_of_account,
+    viewer_of_token,
+)
 from runner.server.store.schema import accounts, browsers, tokens
 
 SESSION_SECONDS = 12 * 3600
@@ -49,8 +55,7 @@ def find_browser_session(connection: Connection, cookie: str, now: float) -> Bro
         .join(accounts, accounts.c.id == tokens.c.account_id)
         .where(browsers.c.id == (match["id"] if match else ""))
     ).one_or_none()
-    stored_hash = row.secret_sha256 if row else "0" * 64
-    is_correct = hmac.compare_digest(hash_secret(match["secret"] if match else ""), stored_hash)
+    is_correct = is_secret_correct(match, row)
     if match is None or row is None or not is_correct or row.expires <= now:
         return None
     if row.revoked is not None or row.disabled is not None or (row.until is not None and row.until <= now):

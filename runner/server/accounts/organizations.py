@@ -66,9 +66,8 @@ def find_organisation(connection: Connection, viewer: Viewer, name: str) -> Orga
     own_membership = next((member for member in people if member.account == viewer.account), None)
     if identity is None or own_membership is None:
         raise NotPublished(f"you are not in an organisation {name!r}")
-    return OrganizationView(
-        identity, name, own_membership.place, () if own_membership.place == MemberRole.INVITED else tuple(people)
-    )
+    place = own_membership.place
+    return OrganizationView(identity, name, place, () if place == MemberRole.INVITED else tuple(people))
 
 
 def _members_and_invited(connection: Connection, organisation_id: int) -> list[OrganizationMember]:
@@ -76,10 +75,9 @@ def _members_and_invited(connection: Connection, organisation_id: int) -> list[O
     for table in (members, invitations):
         query = select(accounts.c.name, table.c.is_owner).join(table, table.c.account_id == accounts.c.id)
         for row in connection.execute(query.where(table.c.organisation_id == organisation_id)):
-            role = (
-                MemberRole.INVITED if table is invitations else MemberRole.OWNER if row.is_owner else MemberRole.MEMBER
-            )
-            people.append(OrganizationMember(row.name, role, row.is_owner))
+            role = MemberRole.OWNER if row.is_owner else MemberRole.MEMBER
+            place = MemberRole.INVITED if table is invitations else role
+            people.append(OrganizationMember(row.name, place, row.is_owner))
     return sorted(people, key=lambda member: member.account)
 
 
@@ -133,11 +131,8 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
         NotPublished: there is no such organisation for the viewer, or the account is not in it.
         UsageError: the account is the last owner.
     """
-    view = (
-        find_organisation(connection, viewer, name)
-        if account == viewer.account
-        else _owned_organisation(connection, viewer, name)
-    )
+    find = find_organisation if account == viewer.account else _owned_organisation
+    view = find(connection, viewer, name)
     removed_id = _account_id(connection, account)
     invitation = invitations.c.organisation_id == view.id, invitations.c.account_id == removed_id
     if connection.execute(delete(invitations).where(*invitation)).rowcount == 0:

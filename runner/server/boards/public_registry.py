@@ -51,9 +51,8 @@ class PublicRegistry(Registry):
         for row in rows:
             reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
             self.listed[reference] = PublicRelease(row.id, row.publisher_id, row.created)
-            entries.append(
-                self._entry(reference, row.sha256, parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts)
-            )
+            yanked, signed = parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts
+            entries.append(self._entry(reference, row.sha256, yanked, signed))
         self._entries = sorted(entries, key=_sort_key)
 
     def publication_order(self) -> dict[str, int]:
@@ -68,9 +67,8 @@ class PublicRegistry(Registry):
 
     def _entry(self, reference: Reference, sha256: str, yanked: str | None, signed: bool) -> ReleaseEntry:
         try:
-            reason = (
-                None if yanked is None else read_yanked(small_file(self._blobs.open(yanked), YANKED_FILE, MAX_BYTES))
-            )
+            data = None if yanked is None else small_file(self._blobs.open(yanked), YANKED_FILE, MAX_BYTES)
+            reason = None if data is None else read_yanked(data)
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference}: {error}")
         return ReleaseEntry(reference, sha256, reason, signed)

@@ -222,9 +222,8 @@ def _rank_rows(scored: Sequence[_Submission]) -> list[CompetitionRow]:
     more about the labels. So the test is unpaired and separates fewer rows than a paired test would.
     """
     _refuse_shared_answers(scored)
-    order = sorted(
-        (submitted.row for submitted in scored), key=lambda row: (-(row.accuracy or 0.0), row.created, row.release)
-    )
+    rows = (submission.row for submission in scored)
+    order = sorted(rows, key=lambda row: (-(row.accuracy or 0.0), row.created, row.release))
     by_name = {row.release: row for row in order}
 
     def p_values(leader: str, challengers: Sequence[str]) -> list[float]:

@@ -67,9 +67,7 @@ def compute_score(settings: Settings, work_folder: Path, submission: int) -> dic
     with closing(Reconstructor(folder, plan)) as journal:
         for rollout in journal.rollouts():
             if rollout.outcome == Outcome.TRANSPORT_FAILED:
-                return {
-                    "refused": "games failed in transport, so rows are missing; resume the run and publish it again"
-                }
+                return {"refused": "games failed in transport; resume the run and publish it again"}
             game_counts[rollout.job.datapoint.id] += 1
             if (origin := rollout.verdict_origin(plan.spec.protocol.verifier_name)) is not None:
                 origin_counts[origin] += 1

@@ -51,10 +51,10 @@ class Scoring:
                 LOG.exception("submissions could not be scored")
 
     def _score(self) -> None:
-        while (
-            not self._stopping.is_set()
-            and (submission := self.next_submission(list_waiting(self._database))) is not None
-        ):
+        while not self._stopping.is_set():
+            submission = self.next_submission(list_waiting(self._database))
+            if submission is None:
+                return
             try:
                 score_submission(self._settings, self._database, submission)
             except Exception:  # the next is scored all the same

@@ -172,9 +172,7 @@ def _read_rows(settings: Settings, folder: Path, dataset: str, group_by: str | N
         raise UsageError(f"{dataset} has no table of rows")
     rows = load_dataset(DatasetSettings(path=path.name, group_by=group_by), path, 0, lambda _: Place(dataset))
     if rows.is_labelled:
-        raise UsageError(
-            f"{dataset} has labels, which everyone can read; publish its rows with an empty column 'label'"
-        )
+        raise UsageError(f"{dataset} has labels, which everyone can read; publish it with an empty column 'label'")
     sha256 = competition_rows(point.content_hash for point in rows.datapoints)
     return {"sha256": sha256, "groups": {point.id: point.group for point in rows.datapoints}}
 

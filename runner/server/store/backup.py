@@ -173,9 +173,7 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def find_missing_blobs(database: Database, blobs: BlobStore) -> list[str]:
     """Return the hashes of the blobs that the database refers to and that do not exist."""
     with database.reading() as connection:
-        referenced = [
-            row.sha256 for row in connection.execute(select(files.c.sha256).distinct().order_by(files.c.sha256))
-        ]
+        referenced = connection.execute(select(files.c.sha256).distinct().order_by(files.c.sha256)).scalars().all()
     try:
         return [sha256 for sha256 in referenced if not blobs.has(sha256)]
     except ReleaseError as error:

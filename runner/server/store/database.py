@@ -153,10 +153,7 @@ def _engine(url: str) -> Engine:
         raise UsageError(f"PostgreSQL needs its driver ({error}); pip install 'nip-run[postgresql]'") from error
     except (ArgumentError, SQLAlchemyError) as error:
         raise UsageError(f"invalid database URL in --database: {error}") from error
-    raise UsageError(
-        f"--database names {parsed.get_backend_name()}, but only SQLite and PostgreSQL are supported; "
-        "write sqlite:///FILE or postgresql+psycopg://..."
-    )
+    raise UsageError(f"--database names {parsed.get_backend_name()}, but only SQLite and PostgreSQL are supported")
 
 
 def _set_up_sqlite(connection: Any, _: Any) -> None:
@@ -170,7 +167,7 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-_DISK_ERROR_TEXTS = (
+_DISK_ERRORS = (
     "unable to open database file",
     "disk I/O error",
     "disk is full",
@@ -182,7 +179,7 @@ _DISK_ERROR_TEXTS = (
 
 def is_disk_full(error: DBAPIError) -> bool:
     """Return whether a database error was caused by a full or read-only disk."""
-    return any(disk_text in str(error.orig) for disk_text in _DISK_ERROR_TEXTS)
+    return any(disk_text in str(error.orig) for disk_text in _DISK_ERRORS)
 
 
 def describe_error(error: DBAPIError) -> str:

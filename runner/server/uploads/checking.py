@@ -94,11 +94,9 @@ def check(incoming: UploadTransport, declaration: Declaration, settings: Setting
                 findings = list(_release_problems(registry, incoming, folder, settings))
                 notes[folder.path] = [line for line in findings if isinstance(line, CheckNote)]
                 problems += (_with_release(folder, line) for line in findings if not isinstance(line, CheckNote))
-                if (
-                    folder.reference.kind == Kind.RUN
-                    and (rows_sha256 := rows_of_run(incoming, folder.path)) is not None
-                ):
-                    rows[folder.path] = rows_sha256
+                sha256 = rows_of_run(incoming, folder.path) if folder.reference.kind == Kind.RUN else None
+                if sha256 is not None:
+                    rows[folder.path] = sha256
             else:
                 problems += (_with_release(folder, line) for line in _addition_problems(registry, incoming, folder))
         except SQLAlchemyError:

@@ -41,26 +41,22 @@ def authenticate(request: Request) -> Viewer:
     return viewer
 
 
-def require_token(scope: Scope, missing: str, refused: str) -> Callable[..., Viewer]:
-    """Return a dependency: the viewer, if the token has at least this scope; otherwise an error with these messages."""
+def require_token(scope: Scope) -> Callable[..., Viewer]:
+    """Return a dependency: the viewer, if the request has a token with at least this scope; otherwise an error."""
 
     def viewer_with_token(viewer: Annotated[Viewer, Depends(authenticate)], _: _DocumentedToken) -> Viewer:
         if viewer.account_id is None:
-            raise HTTPException(401, missing)
+            raise HTTPException(401, f"this request needs a token with scope {scope}")
         if not viewer.scope.allows(scope):
-            raise HTTPException(403, refused)
+            raise HTTPException(403, f"the token's scope is {viewer.scope}; this request needs {scope}")
         return viewer
 
     return viewer_with_token
 
 
-require_account = require_token(Scope.READ, "this request needs a token", "")
-require_publisher = require_token(
-    Scope.PUBLISH, "this request needs a token with scope publish", "the token's scope is read; use one with publish"
-)
-require_admin = require_token(
-    Scope.ADMIN, "this request needs a token with scope admin", "the token does not have scope admin"
-)
+require_account = require_token(Scope.READ)
+require_publisher = require_token(Scope.PUBLISH)
+require_admin = require_token(Scope.ADMIN)
 
 AnyViewer = Annotated[Viewer, Depends(authenticate)]
 AccountViewer = Annotated[Viewer, Depends(require_account)]

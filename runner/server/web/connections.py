@@ -129,9 +129,9 @@ def _close_one(connections: Iterable[LimitedConnection], counts: Mapping[str, in
 
 def connection_class(settings: Settings) -> type[LimitedConnection]:
     """Return the connection class for a server's settings."""
-    limits = {
-        "most": settings.connections,
-        "most_of_one": settings.connections_per_address,
-        "proxies": settings.proxies,
-    }
-    return type("LimitedConnectionWithSettings", (LimitedConnection,), limits)
+
+    class Connection(LimitedConnection):
+        max_connections, max_per_address = settings.connections, settings.connections_per_address
+        proxies = settings.proxies
+
+    return Connection

@@ -17,7 +17,7 @@ from runner.server.web.callers import caller_of, untrusted_peer
 LOG = logging.getLogger("nip_run.server")
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper bounds of the histogram's buckets, in seconds."""
-_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({})))
+_STANDARD_FIELDS = frozenset((*vars(logging.makeLogRecord({})), "color_message"))
 CLIENT_CLOSED = 499
 """Status of a request whose client disconnected before the response."""
 _UNLOGGED_PATHS = ("/healthz", "/readyz", "/metrics")
@@ -35,11 +35,7 @@ class JsonLines(logging.Formatter):
             "at": round(record.created, 3), "level": record.levelname.lower(), "log": record.name,
             "message": record.getMessage(),
         }  # fmt: skip
-        entry |= {
-            name: value
-            for name, value in vars(record).items()
-            if name not in _STANDARD_FIELDS and name != "color_message"
-        }
+        entry |= {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
         return _TOKEN.sub(r"\1[secret removed]", json.dumps(entry, ensure_ascii=True, default=str))

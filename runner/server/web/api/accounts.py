@@ -117,9 +117,8 @@ def organisations(request: Request, viewer: AccountViewer) -> OrganizationListRe
 def organisation(request: Request, viewer: AccountViewer, name: Name) -> OrganizationResponse:
     """Get an organisation that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
-        return OrganizationResponse.model_validate(
-            organizations.find_organisation(connection, viewer, name), from_attributes=True
-        )
+        view = organizations.find_organisation(connection, viewer, name)
+    return OrganizationResponse.model_validate(view, from_attributes=True)
 
 
 @router.put("/organisations/{name}/members/{account}", responses=error_responses(400, 401, 403, 404))
@@ -128,11 +127,9 @@ def set_member(
     body: Annotated[SetMemberRequest, json_body(SetMemberRequest, require_publisher)],
 ) -> MemberRoleResponse:  # fmt: skip
     """Invite an account, or change whether a member is an owner. The last owner must stay one."""
-    server = server_of(request)
-    with server.database.writing() as connection:
-        return MemberRoleResponse(
-            place=organizations.set_member(connection, viewer, name, account, is_owner=body.is_owner)
-        )
+    with server_of(request).database.writing() as connection:
+        place = organizations.set_member(connection, viewer, name, account, is_owner=body.is_owner)
+    return MemberRoleResponse(place=place)
 
 
 @router.post("/organisations/{name}/accept", responses=error_responses(401, 403, 404))

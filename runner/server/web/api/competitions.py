@@ -316,6 +316,5 @@ def submission(
     """Get the state of a submitted run: waiting, its score, or why it was refused."""
     run = Reference(Kind.RUN, run_owner, run_name, run_version)
     with server_of(request).database.reading() as connection:
-        return SubmissionResponse(
-            **boards.describe_submission(connection, viewer, owner, name, run=run, now=time.time())
-        )
+        state = boards.describe_submission(connection, viewer, owner, name, run=run, now=time.time())
+    return SubmissionResponse(**state)

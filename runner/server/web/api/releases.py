@@ -198,9 +198,8 @@ def file(request: Request, viewer: AnyViewer, path: str) -> Response:
         return Response(status_code=304, headers={"etag": headers["etag"]})
     start = _start(request, headers["etag"], size)
     if start >= size > 0:
-        return error_response(
-            416, "range", f"the file has only {size:,} bytes", headers={"content-range": f"bytes */{size}"}
-        )
+        message = f"the file has only {size:,} bytes"
+        return error_response(416, "range", message, headers={"content-range": f"bytes */{size}"})
     source = server_of(request).blobs.open(sha256)
     if start:
         source.seek(start)

@@ -187,9 +187,7 @@ def _commit_response(request: Request, upload: Upload) -> Response:
     if upload.state == TAKEN:
         return error_response(409, "taken", "another release has one of its names and versions", upload.problems)
     if upload.state not in (CHECKING, PUBLISHED, OPEN):
-        return error_response(
-            422, "refused", "the server refused the upload, and nothing was published", upload.problems
-        )
+        return error_response(422, "refused", "the server refused the whole upload", upload.problems)
     return JSONResponse(_state_response(request, upload).model_dump(), 202 if upload.state == CHECKING else 200)
 
 

@@ -95,9 +95,7 @@ def _apply_form(connection: Connection, viewer: Viewer, form: dict[str, str]) ->
     """
     action, name, account_name = form.get("what", ""), form.get("name", ""), form.get("account", "").strip()
     if not token_scope(connection, viewer).allows(Scope.PUBLISH):
-        raise PermissionError(
-            "You signed in with a token of scope read. To change something, sign in with scope publish"
-        )
+        raise PermissionError("To change something, sign in with a token of scope publish; yours has scope read")
     if action == "make":
         return create_own_token(connection, viewer, _scope(form), _days(form), form.get("label", "").strip()[:200])[1]
     if action == "revoke":
@@ -142,7 +140,6 @@ def _page(
             word=session.csrf_token, longest=MAX_DAYS, who=viewer.account,
         )  # fmt: skip
     links = [("/", "Boards"), ("/mine", "Private releases")]
-    page = ServedPage(
-        "Your account", [("account", view.render())], links=links, who=viewer.account, word=session.csrf_token
-    )
+    section = [("account", view.render())]
+    page = ServedPage("Your account", section, links=links, who=viewer.account, word=session.csrf_token)
     return page_response(request, page, status=status, cache=PRIVATE)

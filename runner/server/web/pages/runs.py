@@ -146,10 +146,6 @@ def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[
     return {**listed_facts(release), **release_facts(row), **details}
 
 
-def _has_private_run(request: Request, viewer: Viewer, reference: Reference) -> bool:
-    return private_run(request, viewer, reference) is not None
-
-
 def release_facts(row: Row[Any]) -> dict[str, Any]:
     """Return what lists show of a private release."""
     return {
@@ -181,7 +177,7 @@ async def public_run_page(
     facts = await run_in_threadpool(board.release, str(reference))
     if facts is None:
         session = await run_in_threadpool(find_session, request)
-        if session is not None and await run_in_threadpool(_has_private_run, request, session.viewer, reference):
+        if session is not None and await run_in_threadpool(private_run, request, session.viewer, reference):
             return RedirectResponse(f"/mine{href_of(str(reference))}", 303, {"cache-control": PRIVATE})
         return missing_page(request, "There is no such run here.")
     cached = await _cached_page(request, [reference], [facts["sha256"]])
@@ -298,11 +294,9 @@ def run_piece(request: Request, reference: Annotated[Reference, Depends(run_refe
 def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache: str = PUBLIC) -> Response:
     cached = site_of(request).runs.find(hashes) if hashes else None
     path = cached and cached.piece(piece)
-    return (
-        piece_response(path, cache)
-        if path
-        else error_response(404, "missing", "there is no such piece; reload the page")
-    )
+    if not path:
+        return error_response(404, "missing", "there is no such piece; reload the page")
+    return piece_response(path, cache)
 
 
 @pages.get("/compare")
