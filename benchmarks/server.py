@@ -46,7 +46,7 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
     make_folders(settings.incoming)
     server = Service.open(settings)
     bundles = [run_bundle(folder / f"run{seed}", seed=seed) for seed in range(4)]
-    worker, places, told = BoardWorker(settings), BoardPaths.from_settings(settings), {}
+    worker, places, told = BoardWorker(settings), BoardPaths(settings), {}
 
     def timed(what: str) -> None:
         begun, cpu = time.perf_counter(), time.process_time()

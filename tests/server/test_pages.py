@@ -345,7 +345,7 @@ def test_what_cannot_be_shown_for_a_while_is_not_kept(site: Site) -> None:
 @pytest.mark.full
 def test_boards_are_made_again_from_the_database_and_the_blobs(tmp_path: Path) -> None:
     settings = Settings(folder=tmp_path)
-    places = BoardPaths.from_settings(settings)
+    places = BoardPaths(settings)
     places.boards.mkdir(parents=True)
     (places.boards / ".half").mkdir()
     places.current.write_text('{"name": "9-gone"}')

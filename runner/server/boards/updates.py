@@ -44,7 +44,7 @@ class Boards:
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings, self._database = settings, database
-        self._paths = BoardPaths.from_settings(settings)
+        self._paths = BoardPaths(settings)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="boards", daemon=True)
         self._newest: BoardSnapshot | None = None
@@ -168,6 +168,6 @@ def run_worker(settings: Settings, pipe: Connection) -> None:
         except EOFError:
             return
         try:
-            pipe.send((True, build_board(worker, BoardPaths.from_settings(settings))))
+            pipe.send((True, build_board(worker, BoardPaths(settings))))
         except Exception as error:  # noqa: BLE001 - sent to the server, which logs it
             pipe.send((False, f"{type(error).__name__}: {error}"))

@@ -25,7 +25,7 @@ from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import assign_tiers
 from runner.server.isolated_task import is_server_fault
 from runner.server.settings import Settings
-from runner.server.store.blob_stores import open_blob_store
+from runner.server.store.blobs import open_blob_store
 from runner.server.store.database import Database
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class BoardWorker:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._database, self._blobs = Database(settings.database_url), open_blob_store(settings)
-        self._paths = BoardPaths.from_settings(settings)
+        self._paths = BoardPaths(settings)
         self._cache = MemoryBoardCache.at(self._paths.cache)
         self._harmful: dict[str, str] = {}
         """Messages about releases that make building a board fail, by hash."""

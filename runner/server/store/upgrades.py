@@ -1,13 +1,12 @@
 """Upgrades from earlier schema versions: one step for each version.
 
-A step changes the tables of a database, in one transaction with all other steps, and it converts rows of a backup. The
-tables in `PASSING` may be dropped and created again, because their data is temporary.
+A step changes the tables of a database, in one transaction with all other steps. Rows of a backup get the columns that
+were added since. Tables in `TEMPORARY_TABLES` may be dropped and created again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Column, Connection, Float, Table, Text, inspect, text, update
@@ -19,19 +18,6 @@ TEMPORARY_TABLES = frozenset({"browsers", "uploads"})
 """Tables with temporary data, not in backups: clients declare the upload again, or sign in again."""
 
 Row = Mapping[str, Any]
-
-
-def _unchanged(_: str, row: Row) -> Row:
-    return row
-
-
-@dataclass(frozen=True)
-class UpgradeStep:
-    """The upgrade from one version to the next."""
-
-    tables: Callable[[Connection], None]
-    row: Callable[[str, Row], Row] = _unchanged
-    """Converts a row of a backup: takes the table's name and the row, returns the row of the next version."""
 
 
 def _to_2(connection: Connection) -> None:
@@ -64,32 +50,26 @@ def _add_column(connection: Connection, table: Table, column: Column[Any]) -> No
     connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
 
 
-def _row_of_3(table: str, row: Row) -> Row:
-    added = next((names for changed, names in _NEW_IN_3.items() if changed.name == table), ())
-    return {**dict.fromkeys(added), **row}
-
-
-STEPS: Mapping[int, UpgradeStep] = {1: UpgradeStep(_to_2), 2: UpgradeStep(_to_3, _row_of_3)}
-"""The upgrade step from each version to the next one."""
+_STEPS: Mapping[int, Callable[[Connection], None]] = {1: _to_2, 2: _to_3}
+"""The function that upgrades the tables from each version to the next one."""
 
 
 def upgrade(connection: Connection, version: int) -> None:
-    """Upgrade a database from the version `found` to the current one, within the caller's transaction."""
+    """Upgrade a database from `version` to the current one, within the caller's transaction."""
     for step_version in range(version, VERSION):
-        STEPS[step_version].tables(connection)
+        _STEPS[step_version](connection)
     connection.execute(update(meta).where(meta.c.key == "schema").values(value=str(VERSION)))
 
 
 def upgrade_row(table: str, row: Row, version: int) -> Row:
-    """Convert a row of a backup with schema version `found` to the current version."""
-    for step_version in range(version, VERSION):
-        row = STEPS[step_version].row(table, row)
-    return row
+    """Convert a row of a backup from schema `version` to the current one."""
+    added = next((names for changed, names in _NEW_IN_3.items() if changed.name == table and version < 3), ())
+    return {**dict.fromkeys(added), **row}
 
 
 def check_version(version: int, source: str) -> None:
-    """Raise RunError if a schema version is newer than this nip-run's, or does not exist. `what` names the file."""
+    """Raise RunError if a schema version is too new or does not exist; `source` names the file or database."""
     if version > VERSION:
         raise RunError(f"{source} has schema {version}, this nip-run only knows up to {VERSION}; upgrade nip-run")
-    if version not in (*STEPS, VERSION):
+    if version not in (*_STEPS, VERSION):
         raise RunError(f"{source} has schema {version}, which does not exist; the file is damaged or not from nip-run")

@@ -36,8 +36,6 @@ from runner.server.uploads.uploads import Uploads
 from runner.server.visible_tree import ServerTree
 
 MAX_PROBLEMS = 50
-RECOMPUTED, SELF_REPORTED = "recomputed", "self-reported"
-"""Verification tiers: the server recomputes a run's numbers from its journal, and nothing of other kinds."""
 MAX_VERDICT_BYTES = 4 << 20
 """Maximum size of a verdict in bytes."""
 CHECK_TIMED_OUT = "checking it takes longer than this server allows for one upload; publish fewer or smaller releases"
@@ -208,7 +206,7 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
 
 def _check_in_process(_: Path, settings: Settings, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:
     """Check an upload and return the fields of its verdict. Runs in the isolated process."""
-    from runner.server.store.blob_stores import open_blob_store
+    from runner.server.store.blobs import open_blob_store
 
     database, blobs = Database(settings.database_url), open_blob_store(settings)
     declaration = Declaration.from_bytes(declared)

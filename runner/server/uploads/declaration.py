@@ -66,13 +66,10 @@ class Declaration:
         return {file.sha256: file.size for folder in self.folders for file in folder.files}
 
     def to_bytes(self) -> bytes:
-        folders = [
-            {
-                "folder": folder.path,
-                "files": [{"path": f.path, "sha256": f.sha256, "size": f.size} for f in folder.files],
-            }
-            for folder in self.folders
-        ]
+        def to_json(file: DeclaredFile) -> dict[str, Any]:
+            return {"path": file.path, "sha256": file.sha256, "size": file.size}
+
+        folders = [{"folder": folder.path, "files": list(map(to_json, folder.files))} for folder in self.folders]
         return orjson.dumps(folders)
 
     @classmethod
@@ -91,12 +88,7 @@ class Declaration:
             declared = []
         for entry in declared[:most]:
             path = str(entry["folder"])
-            base, _, part = path.rpartition("/")
-            reference = Reference.of_folder(path)
-            if reference is None and part in (YANKED, SIGNATURE):
-                reference = Reference.of_folder(base)
-            else:
-                part = ""
+            reference, part = _split_folder(path)
             if reference is None:
                 problems.append(f"{shortened(path)!r} is not KIND/OWNER/NAME/VERSION")
                 continue
@@ -119,14 +111,19 @@ class Declaration:
         """Parse the output of `to_bytes`."""
         folders = []
         for entry in orjson.loads(data):
-            reference, part = Reference.of_folder(entry["folder"]), ""
-            if reference is None:
-                base, _, part = entry["folder"].rpartition("/")
-                reference = Reference.of_folder(base)
+            reference, part = _split_folder(entry["folder"])
             assert reference is not None
             files = [DeclaredFile(f["path"], f["size"], f["sha256"]) for f in entry["files"]]
             folders.append(DeclaredFolder(reference, part, files))
         return cls(folders)
+
+
+def _split_folder(path: str) -> tuple[Reference | None, str]:
+    """Split the path of a declared folder into a release and the name of its part; None if it is not such a path."""
+    base, _, part = path.rpartition("/")
+    if part in (YANKED, SIGNATURE) and Reference.of_folder(path) is None:
+        return Reference.of_folder(base), part
+    return Reference.of_folder(path), ""
 
 
 def _problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:

@@ -21,13 +21,14 @@ from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.listing import small_file
 from runner.server.accounts.accounts import Viewer, viewer_of_account
+from runner.server.boards.verification_tiers import RECOMPUTED, SELF_REPORTED
 from runner.server.competitions.scoring import Scoring
 from runner.server.competitions.storage import submit_run
 from runner.server.settings import Settings
 from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, is_release, releases
-from runner.server.uploads.checking import RECOMPUTED, SELF_REPORTED, UploadVerdict, check_isolated
+from runner.server.uploads.checking import UploadVerdict, check_isolated
 from runner.server.uploads.declaration import DeclaredFolder
 from runner.server.uploads.queue import QueuedUpload, UploadQueue
 from runner.server.uploads.uploads import CHECKING, OPEN, PUBLISHED, REFUSED, TAKEN, Upload, Uploads, is_published
@@ -220,7 +221,7 @@ class Publishing:
 
 
 def check_row(release: int, kind: Kind, notes: object) -> dict[str, object]:
-    """Return the row of the table `checks` for a release that passed its check."""
+    """Return the row of the table `checks` for a release that passed its check; only runs have numbers to recompute."""
     result = orjson.dumps({"notes": list(notes)}).decode()  # type: ignore[call-overload]
     tier = RECOMPUTED if kind == Kind.RUN else SELF_REPORTED
     return {"release_id": release, "by": __version__, "tier": tier, "said": result}

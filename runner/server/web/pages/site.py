@@ -14,8 +14,6 @@ from runner.pages.report.served import ServedPage
 from runner.server.accounts.browser_sessions import BrowserSession
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.updates import Boards
-from runner.server.settings import Settings
-from runner.server.store.database import Database
 from runner.server.web.browser_session import find_session
 from runner.server.web.pages.run_cache import RunPages
 from runner.server.web.responses import PRIVATE, PageCache, page_response
@@ -32,10 +30,6 @@ class ServerSite:
     boards: Boards
     runs: RunPages
     page_cache: PageCache = field(default_factory=PageCache)
-
-    @classmethod
-    def from_settings(cls, settings: Settings, database: Database) -> ServerSite:
-        return cls(Boards(settings, database), RunPages(settings))
 
 
 class EarlyResponse(Exception):
