@@ -130,7 +130,7 @@ def viewer_of_token(connection: Connection, token: str, now: float) -> Viewer | 
         .join(accounts, accounts.c.id == tokens.c.account_id)
         .where(tokens.c.id == (match["id"] if match else ""))
     ).one_or_none()
-    is_correct = is_secret_correct(match, row)
+    is_correct = has_secret(row, match)
     if row is None or not is_correct or row.revoked is not None or row.disabled is not None:
         return None
     if row.expires is not None and row.expires <= now:
@@ -181,8 +181,8 @@ def check_not_last_owner(connection: Connection, organisation: str, account: str
         raise UsageError(f"{account!r} is the last owner of {organisation!r}; make another member an owner first")
 
 
-def is_secret_correct(match: re.Match[str] | None, row: Row[Any] | None) -> bool:
-    """Compare the secret of a token or cookie with its stored hash, in equal time if there is no such row."""
+def has_secret(row: Row[Any] | None, match: re.Match[str] | None) -> bool:
+    """Return whether a row has the hash of a token's or cookie's secret; without a row, the answer takes as long."""
     secret, stored_hash = match["secret"] if match else "", row.secret_sha256 if row else "0" * 64
     return hmac.compare_digest(hash_secret(secret), stored_hash)
 

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, delete, insert, select
 from runner.server.accounts.accounts import (
     Scope,
     Viewer,
+    has_secret,
     hash_secret,
-    is_secret_correct,
     viewer_of_account,
     viewer_of_token,
 )
@@ -55,7 +55,7 @@ def find_browser_session(connection: Connection, cookie: str, now: float) -> Bro
         .join(accounts, accounts.c.id == tokens.c.account_id)
         .where(browsers.c.id == (match["id"] if match else ""))
     ).one_or_none()
-    is_correct = is_secret_correct(match, row)
+    is_correct = has_secret(row, match)
     if match is None or row is None or not is_correct or row.expires <= now:
         return None
     if row.revoked is not None or row.disabled is not None or (row.until is not None and row.until <= now):

@@ -58,15 +58,13 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
     return competition
 
 
-def change(
-    connection: Connection, competition: RowMapping, changes: Changes, now: float, *, by: str, reason: str
-) -> None:
+def change(connection: Connection, competition: RowMapping, new: Changes, now: float, *, by: str, reason: str) -> None:
     """Change the title, the daily limit or the closing time of a competition, and record it.
 
     Raises:
         UsageError: the new closing time is earlier than announced, or the competition has closed.
     """
-    values = {name: value for name, value in vars(changes).items() if value is not None and value != competition[name]}
+    values = {name: value for name, value in vars(new).items() if value is not None and value != competition[name]}
     if "closes" in values:
         announced = format_time(competition["closes"])
         if now >= competition["closes"]:

@@ -167,19 +167,13 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-_DISK_ERRORS = (
-    "unable to open database file",
-    "disk I/O error",
-    "disk is full",
-    "readonly database",
-    "No space left",
-)
+_DISK_FULL = ("unable to open database file", "disk I/O error", "disk is full", "readonly database", "No space left")
 """Texts that SQLite and PostgreSQL use to report a full or read-only disk."""
 
 
 def is_disk_full(error: DBAPIError) -> bool:
     """Return whether a database error was caused by a full or read-only disk."""
-    return any(disk_text in str(error.orig) for disk_text in _DISK_ERRORS)
+    return any(disk_text in str(error.orig) for disk_text in _DISK_FULL)
 
 
 def describe_error(error: DBAPIError) -> str:

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from runner.base.errors import NipRunError
 from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.service import Service
-from runner.server.web.api.schemas import error_responses
+from runner.server.web.api.schemas import errors
 from runner.server.web.authentication import authenticate, server_of
 from runner.server.web.callers import is_loopback
 from runner.server.web.observability import RequestMetrics
@@ -83,7 +83,7 @@ def may_see_numbers(request: Request, viewer: Annotated[Viewer, Depends(authenti
     "/metrics",
     response_class=PlainTextResponse,
     dependencies=[Depends(may_see_numbers)],
-    responses=error_responses(403),
+    responses=errors(403),
 )
 def metrics(request: Request) -> str:
     """Get the numbers of requests since the server started, for Prometheus."""

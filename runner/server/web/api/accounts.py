@@ -12,7 +12,7 @@ from pydantic import Field
 from runner.server.accounts import organizations
 from runner.server.accounts.accounts import Scope
 from runner.server.accounts.own_tokens import MAX_DAYS, create_own_token, list_own_tokens, revoke_own_token
-from runner.server.web.api.schemas import LINE_PATTERN, Name, RequestBody, ResponseBody, error_responses
+from runner.server.web.api.schemas import LINE_PATTERN, Name, RequestBody, ResponseBody, errors
 from runner.server.web.authentication import AccountViewer, Publisher, require_publisher, server_of
 from runner.server.web.request_bodies import json_body
 
@@ -78,7 +78,7 @@ class MemberRoleResponse(ResponseBody):
     place: organizations.MemberRole
 
 
-@router.get("/tokens", responses=error_responses(401))
+@router.get("/tokens", responses=errors(401))
 def tokens(request: Request, viewer: AccountViewer) -> TokenListResponse:
     """List the tokens of your account, without their secrets."""
     with server_of(request).database.reading() as connection:
@@ -86,7 +86,7 @@ def tokens(request: Request, viewer: AccountViewer) -> TokenListResponse:
     return TokenListResponse.model_validate({"tokens": [vars(token) for token in valid]})
 
 
-@router.post("/tokens", status_code=201, responses=error_responses(400, 401, 403))
+@router.post("/tokens", status_code=201, responses=errors(400, 401, 403))
 def make_token(
     request: Request,
     viewer: Publisher,
@@ -98,14 +98,14 @@ def make_token(
     return CreateTokenResponse.model_validate({**vars(token), "token": text})
 
 
-@router.delete("/tokens/{token}", status_code=204, responses=error_responses(401, 403, 404))
+@router.delete("/tokens/{token}", status_code=204, responses=errors(401, 403, 404))
 def revoke_token(request: Request, viewer: AccountViewer, token: TokenId) -> None:
     """Revoke a token of your account, which may be the request's own token."""
     with server_of(request).database.writing() as connection:
         revoke_own_token(connection, viewer, token)
 
 
-@router.get("/organisations", responses=error_responses(401))
+@router.get("/organisations", responses=errors(401))
 def organisations(request: Request, viewer: AccountViewer) -> OrganizationListResponse:
     """List the organisations that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
@@ -113,7 +113,7 @@ def organisations(request: Request, viewer: AccountViewer) -> OrganizationListRe
     return OrganizationListResponse.model_validate({"organisations": views}, from_attributes=True)
 
 
-@router.get("/organisations/{name}", responses=error_responses(401, 404))
+@router.get("/organisations/{name}", responses=errors(401, 404))
 def organisation(request: Request, viewer: AccountViewer, name: Name) -> OrganizationResponse:
     """Get an organisation that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
@@ -121,7 +121,7 @@ def organisation(request: Request, viewer: AccountViewer, name: Name) -> Organiz
     return OrganizationResponse.model_validate(view, from_attributes=True)
 
 
-@router.put("/organisations/{name}/members/{account}", responses=error_responses(400, 401, 403, 404))
+@router.put("/organisations/{name}/members/{account}", responses=errors(400, 401, 403, 404))
 def set_member(
     request: Request, viewer: Publisher, name: Name, account: Name,
     body: Annotated[SetMemberRequest, json_body(SetMemberRequest, require_publisher)],
@@ -132,7 +132,7 @@ def set_member(
     return MemberRoleResponse(place=place)
 
 
-@router.post("/organisations/{name}/accept", responses=error_responses(401, 403, 404))
+@router.post("/organisations/{name}/accept", responses=errors(401, 403, 404))
 def accept(request: Request, viewer: Publisher, name: Name) -> MemberRoleResponse:
     """Accept an invitation to an organisation."""
     server = server_of(request)
@@ -142,9 +142,7 @@ def accept(request: Request, viewer: Publisher, name: Name) -> MemberRoleRespons
     return MemberRoleResponse(place=place)
 
 
-@router.delete(
-    "/organisations/{name}/members/{account}", status_code=204, responses=error_responses(400, 401, 403, 404)
-)
+@router.delete("/organisations/{name}/members/{account}", status_code=204, responses=errors(400, 401, 403, 404))
 def remove_member(request: Request, viewer: Publisher, name: Name, account: Name) -> None:
     """Remove a member or an invitation. You can always remove yourself, unless you are the last owner."""
     server = server_of(request)

@@ -11,7 +11,7 @@ from pydantic import Field
 from runner.base.errors import NotPublished
 from runner.documents.releases.reference import Reference
 from runner.server.accounts.administration import record_act, set_hidden
-from runner.server.web.api.schemas import TEXT_PATTERN, RequestBody, error_responses
+from runner.server.web.api.schemas import TEXT_PATTERN, RequestBody, errors
 from runner.server.web.authentication import Admin, require_admin, server_of
 from runner.server.web.request_bodies import json_body
 
@@ -25,7 +25,7 @@ class HideReleaseRequest(RequestBody):
     """The reason, recorded in the server's log of actions."""
 
 
-@router.put("/{release:path}", status_code=204, responses=error_responses(403, 404))
+@router.put("/{release:path}", status_code=204, responses=errors(403, 404))
 def hide(
     request: Request,
     viewer: Admin,
@@ -40,7 +40,7 @@ def hide(
         server.database.changed(connection)
 
 
-@router.delete("/{release:path}", status_code=204, responses=error_responses(403, 404))
+@router.delete("/{release:path}", status_code=204, responses=errors(403, 404))
 def show(request: Request, viewer: Admin, release: Name) -> None:
     """Show a hidden release to everyone again."""
     server, reference = server_of(request), _reference(release)

@@ -24,7 +24,7 @@ from runner.server.web.api.schemas import (
     Name,
     RequestBody,
     ResponseBody,
-    error_responses,
+    errors,
 )
 from runner.server.web.authentication import AnyViewer, Publisher, require_publisher, server_of
 from runner.server.web.request_bodies import json_body
@@ -214,7 +214,7 @@ class WithdrawCompetitionResponse(ResponseBody):
     """True if it had no submissions and was deleted. Otherwise its name stays taken, and its page has the reason."""
 
 
-@router.post("", responses=error_responses(400, 403, 404, 409), status_code=201)
+@router.post("", responses=errors(400, 403, 404, 409), status_code=201)
 def begin(
     request: Request,
     viewer: Publisher,
@@ -237,7 +237,7 @@ def created_response(
     return CreatedCompetitionResponse.model_validate({**facts, "page": boards.page_url(competition, address)})
 
 
-@router.patch("/{owner}/{name}", responses=error_responses(400, 403, 404))
+@router.patch("/{owner}/{name}", responses=errors(400, 403, 404))
 def edit(
     request: Request, viewer: Publisher, owner: Name, name: Name,
     body: Annotated[ChangeCompetitionRequest, json_body(ChangeCompetitionRequest, require_publisher)],
@@ -251,7 +251,7 @@ def edit(
         return CompetitionResponse(**boards.describe(connection, viewer, owner, name, now))
 
 
-@router.put("/{owner}/{name}/labels", responses=error_responses(400, 403, 404))
+@router.put("/{owner}/{name}/labels", responses=errors(400, 403, 404))
 def labels(
     request: Request, viewer: Publisher, owner: Name, name: Name,
     body: Annotated[ReplaceLabelsRequest, json_body(ReplaceLabelsRequest, require_publisher)],
@@ -266,7 +266,7 @@ def labels(
     return ReplaceLabelsResponse(changed=count)
 
 
-@router.delete("/{owner}/{name}", responses=error_responses(400, 403, 404))
+@router.delete("/{owner}/{name}", responses=errors(400, 403, 404))
 def end(
     request: Request, viewer: Publisher, *, owner: Name, name: Name,
     why: Annotated[str, Query(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)],
@@ -295,14 +295,14 @@ def listed(
     return CompetitionListResponse(competitions=competitions, next=following)
 
 
-@router.get("/{owner}/{name}", responses=error_responses(404))
+@router.get("/{owner}/{name}", responses=errors(404))
 def board(request: Request, viewer: AnyViewer, owner: Name, name: Name) -> CompetitionBoardResponse:
     """Get a competition with its board."""
     with server_of(request).database.reading() as connection:
         return CompetitionBoardResponse(**boards.describe_board(connection, viewer, owner, name, time.time()))
 
 
-@router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=error_responses(404))
+@router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=errors(404))
 def submission(
     request: Request,
     viewer: AnyViewer,

@@ -18,7 +18,7 @@ from runner.registry.transports.http.prefetch import BYTES_AT_ONCE, LARGEST_AT_O
 from runner.server.accounts.accounts import Viewer
 from runner.server.store.blobs import BlobStore
 from runner.server.visible_tree import PAGE, ServerTree
-from runner.server.web.api.schemas import FILE_RESPONSE, RequestBody, ResponseBody, error_responses
+from runner.server.web.api.schemas import FILE_RESPONSE, RequestBody, ResponseBody, errors
 from runner.server.web.api_errors import ApiError, error_response
 from runner.server.web.authentication import AnyViewer, server_of
 from runner.server.web.request_bodies import json_body
@@ -181,7 +181,7 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
         206: {**FILE_RESPONSE, "description": "The file from the start of `Range`."},
         304: {"description": "The file has the hash in `If-None-Match`."},
         416: {"model": ApiError, "description": "The file is shorter than the start of `Range`."},
-        **error_responses(404),
+        **errors(404),
     },
 )
 def file(request: Request, viewer: AnyViewer, path: str) -> Response:

@@ -43,7 +43,7 @@ class ResponseBody(BaseModel):
     """The body of a response."""
 
 
-_ERROR_DESCRIPTIONS = {
+_DESCRIPTIONS = {
     400: "The body cannot be read, or the request is not possible.",
     401: "A required token is missing, or the token is unknown, expired or revoked.",
     403: "The token does not have this permission.",
@@ -59,7 +59,7 @@ _ERROR_DESCRIPTIONS = {
 }
 
 
-_RETRY_HEADERS: dict[str, Any] = {
+_LATER: dict[str, Any] = {
     "headers": {
         "Retry-After": {
             "description": "Seconds to wait before the next request.",
@@ -70,14 +70,10 @@ _RETRY_HEADERS: dict[str, Any] = {
 }
 
 
-def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI responses of these error statuses, for an operation to declare."""
     return {
-        status: {
-            "model": ApiError,
-            "description": _ERROR_DESCRIPTIONS[status],
-            **(_RETRY_HEADERS if status in (429, 503) else {}),
-        }
+        status: {"model": ApiError, "description": _DESCRIPTIONS[status], **(_LATER if status in (429, 503) else {})}
         for status in statuses
     }
 
@@ -86,5 +82,5 @@ FILE_RESPONSE: dict[str, Any] = {
     "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
 }
 """OpenAPI description of a response that is a file."""
-COMMON_ERRORS = error_responses(400, 401, 408, 413, 421, 422, 429, 503)
+COMMON_ERRORS = errors(400, 401, 408, 413, 421, 422, 429, 503)
 """Errors that every operation may return."""

@@ -21,7 +21,7 @@ from runner.server.store.schema import is_release, releases
 from runner.server.uploads.declaration import Declaration
 from runner.server.uploads.pieces import BlobWriter
 from runner.server.uploads.uploads import CHECKING, OPEN, PUBLISHED, TAKEN, Upload
-from runner.server.web.api.schemas import RequestBody, ResponseBody, error_responses
+from runner.server.web.api.schemas import RequestBody, ResponseBody, errors
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import Publisher, require_publisher, server_of
 from runner.server.web.request_bodies import json_body
@@ -88,7 +88,7 @@ _UPLOAD_LINKS = {
 """OpenAPI links from a declared upload to the operations on it."""
 
 
-@router.post("", responses={**error_responses(400, 403, 409, 507), 200: {"links": _UPLOAD_LINKS}})
+@router.post("", responses={**errors(400, 403, 409, 507), 200: {"links": _UPLOAD_LINKS}})
 def begin(
     request: Request,
     viewer: Publisher,
@@ -102,7 +102,7 @@ def begin(
     return _state_response(request, server.publishing.uploads.declare(viewer, declaration, time.time()))
 
 
-@router.get("/{upload}", operation_id="upload_state", responses=error_responses(403, 404))
+@router.get("/{upload}", operation_id="upload_state", responses=errors(403, 404))
 def state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse:
     """Get the state of an upload."""
     return _state_response(request, server_of(request).publishing.uploads.find(viewer, upload))
@@ -110,7 +110,7 @@ def state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse:
 
 @router.patch(
     "/{upload}/blobs/{sha256}",
-    responses=error_responses(403, 404, 409, 507),
+    responses=errors(403, 404, 409, 507),
     openapi_extra={
         "requestBody": {
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
@@ -168,7 +168,7 @@ async def _write_stream(request: Request, writer: BlobWriter, settings: Settings
     "/{upload}/commit",
     operation_id="upload_commit",
     response_model=UploadResponse,
-    responses={**error_responses(403, 404, 409), 202: {"model": UploadResponse, "description": "It is being checked."}},
+    responses={**errors(403, 404, 409), 202: {"model": UploadResponse, "description": "It is being checked."}},
 )
 def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
     """Commit a complete upload: check it, then publish it. 202: the check is running; get the state again later."""
@@ -177,7 +177,7 @@ def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
     return _commit_response(request, server.publishing.uploads.find(viewer, upload))
 
 
-@router.delete("/{upload}", operation_id="upload_abandon", status_code=204, responses=error_responses(403))
+@router.delete("/{upload}", operation_id="upload_abandon", status_code=204, responses=errors(403))
 def abandon(request: Request, viewer: Publisher, upload: Id) -> None:
     """Delete an upload and its received bytes."""
     server_of(request).publishing.uploads.abandon(viewer, upload)

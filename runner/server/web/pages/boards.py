@@ -16,7 +16,7 @@ from runner.pages.report.games import FORMAT
 from runner.pages.report.served import ServedPage, static
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
-from runner.server.web.api.schemas import FILE_RESPONSE, ResponseBody, error_responses
+from runner.server.web.api.schemas import FILE_RESPONSE, ResponseBody, errors
 from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import server_of
 from runner.server.web.pages.site import RETRY_SECONDS, Board, EarlyResponse, missing_page, site_of
@@ -131,13 +131,13 @@ def board_file(board: BoardData) -> Response:
     return FileResponse(board.file, media_type="application/octet-stream", headers=headers)
 
 
-@data.get("/board/{page}.json", response_model=BoardFileResponse, responses=error_responses(404))
+@data.get("/board/{page}.json", response_model=BoardFileResponse, responses=errors(404))
 def board_json(request: Request, board: BoardData, page: TaskName) -> Response:
     """Download a board as JSON: its rows, its benchmark and its selection of rows."""
     return _download(request, board, page, "json", "application/json")
 
 
-@data.get("/board/{page}.csv", response_class=Response, responses={200: _CSV, **error_responses(404)})
+@data.get("/board/{page}.csv", response_class=Response, responses={200: _CSV, **errors(404)})
 def board_csv(request: Request, board: BoardData, page: TaskName) -> Response:
     """Download the rows of a board as CSV."""
     return _download(request, board, page, "csv", "text/csv; charset=utf-8")
