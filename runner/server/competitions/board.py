@@ -40,7 +40,7 @@ def list_competitions(
     connection: Connection, viewer: Viewer, now: float, after: str, most: int
 ) -> list[dict[str, Any]]:
     """Return the competitions that a viewer may see, sorted by `OWNER/NAME`, beginning after `after`."""
-    descriptions = [_describe(competition, now) for competition in connection.execute(_visible(viewer)).mappings()]
+    descriptions = [describe(competition, now) for competition in connection.execute(_visible(viewer)).mappings()]
     following = (description for description in descriptions if description["competition"] > after)
     return sorted(following, key=lambda description: description["competition"])[:most]
 
@@ -58,15 +58,10 @@ def find_competition(connection: Connection, viewer: Viewer, owner: str, name: s
     return competition
 
 
-def describe(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
-    """Return the description of a competition; raise NotPublished if the viewer sees no such competition."""
-    return _describe(find_competition(connection, viewer, owner, name), now)
-
-
 def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
     """Return a competition with its board, ranked by the open part or, once it is closed, by the held-out part."""
     competition = find_competition(connection, viewer, owner, name)
-    description = _describe(competition, now)
+    description = describe(competition, now)
     held_rows, rows = _sizes(connection, competition["id"])  # both are 0 once it is withdrawn
     part = HELD_PART if description["is_closed"] and held_rows else OPEN_PART
     owner_counts = count_submissions(connection, competition["id"], viewer)
@@ -146,7 +141,8 @@ def _submissions(competition: int, viewer: Viewer) -> Select[Any]:
     return query.where(submissions.c.competition_id == competition, visible_to(viewer))
 
 
-def _describe(competition: RowMapping, now: float) -> dict[str, Any]:
+def describe(competition: RowMapping, now: float) -> dict[str, Any]:
+    """Return the description of a competition from `find_competition`."""
     return {
         "competition": f"{competition['owner']}/{competition['name']}",
         "title": competition["title"],

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from runner.base.errors import NotPublished
 from runner.documents.releases.reference import Reference
+from runner.server.accounts.accounts import Viewer
 from runner.server.accounts.administration import record_act, set_hidden
 from runner.server.web.api.schemas import TEXT_PATTERN, RequestBody, errors
 from runner.server.web.authentication import Admin, require_admin, server_of
@@ -33,25 +34,21 @@ def hide(
     body: Annotated[HideReleaseRequest, json_body(HideReleaseRequest, require_admin)],
 ) -> None:
     """Show a public release only to its owner. Its name and version stay taken."""
-    server, reference = server_of(request), _reference(release)
-    with server.database.writing() as connection:
-        set_hidden(connection, reference, hidden=True)
-        record_act(connection, time.time(), "hide", str(reference), by=viewer.account, reason=body.why)
-        server.database.changed(connection)
+    _set_hidden(request, viewer, release, hidden=True, reason=body.why)
 
 
 @router.delete("/{release:path}", status_code=204, responses=errors(403, 404))
 def show(request: Request, viewer: Admin, release: Name) -> None:
     """Show a hidden release to everyone again."""
-    server, reference = server_of(request), _reference(release)
-    with server.database.writing() as connection:
-        set_hidden(connection, reference, hidden=False)
-        record_act(connection, time.time(), "show", str(reference), by=viewer.account)
-        server.database.changed(connection)
+    _set_hidden(request, viewer, release, hidden=False)
 
 
-def _reference(folder: str) -> Reference:
-    reference = Reference.of_folder(folder)
+def _set_hidden(request: Request, viewer: Viewer, folder: str, *, hidden: bool, reason: str = "") -> None:
+    server, reference = server_of(request), Reference.of_folder(folder)
     if reference is None:
         raise NotPublished("this is not a release; write KIND/OWNER/NAME/VERSION")
-    return reference
+    with server.database.writing() as connection:
+        set_hidden(connection, reference, hidden=hidden)
+        action = "hide" if hidden else "show"
+        record_act(connection, time.time(), action, str(reference), by=viewer.account, reason=reason)
+        server.database.changed(connection)

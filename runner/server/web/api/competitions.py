@@ -248,7 +248,8 @@ def edit(
         competition = find_for_change(connection, viewer, owner, name)
         change(connection, competition, body.to_request(), now, by=viewer.account, reason=body.why)
         server.database.changed(connection)
-        return CompetitionResponse(**boards.describe(connection, viewer, owner, name, now))
+        changed = boards.find_competition(connection, viewer, owner, name)
+    return CompetitionResponse(**boards.describe(changed, now))
 
 
 @router.put("/{owner}/{name}/labels", responses=errors(400, 403, 404))
