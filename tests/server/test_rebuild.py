@@ -279,7 +279,7 @@ def test_an_account_has_so_many_uploads_open_and_so_much_in_them(tmp_path: Path)
             quota.begun(name)
     quota.close()
     full = Held(tmp_path / "server", spare_bytes=1 << 60)
-    with pytest.raises(DiskFullError, match="no room"):
+    with pytest.raises(DiskFullError, match="no space"):
         full.begun("three")
     full.close()
 
