@@ -23,7 +23,8 @@ from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.accounts.administration import HIDDEN
 from runner.server.boards.paths import forget_boards
 from runner.server.settings import Settings
-from runner.server.store.blobs import BlobStore, open_blob_store
+from runner.server.store.blob_stores import open_blob_store
+from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.store.permissions import restrict_access
 from runner.server.store.schema import checks, files, releases, uploads

@@ -8,7 +8,8 @@ from typing import Self
 
 from runner.server.settings import Settings
 from runner.server.store.backup import back_up
-from runner.server.store.blobs import BlobStore, open_blob_store
+from runner.server.store.blob_stores import open_blob_store
+from runner.server.store.blobs import BlobStore
 from runner.server.store.database import Database
 from runner.server.uploads.publishing import Publishing
 

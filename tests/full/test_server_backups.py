@@ -22,7 +22,7 @@ from sqlalchemy import delete
 from runner.documents.releases.reference import Kind
 from runner.server.settings import Settings
 from runner.server.store.backup import find_missing_blobs
-from runner.server.store.blobs import open_blob_store
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import VERSION, checks, files
 from tests.support.claims import Claims

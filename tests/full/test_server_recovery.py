@@ -25,7 +25,7 @@ from sqlalchemy import delete, insert, select, update
 from runner.server.boards.paths import BoardPaths, forget_boards
 from runner.server.competitions.storage import SCORED, WAITING
 from runner.server.settings import Settings
-from runner.server.store.blobs import open_blob_store
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, acts, checks, files, metadata, submissions
 from tests.support.claims import Claims

@@ -86,8 +86,8 @@ def test_a_member_s_submission_counts_for_the_member_and_for_the_organisation(re
     submitted(records, "alice", "alice", "for-me", NOW + 2)
     submitted(records, "bob", "bob", "of-his-own", NOW + 3)
     assert [state for state, _ in states(records)] == [WAITING, REFUSED, REFUSED, WAITING]
-    assert "of acme in 24 hours" in states(records)[1][1]
-    assert "of this account in 24 hours" in states(records)[2][1]
+    assert "acme has 1 submission in 24 hours" in states(records)[1][1]
+    assert "this account has 1 submission in 24 hours" in states(records)[2][1]
 
 
 def test_the_moment_of_closing_and_the_moment_of_the_next_submission_are_exact(records: Database) -> None:

@@ -81,8 +81,8 @@ def test_no_more_is_declared_at_once_than_is_taken() -> None:
 @pytest.mark.parametrize(
     ("path", "size", "words"),
     [
-        ("data.txt", (1 << 30) + 1, "has 1,073,741,825 bytes; at most 1,073,741,824 are taken"),
-        ("release.json", (1 << 20) + 1, "has 1,048,577 bytes; at most 1,048,576 are taken"),
+        ("data.txt", (1 << 30) + 1, "has 1,073,741,825 bytes; at most 1,073,741,824 are allowed"),
+        ("release.json", (1 << 20) + 1, "has 1,048,577 bytes; at most 1,048,576 are allowed"),
         ("data.txt", -1, "has -1 bytes"),
     ],
 )

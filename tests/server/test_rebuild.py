@@ -15,7 +15,7 @@ from runner.server.accounts.accounts import Scope, Viewer, add_account
 from runner.server.accounts.administration import set_hidden
 from runner.server.rebuild import exclusive_access, rebuild, remove_unused_blobs
 from runner.server.settings import Settings
-from runner.server.store.blobs import open_blob_store
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import checks, files, uploads
 from runner.server.uploads.checking import CHECK_TIMED_OUT

@@ -12,7 +12,8 @@ from runner.base.storage.safe_files import create
 from runner.documents.releases.bundle import Bundle, opened
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.server.settings import Settings
-from runner.server.store.blobs import DiskBlobStore, open_blob_store
+from runner.server.store.blob_stores import open_blob_store
+from runner.server.store.blobs import DiskBlobStore
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, checks, files, releases
 from runner.server.uploads.publishing import check_row

@@ -315,7 +315,7 @@ def _counted(counts: Mapping[str, int], args: argparse.Namespace) -> int:
 
 def _check(database: Database, settings: Settings, args: argparse.Namespace) -> int:
     from runner.server.store.backup import find_missing_blobs
-    from runner.server.store.blobs import open_blob_store
+    from runner.server.store.blob_stores import open_blob_store
 
     missing = find_missing_blobs(database, open_blob_store(settings))
     if args.json:

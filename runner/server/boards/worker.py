@@ -25,7 +25,7 @@ from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import assign_tiers
 from runner.server.isolated_task import is_server_fault
 from runner.server.settings import Settings
-from runner.server.store.blobs import open_blob_store
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 
 T = TypeVar("T")

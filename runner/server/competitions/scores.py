@@ -30,7 +30,7 @@ from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
-from runner.server.store.blobs import open_blob_store
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.visible_tree import ServerTree

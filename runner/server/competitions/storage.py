@@ -30,7 +30,7 @@ from runner.server.competitions.rows import competition_rows
 from runner.server.competitions.scores import compute_score
 from runner.server.isolated_task import run_bounded_check
 from runner.server.settings import Settings
-from runner.server.store.blobs import open_blob_store
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import (
     accounts,

@@ -14,7 +14,6 @@ from typing import IO, Protocol
 from runner.base.errors import NotPublished, ReleaseError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folders, open_to_read, same_file
-from runner.server.settings import Settings
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -114,12 +113,3 @@ class DiskBlobStore:
     def tidy(self) -> None:
         for path in self._folder.glob("[0-9a-f][0-9a-f]/.*"):
             path.unlink(missing_ok=True)
-
-
-def open_blob_store(settings: Settings) -> BlobStore:
-    """Open the server's blob store; raise UsageError if its URL is not valid."""
-    if settings.blobs is None:
-        return DiskBlobStore(settings.folder / "blobs")
-    from runner.server.store.object_store import ObjectBlobStore
-
-    return ObjectBlobStore(settings.blobs)

@@ -179,5 +179,5 @@ def is_disk_full(error: DBAPIError) -> bool:
 def describe_error(error: DBAPIError) -> str:
     """Return the message of a database error, with a hint if its disk is full or read-only."""
     message = str(error.orig).strip()
-    hint = "; check that its disk is not full and its folder is writable (SQLite needs this even for reading)"
+    hint = "; its disk is full, or its folder cannot be written (SQLite writes there even in order to read)"
     return message + hint if is_disk_full(error) else message

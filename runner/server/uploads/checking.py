@@ -206,7 +206,7 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
 
 def _check_in_process(_: Path, settings: Settings, viewer: Viewer, upload: str, declared: bytes) -> dict[str, Any]:
     """Check an upload and return the fields of its verdict. Runs in the isolated process."""
-    from runner.server.store.blobs import open_blob_store
+    from runner.server.store.blob_stores import open_blob_store
 
     database, blobs = Database(settings.database_url), open_blob_store(settings)
     declaration = Declaration.from_bytes(declared)

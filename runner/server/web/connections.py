@@ -130,8 +130,8 @@ def _close_one(connections: Iterable[LimitedConnection], counts: Mapping[str, in
 def connection_class(settings: Settings) -> type[LimitedConnection]:
     """Return the connection class for a server's settings."""
 
-    class Connection(LimitedConnection):
+    class _Connection(LimitedConnection):
         max_connections, max_per_address = settings.connections, settings.connections_per_address
         proxies = settings.proxies
 
-    return Connection
+    return _Connection

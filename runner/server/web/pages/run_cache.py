@@ -34,7 +34,7 @@ from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
 from runner.server.settings import Settings
-from runner.server.store.blobs import open_blob_store
+from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.visible_tree import ServerTree
 from runner.version import __version__
