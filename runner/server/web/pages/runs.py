@@ -177,7 +177,8 @@ async def public_run_page(
     facts = await run_in_threadpool(board.release, str(reference))
     if facts is None:
         session = await run_in_threadpool(find_session, request)
-        private = session and await run_in_threadpool(private_run, request, session.viewer, reference)
+        viewer = ANYBODY if session is None else session.viewer
+        private = await run_in_threadpool(private_run, request, viewer, reference)
         if private is not None:
             return RedirectResponse(f"/mine{href_of(str(reference))}", 303, {"cache-control": PRIVATE})
         return missing_page(request, "There is no such run here.")
