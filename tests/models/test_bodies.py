@@ -34,6 +34,7 @@ from runner.models.providers.openai import OpenAiModel
 from runner.models.retry_policy import Retry
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import CHAT, SAMPLE, settings
+from tests.support.servers.in_loop import listening
 
 TEXT = b'{"answer": "yes"}' * 50
 
@@ -197,11 +198,8 @@ async def server_of(data: bytes) -> AsyncIterator[str]:
             await reader.read()
         writer.close()
 
-    listening = await asyncio.start_server(connected, "127.0.0.1", 0)
-    try:
-        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
-    finally:
-        listening.close()
+    async with listening(connected) as address:
+        yield f"{address}/v1"
 
 
 def test_a_place_is_held_until_its_answer_is_parsed() -> None:

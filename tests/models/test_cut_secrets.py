@@ -13,6 +13,7 @@ from runner.models.interface import Request
 from runner.models.providers.client_errors import map_client_error, without_secret_cause
 from runner.models.providers.openai import OpenAiModel
 from tests.support.openai_calls import CHAT, SAMPLE, settings
+from tests.support.servers.in_loop import listening
 
 KEY = "sk-Half/of+it-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 PIECE = 8
@@ -36,17 +37,14 @@ def failure(sent: bytes) -> str:
         writer.close()
 
     async def once() -> str:
-        listening = await asyncio.start_server(reply, "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        chosen = settings(base_url=f"http://127.0.0.1:{port}/v1", api_key_env="ROW_VARIABLE")
-        model = OpenAiModel(chosen, "small", 1)
-        try:
-            with pytest.raises(TransientError) as raised:
-                await model.complete(Request("small", CHAT, SAMPLE))
-            return "".join(traceback.format_exception(raised.value, chain=True)) + str(raised.value)
-        finally:
-            await model.close()
-            listening.close()
+        async with listening(reply) as address:
+            model = OpenAiModel(settings(base_url=f"{address}/v1", api_key_env="ROW_VARIABLE"), "small", 1)
+            try:
+                with pytest.raises(TransientError) as raised:
+                    await model.complete(Request("small", CHAT, SAMPLE))
+                return "".join(traceback.format_exception(raised.value, chain=True)) + str(raised.value)
+            finally:
+                await model.close()
 
     return asyncio.run(once())
 

@@ -32,23 +32,22 @@ from tests.models.real_errors import (
 )
 from tests.support.openai_calls import SAMPLE, AsAsked, settings
 from tests.support.servers import frame
+from tests.support.servers.in_loop import listening
 
 
 async def _all_asked() -> dict[str, Completion | NipRunError]:
-    listening = await asyncio.start_server(AsAsked(frame.Options()).connected, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    model = OpenAiModel(settings(base_url=f"http://127.0.0.1:{port}/v1"), "small", 1)
     came: dict[str, Completion | NipRunError] = {}
-    try:
-        for name, row in ROWS.items():
-            wanted = json.dumps({"status": row.status, "body": row.body, "headers": {}})
-            try:
-                came[name] = await model.complete(Request("small", [{"role": "user", "content": wanted}], SAMPLE))
-            except NipRunError as failure:
-                came[name] = failure
-    finally:
-        await model.close()
-        listening.close()
+    async with listening(AsAsked(frame.Options()).connected) as address:
+        model = OpenAiModel(settings(base_url=f"{address}/v1"), "small", 1)
+        try:
+            for name, row in ROWS.items():
+                wanted = json.dumps({"status": row.status, "body": row.body, "headers": {}})
+                try:
+                    came[name] = await model.complete(Request("small", [{"role": "user", "content": wanted}], SAMPLE))
+                except NipRunError as failure:
+                    came[name] = failure
+        finally:
+            await model.close()
     return came
 
 

@@ -19,6 +19,7 @@ from tests.support.hang_guard import HANG_SECONDS
 from tests.support.servers import frame
 from tests.support.servers.client import Loopback
 from tests.support.servers.frame import Answer, Server
+from tests.support.servers.in_loop import listening
 
 CHAT: Sequence[ChatMessage] = (
     {"role": "system", "content": "You are the verifier. Decision: accept or Decision: reject."},
@@ -64,13 +65,11 @@ def answered(status: int, body: Any, headers: dict[str, str] | None = None) -> C
     wanted = json.dumps({"status": status, "body": body, "headers": headers or {}})
 
     async def once() -> Completion:
-        listening = await asyncio.start_server(AsAsked(frame.Options()).connected, "127.0.0.1", 0)
-        port = listening.sockets[0].getsockname()[1]
-        model = OpenAiModel(settings(base_url=f"http://127.0.0.1:{port}/v1"), "small", 1)
-        try:
-            return await model.complete(Request("small", [{"role": "user", "content": wanted}], SAMPLE))
-        finally:
-            await model.close()
-            listening.close()
+        async with listening(AsAsked(frame.Options()).connected) as address:
+            model = OpenAiModel(settings(base_url=f"{address}/v1"), "small", 1)
+            try:
+                return await model.complete(Request("small", [{"role": "user", "content": wanted}], SAMPLE))
+            finally:
+                await model.close()
 
     return asyncio.run(once())
