@@ -1,1 +1,1 @@
-"""Estimates, intervals and tests of numbers alone: nothing here knows a game, a run or a file."""
+"""Estimates, intervals and tests: numbers in, numbers out, with no knowledge of games, runs or files."""

@@ -1,14 +1,15 @@
-"""How good probabilities are: P(accept) beside whether the solution is right.
+"""Calibration of probabilities: how well P(accept) predicts that the solution is right.
 
 The Brier score is the mean of (p - y)^2 (Brier 1950). Its decomposition (Murphy 1973) is over ten bins of equal width:
 reliability = sum of n_b/n (mean p - mean y)^2, resolution = sum of n_b/n (mean y - overall)^2, uncertainty =
-overall (1 - overall), and Brier = reliability - resolution + uncertainty where all probabilities of a bin are equal;
-else what differs within bins is left over. ECE = sum of n_b/n |mean p - mean y| over the same bins (Naeini 2015).
+overall (1 - overall). Brier = reliability - resolution + uncertainty holds exactly if all probabilities of a bin are
+equal; otherwise the variation within bins is left over. ECE = sum of n_b/n |mean p - mean y| over the same bins (Naeini
+2015).
 
-ECE and the roots of reliability and resolution are norms of what is measured by bin, so that they are too large where
-the truth is near 0. Their intervals hold all the same. The low end: a norm is off by no more than the norm of the
-errors (in ECE, bins more than three errors from 0 count with their sign). The high end: a norm is at least its slope
-times what is measured. Errors are drawn from a normal distribution with the bins' clustered covariance.
+ECE and the roots of reliability and resolution are norms of estimates by bin, so they are biased upwards if the truth
+is near 0. Their intervals allow for this bias. The low end: a norm is off by at most the norm of the errors (in ECE,
+bins more than three errors from 0 count with their sign). The high end: a norm is at least its slope times the
+estimates. Errors are drawn from a normal distribution with the clustered covariance of the bins.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity,
 from runner.statistics.intervals import CONFIDENCE
 
 BINS = 10
-"""Of equal width: [0, 0.1), ..., [0.9, 1]."""
+"""The number of bins of equal width: [0, 0.1), ..., [0.9, 1]."""
 LOG_FLOOR = 0.001
-"""Probabilities below it and above 1 less it count as it, so that one sure error does not make the score infinite."""
+"""Probabilities are clipped to [LOG_FLOOR, 1 - LOG_FLOOR], which keeps the score of a single error finite."""
 DRAWS = 4_000
 TAIL = 0.5 + CONFIDENCE / 2
 SURE = 3.0
-"""So many errors from 0, the sign of a bin's gap is taken as known."""
+"""The number of standard errors from 0 beyond which the sign of a bin's gap is treated as known."""
 
 _Squares = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
 class Bin:
-    """A point of the reliability curve: of the games with such a P(accept), how many solutions are right."""
+    """A point of the reliability curve: the share of right solutions among the games with a P(accept) in this range."""
 
     low: float
     high: float
@@ -54,7 +55,7 @@ class Bin:
 
 @dataclass(frozen=True, eq=False)
 class Forecasts:
-    """Probabilities of acceptance with the labels, as columns. `clusters`: of each, a number below `total`."""
+    """Probabilities of acceptance with the labels, as columns. `clusters` has a number below `total` for each game."""
 
     p: Floats
     y: Codes
@@ -71,17 +72,17 @@ class Forecasts:
 
     @cached_property
     def log_score(self) -> Share:
-        """The mean of -log P(label) in nats, over its maximum of -log(LOG_FLOOR), so that it is from 0 to 1."""
-        told = np.clip(np.where(self.y == 1, self.p, 1 - self.p), LOG_FLOOR, 1 - LOG_FLOOR)
-        return self._mean(np.log(told) / math.log(LOG_FLOOR))
+        """The mean of -log P(label) divided by its maximum, -log(LOG_FLOOR), so that it is between 0 and 1."""
+        label_probabilities = np.clip(np.where(self.y == 1, self.p, 1 - self.p), LOG_FLOOR, 1 - LOG_FLOOR)
+        return self._mean(np.log(label_probabilities) / math.log(LOG_FLOOR))
 
     @property
     def scaled_log_score(self) -> Quantity:
         """The mean of -log P(label) in nats."""
-        score, most = self.log_score, -math.log(LOG_FLOOR)
+        score, maximum = self.log_score, -math.log(LOG_FLOOR)
         low, high = score.interval
-        error = None if score.stderr is None else most * score.stderr
-        return Quantity(most * score.value, error, (most * low, most * high), self.n, self.brier.clusters)
+        stderr = None if score.stderr is None else maximum * score.stderr
+        return Quantity(maximum * score.value, stderr, (maximum * low, maximum * high), self.n, self.brier.clusters)
 
     def brier_part(self, name: str) -> Quantity:
         """Return `reliability`, `resolution` or `uncertainty` of the Brier score."""
@@ -117,17 +118,17 @@ class Forecasts:
 
     @cached_property
     def ece_error(self) -> float | None:
-        """The clustered error of the sum of gaps with their signs held; too small where they are near 0."""
+        """The clustered error of ECE with the signs of the gaps fixed; too small if the gaps are near 0."""
         signed = (self.p - self.y) * np.sign(self._gaps)[self._bin]
         return self._mean(signed).stderr
 
     @cached_property
     def ece_interval(self) -> Interval:
-        """Reaches 0 where the judge may be calibrated."""
-        errors = self._drawn(self._gap_residuals)
+        """The interval of ECE, which reaches 0 if the judge may be calibrated."""
+        errors = self._draw_errors(self._gap_residuals)
         signed = errors * np.sign(self._gaps)
-        sure = np.abs(self._gaps) > SURE * errors.std(axis=0)
-        low = np.quantile(np.where(sure, signed, np.abs(errors)) @ self._weights, TAIL)
+        is_sign_known = np.abs(self._gaps) > SURE * errors.std(axis=0)
+        low = np.quantile(np.where(is_sign_known, signed, np.abs(errors)) @ self._weights, TAIL)
         high = np.quantile(-signed @ self._weights, TAIL)
         return max(self.ece - float(low), 0.0), min(self.ece + float(high), 1.0)
 
@@ -142,19 +143,19 @@ class Forecasts:
     @cached_property
     def curve(self) -> Sequence[Bin]:
         """The bins that have games."""
-        found = []
-        for at in np.flatnonzero(self._counts).tolist():
-            inside = self._bin == at
+        bins = []
+        for i in np.flatnonzero(self._counts).tolist():
+            inside = self._bin == i
             right = share(self.y[inside].astype(float), self.clusters[inside], self.total)
             assert right is not None
             low, high = right.interval if right.clusters > 1 else (None, None)
-            found.append(Bin(at / BINS, (at + 1) / BINS, right.n, float(self._confidence[at]), right.value, low, high))
-        return found
+            bins.append(Bin(i / BINS, (i + 1) / BINS, right.n, float(self._confidence[i]), right.value, low, high))
+        return bins
 
     def _mean(self, values: Floats) -> Share:
-        found = share(values, self.clusters, self.total)
-        assert found is not None
-        return found
+        mean = share(values, self.clusters, self.total)
+        assert mean is not None
+        return mean
 
     # By bin
 
@@ -195,40 +196,44 @@ class Forecasts:
 
     @cached_property
     def _gap_residuals(self) -> _Squares:
-        return self._by_cluster(self.p - self.y - self._gaps[self._bin])
+        return self._residuals_by_cluster(self.p - self.y - self._gaps[self._bin])
 
     @cached_property
     def _lift_residuals(self) -> _Squares:
-        inside = self._by_cluster(self.y - self._right[self._bin])
+        inside = self._residuals_by_cluster(self.y - self._right[self._bin])
         overall = np.bincount(self.clusters, weights=self.y - self._overall, minlength=self.total) / self.n
         return inside - np.where(self._counts > 0, overall[:, None], 0.0)
 
-    def _by_cluster(self, residuals: Floats) -> _Squares:
-        """What each cluster adds to the error of each bin's mean: (cluster, bin)."""
-        at = self.clusters * BINS + self._bin
-        sums = np.bincount(at, weights=residuals, minlength=self.total * BINS).reshape(self.total, BINS)
+    def _residuals_by_cluster(self, residuals: Floats) -> _Squares:
+        """Return the contribution of each cluster to the error of each bin's mean: (cluster, bin)."""
+        codes = self.clusters * BINS + self._bin
+        sums = np.bincount(codes, weights=residuals, minlength=self.total * BINS).reshape(self.total, BINS)
         return sums / np.maximum(self._counts, 1)
 
-    def _drawn(self, influence: _Squares) -> _Squares:
-        """Errors of the bins' means: (draw, bin), normal, with their clustered covariance.
+    def _draw_errors(self, influence: _Squares) -> _Squares:
+        """Draw errors of the bins' means from a normal distribution with their clustered covariance: (draw, bin).
 
-        A bin in which all are right or all wrong has an error too: that of a share with one more of each.
+        A bin whose games are all right or all wrong gets the error of a share with one more game of each kind.
         """
         present = float(np.count_nonzero(np.bincount(self.clusters, minlength=self.total)))
         covariance = influence.T @ influence * (present / max(present - 1, 1.0))
-        smooth = (self._right * self._counts + 1) / (self._counts + 2)
-        own = np.bincount(np.unique(self.clusters * BINS + self._bin) % BINS, minlength=BINS)
-        alike = (self._right == 0) | (self._right == 1)
-        least = np.where(self._counts > 0, smooth * (1 - smooth) / np.maximum(np.where(alike, own, self._counts), 1), 0)
-        missing = np.maximum(least - np.diag(covariance), 0.0)
+        smoothed = (self._right * self._counts + 1) / (self._counts + 2)
+        clusters = np.bincount(np.unique(self.clusters * BINS + self._bin) % BINS, minlength=BINS)
+        constant = (self._right == 0) | (self._right == 1)
+        floor = np.where(
+            self._counts > 0,
+            smoothed * (1 - smoothed) / np.maximum(np.where(constant, clusters, self._counts), 1),
+            0,
+        )
+        missing = np.maximum(floor - np.diag(covariance), 0.0)
         values, vectors = np.linalg.eigh(covariance + np.diag(missing))
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         errors: _Squares = _normals() @ root.T
         return errors
 
     def _norm_interval(self, values: Floats, influence: _Squares) -> Interval:
-        """Of the weighted sum of squares of what these values measure."""
-        errors, norm = self._drawn(influence), math.sqrt(self._weighted(values**2))
+        """Return the interval of the weighted sum of squares of the quantities that `values` estimate."""
+        errors, norm = self._draw_errors(influence), math.sqrt(self._weighted(values**2))
         low = norm - float(np.quantile(np.sqrt(errors**2 @ self._weights), TAIL))
         slope = self._weights * values / norm if norm else np.sqrt(self._weights)
         high = norm + float(np.quantile(-errors @ slope, TAIL))
@@ -237,39 +242,39 @@ class Forecasts:
 
 @cache
 def _normals() -> _Squares:
-    """The same draws for every run, so that a run's numbers are the same wherever they are counted."""
+    """Return the same draws for every run, so that its numbers can be recomputed anywhere."""
     return np.random.default_rng(0).standard_normal((DRAWS, BINS))
 
 
 def auroc(p: Floats, y: Codes, clusters: Codes, total: int) -> Share | None:
-    """The chance that a right solution has a higher P(accept) than a wrong one, ties half; None without both labels.
+    """Return P(a right solution has a higher P(accept) than a wrong one), with ties half; None without both labels.
 
     Mann and Whitney's statistic; its error from structural components summed by cluster (DeLong 1988, Obuchowski 1997).
     """
     right, wrong = np.sort(p[y == 1]), np.sort(p[y == 0])
     if not len(right) or not len(wrong):
         return None
-    above = _placed(p[y == 1], wrong)  # of each right one, the share of wrong ones below it
-    below = 1 - _placed(p[y == 0], right)
-    value = math.fsum(above) / len(above)
-    of_right = np.bincount(clusters[y == 1], weights=(above - value) / len(above), minlength=total)
-    of_wrong = np.bincount(clusters[y == 0], weights=(below - value) / len(below), minlength=total)
-    influence = np.asarray(of_right + of_wrong, dtype=float)
-    count = min(len(np.unique(clusters[y == label])) for label in (0, 1))
-    return Share(value, influence, len(p), count, _effective_size(value, len(right), len(wrong)))
+    right_shares = _shares_below(p[y == 1], wrong)  # for each right solution, the share of wrong ones below it
+    wrong_shares = 1 - _shares_below(p[y == 0], right)
+    value = math.fsum(right_shares) / len(right_shares)
+    right_influence = np.bincount(clusters[y == 1], weights=(right_shares - value) / len(right_shares), minlength=total)
+    wrong_influence = np.bincount(clusters[y == 0], weights=(wrong_shares - value) / len(wrong_shares), minlength=total)
+    influence = np.asarray(right_influence + wrong_influence, dtype=float)
+    cluster_count = min(len(np.unique(clusters[y == label])) for label in (0, 1))
+    return Share(value, influence, len(p), cluster_count, _effective_size(value, len(right), len(wrong)))
 
 
 def _effective_size(area: float, right: int, wrong: int) -> float:
-    """The most that games on their own would be worth, by Hanley and McNeil 1982.
+    """Return the largest effective sample size, that of independent games (Hanley and McNeil 1982).
 
-    Where hardly a wrong solution stands above a right one, the components have next to no spread.
+    The components have almost no spread if hardly any wrong solution ranks above a right one.
     """
     first, second = area / (2 - area), 2 * area**2 / (1 + area)
     spread = area * (1 - area) + (right - 1) * (first - area**2) + (wrong - 1) * (second - area**2)
     return area * (1 - area) * right * wrong / spread if spread > 0 else math.inf
 
 
-def _placed(values: Floats, among: Floats) -> Floats:
-    """Of each value, the share of `among` (sorted) below it, ties half."""
-    placed: Floats = (np.searchsorted(among, values) + np.searchsorted(among, values, "right")) / (2 * len(among))
-    return placed
+def _shares_below(values: Floats, others: Floats) -> Floats:
+    """Return for each value the share of `sorted_values` below it, with ties half."""
+    shares: Floats = (np.searchsorted(others, values) + np.searchsorted(others, values, "right")) / (2 * len(others))
+    return shares

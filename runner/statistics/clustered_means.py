@@ -1,8 +1,8 @@
-"""Means over clusters that keep what each cluster adds to their error, so that they can be put together.
+"""Means over clusters that store each cluster's contribution to their error, so that means can be combined.
 
-A mean's influence is what each cluster's residuals come to: the standard error of any smooth function of means follows
-from the same sum of influences (linearisation, the first step of the delta method). With equal clusters it is the
-clustered error of a regression on a constant, with the factor G/(G-1).
+The influence of a mean has the residual sum of each cluster. The standard error of any smooth function of means follows
+from the same combination of influences (linearization, the first step of the delta method). With equal clusters it is
+the clustered error of a regression on a constant, with the factor G/(G-1).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _ROUNDING = 1e-12
 class Share:
     """A mean of values from 0 to 1, or of differences of such values.
 
-    `influence`: by cluster, of all clusters that there are; 0 where a cluster has no value. `cap`: what the effective
-    sample size cannot be more than; infinite where datapoints of one cluster may balance each other.
+    `influence` has one entry for each cluster of the run, 0 if the cluster has no value. `cap` is the upper limit of
+    the effective sample size; infinite if datapoints of one cluster may balance each other.
     """
 
     value: float
@@ -40,7 +40,7 @@ class Share:
 
     @property
     def stderr(self) -> float | None:
-        """None for a single cluster."""
+        """The clustered standard error; None for a single cluster."""
         if self.clusters < 2:
             return None
         error = math.sqrt(self.clusters / (self.clusters - 1) * math.fsum(self.influence**2))
@@ -48,7 +48,7 @@ class Share:
 
     @property
     def interval(self) -> Interval:
-        """Wilson's at the effective sample size."""
+        """Wilson's interval at the effective sample size."""
         return wilson(self.value, self.stderr, self.cap, self.clusters)
 
     def as_quantity(self, plays: int | None = None) -> Quantity:
@@ -56,7 +56,7 @@ class Share:
         return Quantity(self.value, self.stderr, self.interval, self.n, self.clusters, plays=plays)
 
     def correlation(self, other: Share) -> float:
-        """Of the two means' errors, from the clusters that both have; 0 where one has no error."""
+        """Return the correlation of the two means' errors, from the clusters of both; 0 if one has no error."""
         scale = math.sqrt(math.fsum(self.influence**2) * math.fsum(other.influence**2))
         return min(1.0, max(-1.0, math.fsum(self.influence * other.influence) / scale)) if scale else 0.0
 
@@ -71,7 +71,7 @@ class Quantity:
     """An end is infinite if it is open."""
     n: int
     clusters: int
-    """Those of the rarer label, for a number of right and of wrong solutions."""
+    """The number of clusters; for a quantity that needs right and wrong solutions, those of the rarer label."""
     reason: str | None = None
     """Why there is no value, or why an end of the interval is open."""
     plays: int | None = None
@@ -85,51 +85,51 @@ def difference(first: Share, second: Share) -> Quantity:
 
 
 def counts_of(first: Share, second: Share) -> tuple[int, int]:
-    """Return the values behind two shares together, and the clusters of the one with fewer."""
+    """Return the number of values of two shares together, and the clusters of the one with fewer."""
     return first.n + second.n, min(first.clusters, second.clusters)
 
 
 def share(values: Floats, clusters: Codes, total: int, *, cap: float | None = None) -> Share | None:
-    """The mean of these values; None where there is none. `clusters`: of each, a number below `total`."""
+    """Return the mean of values; None without values. `clusters` has a number below `total` for each value."""
     n = len(values)
     if not n:
         return None
     value = math.fsum(values) / n
     influence = np.bincount(clusters, weights=values - value, minlength=total) / n
-    present = int(np.count_nonzero(np.bincount(clusters, minlength=total)))
-    return Share(value, influence, n, present, math.inf if cap is None else cap)
+    present_clusters = int(np.count_nonzero(np.bincount(clusters, minlength=total)))
+    return Share(value, influence, n, present_clusters, math.inf if cap is None else cap)
 
 
 def difference_interval(first: Share, second: Share, scale: float = 1.0) -> Interval:
-    """Of `scale * (first - second)`, from the interval of each and the correlation of their errors (`recovered`)."""
+    """Return the interval of `scale * (first - second)`, from both intervals and the correlation of the errors."""
     low, high = recovered((first.value, *first.interval), (second.value, *second.interval), first.correlation(second))
     return scale * low, scale * high
 
 
 def difference_error(first: Share, second: Share, scale: float = 1.0, slopes: Interval = (1.0, 1.0)) -> float | None:
-    """The clustered standard error of a difference; None where one has a single cluster.
+    """Return the clustered standard error of a difference; None if one of the shares has a single cluster.
 
-    `slopes`: of functions of the two means, the derivatives at their values (the delta method).
+    `slopes` are the derivatives of functions of the two means at their values (the delta method).
     """
     if min(first.clusters, second.clusters) < 2:
         return None
     influence = slopes[0] * first.influence - slopes[1] * second.influence
-    count = int((abs(first.influence) + abs(second.influence) > 0).sum())
-    return scale * math.sqrt(max(count, 2) / max(count - 1, 1) * math.fsum(influence**2))
+    cluster_count = int((abs(first.influence) + abs(second.influence) > 0).sum())
+    return scale * math.sqrt(max(cluster_count, 2) / max(cluster_count - 1, 1) * math.fsum(influence**2))
 
 
 def recovered(first: tuple[float, float, float], second: tuple[float, float, float], correlation: float) -> Interval:
-    """An interval of first - second, each given as value, low and high; Zou and Donner 2008 (MOVER).
+    """Return an interval of first - second, each given as value, low and high (MOVER, Zou and Donner 2008).
 
-    The distances from a value to its own limits stand for its error on that side, so that the interval is as lopsided
-    as theirs are, and has a width where all is right or all is wrong.
+    The distance from a value to its own limit is taken as its error on that side. So the interval is as asymmetric as
+    the two intervals are, and it has a width even if all games are right or all are wrong.
     """
     (a, a_low, a_high), (b, b_low, b_high) = first, second
 
-    def distance(mine: float, theirs: float) -> float:
-        if math.isinf(mine) or math.isinf(theirs):
+    def distance(x: float, y: float) -> float:
+        if math.isinf(x) or math.isinf(y):
             return math.inf
-        return math.sqrt(max(mine * mine + theirs * theirs - 2 * correlation * mine * theirs, 0.0))
+        return math.sqrt(max(x * x + y * y - 2 * correlation * x * y, 0.0))
 
     middle = a - b
     return middle - distance(a - a_low, b_high - b), middle + distance(a_high - a, b - b_low)

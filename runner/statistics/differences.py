@@ -1,12 +1,12 @@
-"""Differences between two systems, with intervals and the smallest that so many groups would have shown.
+"""Differences between two systems, with intervals and the smallest difference that the data could detect.
 
-Terms are of groups, which are independent. Paired, the interval is Student's over the groups and half a group more in
-each direction (after Agresti and Min 2005, and Bonett and Price 2012, who do so for pairs of single verdicts). Where
-few groups carry the spread it is the score interval of Tango 1998 for as many pairs that differ, or two whole groups
-are added if nothing bounds a difference: without them it fails there. Unpaired, it is made of the two systems' own
-intervals (Newcombe 1998), and the test is Welch's. The smallest detectable effect is that of Miller 2024 (arXiv
-2411.00640, section 5) where nothing bounds a difference; see `detectable` for the others.
-`benchmarks/comparisons.py` measures how often intervals hold the truth.
+All terms are of groups, which are independent. The paired interval is Student's over the groups and half a group more
+in each direction (after Agresti and Min 2005, and Bonett and Price 2012, who do this for pairs of single verdicts).
+That fails if few groups cause the spread. Then the interval is the score interval of Tango 1998 for an equal number of
+differing pairs, or, if differences have no bound, two whole groups are added. The unpaired interval combines the
+intervals of the two systems (Newcombe 1998), and the test is Welch's. The smallest detectable difference is that of
+Miller 2024 (arXiv 2411.00640, section 5) if differences have no bound; otherwise see `minimum_detectable_effect`.
+`benchmarks/comparisons.py` measures the coverage of the intervals.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from runner.statistics.minimum_detectable_effect import FEWEST, POWER, detectabl
 from runner.statistics.sign_flip import differing
 
 FEW = 4.0
-"""Where the spread is that of fewer groups, their differences are taken for those of single verdicts."""
+"""If fewer groups cause the spread, their differences are treated as those of single verdicts."""
 _HALVINGS = 50
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two means: the second less the first."""
+    """The difference of two means: the second less the first."""
 
     value: float
     stderr: float | None
     low: float | None
     high: float | None
     detectable: float | None
-    """The smallest difference that would be seen four times in five, by the test at 5 %; None: none would be."""
+    """The smallest difference that the test at 5 % detects with 80 % power; None if it can detect none."""
     groups: int
 
 
@@ -47,66 +47,67 @@ def paired_difference(
     step: float = 0.0,
     flipped: Sequence[float] | None = None,
 ) -> Difference:
-    """Of differences of group means, each with the size of its group; `bound` is the largest that can be, if any.
+    """Return the difference of paired group means, given by group with the size of each group.
 
-    `step` is by how much one score can change the difference of a group: of a system that was asked once, a wrong
-    verdict would, and where no group differs by half as much, none has been seen. `flipped` are what the test flips,
-    where that is not the differences: what can be seen follows from it.
+    `bound` is the largest possible difference, None if there is none. `step` is the largest change that one score can
+    cause in the difference of a group. If no group differs by half of it, the error is that of groups that differ by
+    `step`. `flipped` has the values that the sign-flip test flips, if these are not the differences; the smallest
+    detectable difference follows from them.
 
-    One group leaves the error open. So do groups of which none differs, where nothing bounds a difference.
+    The error is unknown for a single group, and if no group differs and differences have no bound.
     """
     d, n = np.asarray(differences, dtype=float), np.asarray(sizes, dtype=float)
     groups = len(d)
     value = math.fsum(d * n) / math.fsum(n)
-    shown = np.abs(differing(d))
-    if groups < 2 or (not len(shown) and bound is None):
+    nonzero = np.abs(differing(d))
+    if groups < 2 or (not len(nonzero) and bound is None):
         return Difference(value, None, None, None, None, groups)
     weights = n / n.mean()
-    carried = _carried(weights * d, bound)
-    if shown.max(initial=0.0) < step / 2:
-        carried = replace(carried, by=max(carried.by, step))
-    is_few = carried.groups < FEW
-    added, unseen = (2, float(shown.max())) if is_few and bound is None else (1, carried.by)
-    centre = math.fsum(d * weights) / (groups + added)
-    squares = math.fsum((weights * (d - centre)) ** 2) + added * (unseen**2 + centre**2)
-    stderr = math.sqrt(squares / (groups + added - 1) / (groups + added))
+    approximation = _approximate(weights * d, bound)
+    if nonzero.max(initial=0.0) < step / 2:
+        approximation = replace(approximation, amount=max(approximation.amount, step))
+    is_few = approximation.groups < FEW
+    extra, extra_difference = (2, float(nonzero.max())) if is_few and bound is None else (1, approximation.amount)
+    centre = math.fsum(d * weights) / (groups + extra)
+    squares = math.fsum((weights * (d - centre)) ** 2) + extra * (extra_difference**2 + centre**2)
+    stderr = math.sqrt(squares / (groups + extra - 1) / (groups + extra))
     half = student(groups) * stderr
-    low, high = carried.interval() if is_few and bound is not None else (centre - half, centre + half)
-    edge = math.inf if bound is None else bound
-    low, high = max(low, -edge), min(high, edge)
-    tested = carried if flipped is None else _carried(weights * np.asarray(flipped, dtype=float), bound)
-    least = tested.detectable() if bound is not None else _detectable(stderr, groups) if groups >= FEWEST else None
-    return Difference(value, stderr, min(low, value), max(high, value), least, groups)
+    low, high = approximation.interval() if is_few and bound is not None else (centre - half, centre + half)
+    limit = math.inf if bound is None else bound
+    low, high = max(low, -limit), min(high, limit)
+    tested = approximation if flipped is None else _approximate(weights * np.asarray(flipped, dtype=float), bound)
+    smallest = tested.detectable() if bound is not None else _detectable(stderr, groups) if groups >= FEWEST else None
+    return Difference(value, stderr, min(low, value), max(high, value), smallest, groups)
 
 
 @dataclass(frozen=True)
-class _Carried:
-    """Differences as if some groups differed by the same, and the others not at all."""
+class _EqualDifferences:
+    """An approximation of differences: some groups all differ by the same amount, the others not at all."""
 
-    of: int
-    """All groups."""
+    count: int
+    """The number of all groups."""
     groups: float
-    """As many differ as give the spread and its own error; see `_carried`."""
-    by: float
-    more: float
+    """The number of differing groups; see `_approximate`."""
+    amount: float
+    total: float
     """The sum of the differences."""
 
     def interval(self) -> tuple[float, float]:
-        """Tango's for paired proportions, with Student's quantile."""
-        estimate, z = self.net / self.of, student(self.of)
-        return self.by * self._where(-1.0, estimate, z), self.by * self._where(estimate, 1.0, -z)
+        """Return the interval of Tango for paired proportions, with the quantile of Student's t."""
+        estimate, z = self.net / self.count, student(self.count)
+        return self.amount * self._solve(-1.0, estimate, z), self.amount * self._solve(estimate, 1.0, -z)
 
     def detectable(self) -> float | None:
-        share = detectable_share(self.of, self.groups)
-        return None if share is None else share * self.by
+        net_share = detectable_share(self.count, self.groups)
+        return None if net_share is None else net_share * self.amount
 
     @property
     def net(self) -> float:
-        """Groups that differ in one direction less those in the other."""
-        return min(max(self.more / self.by, -self.groups), self.groups)
+        """The number of groups that differ in one direction, less those in the other."""
+        return min(max(self.total / self.amount, -self.groups), self.groups)
 
-    def _where(self, low: float, high: float, score: float) -> float:
-        """The share of groups, in between, of which the net that was seen has this score, which falls with it."""
+    def _solve(self, low: float, high: float, score: float) -> float:
+        """Find by bisection the share of groups between two limits that gives the observed net this score."""
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (middle, high) if self._score(middle) > score else (low, middle)
@@ -114,29 +115,29 @@ class _Carried:
 
     def _score(self, theta: float) -> float:
         fewer = (self.groups - self.net) / 2
-        b = (2 * self.of - self.net) * theta - self.groups
-        share = (math.sqrt(max(b * b + 8 * self.of * fewer * theta * (1 - theta), 0.0)) - b) / (4 * self.of)
-        variance = self.of * (2 * share + theta * (1 - theta))
-        return (self.net - self.of * theta) / math.sqrt(max(variance, 1e-300))
+        b = (2 * self.count - self.net) * theta - self.groups
+        share = (math.sqrt(max(b * b + 8 * self.count * fewer * theta * (1 - theta), 0.0)) - b) / (4 * self.count)
+        variance = self.count * (2 * share + theta * (1 - theta))
+        return (self.net - self.count * theta) / math.sqrt(max(variance, 1e-300))
 
 
-def _carried(terms: np.ndarray, bound: float | None) -> _Carried:
-    """What the groups that differ come to: as many, differing by as much, as have the same squares and fourth powers.
+def _approximate(terms: np.ndarray, bound: float | None) -> _EqualDifferences:
+    """Approximate differences by equal ones that have the same sums of squares and of fourth powers.
 
-    Where they are very few, by more than that: up to what one could differ by.
+    If very few groups differ, they are taken to differ by more than that, up to `bound`.
     """
-    shown = differing(terms)
-    if not len(shown):
+    nonzero = differing(terms)
+    if not len(nonzero):
         assert bound is not None
-        return _Carried(len(terms), 0.0, bound, 0.0)
-    largest = float(np.abs(shown).max())
-    squares = (shown / largest) ** 2
+        return _EqualDifferences(len(terms), 0.0, bound, 0.0)
+    largest = float(np.abs(nonzero).max())
+    squares = (nonzero / largest) ** 2
     groups = float(squares.sum() ** 2 / (squares**2).sum())
-    by, net = largest * math.sqrt(float(squares.sum()) / groups), math.fsum(shown)
-    if groups < FEW and bound is not None and by < bound:
-        further = math.sqrt(by * bound)
-        groups, by = groups * by / further, further
-    return _Carried(len(terms), groups, by, net)
+    amount, total = largest * math.sqrt(float(squares.sum()) / groups), math.fsum(nonzero)
+    if groups < FEW and bound is not None and amount < bound:
+        enlarged = math.sqrt(amount * bound)
+        groups, amount = groups * amount / enlarged, enlarged
+    return _EqualDifferences(len(terms), groups, amount, total)
 
 
 def _detectable(stderr: float, groups: float) -> float:
@@ -150,7 +151,7 @@ class Sample:
     means: Sequence[float]
     sizes: Sequence[float]
     rollouts: int
-    """All of its observations."""
+    """The number of all observations."""
     proportion: bool
 
     @property
@@ -159,7 +160,7 @@ class Sample:
 
     @property
     def stderr(self) -> float | None:
-        """Clustered by group: of a ratio, where groups are not of one size."""
+        """The error clustered by group, that of a ratio if the groups differ in size."""
         count, mean = len(self.means), self.mean
         if count < 2:
             return None
@@ -168,7 +169,7 @@ class Sample:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """As for any metric of a run; see `runner.statistics.intervals`."""
+        """The interval that a metric of a run has; see `runner.statistics.intervals`."""
         grouped = any(size != 1 for size in self.sizes)
         return interval(
             self.mean, self.stderr, self.rollouts, len(self.means), proportion=self.proportion, grouped=grouped
@@ -176,34 +177,35 @@ class Sample:
 
 
 def unpaired_difference(first: Sample, second: Sample) -> tuple[Difference, float | None]:
-    """The second less the first, of systems that were not asked the same, and Welch's p-value; None where it is open.
+    """Return the second mean less the first, of systems with different datapoints, and Welch's p-value.
 
-    Where no group differs from another in either system, the halves of their own intervals stand for their errors.
+    There is no p-value if the error is unknown. If no group differs from another in either system, half the width of
+    each system's interval gives its error.
     """
     value, groups = second.mean - first.mean, min(len(first.means), len(second.means))
-    errors = [one.stderr for one in (first, second)]
+    errors = [sample.stderr for sample in (first, second)]
     (low1, high1), (low2, high2) = first.interval, second.interval
     if None in errors or low1 is None or high1 is None or low2 is None or high2 is None:
         return Difference(value, None, None, None, None, groups), None
-    parts = [float(error or 0.0) ** 2 for error in errors]
+    squares = [float(error or 0.0) ** 2 for error in errors]
     counts = [len(first.means), len(second.means)]
-    if not sum(parts):
+    if not sum(squares):
         z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-        parts = [((high1 - low1) / (2 * z)) ** 2, ((high2 - low2) / (2 * z)) ** 2]
-    stderr = math.sqrt(sum(parts))
+        squares = [((high1 - low1) / (2 * z)) ** 2, ((high2 - low2) / (2 * z)) ** 2]
+    stderr = math.sqrt(sum(squares))
     if not stderr:
         return Difference(value, None, None, None, None, groups), None
-    freedom = stderr**4 / sum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True))
+    degrees = stderr**4 / sum(square**2 / (n - 1) for square, n in zip(squares, counts, strict=True))
     low = value - math.hypot(second.mean - low2, high1 - first.mean)
     high = value + math.hypot(high2 - second.mean, first.mean - low1)
-    least: float | None = _detectable(stderr, freedom + 1)
-    if first.proportion and second.proportion and least is not None and least > 1:
-        least = None
-    return Difference(value, stderr, low, high, least, groups), _two_sided(value / stderr, freedom)
+    smallest: float | None = _detectable(stderr, degrees + 1)
+    if first.proportion and second.proportion and smallest is not None and smallest > 1:
+        smallest = None
+    return Difference(value, stderr, low, high, smallest, groups), _two_sided_p(value / stderr, degrees)
 
 
-def _two_sided(t: float, freedom: float) -> float:
-    """The two-sided p-value of Student's t."""
+def _two_sided_p(t: float, degrees: float) -> float:
+    """Return the two-sided p-value of Student's t."""
     from scipy.special import stdtr
 
-    return float(2 * stdtr(freedom, -abs(t)))
+    return float(2 * stdtr(degrees, -abs(t)))

@@ -1,9 +1,9 @@
-"""The smallest difference that the sign-flip test would see, four times in five.
+"""The smallest difference that the sign-flip test detects with 80 % power.
 
-The groups are taken for pairs of single verdicts: so many of them differ, each by the same, more in one direction than
-in the other, and the test is that of `runner.statistics.sign_flip`, which cannot reject before six differ in one
-direction alone. Where many differ, it is the formula of Miller 2024 (arXiv 2411.00640, section 5) without its normal
-errors.
+Groups are treated as pairs of single verdicts: some groups differ, all by the same amount, and more of them in one
+direction. The test is that of `runner.statistics.sign_flip`, which cannot reject unless at least six groups differ in
+one direction. If many groups differ, the result equals the formula of Miller 2024 (arXiv 2411.00640, section 5) without
+its normal approximation of the errors.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from runner.statistics.sign_flip import ALPHA, MID_P_GROUPS, MOST_REJECTED
 
 POWER = 0.8
 FEWEST = 6
-"""Groups: of fewer, all may differ in one direction, and still 2 of 2^5 flips come as far."""
+"""The fewest groups: with five that all differ in one direction, p = 2 / 2^5 is above 5 %."""
 WIDENED = 0.75
-"""Of the groups that an effect has differ, as many differ that did not before: all where hardly any did, and none where
-one judge is right wherever the other is."""
+"""The share of an effect's groups that would not differ without the effect.
+
+It is 1 if hardly any groups differed, and 0 if one judge is right on every group that the other is right on.
+"""
 _MANY = 400
-"""From so many groups that differ on, their number is as good as normal."""
-_TABLE = 1_000
-_STEPS = 30
+"""The expected number of differing groups above which it is treated as normally distributed."""
+_TABLE_SIZE = 1_000
+_BISECTIONS = 30
 
 
 def detectable_share(groups: int, differing: float) -> float | None:
-    """The net share of groups that has to differ in one direction, of which `differing` are expected to differ at all.
+    """Return the smallest detectable net share of groups; `differing` is how many should differ at all.
 
-    None: there are too few groups to see anything.
+    None if there are too few groups to detect anything.
     """
     if groups < FEWEST:
         return None
@@ -39,7 +41,7 @@ def detectable_share(groups: int, differing: float) -> float | None:
         normal = NormalDist()
         return min(1.0, (normal.inv_cdf(1 - ALPHA / 2) + normal.inv_cdf(POWER)) * math.sqrt(differing) / groups)
     low, high = 0.0, min(1.0, (20 + 9 * math.sqrt(differing)) / groups)
-    for _ in range(_STEPS):
+    for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (
             (low, middle) if _power(groups, differing / groups + WIDENED * middle, middle) >= POWER else (middle, high)
@@ -48,33 +50,33 @@ def detectable_share(groups: int, differing: float) -> float | None:
 
 
 def _power(groups: int, share: float, net: float) -> float:
-    """How often the test rejects where this share of groups differs, and this net one in one direction."""
+    """Return the power of the test if `share` of the groups differ, `net` more of them in one direction."""
     from scipy.special import bdtrc, gammaln
 
     share = min(max(share, net), 1.0)
     spread = 6 * math.sqrt(groups * share * (1 - share)) + 1
     n = np.arange(max(0, math.floor(groups * share - spread)), min(groups, math.ceil(groups * share + spread)) + 1)
-    chances = np.ones(1)
+    probabilities = np.ones(1)
     if share < 1:
-        logs = gammaln(groups + 1) - gammaln(n + 1) - gammaln(groups - n + 1)
-        chances = np.exp(logs + n * math.log(share) + (groups - n) * math.log1p(-share))
+        log_probabilities = gammaln(groups + 1) - gammaln(n + 1) - gammaln(groups - n + 1)
+        probabilities = np.exp(log_probabilities + n * math.log(share) + (groups - n) * math.log1p(-share))
     else:
         n = np.array([groups])
-    needed = _needed()[n]
+    needed = _rejecting_counts()[n]
     rejected = np.where(needed <= n, bdtrc(needed - 1.0, n, (1 + net / share) / 2), 0.0)
-    return float(chances @ rejected)
+    return float(probabilities @ rejected)
 
 
 @lru_cache(maxsize=1)
-def _needed() -> np.ndarray:
-    """Of so many groups that differ by the same, how many have to in one direction until the test rejects."""
+def _rejecting_counts() -> np.ndarray:
+    """Return for each number of equally differing groups how many must differ in one direction to reject."""
     from scipy.special import bdtrc
 
-    found = np.zeros(_TABLE, dtype=np.int64)
-    for n in range(_TABLE):
+    needed = np.zeros(_TABLE_SIZE, dtype=np.int64)
+    for n in range(_TABLE_SIZE):
         k = np.arange(n // 2 + 1, n + 2)
-        beyond = 2 * bdtrc(k - 1.0, n, 0.5)
-        halved = beyond - (beyond - np.append(beyond[1:], 0.0)) / 2
-        is_halved = n >= MID_P_GROUPS and beyond[halved <= ALPHA].max(initial=0.0) <= MOST_REJECTED
-        found[n] = k[np.argmax((halved if is_halved else beyond) <= ALPHA)]
-    return found
+        p_values = 2 * bdtrc(k - 1.0, n, 0.5)
+        mid_p_values = p_values - (p_values - np.append(p_values[1:], 0.0)) / 2
+        uses_mid_p = n >= MID_P_GROUPS and p_values[mid_p_values <= ALPHA].max(initial=0.0) <= MOST_REJECTED
+        needed[n] = k[np.argmax((mid_p_values if uses_mid_p else p_values) <= ALPHA)]
+    return needed

@@ -1,12 +1,12 @@
-"""Two systems that were asked the same, by group: the one test of them, whoever asks for it, and their difference.
+"""Paired groups of two systems with the same datapoints: the one test of their difference, and its size.
 
-A comparison, the board's ranks, a sweep's and the view `comparisons` all test what stands here: the sums over the
-datapoints of each group of the difference between the means of all repeats of the one and of the other.
+Comparisons, the ranks of boards and sweeps, and the view `comparisons` all use this test. Its terms are sums over the
+datapoints of a group: the difference between the means of all repeats of the two systems.
 
-Where one system was asked more often than the other, its mean varies less, and so the difference is not symmetric where
-they are alike: flipping its signs would reject up to a third at no difference. There each sum is flipped by what it
-would have been, in the root of the mean square over all choices, had both been asked as often as the one less. All of
-them are then scaled to the variance that the sums have, or to the least that they can have if that is more.
+If one system has more repeats than the other, its mean varies less. So the difference is asymmetric even if the systems
+are alike, and flipping its signs would reject up to a third of the time. Then each sum is replaced by the root mean
+square that it would have if both systems had as many repeats as the one with fewer. All of these values are scaled to
+the variance of the sums, or to the least possible variance if that is larger.
 """
 
 from __future__ import annotations
@@ -23,68 +23,68 @@ from runner.statistics.sign_flip import ALPHA, SignFlip, differing, sign_flip
 
 @dataclass(frozen=True)
 class Pairs:
-    """What the groups that two systems share come to, each in its place of each list."""
+    """The terms of the groups that two systems share; all lists have the same order."""
 
     sums: Sequence[float]
-    """Over its datapoints: the mean over all repeats of the second system, less that of the first."""
+    """Sums over the datapoints of a group: the mean over the repeats of the second system, less that of the first."""
     sizes: Sequence[float]
-    """Its datapoints, or what they weigh."""
+    """The number of datapoints in each group, or their weight."""
     spare: Sequence[float]
-    """By how much more the sum would vary, had both been asked as often as the one less."""
+    """The variance that each sum would gain if both systems had as many repeats as the one with fewer."""
     least: Sequence[float]
-    """The least share of that variance that the sum can have; 1 where both were asked as often."""
+    """The least share of that variance that the sum can have; 1 if both systems have as many repeats."""
     step: float
-    """By how much one score can change the difference of a group; see `paired_difference`."""
+    """The largest change that one score can cause in the difference of a group; see `paired_difference`."""
 
     @property
     def _flipped(self) -> Sequence[float] | None:
-        """What is flipped in place of the sums; None: they are."""
+        """The values that the test flips instead of the sums; None if it flips the sums."""
         if not any(self.spare):
             return None
-        squares = [one * one + more for one, more in zip(self.sums, self.spare, strict=True)]
-        seen = math.fsum(one * one for one in self.sums)
-        least = math.fsum(share * square for share, square in zip(self.least, squares, strict=True))
-        scale = max(seen, least) / math.fsum(squares)
+        squares = [total * total + spare for total, spare in zip(self.sums, self.spare, strict=True)]
+        observed = math.fsum(total * total for total in self.sums)
+        minimum = math.fsum(share * square for share, square in zip(self.least, squares, strict=True))
+        scale = max(observed, minimum) / math.fsum(squares)
         return [math.sqrt(scale * square) for square in squares]
 
     def test(self, seed: int = 0) -> SignFlip:
-        """The sign-flip test of no difference."""
+        """Return the sign-flip test of no difference."""
         flipped = self._flipped
         if flipped is None:
             return sign_flip(self.sums, seed)
-        found = sign_flip(flipped, seed, reached=math.fsum(self.sums))
-        return SignFlip(found.p, found.exact, len(differing(self.sums)))
+        result = sign_flip(flipped, seed, reached=math.fsum(self.sums))
+        return SignFlip(result.p, result.exact, len(differing(self.sums)))
 
     def difference(self, bound: float | None) -> Difference:
-        """The second system's mean less the first's; `bound` is the largest that it can be, if any."""
+        """Return the second system's mean less the first's; `bound` is the largest possible difference, if any."""
         flipped = self._flipped
-        means, by = (
-            None if terms is None else [one / size for one, size in zip(terms, self.sizes, strict=True)]
+        means, flipped_means = (
+            None if terms is None else [term / size for term, size in zip(terms, self.sizes, strict=True)]
             for terms in (self.sums, flipped)
         )
         assert means is not None
-        return paired_difference(means, self.sizes, bound, self.step, by)
+        return paired_difference(means, self.sizes, bound, self.step, flipped_means)
 
     def at_any_time(self) -> tuple[Difference, float]:
-        """The difference of shares, with an interval and a p-value that hold whenever one stopped to play.
+        """Return the difference of shares, with an interval and a p-value that are valid whenever the runs stopped.
 
-        By the confidence sequence of the groups' differences, which does not depend on their order.
+        Both come from the confidence sequence of the groups' differences, which does not depend on their order.
         """
-        sequence, most = DifferenceSequence(ALPHA), max(self.sizes)
-        for one, size in zip(self.sums, self.sizes, strict=True):
-            sequence.add(min(max(one / size, -1.0), 1.0), size / most)
+        sequence, largest = DifferenceSequence(ALPHA), max(self.sizes)
+        for total, size in zip(self.sums, self.sizes, strict=True):
+            sequence.add(min(max(total / size, -1.0), 1.0), size / largest)
         low, high = sequence.interval()
         value = math.fsum(self.sums) / math.fsum(self.sizes)
-        p = min(1.0, 2 * (2 / ALPHA) ** -sequence.evidence)  # of the capital c, in each direction at half of the error
+        p = min(1.0, 2 * (2 / ALPHA) ** -sequence.evidence)  # from the capital c, with half the error in each direction
         return Difference(value, None, low, high, None, len(self.sizes)), p
 
 
 def spare_variance(first: Sequence[float], second: Sequence[float]) -> float:
-    """Of the scores of one datapoint; see `Pairs.spare`."""
+    """Return `Pairs.spare` for the scores of one datapoint."""
     fewest = min(len(first), len(second))
     return sum(variance(scores) * (1 / fewest - 1 / len(scores)) for scores in (first, second) if len(scores) > fewest)
 
 
 def least_share(first: int, second: int) -> float:
-    """Of so many repeats of one datapoint; see `Pairs.least`."""
+    """Return `Pairs.least` for the numbers of repeats of one datapoint."""
     return (1 + min(first, second) / max(first, second)) / 2

@@ -1,8 +1,8 @@
 """The rules that decide whether an interval is reported, as simulated coverage shows.
 
 An interval is left out if it covers the truth in fewer than 90 % of simulated benchmarks, or if its coverage has not
-been measured. What decides is the number of clusters behind it; `benchmarks/coverage_metrics.py` measures the
-coverage, and `benchmarks/coverage.md` has the result.
+been measured. The number of clusters behind it decides. `benchmarks/coverage_metrics.py` measures the coverage,
+and `benchmarks/coverage.md` has the result.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FEWEST_OF_ANY = 5
-"""The fewest clusters that are measured."""
+"""The fewest clusters whose coverage was measured."""
 NOTHING = "nothing to count"
 UNDER = "the measured coverage of such intervals is under 90 %"
 UNKNOWN = "how often such intervals hold the truth is not measured"
 FEWEST_DIFFERING = 10
-"""Groups whose mean is not the commonest one that Student's t needs.
+"""The groups that must differ from the commonest group mean before Student's t is used.
 
-If hardly a group differs, those that do may all be missing: of a value that one group in twenty has, 1,000 such
-intervals held the truth 65 % of the time at 20 datapoints and 88 % at 100. With this rule it is at least 90 % if a
-fifth of the runs have an interval.
+If hardly any group differs, a sample may contain no differing group. For a value that one group in twenty has, 1,000
+such intervals covered the truth 65 % of the time at 20 datapoints and 88 % at 100. With this rule, the coverage is at
+least 90 % if a fifth of the runs have an interval.
 """
 MOST_BOUNDS = 0.05
-"""The share of probabilities by log-probabilities that may be bounds only."""
+"""The share of probabilities from log-probabilities that may be mere bounds."""
 
 
 @dataclass(frozen=True)
@@ -30,30 +30,34 @@ class IntervalRule:
     """The conditions under which a metric has an interval."""
 
     fewest_clusters: int = FEWEST_OF_ANY
-    """The Brier and log scores need 100: a judge that is sure errs seldom and then by much, so few groups may hold none
-    of its errors. Of one too sure of strong evidence, 1,000 intervals of the Brier score held the truth 75.2 % of the
-    time at 20 datapoints, 89.8 % at 50 and 94.8 % at 100; of the log score 70.7, 85.2 and 92.3 %."""
+    """The Brier and log scores need 100: a confident judge makes few but large errors, so few groups may contain none
+    of them. For a judge that is overconfident about strong evidence, 1,000 intervals of the Brier score covered the
+    truth 75.2 % of the time at 20 datapoints, 89.8 % at 50 and 94.8 % at 100; of the log score 70.7, 85.2 and 92.3
+    %."""
     is_measured: bool = False
-    """Whether the coverage with fewer clusters was measured, and is under 90 %."""
+    """Whether the coverage with fewer clusters was measured and is below 90 %."""
     needs_each_label: bool = False
-    """Whether the clusters are those of the rarer label, for numbers of right and of wrong solutions."""
+    """Whether only clusters of the rarer label count, for metrics that need right and wrong solutions."""
     is_open_with_any_bound: bool = False
-    """Whether every probability that is only a bound counts, not just those far from 0 and 1."""
+    """Whether any probability that is only a bound counts, not just those far from 0 and 1."""
     never: str | None = None
-    """Why there is never an interval."""
+    """The reason why the metric never has an interval."""
 
     def missing_reason(self, clusters: int) -> str | None:
-        """Return why there is no interval with so many clusters; None if there is one."""
+        """Return why there is no interval with this number of clusters; None if there is one."""
         if self.never is not None:
             return self.never
         if clusters >= self.fewest_clusters:
             return None
         label = " of each label" if self.needs_each_label else ""
-        why = UNDER if self.is_measured else UNKNOWN
-        return f"fewer than {self.fewest_clusters} groups of datapoints{label}: {why}"
+        explanation = UNDER if self.is_measured else UNKNOWN
+        return f"fewer than {self.fewest_clusters} groups of datapoints{label}: {explanation}"
 
     def bounds_reason(self, bounds: float, loose: float) -> str | None:
-        """Return why a metric of probabilities has no interval, by the share of bounds, and of loose bounds."""
+        """Return why a metric of probabilities has no interval; None if it has one.
+
+        `bounds` is the share of probabilities that are only bounds, `loose` the share of bounds far from 0 and 1.
+        """
         share = bounds if self.is_open_with_any_bound else loose
         if share <= MOST_BOUNDS:
             return None
@@ -61,7 +65,7 @@ class IntervalRule:
 
 
 def near_constant_reason(differing: int) -> str | None:
-    """Return why a mean has no interval by Student's t, by how many groups differ from the commonest value."""
+    """Return why a mean has no interval by Student's t; `differing` groups differ from the commonest group mean."""
     if differing == 0:
         return "every group has the same value, which leaves its error open"
     if differing < FEWEST_DIFFERING:

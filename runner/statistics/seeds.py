@@ -1,7 +1,7 @@
-"""Seeds as repeats of one system: their pooled mean, and the spread between them beside what sampling alone would give.
+"""Seeds as repeats of one system: their pooled mean, and the spread between them next to the one that chance explains.
 
-Sources: the clustered error of Miller 2024 (arXiv 2411.00640); the spread that sampling alone gives is that of a sum of
-independent clusters, each with the variance that its own seeds show.
+Sources: the clustered error of Miller 2024 (arXiv 2411.00640). The spread by chance is that of a sum of independent
+clusters, each with the variance that its own seeds show.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import stdev
 from runner.statistics.intervals import interval
 
 Sums = Mapping[str, tuple[int, float]]
-"""Of one seed's rollouts, by cluster: how many there are, and the sum of what is measured."""
+"""The rollouts of one seed by cluster: their number, and the sum of their values."""
 
 
 @dataclass(frozen=True)
@@ -28,29 +28,29 @@ class Pooled:
     n: int
     clusters: int
     between: float | None
-    """The standard deviation of the seeds' means; None of fewer than two seeds."""
+    """The standard deviation of the seeds' means; None for fewer than two seeds."""
     within: float | None
-    """What that is expected to be where seeds differ by sampling alone; None where no cluster has two seeds."""
+    """The expected standard deviation if seeds differ only by chance; None if no cluster has two seeds."""
     by_group: Mapping[str, float]
     """The mean of each cluster."""
 
 
 def pooled(seeds: Sequence[Sums], *, proportion: bool, grouped: bool = False) -> Pooled:
-    """The estimate from all seeds; `proportion` and `grouped` are as of `intervals.interval`."""
+    """Return the estimate from all seeds; for `proportion` and `grouped` see `intervals.interval`."""
     sums: dict[str, tuple[int, float]] = {}
     for seed in seeds:
         for group, (count, total) in seed.items():
-            before = sums.get(group, (0, 0.0))
-            sums[group] = before[0] + count, before[1] + total
+            previous = sums.get(group, (0, 0.0))
+            sums[group] = previous[0] + count, previous[1] + total
     n = sum(count for count, _ in sums.values())
     mean = math.fsum(total for _, total in sums.values()) / n if n else None
-    stderr = _clustered(sums, mean, n)
+    stderr = _clustered_error(sums, mean, n)
     low, high = interval(mean, stderr, n, len(sums), proportion=proportion, grouped=grouped)
     means = [math.fsum(total for _, total in seed.values()) / count for seed in seeds if (count := _count(seed))]
     return Pooled(
         mean, stderr, low, high, n, len(sums),
         stdev(means) if len(means) > 1 else None,
-        _sampled(seeds) if len(means) > 1 else None,
+        _expected_spread(seeds) if len(means) > 1 else None,
         {group: total / count for group, (count, total) in sums.items()},
     )  # fmt: skip
 
@@ -59,28 +59,28 @@ def _count(sums: Sums) -> int:
     return sum(count for count, _ in sums.values())
 
 
-def _clustered(sums: Sums, mean: float | None, n: int) -> float | None:
-    """sqrt(G/(G-1) * sum over clusters of (sum of residuals)^2) / n; None for a single cluster."""
+def _clustered_error(sums: Sums, mean: float | None, n: int) -> float | None:
+    """Return sqrt(G/(G-1) * sum over clusters of (sum of residuals)^2) / n; None for a single cluster."""
     if mean is None or len(sums) < 2:
         return None
     residuals = math.fsum((total - count * mean) ** 2 for count, total in sums.values())
     return math.sqrt(len(sums) / (len(sums) - 1) * residuals) / n
 
 
-def _sampled(seeds: Sequence[Sums]) -> float | None:
-    """The standard deviation of a seed's mean, if each cluster is drawn anew with the variance that its seeds show.
+def _expected_spread(seeds: Sequence[Sums]) -> float | None:
+    """Return the standard deviation of a seed's mean if each cluster varies only as much as its seeds do.
 
-    Seeds that play other datapoints share no clusters: then it is the clustered error of one seed's mean.
+    Seeds with different datapoints share no clusters: then it is the clustered error of one seed's mean.
     """
     shared = set.intersection(*(set(seed) for seed in seeds))
     if not shared:
         errors = [
-            _clustered(seed, math.fsum(total for _, total in seed.values()) / count, count)
+            _clustered_error(seed, math.fsum(total for _, total in seed.values()) / count, count)
             for seed in seeds
             if (count := _count(seed))
         ]
-        known = [error**2 for error in errors if error is not None]
-        return math.sqrt(math.fsum(known) / len(known)) if known else None
+        squared_errors = [error**2 for error in errors if error is not None]
+        return math.sqrt(math.fsum(squared_errors) / len(squared_errors)) if squared_errors else None
     n = sum(seed[group][0] for seed in seeds for group in shared) / len(seeds)
     variances = (stdev(seed[group][1] for seed in seeds) ** 2 for group in sorted(shared))
     return math.sqrt(math.fsum(variances)) / n

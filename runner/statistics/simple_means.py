@@ -1,4 +1,4 @@
-"""Intervals of plain means: Wilson's for shares and values of two kinds, else Student's t if enough groups differ."""
+"""Intervals of plain means: Wilson's for shares and for two values, otherwise Student's t if enough groups differ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over clusters. `stderr` is the clustered error; `grouped` is as of `intervals.interval`."""
+    """A mean over clusters. `stderr` is the clustered error; for `grouped` see `intervals.interval`."""
 
     rule: IntervalRule
     value: float | None
@@ -26,7 +26,7 @@ class Mean:
     grouped: bool = False
 
     def of_share(self) -> tuple[Interval | None, str | None]:
-        """Of values of 0 and 1: the interval, or why there is none."""
+        """Return the interval of a mean of zeros and ones, or the reason why it has none."""
         if self.value is None:
             return None, NOTHING
         low, high = interval(
@@ -38,17 +38,19 @@ class Mean:
         return (low, high), None
 
     def between(self, ends: Interval) -> tuple[Interval | None, str | None]:
-        """Of values that are one of two: the interval of the share of the higher one, on their scale."""
+        """Return the interval of a mean of two values, from the share of the higher value."""
         if self.value is None:
             return None, NOTHING
-        bottom, width = ends[0], ends[1] - ends[0]
-        error = None if self.stderr is None else _exact(self.stderr / width)
-        share = Mean(self.rule, _exact((self.value - bottom) / width), error, self.n, self.clusters, self.grouped)
-        found, reason = share.of_share()
-        return None if found is None else (bottom + width * found[0], bottom + width * found[1]), reason
+        low, width = ends[0], ends[1] - ends[0]
+        error = None if self.stderr is None else _round_to_bounds(self.stderr / width)
+        share = Mean(
+            self.rule, _round_to_bounds((self.value - low) / width), error, self.n, self.clusters, self.grouped
+        )
+        interval, reason = share.of_share()
+        return None if interval is None else (low + width * interval[0], low + width * interval[1]), reason
 
     def by_student(self, by_cluster: Iterable[float]) -> tuple[Interval | None, str | None]:
-        """Of any values. `by_cluster`: the mean of each cluster."""
+        """Return the interval by Student's t of a mean of any values; `by_cluster` has the mean of each cluster."""
         if self.value is None:
             return None, NOTHING
         if self.stderr is None:
@@ -61,12 +63,12 @@ class Mean:
         return (low, high), None
 
 
-def _exact(share: float) -> float:
-    """0 and 1 where decimal fractions are off by their last bits: there Wilson's interval takes no error."""
+def _round_to_bounds(share: float) -> float:
+    """Return exactly 0 or 1 for a share that misses it by rounding: at these values Wilson's interval uses no error."""
     return float(round(share)) if abs(share - round(share)) < _ROUNDING else share
 
 
 def two_ends(values: Collection[float], ends: Collection[float]) -> Interval | None:
-    """The lower and the higher of two ends, where they differ and nothing else was seen."""
+    """Return the lower and higher of two ends if they differ and all values are one of them."""
     low, high = min(ends), max(ends)
     return (low, high) if low < high and set(values) <= {low, high} else None

@@ -1,7 +1,7 @@
-"""Shares of verdicts: by label, by datapoint, by group, and from blocks in which one thing is exchanged.
+"""Shares of verdicts by label, datapoint and group, and from blocks that play each datapoint in several forms.
 
 Games are columns of one length. A decision is 0 (reject), 1 (accept) or 2 (none); a label and a stance are 0 or 1; -1
-stands where a game has no stance or no seats to exchange.
+means that a game has no stance or no seats to exchange.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from runner.statistics.signal_detection import Signal
 Mask = npt.NDArray[np.bool_]
 NONE, UNSET = 2, -1
 LEAST_PLAYS = 5
-"""Plays of every datapoint that the accuracy of the worst one needs."""
+"""The number of plays of every datapoint that the accuracy of the worst one needs."""
 ONE_STANCE = "seat and stance are one here: add stances: both"
 MOST_VOTES = 99
-"""The largest panel that vote@k tells of: datapoints may be played thousands of times, and such a panel is not held."""
+"""The largest panel in vote@k: datapoints may be played thousands of times, but such large panels are unrealistic."""
 
 EXACT_PLAYS = 100
-"""Of up to so many plays, the chance of a majority is counted in whole numbers."""
+"""The largest number of plays whose probability of a majority is computed by enumeration, in integers."""
 
 ENOUGH_PLAYED = 0.9
-"""Of datapoints, that have the plays that vote@k takes: of a few a rollout may be lost."""
+"""The share of datapoints that must have the plays that vote@k needs: some rollouts may be lost."""
 
 
 @dataclass(frozen=True, eq=False)
 class Verdicts:
-    """Decided and undecided games. `points` and `clusters` are numbers from 0; a cluster has one datapoint or more."""
+    """Decided and undecided games. `points` and `clusters` are numbers from 0; a cluster has one or more datapoints."""
 
     labels: Codes
     decisions: Codes
     points: Codes
     clusters: Codes
     total: int
-    """How many clusters there are."""
+    """The number of clusters."""
     grouped: bool
     """Whether a cluster has several datapoints, which may balance each other."""
     stances: Codes | None = None
-    """What all provers argue for, in blocks that play each datapoint with both."""
+    """The stance that all provers argue for, in blocks that play each datapoint with both stances."""
     swapped: Codes | None = None
     """Whether two seats have exchanged their models, in blocks that play each datapoint both ways: 0 or 1."""
     exchanged: Codes | None = None
@@ -68,13 +68,13 @@ class Verdicts:
         return right
 
     def of(self, values: Mask | Floats, where: Mask | None = None) -> Share | None:
-        """The mean of a value of each game, where a condition holds."""
-        chosen = np.ones(len(self.labels), bool) if where is None else where
-        found = np.asarray(values, float)[chosen]
-        return share(found, self.clusters[chosen], self.total, cap=math.inf if self.grouped else len(found))
+        """Return the mean of a value of each game, over the games of a mask."""
+        mask = np.ones(len(self.labels), bool) if where is None else where
+        selected = np.asarray(values, float)[mask]
+        return share(selected, self.clusters[mask], self.total, cap=math.inf if self.grouped else len(selected))
 
     def accepted(self, label: int, *, decided: bool = False) -> Share | None:
-        """P(accept | label): completeness for 1, soundness error for 0; of all games or of decided ones."""
+        """Return P(accept | label): completeness for 1, soundness error for 0; of all games or of decided ones."""
         where = self.labels == label
         return self.of(self.decisions == 1, where & (self.decisions != NONE) if decided else where)
 
@@ -82,7 +82,7 @@ class Verdicts:
         return self.of(self.decisions == NONE, self.labels == label)
 
     def correct(self, label: int) -> Share | None:
-        """P(right | label); an undecided game is not right."""
+        """Return P(right | label); an undecided game is not right."""
         return self.of(self.right, self.labels == label)
 
     # From both labels
@@ -93,10 +93,10 @@ class Verdicts:
         right, wrong = self.correct(1), self.correct(0)
         if right is None or wrong is None:
             return None
-        turned = Share(1 - wrong.value, -wrong.influence, wrong.n, wrong.clusters, wrong.cap)
-        low, high = difference_interval(right, turned)
+        rejected_wrong = Share(1 - wrong.value, -wrong.influence, wrong.n, wrong.clusters, wrong.cap)
+        low, high = difference_interval(right, rejected_wrong)
         ends = max(0.0, (1 + low) / 2), min(1.0, (1 + high) / 2)
-        value, error = (right.value + wrong.value) / 2, difference_error(right, turned, 0.5)
+        value, error = (right.value + wrong.value) / 2, difference_error(right, rejected_wrong, 0.5)
         return Quantity(value, error, ends, *counts_of(right, wrong))
 
     @cached_property
@@ -143,54 +143,52 @@ class Verdicts:
 
     @property
     def always_failed(self) -> Quantity | None:
-        """The share of datapoints on which no game is right."""
-        share_ = self._failed_points
-        return None if share_ is None else share_.as_quantity(self.most_plays)
+        """The share of datapoints without a right game."""
+        failed = self._failed_points
+        return None if failed is None else failed.as_quantity(self.most_plays)
 
     @cached_property
     def _failed_points(self) -> Share | None:
-        points, at = np.unique(self.points, return_inverse=True)
-        rights = np.bincount(at, weights=self.right, minlength=len(points))
-        return self._by_unit(rights == 0, at)
+        points, indices = np.unique(self.points, return_inverse=True)
+        rights = np.bincount(indices, weights=self.right, minlength=len(points))
+        return self._by_unit(rights == 0, indices)
 
     @cached_property
     def most_plays(self) -> int:
-        """Of a datapoint, in all forms that blocks play it in."""
+        """The largest number of plays of a datapoint, in all forms that blocks play it in."""
         return int(np.bincount(self.points).max(initial=0))
 
     def vote_at(self, k: int) -> Share | None:
-        """vote@k: how often the majority of k plays of a datapoint is right; None where none has so many.
+        """Return vote@k: how often the majority of k plays of a datapoint is right; None if no datapoint has k plays.
 
-        Of each datapoint, the mean over all choices of k of its plays, which is unbiased whatever their number (the
-        hypergeometric distribution); those with fewer are left out. The rule is that of a panel's votes: the verdict
-        of most that decide, of a tie that of the first of them, which is right of half of all orders; without any
-        that decides there is none. Where blocks exchange stances or seats, each form that was played counts.
+        The value of a datapoint is the mean over all choices of k of its plays, which is unbiased for any number of
+        plays (the hypergeometric distribution). Datapoints with fewer plays are left out. The rule is that of a panel's
+        votes: the verdict of the majority of decided plays. In a tie the first vote counts, which is right in half of
+        all orders; without a decided play there is no verdict. If blocks exchange stances or seats, each form that was
+        played counts separately.
         """
-        at = self._played_alike
+        play_kinds = self._play_kinds
         counts = [
-            np.bincount(at, weights=column, minlength=len(self._plays)).astype(np.int64)
+            np.bincount(play_kinds, weights=column, minlength=len(self._play_counts)).astype(np.int64)
             for column in (self.right, ~self.right & (self.decisions != NONE), self.decisions == NONE)
         ]
-        enough = self._plays >= k
+        enough = self._play_counts >= k
         if not enough.any():
             return None
-        kinds, which = np.unique(np.stack(counts)[:, enough], axis=1, return_inverse=True)
-        values = np.array([majority_chance(right, wrong, none, k) for right, wrong, none in kinds.T.tolist()])
-        clusters = np.zeros(len(self._plays), dtype=np.int64)
-        clusters[at] = self.clusters
-        found = values[which.reshape(-1)]
-        return share(found, clusters[enough], self.total, cap=math.inf if self.grouped else len(found))
+        distinct, inverse = np.unique(np.stack(counts)[:, enough], axis=1, return_inverse=True)
+        values = np.array([majority_chance(right, wrong, none, k) for right, wrong, none in distinct.T.tolist()])
+        clusters = np.zeros(len(self._play_counts), dtype=np.int64)
+        clusters[play_kinds] = self.clusters
+        selected = values[inverse.reshape(-1)]
+        return share(selected, clusters[enough], self.total, cap=math.inf if self.grouped else len(selected))
 
     @cached_property
     def votes(self) -> list[tuple[int, Share]]:
-        """vote@k for the odd k that nine in ten datapoints were played as often as; nothing where that is 1.
-
-        Of panels of at most `MOST_VOTES`.
-        """
-        most = min(int(self._plays.max(initial=0)), MOST_VOTES)
-        sizes = [k for k in range(1, most + 1, 2) if np.mean(self._plays >= k) >= ENOUGH_PLAYED]
-        found = ((k, self.vote_at(k)) for k in sizes if sizes != [1])
-        return [(k, vote) for k, vote in found if vote is not None]
+        """vote@k for odd k up to `MOST_VOTES`, if nine in ten datapoints have k plays; empty if there is only k = 1."""
+        largest = min(int(self._play_counts.max(initial=0)), MOST_VOTES)
+        sizes = [k for k in range(1, largest + 1, 2) if np.mean(self._play_counts >= k) >= ENOUGH_PLAYED]
+        votes = ((k, self.vote_at(k)) for k in sizes if sizes != [1])
+        return [(k, vote) for k, vote in votes if vote is not None]
 
     @property
     def majority_accuracy(self) -> Quantity | None:
@@ -201,23 +199,23 @@ class Verdicts:
         return vote.as_quantity(k)
 
     @cached_property
-    def _plays(self) -> Codes:
-        plays: Codes = np.bincount(self._played_alike)
+    def _play_counts(self) -> Codes:
+        plays: Codes = np.bincount(self._play_kinds)
         return plays
 
     @cached_property
-    def _played_alike(self) -> Codes:
-        """Numbers of what was played several times: datapoints, by stance and seats."""
+    def _play_kinds(self) -> Codes:
+        """The number of each game's kind; games of one kind have the same datapoint, stance and seats."""
         codes = self.points * 27
         for times, column in ((9, self.exchanged), (3, self.stances), (1, self.swapped)):
             codes = codes if column is None else codes + times * (column + 1)
-        at: Codes = np.unique(codes, return_inverse=True)[1]
-        return at
+        kinds: Codes = np.unique(codes, return_inverse=True)[1]
+        return kinds
 
-    def _by_unit(self, values: Mask, at: Codes) -> Share | None:
-        """The mean of one value a unit; `at`: of each game, its unit."""
+    def _by_unit(self, values: Mask, units: Codes) -> Share | None:
+        """Return the mean of one value for each unit; `at` has the unit of each game."""
         clusters = np.zeros(len(values), dtype=np.int64)
-        clusters[at] = self.clusters
+        clusters[units] = self.clusters
         cap = math.inf if self.grouped else len(values)
         return share(values.astype(float), clusters, self.total, cap=cap)
 
@@ -225,9 +223,10 @@ class Verdicts:
 
     @cached_property
     def pair_score(self) -> Share | None:
-        """Over groups with right and wrong versions: how often a right one is accepted and a wrong one rejected.
+        """How often a right version is accepted and a wrong one is rejected, over groups that have both.
 
-        Of a group, the share of all pairs of a game of each; groups count alike. None where no group has both.
+        The value of a group is the share of all pairs of a right and a wrong version's game; groups count alike. None
+        if no group has both versions.
         """
         counts = [np.bincount(self.clusters[self.labels == label], minlength=self.total) for label in (0, 1)]
         rights = [np.bincount(self.clusters[self.right & (self.labels == y)], minlength=self.total) for y in (0, 1)]
@@ -239,14 +238,14 @@ class Verdicts:
     # From blocks
 
     def played_with_both(self, column: Codes) -> Mask:
-        """Games of datapoints that were played with both values of what a block exchanges."""
+        """Return a mask of the games whose datapoint was played with both values of a column that a block exchanges."""
         size = int(self.points.max(initial=0)) + 1
-        seen = [np.bincount(self.points[column == value], minlength=size) > 0 for value in (0, 1)]
-        found: Mask = (seen[0] & seen[1])[self.points] & (column != UNSET)
-        return found
+        played = [np.bincount(self.points[column == value], minlength=size) > 0 for value in (0, 1)]
+        is_played_with_both: Mask = (played[0] & played[1])[self.points] & (column != UNSET)
+        return is_played_with_both
 
     def persuaded(self, stance: int) -> Share | None:
-        """P(verdict = stance | all provers argue for it), over datapoints that were played with both stances."""
+        """Return P(verdict = stance | all provers argue for it), over datapoints that were played with both stances."""
         if self.stances is None:
             return None
         both = self.played_with_both(self.stances)
@@ -259,7 +258,7 @@ class Verdicts:
 
     @cached_property
     def whole_blocks(self) -> Mask:
-        """The games of datapoints that were played with all that their blocks exchange."""
+        """A mask of the games whose datapoints were played with all that their blocks exchange."""
         keep = np.ones(len(self.labels), bool)
         for column in (self.stances, self.swapped, self.exchanged):
             if column is not None:
@@ -280,14 +279,15 @@ class Verdicts:
         """P(accept) as written less P(accept) with the seats swapped; None without swapped seats."""
         if self.swapped is None:
             return None
-        written, swapped = (self.of(self.decisions == 1, self.swapped == way) for way in (0, 1))
+        written, swapped = (self.of(self.decisions == 1, self.swapped == value) for value in (0, 1))
         return None if written is None or swapped is None else difference(written, swapped)
 
     def position_bias(self, first: Codes | None) -> Quantity | None:
         """Return P(verdict = stance of the first seat) - P(verdict = stance of the other).
 
-        `first` has the stance of the first prover in each game, or is None if provers do not oppose each other. A seat
-        that always argues the same cannot be told from the leaning to accept: it has no position bias.
+        `first` has the stance of the first prover in each game, None if provers do not oppose each other. If a
+        seat always argues the same stance, its bias cannot be separated from a leaning to accept: it has no position
+        bias.
         """
         if first is None:
             return None
@@ -320,43 +320,43 @@ class Verdicts:
     def _accepted_by_first_stance(self, first: Codes) -> tuple[Share | None, Share | None]:
         """Return P(accept) if the first seat argues to accept, and if it argues to reject; undecided counts as half.
 
-        Labels count alike. The difference is the position bias over both ways to give the stances: a leaning to accept
-        is in both.
+        Labels count alike. The difference of the two is the position bias: both ways to assign the stances include a
+        leaning to accept, which cancels.
         """
         accepted = np.where(self.decisions == NONE, 0.5, (self.decisions == 1).astype(float))
 
         def where(stance: int) -> Share | None:
-            cells = [self.of(accepted, (first == stance) & (self.labels == label)) for label in (0, 1)]
-            found = [cell for cell in cells if cell is not None]
-            return mean_of(found) if found else None
+            shares_by_label = [self.of(accepted, (first == stance) & (self.labels == label)) for label in (0, 1)]
+            shares = [cell for cell in shares_by_label if cell is not None]
+            return mean_of(shares) if shares else None
 
         return where(1), where(0)
 
 
 def mean_of(shares: list[Share]) -> Share:
-    """The mean of several means, each of which counts alike."""
-    influence = np.sum([one.influence for one in shares], axis=0) / len(shares)
+    """Return the mean of several means, each with the same weight."""
+    influence = np.sum([share.influence for share in shares], axis=0) / len(shares)
     return Share(
-        math.fsum(one.value for one in shares) / len(shares),
+        math.fsum(share.value for share in shares) / len(shares),
         influence,
-        sum(one.n for one in shares),
-        min(one.clusters for one in shares),
-        sum(one.cap for one in shares),
+        sum(share.n for share in shares),
+        min(share.clusters for share in shares),
+        sum(share.cap for share in shares),
     )
 
 
 def majority_chance(right: int, wrong: int, none: int, k: int) -> float:
-    """How often the majority of k plays is right, drawn without replacement from so many of each; a tie is half.
+    """Return P(the majority of k plays is right), drawn without replacement from these numbers of plays; a tie is half.
 
-    Of more than `EXACT_PLAYS` plays, k is at most `MOST_VOTES`.
+    With more than `EXACT_PLAYS` plays, k is at most `MOST_VOTES`.
     """
     exact = right + wrong + none <= EXACT_PLAYS
-    return _counted(right, wrong, none, k) if exact else _play_by_play(right, wrong, none)[k]
+    return _enumerated_chance(right, wrong, none, k) if exact else _sequential_chances(right, wrong, none)[k]
 
 
 @cache
-def _counted(right: int, wrong: int, none: int, k: int) -> float:
-    """The chance by all ways to choose the plays."""
+def _enumerated_chance(right: int, wrong: int, none: int, k: int) -> float:
+    """Compute the probability by enumerating all choices of plays."""
     total = 0.0
     for i in range(min(right, k) + 1):
         for j in range(max(0, k - i - none), min(wrong, k - i) + 1):
@@ -367,31 +367,32 @@ def _counted(right: int, wrong: int, none: int, k: int) -> float:
 
 
 @cache
-def _play_by_play(right: int, wrong: int, none: int) -> Sequence[float]:
-    """The chance for each k up to `MOST_VOTES`: of how many of the k plays decide, times that of their majority.
+def _sequential_chances(right: int, wrong: int, none: int) -> Sequence[float]:
+    """Return the probability for each k up to `MOST_VOTES`, from the number of deciding plays and their majority.
 
-    Only products and sums of what is positive, so that it is right but for some hundred roundings, on every machine.
+    It only multiplies and adds positive numbers, so that it is exact up to some hundred roundings on every machine.
     """
     chances = []
-    for drawn in _drawn(right, wrong):
-        won = np.arange(len(drawn))
-        lost = len(drawn) - 1 - won
+    for distribution in _draw_distributions(right, wrong):
+        won = np.arange(len(distribution))
+        lost = len(distribution) - 1 - won
         weight = np.where(won > lost, 1.0, np.where((won == lost) & (won > 0), 0.5, 0.0))
-        chances.append(math.fsum((drawn * weight).tolist()))
+        chances.append(math.fsum((distribution * weight).tolist()))
     majority = np.array(chances)
     return [
-        math.fsum((drawn[: len(majority)] * majority[: len(drawn)]).tolist()) for drawn in _drawn(right + wrong, none)
+        math.fsum((distribution[: len(majority)] * majority[: len(distribution)]).tolist())
+        for distribution in _draw_distributions(right + wrong, none)
     ]
 
 
-def _drawn(these: int, others: int) -> Iterator[Floats]:
-    """The chances to draw 0, 1, ... k of these, for each k up to `MOST_VOTES`; nothing beyond what there is."""
-    drawn = np.ones(1)
-    yield drawn
-    for k in range(min(these + others, MOST_VOTES)):
-        each = drawn / (these + others - k)
-        taken = np.arange(k + 1)
-        drawn = np.zeros(k + 2)
-        drawn[:-1] = each * np.maximum(others - (k - taken), 0)
-        drawn[1:] += each * np.maximum(these - taken, 0)
-        yield drawn
+def _draw_distributions(successes: int, failures: int) -> Iterator[Floats]:
+    """Yield the probabilities of 0, 1, ... k successes in k draws, for each k up to `MOST_VOTES`, if possible."""
+    distribution = np.ones(1)
+    yield distribution
+    for k in range(min(successes + failures, MOST_VOTES)):
+        per_ball = distribution / (successes + failures - k)
+        drawn_successes = np.arange(k + 1)
+        distribution = np.zeros(k + 2)
+        distribution[:-1] = per_ball * np.maximum(failures - (k - drawn_successes), 0)
+        distribution[1:] += per_ball * np.maximum(successes - drawn_successes, 0)
+        yield distribution
