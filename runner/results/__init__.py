@@ -1,1 +1,1 @@
-"""What a run leaves on disk, and the numbers that follow from it."""
+"""Results of runs: tables, metrics, leaderboards, comparisons and fine-tuning files."""

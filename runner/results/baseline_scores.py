@@ -1,6 +1,6 @@
-"""The scores of the run that `until.compare` names, as they were when the comparing run began.
+"""Scores of the run that `until.compare` names, frozen when the comparing run started.
 
-They are written beside its other inputs: it decides the same when it goes on, whatever has become of that other run.
+They are saved with the comparing run's inputs, so a resumed run decides the same even if the other run has changed.
 """
 
 from __future__ import annotations
@@ -22,44 +22,42 @@ FILE = "compared.json"
 
 @dataclass(frozen=True)
 class BaselineScores:
-    """Another run's scores, by what identifies a datapoint in both runs: its label and the columns that are shown."""
+    """Another run's scores by datapoint; see `key_of`."""
 
     run_id: str
     asked: str
-    """How the spec names the run."""
+    """The run's name in the spec."""
     columns: tuple[str, ...]
     """The columns that the templates of either run use."""
     scores: Mapping[str, tuple[int, int]]
-    """For each datapoint, the right verdicts and all games that were not lost."""
+    """The right verdicts of each datapoint, and its games that were not lost in transport."""
 
     def score(self, point: Datapoint) -> float | None:
-        """The run's score on a datapoint; None where it did not play it."""
+        """Return the run's score on a datapoint; None if it did not play the datapoint."""
         right, games = self.scores.get(key_of(point, self.columns), (0, 0))
         return right / games if games else None
 
     def notes(self, points: Sequence[Datapoint]) -> list[str]:
-        """What is to be said where the other run lacks some of these datapoints."""
-        found = self.shared(points)
-        if found == len(points):
+        """Return a note if the other run lacks some of these datapoints."""
+        shared = self.shared(points)
+        if shared == len(points):
             return []
-        return [
-            f"until.compare: run {self.run_id} played {found} of {len(points)} datapoints; the others decide nothing"
-        ]
+        return [f"until.compare: run {self.run_id} played {shared} of {len(points)} datapoints; the rest do not count"]
 
     def write(self, folder: RunFolder) -> None:
-        """Save the scores with the inputs of the run that compares itself."""
+        """Save the scores with the inputs of the comparing run."""
         atomic_write(folder.make("inputs") / FILE, orjson.dumps(asdict(self)))
 
     def shared(self, points: Iterable[Datapoint]) -> int:
-        """How many of these datapoints the other run has played."""
+        """Count the datapoints that the other run has played."""
         return sum(self.score(point) is not None for point in points)
 
 
 def frozen(path: Path) -> BaselineScores | None:
-    """The scores that were saved, if they were.
+    """Read the saved scores of a run; None if there are none.
 
     Raises:
-        RunError: they are damaged.
+        RunError: the file is damaged.
     """
     if not path.is_file():
         return None
@@ -68,10 +66,12 @@ def frozen(path: Path) -> BaselineScores | None:
         scores = {str(key): (int(right), int(games)) for key, (right, games) in data["scores"].items()}
         return BaselineScores(str(data["run_id"]), str(data["asked"]), tuple(map(str, data["columns"])), scores)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{path} is damaged: {error}; remove it, and the same command makes it again") from error
+        raise RunError(
+            f"{path} is damaged: {error}; remove it and repeat the command, which writes it again"
+        ) from error
 
 
 def key_of(point: Datapoint, columns: tuple[str, ...]) -> str:
-    """What identifies a datapoint in both runs: its label, and these columns."""
+    """Return a hash of a datapoint's label and these columns, which identifies it in both runs."""
     content = {name: point.columns[name] for name in columns if name in point.columns}
     return tagged_hash("compared", [point.label, content])

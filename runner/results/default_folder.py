@@ -1,4 +1,4 @@
-"""The results folder where none is named. Apart from what reads it, so that help need not import that."""
+"""The default results folder. This module imports little, since command-line help needs it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ RESULTS = "NIP_RUN_RESULTS"
 
 
 def default_results() -> str:
-    """The results folder where none is given."""
-    # No shell expands the `~` of a variable that a service or a file of settings gives; that of an option it does.
+    """Return the results folder for commands that name none."""
+    # Shells expand `~` in options, but not in variables that a service or a settings file sets.
     return os.path.expanduser(os.environ.get(RESULTS) or "results")  # noqa: PTH111
 
 
 def no_folder(text: str) -> str | None:
-    """Why no folder can be at a path, which need not be there; None where one can."""
+    """Return why a path cannot be a folder, existing or new; None if it can."""
     if not text:
-        return "a folder's name is empty; `.` is the folder that you are in"
+        return "the folder name is empty; use `.` for the current folder"
     path = Path(text)
     source = f" (from {RESULTS})" if os.environ.get(RESULTS) and text == default_results() else ""
-    wrong = unusable(path) or ("not a folder" if is_there(path) and not is_folder(path) else None)
-    return None if wrong is None else f"no folder can be at {text!r}{source}: {wrong}"
+    problem = unusable(path) or ("not a folder" if is_there(path) and not is_folder(path) else None)
+    return None if problem is None else f"cannot use {text!r}{source} as a folder: {problem}"

@@ -28,23 +28,23 @@ class Estimate:
     ci_low: float | None
     ci_high: float | None
     n: int
-    """What it is a mean over."""
+    """The number of values that it is the mean of."""
     clusters: int
-    """Groups of datapoints; those of the rarer label for a number of right and of wrong solutions; the datapoints for
-    that of the worst one."""
+    """The number of groups of datapoints; those of the rarer label for metrics that need right and wrong solutions; the
+    datapoints for the accuracy of the worst one."""
     reason: str | None = None
-    """Why it has no interval, or no value."""
+    """The reason why there is no interval or no value."""
     plays: int | None = None
-    """The plays of each datapoint, for a number that depends on them; the largest of several numbers; k of vote@k."""
+    """The plays of each datapoint, for metrics that depend on them: the largest number, or k of vote@k."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a row of `metrics.json`; it has `plays` only if that is known."""
         return {name: value for name, value in vars(self).items() if name != "plays" or value is not None}
 
 
-def estimate(metric: Metric, found: Share | Quantity, agent: str | None = None) -> Estimate:
+def estimate(metric: Metric, result: Share | Quantity, agent: str | None = None) -> Estimate:
     """Return the estimate of a metric, with an interval if the metric's rule allows it."""
-    quantity = found.as_quantity() if isinstance(found, Share) else found
+    quantity = result.as_quantity() if isinstance(result, Share) else result
     counts = quantity.n, quantity.clusters
     reason = quantity.reason if quantity.value is None else metric.rule.missing_reason(quantity.clusters)
     low = high = None
@@ -60,23 +60,23 @@ def estimates_of(
     """Yield the metrics of a source, computed from its arguments; metrics that do not apply are left out."""
     for metric in metrics_of(source, kind=kind):
         assert metric.compute is not None
-        if (found := metric.compute(*arguments)) is not None:
-            yield estimate(metric, found, agent)
+        if (result := metric.compute(*arguments)) is not None:
+            yield estimate(metric, result, agent)
 
 
 def forecast_estimates(
     forecasts: Forecasts, kind: str, bounds: tuple[float, float] = (0.0, 0.0)
 ) -> Iterator[Estimate]:  # fmt: skip
-    """Yield the metrics of probabilities; `bounds` are the shares that are bounds only, and loose bounds."""
-    for found in estimates_of(Source.FORECASTS, forecasts, kind=kind):
-        reason = METRICS[found.metric].rule.bounds_reason(*bounds)
-        yield found if reason is None else replace(found, ci_low=None, ci_high=None, reason=reason)
+    """Yield the metrics of probabilities; `bounds` are the shares that are only bounds, and bounds far from 0 and 1."""
+    for result in estimates_of(Source.FORECASTS, forecasts, kind=kind):
+        reason = METRICS[result.metric].rule.bounds_reason(*bounds)
+        yield result if reason is None else replace(result, ci_low=None, ci_high=None, reason=reason)
 
 
 def vote_curve(verdicts: Verdicts) -> list[Estimate]:
     """Return vote@k for each odd k, with k as `plays`; empty if datapoints were not played three times.
 
-    That of k = 1 is the accuracy of a play, each datapoint counting alike.
+    The estimate for k = 1 is the accuracy of a single play, with equal weights for datapoints.
     """
     metric = METRICS[MAJORITY_ACCURACY]
     return [estimate(metric, vote.as_quantity(k)) for k, vote in verdicts.votes]

@@ -1,4 +1,4 @@
-"""A run's folder: what it holds."""
+"""The folder of a run and its files."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from runner.spec.experiment import RUN_ID_PATTERN, SAVED_SPEC
 FINE_TUNE = "fine_tune"
 
 SUMS = "SHA256SUMS"
-"""The hashes of a finished run's metrics and tables, in the format of `sha256sum`. Older runs have none."""
+"""The file with the hashes of a finished run's metrics and tables, as `sha256sum` writes it. Older runs have none."""
 
 SHARDS = "shards"
-"""In the folder of a run that is played in shards: the folders of its parts, each a run folder of its own."""
+"""The subfolder with the parts of a run that is played in shards, each a run folder."""
 
 
 def part_id(run_id: str, shard: Shard) -> str:
-    """The id of one part of a run: its folder from that of all runs."""
+    """Return the id of one part of a run, which is its folder within the results folder."""
     return f"{run_id}/{SHARDS}/{shard.folder}"
 
 
 def split_part(run_id: str) -> tuple[str, Shard | None]:
-    """The id of a run, and which part of it is meant; None: the run itself."""
-    whole, _, name = run_id.rpartition(f"/{SHARDS}/")
-    shard = Shard.of_folder(name) if whole else None
-    return (run_id, None) if shard is None else (whole, shard)
+    """Split an id into that of the run and the shard it names; None if it names the run itself."""
+    parent_id, _, name = run_id.rpartition(f"/{SHARDS}/")
+    shard = Shard.of_folder(name) if parent_id else None
+    return (run_id, None) if shard is None else (parent_id, shard)
 
 
-MAX_CHECKED = 10_000
-_CHECKED: dict[Path, tuple[int, ...]] = {}
-"""Files whose hashes were checked by this process, with what `stat` said of them."""
+_MAX_INTACT_FILES = 10_000
+_INTACT_FILES: dict[Path, tuple[int, ...]] = {}
+"""Files whose hashes this process has checked, with their `stat` values at that time."""
 
 
 def _recorded_sums(path: Path) -> dict[str, str]:
-    """The recorded hashes by file name."""
+    """Read the recorded hashes by file name."""
     try:
         lines = read_bounded(path, 1 << 16).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -61,18 +61,18 @@ class RunFolder:
 
     path: Path
     name: str | None = field(default=None, compare=False)
-    """The run's id, where the folder is not named so: that of a run that was got from a registry."""
+    """The run's id if the folder has another name, as in the folder of a fetched release."""
 
     @classmethod
     def got(cls, path: Path) -> Self:
-        """The folder of a run that a release brought.
+        """Return the folder of a run in a fetched release.
 
         Raises:
-            RunError: its manifest is missing, damaged, or says what can be no run's id.
+            RunError: its manifest is missing or damaged, or has an invalid run id.
         """
         run_id = cls(path).manifest().run_id
         if not re.fullmatch(RUN_ID_PATTERN, run_id):
-            raise RunError(f"{path / 'manifest.json'}: {run_id!r} can be no run's id")
+            raise RunError(f"{path / 'manifest.json'}: {run_id!r} is not a valid run id")
         return cls(path, run_id)
 
     @property
@@ -86,15 +86,15 @@ class RunFolder:
 
     @property
     def parts(self) -> Path:
-        """Where its parts stand, where it is played in shards."""
+        """The folder with the run's parts, if it is played in shards."""
         return self.path / SHARDS
 
     def part(self, shard: Shard) -> RunFolder:
-        """The folder of one part, which need not be there."""
+        """Return the folder of one part, which need not exist."""
         return RunFolder(self.parts / shard.folder)
 
     def begun_parts(self) -> list[tuple[Shard, RunFolder]]:
-        """The parts that have begun, by their numbers."""
+        """Return the parts that have started, ordered by shard."""
         try:
             names = [path.name for path in self.parts.iterdir()]
         except OSError:
@@ -139,10 +139,10 @@ class RunFolder:
         return self.path / FINE_TUNE
 
     def make(self, *names: str) -> Path:
-        """A folder inside this one, by the names on the way to it, made where it is not there.
+        """Create a folder inside this one, with the folders on the way to it, unless it exists.
 
         Raises:
-            RunError: it cannot be made, or a link or a file stands where one of them belongs.
+            RunError: it cannot be created, or a link or a file has the name of one of the folders.
         """
         path = self.path
         try:
@@ -151,11 +151,11 @@ class RunFolder:
                 path /= name
                 make_folder(path)
         except OSError as error:
-            raise RunError(f"cannot make {path}: {error.strerror}") from error
+            raise RunError(f"cannot create {path}: {error.strerror}") from error
         return path
 
     def beside(self, run_id: str) -> RunFolder:
-        """Another run of the same results folder."""
+        """Return another run of the same results folder."""
         return RunFolder(self.path.with_name(run_id))
 
     def table(self, name: str) -> Path:
@@ -166,23 +166,23 @@ class RunFolder:
         return self.path / SUMS
 
     def intact_table(self, name: str) -> Path:
-        """The file of a table, after its hash was checked.
+        """Return the file of a table after checking its hash.
 
         Raises:
-            RunError: the file is not the one that the run wrote.
+            RunError: the file was changed since the run wrote it.
         """
         self.check(self.table(name))
         return self.table(name)
 
     def read_metrics(self) -> dict[str, Any]:
-        """The content of `metrics.json`, after its hash was checked.
+        """Return the content of `metrics.json` after checking its hash.
 
         Raises:
-            RunError: it is missing or damaged, or is not the file that the run wrote.
+            RunError: the file is missing or damaged, or was changed since the run wrote it.
         """
         if not self.metrics.is_file():
             raise DamagedRunError(
-                f"{self.metrics} is missing. The command that played the run writes it again for free"
+                f"{self.metrics} is missing. Repeat the command that played the run to rebuild it for free"
             )
         self.check(self.metrics)
         return read_json(self.metrics)
@@ -206,28 +206,28 @@ class RunFolder:
         """
         try:
             sealed = self.sums.stat().st_mtime_ns
-            found = path.stat()
+            current = path.stat()
         except FileNotFoundError:
             return
-        if since_sealed and found.st_mtime_ns <= sealed:
+        if since_sealed and current.st_mtime_ns <= sealed:
             return
-        key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, sealed)
-        if _CHECKED.get(path) == key:
+        key = (current.st_dev, current.st_ino, current.st_size, current.st_mtime_ns, sealed)
+        if _INTACT_FILES.get(path) == key:
             return
         if file_hash(path) != _recorded_sums(self.sums).get(path.name):
             raise DamagedRunError(
                 f"{path} is damaged: it is not the file that the run wrote. nip-run verify {self.path} shows what "
                 f"differs; to have it rebuilt from the journal, remove it and repeat the command that played the run"
             )
-        if len(_CHECKED) >= MAX_CHECKED:
-            _CHECKED.clear()
-        _CHECKED[path] = key
+        if len(_INTACT_FILES) >= _MAX_INTACT_FILES:
+            _INTACT_FILES.clear()
+        _INTACT_FILES[path] = key
 
     def manifest(self) -> Manifest:
-        """The manifest. A run that says it is running and that no process holds was interrupted.
+        """Read the manifest. A run whose status is `running` without a process that holds its lock was interrupted.
 
         Raises:
-            RunError: it is missing, damaged, or none of ours.
+            RunError: the manifest is missing or damaged, or is not a manifest of nip-run.
             NewerFormatError: a newer nip-run wrote it.
         """
         data = read_json(self.manifest_path)
@@ -241,7 +241,7 @@ class RunFolder:
         return manifest
 
     def identity(self) -> str | None:
-        """What its manifest says that its run is; None where it has none.
+        """Return the identity recorded in the manifest; None without a manifest.
 
         Raises:
             RunError, NewerFormatError: see `manifest`.
@@ -249,13 +249,13 @@ class RunFolder:
         return self.manifest().identity if self.manifest_path.is_file() else None
 
     def damage(self) -> str | None:
-        """Why the manifest cannot be read, and what to do; None where it can."""
+        """Return why the manifest cannot be read and what to do; None if it can be read."""
         try:
             self.manifest()
         except NewerFormatError as error:
             return f"{error}; left out"
         except RunError as error:
-            return f"{error}; left out. Remove the file to have the run made again from its journal by its own command"
+            return f"{error}; left out. Remove the file and repeat the command that played the run to rebuild it"
         return None
 
     def write_manifest(self, manifest: Manifest) -> None:

@@ -19,11 +19,11 @@ ORIGINAL_LIMITED = "limited_per_round"
 """The tally behind the original's `token_limit_proportion`; ours of that name is over messages."""
 
 Added = tuple[str | None, str, tuple[float, ...]]
-"""The agent, None for the whole game; the metric; its values, in the order of the rounds."""
+"""The agent, or None for the whole game; the metric; and its values in the order of the rounds."""
 
 
 class GameVerdict(NamedTuple):
-    """A game as the numbers need it that are made of all verdicts and confidences together."""
+    """A game as it enters metrics that need all verdicts and confidences together."""
 
     datapoint: str
     group: str
@@ -33,14 +33,14 @@ class GameVerdict(NamedTuple):
     stances_exchanged: bool | None = None
     stance: int | None = None
     argued: tuple[int, ...] | None = None
-    """What each prover argued, in the protocol's order; None where each datapoint is played one way."""
+    """The stance of each prover, in the protocol's order; None if each datapoint is played in one way only."""
     stated: float | None = None
     logprob: float | None = None
     is_bound: bool = False
 
 
 class GameMeasurement(NamedTuple):
-    """What one game adds; one that failed in transport is counted as an outcome and in nothing else."""
+    """The values that one game adds; a game that failed in transport only counts as an outcome."""
 
     outcome: str
     cluster: str
@@ -49,21 +49,21 @@ class GameMeasurement(NamedTuple):
 
 
 def measured(protocol: Protocol, rollout: Rollout) -> GameMeasurement:
-    """What a game adds to the metrics."""
+    """Return the values that a game adds to the metrics."""
     point, outcome = rollout.job.datapoint, rollout.outcome.value
     if rollout.outcome == Outcome.TRANSPORT_FAILED:
         return GameMeasurement(outcome, point.group, (), None)
-    added = _of_game(protocol, rollout)
-    _add_agents(added, protocol, rollout)
-    return GameMeasurement(outcome, point.group, tuple(added), _verdict(protocol, rollout))
+    additions = _measure_game(protocol, rollout)
+    _add_agent_values(additions, protocol, rollout)
+    return GameMeasurement(outcome, point.group, tuple(additions), _game_verdict(protocol, rollout))
 
 
-_TRUTH = ((0.0,), (1.0,))
-"""A truth as the only value."""
+_TRUTH_VALUES = ((0.0,), (1.0,))
+"""False and True as the only value of a metric."""
 
 
 class GameFacts:
-    """One game, as metrics of the whole game are computed from it."""
+    """The facts of one game that metrics of the whole game are computed from."""
 
     __slots__ = ("_protocol", "correct", "decision", "is_accepted", "is_decided", "label", "rollout")
 
@@ -71,12 +71,12 @@ class GameFacts:
         self._protocol, self.rollout = protocol, rollout
         self.decision, self.label = rollout.decision, rollout.job.datapoint.label
         self.is_decided, self.is_accepted = self.decision != Decision.NONE, self.decision == Decision.ACCEPT
-        self.correct: tuple[float, ...] = () if self.label is None else _TRUTH[bool(rollout.correct)]
+        self.correct: tuple[float, ...] = () if self.label is None else _TRUTH_VALUES[bool(rollout.correct)]
         """Whether the verdict is right, as the only value; empty without a label."""
 
     @property
     def rounds(self) -> int:
-        """The rounds that were played."""
+        """The number of rounds that were played."""
         return len(self.rollout.rounds)
 
     @property
@@ -87,54 +87,56 @@ class GameFacts:
     @staticmethod
     def truth(value: bool) -> tuple[float]:
         """Return a truth as the only value."""
-        return _TRUTH[value]
+        return _TRUTH_VALUES[value]
 
 
 @dataclass(slots=True)
 class AgentFacts:
-    """One agent in one game, as metrics of agents are computed from it: values in the order of the rounds."""
+    """The facts of one agent in one game that metrics of agents are computed from; values in order of the rounds."""
 
     name: str
     rollout: Rollout
     reward: tuple[float, ...]
-    """Empty if it is not known."""
+    """The agent's reward as the only value; empty if it is unknown."""
     retries: Sequence[float]
     calls: Sequence[float]
-    """The calls made for each message."""
+    """The number of calls for each message."""
     cut: Sequence[float]
     """Whether each message was cut at the token limit."""
     limited: Sequence[float]
     """The values behind the original's `token_limit_proportion`."""
 
 
-def _of_game(protocol: Protocol, rollout: Rollout) -> list[Added]:
+def _measure_game(protocol: Protocol, rollout: Rollout) -> list[Added]:
     facts = GameFacts(protocol, rollout)
-    added: list[Added] = []
-    for name, compute in _functions(Source.GAMES, tuple(METRICS)):
+    additions: list[Added] = []
+    for name, compute in _metric_functions(Source.GAMES, tuple(METRICS)):
         if values := compute(facts):
-            added.append((None, name, values))
-    return added
+            additions.append((None, name, values))
+    return additions
 
 
 @cache
-def _functions(source: Source, names: tuple[str, ...]) -> list[tuple[str, Callable[..., Any]]]:
+def _metric_functions(source: Source, names: tuple[str, ...]) -> list[tuple[str, Callable[..., Any]]]:
     """Return the functions of the metrics of a source, by name; `names` are those of the whole table."""
-    found = (METRICS[name] for name in names)
-    return [(one.name, one.compute) for one in found if one.source is source and one.compute is not None]
+    metrics = (METRICS[name] for name in names)
+    return [
+        (metric.name, metric.compute) for metric in metrics if metric.source is source and metric.compute is not None
+    ]
 
 
-def _add_agents(added: list[Added], protocol: Protocol, rollout: Rollout) -> None:
-    functions = _functions(Source.AGENTS, tuple(METRICS))
-    for facts in _agents(protocol, rollout):
+def _add_agent_values(additions: list[Added], protocol: Protocol, rollout: Rollout) -> None:
+    functions = _metric_functions(Source.AGENTS, tuple(METRICS))
+    for facts in _agent_facts(protocol, rollout):
         for name, compute in functions:
             if values := compute(facts):
-                added.append((facts.name, name, tuple(values)))
+                additions.append((facts.name, name, tuple(values)))
         if facts.limited:
-            added.append((facts.name, ORIGINAL_LIMITED, tuple(facts.limited)))
+            additions.append((facts.name, ORIGINAL_LIMITED, tuple(facts.limited)))
 
 
-def _agents(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
-    unheard, padding = rollout.answers_without_round(), (0.0,) * _padding(protocol, rollout)
+def _agent_facts(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
+    lost_answers, padding = rollout.answers_without_round(), (0.0,) * _unplayed_rounds(protocol, rollout)
     is_labelled, rewards = rollout.job.datapoint.label is not None, rollout.rewards
     for agent in protocol.agent_names:
         reward = (float(rewards.get(agent, 0.0)),) if is_labelled or agent in rewards else ()
@@ -142,17 +144,17 @@ def _agents(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
         limited: list[float] = []
         calls: list[float] = []
         cut: list[float] = []
-        for played in rollout.rounds:
-            if played.asked is not None and agent not in played.asked:
+        for played_round in rollout.rounds:
+            if played_round.asked is not None and agent not in played_round.asked:
                 continue
             # The original counts silent agents too, and no token limit where attempts ran out.
-            retries.append(played.retry_counts.get(agent, 0))
-            limited.append(played.token_limits.get(agent, 0))
-            if agent in played.raw:
-                calls.append(played.calls[agent])
-                cut.append(played.cut[agent])
-        if agent in unheard:  # its calls were made all the same
-            answers = unheard[agent]
+            retries.append(played_round.retry_counts.get(agent, 0))
+            limited.append(played_round.token_limits.get(agent, 0))
+            if agent in played_round.raw:
+                calls.append(played_round.calls[agent])
+                cut.append(played_round.cut[agent])
+        if agent in lost_answers:  # the round has no message, but its calls were made
+            answers = lost_answers[agent]
             calls.append(len({(call.vote, call.attempt) for call in answers}))
             cut.append(answers[-1].finish_reason == "length")
         retries += padding
@@ -160,17 +162,17 @@ def _agents(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
         yield AgentFacts(agent, rollout, reward, retries, calls, cut, limited)
 
 
-def _padding(protocol: Protocol, rollout: Rollout) -> int:
-    """The rounds that an undecided game did not come to: the original counts them as zeros.
+def _unplayed_rounds(protocol: Protocol, rollout: Rollout) -> int:
+    """Return the number of rounds that an undecided game did not reach, which the original counts as zeros.
 
-    Of another run's debate, which is not played on, there are none.
+    A rejudged debate is not played on, so it has none.
     """
-    if rollout.outcome != Outcome.NO_DECISION or any(played.asked is not None for played in rollout.rounds):
+    if rollout.outcome != Outcome.NO_DECISION or any(played_round.asked is not None for played_round in rollout.rounds):
         return 0
     return protocol.max_message_rounds - len(rollout.rounds)
 
 
-def _verdict(protocol: Protocol, rollout: Rollout) -> GameVerdict:
+def _game_verdict(protocol: Protocol, rollout: Rollout) -> GameVerdict:
     job, point = rollout.job, rollout.job.datapoint
     decision = int(rollout.decision) if rollout.outcome == Outcome.DECIDED else int(Decision.NONE)
     verdict = GameVerdict(
@@ -180,18 +182,19 @@ def _verdict(protocol: Protocol, rollout: Rollout) -> GameVerdict:
     )  # fmt: skip
     if job.stance is None and job.swapped is None:
         return verdict
-    given = point.prover_stance if job.stance is None else job.stance
-    argued = (
-        protocol.stance(agent, given) if rollout.stance is None else rollout.stance for agent in protocol.prover_names
+    prover_stance = point.prover_stance if job.stance is None else job.stance
+    argued_stances = (
+        protocol.stance(agent, prover_stance) if rollout.stance is None else rollout.stance
+        for agent in protocol.prover_names
     )
     stance = None if job.stance is None else rollout.stance
     return verdict._replace(
-        swapped=job.swapped, stances_exchanged=job.stances_exchanged, stance=stance, argued=tuple(argued)
+        swapped=job.swapped, stances_exchanged=job.stances_exchanged, stance=stance, argued=tuple(argued_stances)
     )
 
 
 def episode_length(protocol: Protocol, rollout: Rollout) -> int:
-    """The original's episode length: rounds with a message in the first channel, the very last round left out."""
+    """Return the original's episode length: rounds with a message in the first channel, without the very last round."""
     first = protocol.channel_names[0]
     rounds = rollout.rounds[: protocol.max_message_rounds - 1]
-    return sum(any(message.channel == first for message in played.messages) for played in rounds)
+    return sum(any(message.channel == first for message in played_round.messages) for played_round in rounds)

@@ -1,4 +1,4 @@
-"""The manifest of a run: hashes of all it is made of, and what became of it; data alone."""
+"""The manifest of a run: the hashes of its inputs, its counts and how it ended; data only."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from runner.spec.datasets.shards import Shard
 
 
 class Status(StrEnum):
-    """How a run stands."""
+    """The status of a run."""
 
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
     INCOMPLETE = "incomplete"
-    """Played to its end, with more rollouts lost in transport than the spec allows."""
+    """The run finished, but lost more rollouts in transport than the spec allows."""
 
 
 COUNTED = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cached_tokens", "transport_failed")
-"""What a manifest counts of a run in whole numbers."""
+"""The whole-number counts of a manifest."""
 
 PLAYED = (Status.DONE, Status.INCOMPLETE)
-"""How a run stands whose rows are all written, and have numbers."""
+"""The statuses of runs whose rows are all written and that have metrics."""
 
 
 class ReplaySource(NamedTuple):
-    """Whose answers a run was played with: all of them, or those of the rounds before `until_round` alone."""
+    """The run whose answers a run was played with: all of them, or only those of the rounds before `until_round`."""
 
     run_id: str
     until_round: int | None
 
 
 class RejudgeSource(NamedTuple):
-    """Whose debates a run judges: the run, the hash of its journal, and which verdicts are asked for."""
+    """The run whose debates are judged again, the hash of its journal, and the kind of verdict."""
 
     run_id: str
     journal_sha256: str
@@ -50,7 +50,7 @@ class RejudgeSource(NamedTuple):
 
 
 class AgentRow(TypedDict):
-    """An agent and its model, as the leaderboard has them."""
+    """An agent and its model, with the columns of the leaderboard."""
 
     agent: str
     role: str
@@ -61,7 +61,7 @@ class AgentRow(TypedDict):
 
 
 class Counts(TypedDict, total=False):
-    """What a run has come to. A run that did not finish has but the first four."""
+    """The counts of a run. A run that did not finish has only the first four."""
 
     rollouts: int
     completions: int
@@ -81,19 +81,19 @@ class Counts(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TrainingPart:
-    """What a run is of the training run that it belongs to."""
+    """The place of a run in its training run."""
 
     parent_run_id: str
     iteration: int
     kind: str
-    """`training`: its games are trained on; `benchmark`: they measure."""
+    """`training`: its games are trained on; `benchmark`: its games measure the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A run's manifest, whichever version wrote it.
+    """A run's manifest, of any version.
 
-    Facts with a default were not always recorded, or are not yet known; a null that is written is not known.
+    Facts with a default were not recorded by every version, or are not known yet; a recorded null means unknown.
     """
 
     format: int = 0
@@ -106,7 +106,7 @@ class Manifest:
     status: Status
     seed: int
     point: Mapping[str, Any] = field(default_factory=dict)
-    """What the sweep sets in this run."""
+    """The keys that the sweep sets in this run, with their values."""
     identity: str
     game_sha256: str
     spec_sha256: str
@@ -116,7 +116,7 @@ class Manifest:
     dataset_source_sha256: str
     dataset_selection: Mapping[str, Any]
     replayed_sha256: Mapping[str, str] | None = None
-    """For each model group that replays a run: the SHA-256 of that run's journal."""
+    """The SHA-256 of the replayed run's journal, for each model group that replays one."""
     version: str
     python: str
     git_commit: str | None
@@ -138,67 +138,67 @@ class Manifest:
     cost_usd: float | None = None
     cost_usd_at_most: float | None = None
     transport_failed: int | None = None
-    """How many rollouts ended because no answer came."""
+    """The number of rollouts that ended because no answer came."""
     answers_from: Mapping[str, int] | None = None
-    """How many counted verdicts were copied from each other run, by the number of its journal or its id."""
+    """The number of counted verdicts copied from each other run, by the number of its journal or its id."""
     journal: str | None = None
     """The number of the run's own journal."""
     training: Mapping[str, Any] | None = None
-    """What became of each model group's training."""
+    """The result of each model group's training."""
     rejudge_of: RejudgeSource | None = None
     why_stopped: str | None = None
-    """Why the run did not come to its end, where more than its status is known."""
+    """Why the run did not finish, if more than its status is known."""
     sources: Mapping[str, Any] | None = None
-    """By part (spec, prompts, protocol, dataset): the commit that held it when the run began; see `releases.Source`."""
+    """The commit of each part (spec, prompts, protocol, dataset) when the run started; see `releases.Source`."""
     components: Mapping[str, Any] | None = None
-    """By slot of the spec: the release that was named there, and the hash of its manifest."""
+    """The release named in each slot of the spec, and the hash of its manifest."""
     got_from: Mapping[str, Any] | None = None
-    """The release in whose folder, as `get` left it, the spec lies."""
+    """The fetched release whose folder has the spec."""
     reproduces: Mapping[str, Any] | None = None
-    """The release whose run this one plays again."""
+    """The release whose run this one reproduces."""
     shard: Shard | None = None
-    """Which part of a run this is, where it is one of several."""
+    """The part of a run that this is, if the run is played in shards."""
     journal_records: int | None = None
-    """Of such a part: how many records its journal had when it ended."""
+    """The number of records in the journal of such a part when it ended."""
     prices: str | None = None
-    """The list that a price comes from, with its version; None if the spec gives every price."""
+    """The price list with its version; None if the spec gives every price."""
     cache_write_tokens: int | None = None
-    """This and the next three are recorded only if a server reported such tokens."""
+    """This and the next three fields are recorded only if a server reported such tokens."""
     reasoning_tokens: int | None = None
     audio_input_tokens: int | None = None
     audio_output_tokens: int | None = None
 
     recorded: tuple[str, ...] = ()
-    """The facts that are written, null ones too, in their order."""
+    """The names of the recorded facts, null ones included, in their order."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """What a later version has written."""
+    """Facts that a later version has recorded."""
 
     def __post_init__(self) -> None:
-        known = [name for name, default in _DEFAULTS.items() if getattr(self, name) != default]
-        object.__setattr__(self, "recorded", tuple(dict.fromkeys((*self.recorded, *known, *self.unknown))))
+        changed = [name for name, default in _DEFAULTS.items() if getattr(self, name) != default]
+        object.__setattr__(self, "recorded", tuple(dict.fromkeys((*self.recorded, *changed, *self.unknown))))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """A manifest as it was written.
+        """Read a manifest from its JSON.
 
         Raises:
-            TypeError, ValueError: a fact is missing, or is of another type than ours.
+            TypeError, ValueError: a fact is missing or has the wrong type.
         """
         values = {name: value for name, value in data.items() if name in _DEFAULTS}
         for name, value in values.items():
             if type(value) not in _JSON_TYPES[name]:
-                raise TypeError(f"{name} cannot be {value!r}")
-        for name, made in _TYPES.items():
+                raise TypeError(f"{name} has the wrong type: {value!r}")
+        for name, convert in _CONVERTERS.items():
             if values.get(name) is not None:
-                values[name] = made(values[name])
+                values[name] = convert(values[name])
         unknown = {name: value for name, value in data.items() if name not in _DEFAULTS}
         return cls(**values, unknown=unknown, recorded=tuple(data))
 
     def to_json(self) -> dict[str, Any]:
-        """What is written."""
-        return {name: self._plain(name) for name in self.recorded}
+        """Return the recorded facts as JSON data."""
+        return {name: self._to_plain(name) for name in self.recorded}
 
-    def _plain(self, name: str) -> Any:
+    def _to_plain(self, name: str) -> Any:
         value = getattr(self, name) if name in _DEFAULTS else self.unknown[name]
         if isinstance(value, Shard):
             return list(value.pair)
@@ -206,44 +206,44 @@ class Manifest:
 
     @property
     def is_training_run(self) -> bool:
-        """Whether the run is a training run as a whole, whose games are in runs of their own."""
+        """Whether this is a training run as a whole, whose games are in separate runs."""
         return self.kind == "training" and self.parent_run_id is None
 
     @property
     def price_basis(self) -> PriceBasis:
-        """What its calls are priced by; a stranger's manifest may have anything as its date."""
+        """The basis of the prices of its calls; a foreign manifest may have anything as its date."""
         with suppress(ValueError):
             return PriceBasis(date.fromisoformat(self.started_at[:10]), text_only="prices" not in self.recorded)
         return PriceBasis()
 
     @property
     def made_from(self) -> Sequence[str]:
-        """The runs that it is a part of, or judges: what its name begins with means those."""
-        of = (self.parent_run_id, None if self.rejudge_of is None else self.rejudge_of.run_id)
-        return [run_id for run_id in of if run_id is not None]
+        """The ids of the runs that it is a part of or judges; short references mean these runs."""
+        sources = (self.parent_run_id, None if self.rejudge_of is None else self.rejudge_of.run_id)
+        return [run_id for run_id in sources if run_id is not None]
 
     @property
     def is_whole_replay(self) -> bool:
-        """Whether all its answers are another run's: it called nobody, and cost nothing."""
+        """Whether all its answers come from another run, so that it made no calls and cost nothing."""
         return self.replay_of is not None and self.replay_of.until_round is None
 
     @property
     def origins(self) -> AnswerOrigins:
-        """The runs that the answers behind its counted verdicts came from; counts of a stranger may be anything."""
+        """The runs that its counted verdicts were copied from; invalid counts of a foreign manifest are ignored."""
         copied = {name: n for name, n in (self.answers_from or {}).items() if type(n) is int and 0 <= n < 1 << 53}
         return AnswerOrigins((self.rollouts or 0) - (self.transport_failed or 0), self.journal, self.run_id, copied)
 
     @property
     def own_cost_usd(self) -> float | None:
-        """What its own calls cost; None where a price is unknown."""
+        """The cost of its own calls; None if a price is unknown."""
         return 0.0 if self.is_whole_replay else self.cost_usd
 
     def recording(self, *names: str) -> Self:
-        """With these facts written too, even if null."""
+        """Return a copy that records these facts too, even if null."""
         return replace(self, recorded=(*self.recorded, *names))
 
     def stopped_by(self, error: BaseException | None) -> Self:
-        """With what stopped the run, where that says more than that it was interrupted."""
+        """Return a copy with the error that stopped the run, if it says more than an interruption."""
         if isinstance(error, BudgetExhausted) and error.used:
             return replace(self, why_stopped=f"stopped by its budget ({error.used})")
         if isinstance(error, NipRunError) and not isinstance(error, (Interrupted, Waiting)):
@@ -251,16 +251,18 @@ class Manifest:
         return self
 
     def ended(self, status: Status, **counts: Unpack[Counts]) -> Self:
-        """As a run that has come to these counts ends now."""
+        """Return a copy of a run that ends now with these counts."""
         return replace(self.recording(*counts), status=status, finished_at=now(), **counts)
 
 
-_FACTS = [one for one in fields(Manifest) if one.name not in ("recorded", "unknown")]
-_DEFAULTS: Mapping[str, Any] = {one.name: {} if one.default_factory is not MISSING else one.default for one in _FACTS}
-"""Every fact in the order in which a new manifest has it, and what it is where it was not recorded."""
+_FACTS = [fact for fact in fields(Manifest) if fact.name not in ("recorded", "unknown")]
+_DEFAULTS: Mapping[str, Any] = {
+    fact.name: {} if fact.default_factory is not MISSING else fact.default for fact in _FACTS
+}
+"""Every fact in the order of a new manifest, with its value if it was not recorded."""
 
 INITIAL_FACTS = tuple(_DEFAULTS)[: list(_DEFAULTS).index("finished_at") + 1]
-"""What every manifest has written from the start."""
+"""The facts that every manifest records from the start."""
 
 _JSON_NAMES: Mapping[str, type] = {
     "int": int, "str": str, "float": float, "bool": bool, "None": type(None), "Status": str, "ReplaySource": list,
@@ -269,23 +271,23 @@ _JSON_NAMES: Mapping[str, type] = {
     "Mapping[str, Any]": dict,
 }  # fmt: skip
 _JSON_TYPES: Mapping[str, frozenset[type]] = {
-    one.name: frozenset(_JSON_NAMES[kind.strip()] for kind in str(one.type).split("|"))
-    | ({int} if "float" in str(one.type) else set())
-    for one in _FACTS
+    fact.name: frozenset(_JSON_NAMES[kind.strip()] for kind in str(fact.type).split("|"))
+    | ({int} if "float" in str(fact.type) else set())
+    for fact in _FACTS
 }
-"""What JSON may have for each fact: a whole number of dollars has no point."""
+"""The JSON types of each fact; a float may be written as an integer."""
 
 
-def _agents(rows: Sequence[Any]) -> tuple[AgentRow, ...]:
+def _parse_agents(rows: Sequence[Any]) -> tuple[AgentRow, ...]:
     for row in rows:
         if not isinstance(row, dict) or not AgentRow.__required_keys__ <= row.keys():
-            raise TypeError(f"an agent cannot be {row!r}")
+            raise TypeError(f"not an agent: {row!r}")
     return tuple(rows)
 
 
-_TYPES: Mapping[str, Any] = {
+_CONVERTERS: Mapping[str, Any] = {
     "status": Status,
-    "agents": _agents,
+    "agents": _parse_agents,
     "replay_of": lambda source: ReplaySource(*source),
     "rejudge_of": lambda source: RejudgeSource(*source),
     "shard": lambda pair: Shard.parse("/".join(map(str, pair))),
@@ -293,15 +295,15 @@ _TYPES: Mapping[str, Any] = {
 
 
 def verifiers_of(manifest: Manifest) -> list[tuple[str, str]]:
-    """The provider and the model of each agent that gives verdicts."""
+    """Return the provider and the model of each verifier."""
     return [(row["provider"], row["model"]) for row in manifest.agents if row["role"] == "verifier"]
 
 
 def is_allowed_loss(lost: int, rollouts: int, share: float) -> bool:
-    """Whether no more than this share of a run's rollouts was lost in transport."""
-    return lost <= share * rollouts * (1 + 1e-9)  # 0.07 of 100 is a little less than 7
+    """Tell whether at most this share of a run's rollouts was lost in transport."""
+    return lost <= share * rollouts * (1 + 1e-9)  # in floating point, 0.29 * 100 is slightly below 29
 
 
 def now() -> str:
-    """The time in UTC, to the second, as the tables have it."""
+    """Return the time in UTC, to the second, in the format of the tables."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

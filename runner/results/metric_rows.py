@@ -1,4 +1,4 @@
-"""The metrics of a run as the rows of a table."""
+"""A run's metrics as the rows of a table, and the lines below it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
 
 
 def metric_rows(metrics: Mapping[str, Any], *, whole: bool = True) -> list[tuple[Any, ...]]:
-    """A row for each metric that says something; without `whole`, not for what few ask about."""
+    """Return a row for each metric with a meaning; `whole` includes minor metrics."""
     return [
         (m["agent"] or "game", shown_name(m["metric"], m.get("plays")), shown_value(m), m["n"], m["clusters"])
         for m in told_metrics(metrics)
@@ -28,24 +28,24 @@ def metric_rows(metrics: Mapping[str, Any], *, whole: bool = True) -> list[tuple
 
 
 def told_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The metrics that say something, the whole game's first.
+    """Return the metrics that have a meaning, those of the whole game first.
 
-    `decision` is the mean of 0 (reject), 1 (accept) and 2 (none): with a game that was not decided, it is no share.
+    `decision` is the mean of 0 (reject), 1 (accept) and 2 (none), so it is not a share if a game is undecided.
     """
     outcomes: Mapping[str, int] = metrics["outcomes"]
     undecided = sum(outcomes.values()) - outcomes.get("decided", 0)
     agents = list(dict.fromkeys([None, *(m["agent"] for m in metrics["metrics"])]))
-    told = sorted(metrics["metrics"], key=lambda m: agents.index(m["agent"]))
-    return [m for m in told if not (undecided and m["metric"] == DECISION)]
+    rows = sorted(metrics["metrics"], key=lambda m: agents.index(m["agent"]))
+    return [m for m in rows if not (undecided and m["metric"] == DECISION)]
 
 
 def is_aside(metric: str) -> bool:
-    """Whether short lists leave a metric out."""
+    """Tell whether short lists leave a metric out."""
     return metric in METRICS and METRICS[metric].is_minor
 
 
 def shown_name(metric: str, plays: int | None = None) -> str:
-    """The name of a metric, with the sign that the field knows it by, or with the plays that it depends on."""
+    """Return the name of a metric, with its symbol in the field or the number of plays that it depends on."""
     if plays is not None:
         return f"{metric} (vote@{plays})" if metric == MAJORITY_ACCURACY else f"{metric} (of {plays} each)"
     symbol = METRICS[metric].symbol if metric in METRICS else ""
@@ -53,7 +53,7 @@ def shown_name(metric: str, plays: int | None = None) -> str:
 
 
 def shown_value(row: Mapping[str, Any]) -> str:
-    """A metric's value with its interval; of a criterion, which way the judge leans, where that can be told."""
+    """Return a metric's value with its interval, and for a criterion which way the judge leans."""
     low, high = row["ci_low"], row["ci_high"]
     value = with_interval(row["value"], low, high)
     if row["metric"] != CRITERION or low is None or high is None:
@@ -62,46 +62,48 @@ def shown_value(row: Mapping[str, Any]) -> str:
 
 
 def reasons(metrics: Mapping[str, Any], *, whole: bool = True) -> list[str]:
-    """Why metrics have no interval or no value: a line for each reason, with the metrics that it is of."""
-    told: dict[str, list[str]] = {}  # by what is missing and why, metrics
+    """Return why metrics have no interval or no value: a line for each reason, with the metrics that it concerns."""
+    names_by_reason: dict[str, list[str]] = {}  # by the missing part and the reason
     for row in metrics["metrics"]:
         reason = row.get("reason")
         if reason and row["n"] and (whole or not is_aside(row["metric"])):
-            names = told.setdefault(f"{'value' if row['value'] is None else 'interval'}: {reason}", [])
+            names = names_by_reason.setdefault(f"{'value' if row['value'] is None else 'interval'}: {reason}", [])
             names.extend([row["metric"]] if row["metric"] not in names else [])
-    return [f"{', '.join(names)}: no {reason}" for reason, names in told.items()]
+    return [f"{', '.join(names)}: no {reason}" for reason, names in names_by_reason.items()]
 
 
 def judging_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """Balanced accuracy, d' and c for a summary; nothing where there are too few datapoints to show them."""
-    found = {row["metric"]: row for row in metrics["metrics"] if row["agent"] is None}
-    balanced = found.get(BALANCED_ACCURACY)
+    """Return balanced accuracy, d' and c for a summary; empty if there are too few datapoints."""
+    by_name = {row["metric"]: row for row in metrics["metrics"] if row["agent"] is None}
+    balanced = by_name.get(BALANCED_ACCURACY)
     if balanced is None or balanced["ci_low"] is None:
         return ()
     rows = [("balanced", f"{shown_value(balanced)} (accuracy, both labels alike)")]
-    told = [f"{METRICS[name].symbol} {shown_value(found[name])}" for name in (SENSITIVITY, CRITERION) if name in found]
-    return [*rows, ("signal", ", ".join(told))] if told else rows
+    signals = [
+        f"{METRICS[name].symbol} {shown_value(by_name[name])}" for name in (SENSITIVITY, CRITERION) if name in by_name
+    ]
+    return [*rows, ("signal", ", ".join(signals))] if signals else rows
 
 
 def extra_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """Of a run that stops when it is decided, how it did; of one with repeats, how scores vary and what more would do.
+    """Return lines about the stopping rule, vote@k and the variance of scores, if the run has them.
 
-    Earlier versions wrote neither.
+    Earlier versions did not write these sections.
     """
     lines = []
     if until := metrics.get("until"):
         lines.append(f"until: {until['note']}; accuracy has its confidence sequence")
     if votes := metrics.get("vote_curve"):
-        told = (f"{one['k']}: {with_interval(one['value'], one['ci_low'], one['ci_high'])}" for one in votes)
-        lines.append(f"vote@k: {', '.join(told)}")
-    if found := metrics.get("variance"):
-        enough = found["enough_repeats"]
+        votes_text = (f"{vote['k']}: {with_interval(vote['value'], vote['ci_low'], vote['ci_high'])}" for vote in votes)
+        lines.append(f"vote@k: {', '.join(votes_text)}")
+    if split := metrics.get("variance"):
+        repeats = split["enough_repeats"]
         more = (
-            "groups do not differ, so that a repeat tells as much as a further group"
-            if enough is None
-            else f"more than {enough} repeat{'s' * (enough != 1)} of each datapoint are useless ({found['rule']})"
+            "groups do not differ, so a repeat is worth as much as another group"
+            if repeats is None
+            else f"more than {repeats} repeat{'s' * (repeats != 1)} of each datapoint are useless ({split['rule']})"
         )
         lines.append(
-            f"variance: {decimal(found['between'])} between groups, {decimal(found['within'])} within one; {more}"
+            f"variance: {decimal(split['between'])} between groups, {decimal(split['within'])} within one; {more}"
         )
     return lines

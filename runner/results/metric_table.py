@@ -4,8 +4,8 @@ A new metric is one entry here. It then appears in `metrics.json`, on the board,
 exports, in shell completion and in `docs/reference/metrics.md`. The module imports nothing heavy, since command-line
 help and completion read it.
 
-The functions `compute` take what `Source` says. They return a `Share`, a `Quantity`, or None if the metric does not
-apply; those of games and agents return values.
+The functions `compute` take the arguments that `Source` lists. They return a `Share`, a `Quantity`, or None if the
+metric does not apply; those of games and agents return the values of one rollout.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Source(Enum):
 
 
 class Show(Flag):
-    """The places with room for only a few metrics that show this one."""
+    """The places that show this metric although they have room for only a few."""
 
     NOWHERE = 0
     SUMMARY = auto()
@@ -74,7 +74,7 @@ class Show(Flag):
     COMPARISON = auto()
     """The page that compares two runs."""
     CURVE = auto()
-    """The curves that are sent to MLflow while a run goes on."""
+    """The curves sent to MLflow during a run."""
     COMPETITION = auto()
     """The full score that the owner of a competition sees."""
 
@@ -86,7 +86,7 @@ class Metric:
     name: str
     description: str
     over: str
-    """What it is a mean over, as the documentation says it."""
+    """The population of the mean, in the words of the documentation."""
     source: Source
     compute: Callable[..., Any] | None = None
     """See `Source`."""
@@ -99,24 +99,24 @@ class Metric:
     """Whether each value is 0 or 1, so that the mean has Wilson's interval."""
     needs_labels: bool = True
     needs_calls: bool = False
-    """Whether it is counted from rounds and calls, which are not in the table `rollouts`."""
+    """Whether it is counted from rounds and calls, which the table `rollouts` does not have."""
     depends_on_plays: bool = False
     """Whether it changes with the number of plays of each datapoint."""
     two_values: Callable[[Protocol, str | None], tuple[float, float]] | None = None
-    """The two values of a mean that usually has no others; it then has the interval of a share."""
+    """The possible values of a mean that usually has only two; it then has the interval of a share."""
     rule: IntervalRule = IntervalRule()
     method: str = ""
-    """How the interval is computed, as the documentation and (of verdicts) `metrics.json` say it."""
+    """The computation of the interval, in the words of the documentation and (for verdicts) of `metrics.json`."""
     coverage_of: str = ""
     """The metric whose measured coverage stands for this one, if this one is not measured itself."""
     sql: str = ""
-    """The score of a row of `rollouts`, NULL if it does not count. `{agent}` and `{kind}` are filled in."""
+    """The score of a row of `rollouts`, NULL if the row does not count. `{agent}` and `{kind}` are filled in."""
     label: int | None = None
     """The label of the only datapoints that have a score."""
     is_balanced: bool = False
-    """Whether both labels weigh the same, however many datapoints have each."""
+    """Whether both labels have the same weight, however many datapoints have each."""
     not_compared: str = ""
-    """Why runs are not compared by it. A metric needs this or `sql`."""
+    """The reason why runs are not compared by it. A metric needs this or `sql`."""
     has_worst: bool = False
     """Whether `--worst` can find the worst of several systems by it."""
     is_minor: bool = False
@@ -124,7 +124,7 @@ class Metric:
     show: Show = Show.NOWHERE
     symbol: str = ""
     exported_name: str = ""
-    """The name in other tools, if they use the name for something else."""
+    """The name in other tools, if they use this name for something else."""
     agent: str | None = None
     kind: str | None = None
     """One of `CONFIDENCE_KINDS`, for metrics of forecasts."""
@@ -140,7 +140,7 @@ class Metric:
 
     @property
     def is_exported_score(self) -> bool:
-        """Whether result records of other tools have it: a score of whole games with a best end."""
+        """Whether other tools' records of results have it: a score of whole games with a best value."""
         sources = (Source.GAMES, Source.VERDICTS, Source.FORECASTS)
         return self.better != 0 and not self.is_minor and self.source in sources
 
@@ -155,12 +155,12 @@ class Metric:
 
     @property
     def bound(self) -> float | None:
-        """The largest difference between two scores, if there is one."""
+        """The largest possible difference between two scores, if there is one."""
         return self.high - self.low if math.isfinite(self.high - self.low) else None
 
     @property
     def is_share(self) -> bool:
-        """Whether differences are shown in points of a hundred."""
+        """Whether differences are shown in percentage points."""
         return self.bound == 1.0
 
     def score_sql(self) -> str:
@@ -186,7 +186,7 @@ _ACCEPTED = "(decision = 1)::INT::DOUBLE"
 _UNDECIDED = "(decision = 2)::INT::DOUBLE"
 _NOT_STORED = "rounds and calls are not in the table of rollouts"
 _OF_BLOCKS = "it needs the games of whole blocks"
-_OF_ALL = "it is no mean over rollouts"
+_OF_ALL = "it is not a mean over rollouts"
 
 
 def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]:
@@ -735,42 +735,42 @@ _TABLE = (
 )
 
 
-def _of_kind(metric: Metric, kind: str) -> Metric:
+def _with_kind(metric: Metric, kind: str) -> Metric:
     return replace(metric, name=f"{metric.name}_{kind}", kind=kind, sql=metric.sql.replace("{kind}", kind))
 
 
-def _by_name() -> dict[str, Metric]:
-    at = next(place for place, metric in enumerate(_TABLE) if metric.source is Source.FORECASTS)
+def _index_by_name() -> dict[str, Metric]:
+    first = next(index for index, metric in enumerate(_TABLE) if metric.source is Source.FORECASTS)
     forecasts = [metric for metric in _TABLE if metric.source is Source.FORECASTS]
-    rest = [metric for metric in _TABLE[at:] if metric.source is not Source.FORECASTS]
-    both = [_of_kind(metric, kind) for kind in CONFIDENCE_KINDS for metric in forecasts]
-    return {metric.name: metric for metric in (*_TABLE[:at], *both, *rest)}
+    rest = [metric for metric in _TABLE[first:] if metric.source is not Source.FORECASTS]
+    by_kind = [_with_kind(metric, kind) for kind in CONFIDENCE_KINDS for metric in forecasts]
+    return {metric.name: metric for metric in (*_TABLE[:first], *by_kind, *rest)}
 
 
-METRICS: dict[str, Metric] = _by_name()
-"""All metrics by name, in the order in which they are shown. Those of an agent are `AGENT.NAME` in options."""
+METRICS: dict[str, Metric] = _index_by_name()
+"""All metrics by name, in display order. An option names the metric of an agent `AGENT.NAME`."""
 
 
 def metrics_of(*sources: Source, kind: str | None = None) -> Iterator[Metric]:
-    """Yield the metrics of these sources, of one kind of confidence if it is given."""
-    return (one for one in METRICS.values() if one.source in sources and kind in (None, one.kind))
+    """Yield the metrics of these sources, only those of one kind of confidence if `kind` is given."""
+    return (metric for metric in METRICS.values() if metric.source in sources and kind in (None, metric.kind))
 
 
 def metrics_shown(place: Show) -> list[str]:
     """Return the names of the metrics that a place shows."""
-    return [one.name for one in METRICS.values() if place in one.show]
+    return [metric.name for metric in METRICS.values() if place in metric.show]
 
 
 def game_shares() -> list[str]:
     """Return the names of the metrics that are shares of games or datapoints, without minor ones."""
     sources = (Source.GAMES, Source.VERDICTS)
-    return [one.name for one in metrics_of(*sources) if one.unit == "share" and not one.is_minor]
+    return [metric.name for metric in metrics_of(*sources) if metric.unit == "share" and not metric.is_minor]
 
 
 def metric_named(name: str) -> Metric | None:
-    """Return the metric that an option names, `AGENT.NAME` for one of an agent; None if there is none."""
-    agent, _, own = name.rpartition(".")
-    metric = METRICS.get(own)
+    """Return the metric with the name of an option, `AGENT.NAME` for one of an agent; None if there is none."""
+    agent, _, base_name = name.rpartition(".")
+    metric = METRICS.get(base_name)
     if metric is None or metric.is_per_agent != bool(agent):
         return None
     if not agent:
@@ -779,24 +779,26 @@ def metric_named(name: str) -> Metric | None:
 
 
 def option_names(agents: Iterable[str], *, compared: bool = False) -> list[str]:
-    """Return the names that an option may have; with `compared`, only those that runs are compared by."""
-    chosen = [one for one in METRICS.values() if (one.is_compared if compared else one.source is not Source.CALLS)]
+    """Return the names that an option accepts; with `compared`, only those that runs are compared by."""
+    metrics = [
+        metric for metric in METRICS.values() if (metric.is_compared if compared else metric.source is not Source.CALLS)
+    ]
     return [
-        *(one.name for one in chosen if not one.is_per_agent),
-        *(f"{agent}.{one.name}" for agent in agents for one in chosen if one.is_per_agent),
+        *(metric.name for metric in metrics if not metric.is_per_agent),
+        *(f"{agent}.{metric.name}" for agent in agents for metric in metrics if metric.is_per_agent),
     ]
 
 
-def check_metrics(wanted: Iterable[str], measured: Collection[str], agents: Collection[str]) -> None:
+def check_metrics(names: Iterable[str], measured: Collection[str], agents: Collection[str]) -> None:
     """Check that metrics of these names exist for runs of these agents; without agents, for any runs.
 
     Raises:
         UsageError: no run has a metric of such a name.
     """
-    known = [*option_names(sorted(agents)), *measured]
-    for name in wanted:
-        if name not in known and not ("." in name and not agents and metric_named(name) is not None):
-            hint = did_you_mean(name, known) or f"; there are: {comma_join(known)}"
+    available = [*option_names(sorted(agents)), *measured]
+    for name in names:
+        if name not in available and not ("." in name and not agents and metric_named(name) is not None):
+            hint = did_you_mean(name, available) or f"; there are: {comma_join(available)}"
             raise UsageError(f"no metric {name!r}{hint}")
 
 
@@ -806,19 +808,21 @@ def compared_metric(name: str, agents: Collection[str]) -> Metric:
     Raises:
         UsageError: there is none of this name, or runs are not compared by it.
     """
-    known = option_names(agents, compared=True)
+    available = option_names(agents, compared=True)
     metric = metric_named(name)
-    if name in known and metric is not None:
+    if name in available and metric is not None:
         return metric
     if metric is not None and metric.not_compared and metric.agent in (None, *agents):
-        raise UsageError(f"runs are not compared by {name!r}: {metric.not_compared}. Compare by: {comma_join(known)}")
+        raise UsageError(
+            f"runs are not compared by {name!r}: {metric.not_compared}. Compare by: {comma_join(available)}"
+        )
     raise UsageError(
-        f"no metric {name!r} to compare by{did_you_mean(name, known) or f'; there are: {comma_join(known)}'}"
+        f"no metric {name!r} to compare by{did_you_mean(name, available) or f'; there are: {comma_join(available)}'}"
     )
 
 
 def exported_name(agent: str | None, name: str) -> str:
     """Return the name of a metric in other tools: `METRIC`, or `AGENT.METRIC` for one agent's."""
     metric = METRICS.get(name)
-    shown = name if metric is None else metric.exported_name or name
-    return shown if agent is None else f"{agent}.{shown}"
+    exported = name if metric is None else metric.exported_name or name
+    return exported if agent is None else f"{agent}.{exported}"

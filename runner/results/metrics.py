@@ -1,10 +1,10 @@
-"""Rollouts into estimates: means with standard errors clustered by the datapoints' groups, and intervals.
+"""Metrics of a run: rollouts in, estimates with intervals and errors clustered by the datapoints' groups out.
 
-A datapoint is a group of its own where `dataset.group_by` says nothing. Rollouts stream through: of plain means, one
-count, sum and sum of squares for each metric and group is kept; of what is made of verdicts and confidences together,
-such as d' and AUROC, a few bytes a rollout (`judged`). Sources:
-Miller 2024 (arXiv 2411.00640) for the clustered error; Wilson 1927 at the effective sample size, corrected by
-Student's t, for proportions. `benchmarks/coverage.py` measures how often the intervals cover the truth.
+Without `dataset.group_by`, a datapoint is its own group. Rollouts are streamed. For plain means, memory holds one
+count, sum and sum of squares for each metric and group; metrics of all verdicts and confidences together, such as d'
+and AUROC, need a few bytes a rollout (`JudgedGames`). Sources: Miller 2024 (arXiv 2411.00640) for the clustered error;
+Wilson 1927 at the effective sample size, corrected by Student's t, for proportions. `benchmarks/coverage.py`
+measures the coverage of the intervals.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ORIGINAL_NAMES = (
 
 
 class Metrics:
-    """Collects rollouts and gives estimates. `seats`: the two that exchange their players in swapped games."""
+    """Collects rollouts and returns estimates. `seats` are the two that exchange their players in swapped games."""
 
     def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
         load_intervals()
@@ -45,11 +45,11 @@ class Metrics:
         self._judged = JudgedGames(protocol, seats)
 
     def add(self, rollout: Rollout) -> None:
-        """Count one rollout. A failure of transport is counted as an outcome and in nothing else."""
+        """Count one rollout. A rollout that failed in transport only counts as an outcome."""
         self.count(measured(self._protocol, rollout))
 
     def count(self, game: GameMeasurement) -> None:
-        """Count what a game adds."""
+        """Count the values that a game adds."""
         self.outcomes[Outcome(game.outcome)] += 1
         if game.verdict is None:
             return
@@ -75,41 +75,41 @@ class Metrics:
             return Estimate(agent, name, None, None, None, None, 0, 0, NO_LABELS)
         if metric.source is Source.DATAPOINTS:
             assert metric.compute is not None
-            found = metric.compute(self._judged.verdicts) if self._judged.n else NO_GAMES
-            return estimate(metric, found)
+            result = metric.compute(self._judged.verdicts) if self._judged.n else NO_GAMES
+            return estimate(metric, result)
         tally = self._tallies.get((agent, name), ClusterSums())
         mean = Mean(metric.rule, tally.mean, tally.stderr, tally.n, len(tally.clusters), self._judged.is_grouped)
         if metric.is_proportion:
             interval, reason = mean.of_share()
-        elif ends := self._two_ends(agent, metric, tally):
+        elif ends := self._possible_ends(agent, metric, tally):
             interval, reason = mean.between(ends)
         else:
             interval, reason = mean.by_student(tally.by_cluster)
         low, high = interval or (None, None)
         return Estimate(agent, name, mean.value, mean.stderr, low, high, mean.n, mean.clusters, reason)
 
-    def _two_ends(self, agent: str | None, metric: Metric, tally: ClusterSums) -> tuple[float, float] | None:
-        """Return the two values of a mean, if it has no others."""
+    def _possible_ends(self, agent: str | None, metric: Metric, tally: ClusterSums) -> tuple[float, float] | None:
+        """Return the two possible values of a mean, if no others occur."""
         return None if metric.two_values is None else two_ends(tally.values, metric.two_values(self._protocol, agent))
 
     def original_statistics(self, prefix: str = "") -> dict[str, float | None]:
-        """What the original implementation counts, under its names; deviations are population ones."""
+        """Return the statistics of the original implementation under its names, with population standard deviations."""
 
-        def stat(agent: str | None, metric: str, name: str) -> Iterator[tuple[str, float | None]]:
+        def statistics(agent: str | None, metric: str, name: str) -> Iterator[tuple[str, float | None]]:
             tally = self._tallies.get((agent, metric), ClusterSums())
-            head = f"{agent}.{prefix}" if agent else prefix
-            yield f"{head}mean_{name}", tally.mean
-            yield f"{head}std_{name}", tally.deviation
+            full_prefix = f"{agent}.{prefix}" if agent else prefix
+            yield f"{full_prefix}mean_{name}", tally.mean
+            yield f"{full_prefix}std_{name}", tally.deviation
 
         result: dict[str, float | None] = {}
         for agent in self._protocol.agent_names:
-            result.update(stat(agent, "reward", "episode_reward"))
+            result.update(statistics(agent, "reward", "episode_reward"))
             for metric, name in (
                 ("retries_per_round", "retry_proportion"), (ORIGINAL_LIMITED, "token_limit_proportion"),
             ):  # fmt: skip
                 result[f"{agent}.{prefix}{name}"] = self._tallies.get((agent, metric), ClusterSums()).mean
         for metric, name in _ORIGINAL_NAMES:
-            result.update(stat(None, metric, name))
+            result.update(statistics(None, metric, name))
         result[f"{prefix}worst_datapoint_accuracy"] = (
             self._judged.verdicts.lowest_accuracy if self._judged.n and self._judged.is_labelled else None
         )
@@ -120,23 +120,23 @@ class Metrics:
     def summary(self) -> dict[str, Any]:
         """Return the content of `metrics.json`."""
         rows = self.estimates()
-        shown: dict[str, Any] = {
+        content: dict[str, Any] = {
             "interval": f"{CONFIDENCE:.0%}; proportions: Wilson at the effective sample size; others: Student's t; "
             f"errors clustered by {'group' if self._judged.is_grouped else 'datapoint'}",
             "outcomes": {outcome.value: self.outcomes[outcome] for outcome in Outcome},
             "metrics": [row.to_json() for row in rows],
         }
         if self._judged.n:
-            shown["methods"] = methods({row.metric for row in rows})
+            content["methods"] = methods({row.metric for row in rows})
         if votes := self._judged.vote_curve():
-            shown["vote_curve"] = [_vote(vote) for vote in votes]
+            content["vote_curve"] = [_vote(vote) for vote in votes]
         if curves := self._judged.reliability_curves():
-            shown["reliability_curves"] = curves
-        return shown
+            content["reliability_curves"] = curves
+        return content
 
 
 def is_by_group(metrics: Mapping[str, Any]) -> bool:
-    """Whether what `metrics.json` says is of clusters with several datapoints."""
+    """Tell whether the clusters in a `metrics.json` are groups of several datapoints."""
     return str(metrics.get("interval", "")).endswith("by group")
 
 

@@ -1,8 +1,8 @@
-"""Notes that readers keep of a run and of its games: `notes.jsonl` beside the run, one JSON object a line.
+"""Notes of readers about a run and its games: `notes.jsonl` in the run's folder, one JSON object a line.
 
-The file only grows: a note that is changed or taken back stays in it, and a later line says so. A line that was cut off
-while it was written does not count, and goes when the next is written. Notes are no part of what a run is: no hash, no
-release and no table of it has them.
+The file is append-only: a changed or removed note stays in it, and a later line says so. A line that was cut off while
+it was written does not count, and the next write removes it. Notes do not belong to the run's content: they are in no
+hash, release or table.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ NOTES = "notes.jsonl"
 LOCK = ".notes.lock"
 
 MAX_TEXT, MAX_TAGS, MAX_TAG, MAX_BY = 20_000, 20, 60, 100
-"""Characters of a note, its tags, and characters of each and of a writer's name."""
+"""The limits of characters in a note, of tags, and of characters in a tag and in an author's name."""
 MAX_FILE = 64 << 20
 
 NOTE_COLUMNS = {
     "run_id": "VARCHAR", "id": "VARCHAR", "written_at": "VARCHAR", "writer": "VARCHAR", "rollout_id": "VARCHAR",
     "tags": "VARCHAR[]", "text": "VARCHAR",
 }  # fmt: skip
-"""Of a table of notes, by their types in SQL, whose own words `at` and `by` are."""
+"""The columns of a table of notes with their SQL types; `at` and `by` are SQL keywords, so they have other names."""
 
 LOCK_SECONDS = 5.0
 _ID = re.compile(r"[\w.-]{1,100}", re.ASCII)
@@ -43,7 +43,7 @@ _ID = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 @dataclass(frozen=True)
 class ReaderNote:
-    """What somebody wrote of a game, or, where `rollout_id` is None, of the run."""
+    """A reader's note about a game, or about the run if `rollout_id` is None."""
 
     id: str
     at: str
@@ -59,25 +59,25 @@ class ReaderNote:
             **by,
         }  # fmt: skip
 
-    def has(self, words: Sequence[str]) -> bool:
-        """Whether each of some words, in small letters, stands in its text or tags."""
-        said = "\n".join((self.text, *self.tags)).lower()
-        return all(word in said for word in words)
+    def has(self, terms: Sequence[str]) -> bool:
+        """Tell whether the text or the tags contain each of some lowercase terms."""
+        text = "\n".join((self.text, *self.tags)).lower()
+        return all(term in text for term in terms)
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of the file: a note, or that one was taken back; `before` is the note that it takes the place of."""
+    """A line of the file: a new note, a note that replaces another one, or the removal of one."""
 
     id: str
-    before: str | None
+    replaced_id: str | None
     note: ReaderNote | None
     run_id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         if self.note is None:
-            return {"id": self.id, "at": now(), "removes": self.before}
-        return {**self.note.to_json(), **({} if self.before is None else {"replaces": self.before})}
+            return {"id": self.id, "at": now(), "removes": self.replaced_id}
+        return {**self.note.to_json(), **({} if self.replaced_id is None else {"replaces": self.replaced_id})}
 
 
 class Notes:
@@ -85,23 +85,23 @@ class Notes:
 
     def __init__(self, folder: RunFolder) -> None:
         self._run_id = folder.run_id
-        # In the data of a release that was got nothing may be added; beside them a reader may keep files.
-        place = folder.path if folder.name is None else folder.path.parent
-        self.path, self._lock = place / NOTES, place / LOCK
+        # A fetched release is read-only: notes are in a file next to its data.
+        folder_path = folder.path if folder.name is None else folder.path.parent
+        self.path, self._lock = folder_path / NOTES, folder_path / LOCK
 
     def all(self) -> list[ReaderNote]:
-        """Every note as it stands now, the oldest first.
+        """Return every current note, the oldest first.
 
         Raises:
-            RunError: the file cannot be read, or a line before its last is none of ours.
+            RunError: the file cannot be read, or a complete line is not a note.
         """
-        return _standing(self._lines())
+        return _current_notes(self._lines())
 
     def state(self) -> tuple[int, int]:
-        """What differs once a note was written: the file's size and time."""
+        """Return the file's size and modification time, which change if a note is written."""
         with suppress(OSError):
-            found = self.path.stat()
-            return found.st_size, found.st_mtime_ns
+            status = self.path.stat()
+            return status.st_size, status.st_mtime_ns
         return 0, 0
 
     def write(
@@ -113,68 +113,68 @@ class Notes:
         by: str | None = None,
         replaces: str | None = None,
     ) -> ReaderNote:
-        """Keep a note; with `replaces` in the place of one that there is.
+        """Save a note, which replaces the note with the id `replaces` if it is given.
 
         Raises:
-            UsageError: it says nothing, is too long or no text; or there is no note to replace.
-            RunError: it cannot be kept.
+            UsageError: the note is empty, too long or not text, or there is no note to replace.
+            RunError: the note cannot be saved.
         """
-        note = _checked({"id": secrets.token_hex(8), "at": now(), "rollout_id": rollout_id, "text": text,
+        note = _parse_note({"id": secrets.token_hex(8), "at": now(), "rollout_id": rollout_id, "text": text,
                          "tags": list(tags), "by": by})  # fmt: skip
         self._append([_Line(note.id, replaces, note)])
         return note
 
     def remove(self, note_id: str) -> None:
-        """Take a note back.
+        """Remove a note.
 
         Raises:
             UsageError: there is no such note.
-            RunError: it cannot be kept that it was.
+            RunError: the removal cannot be saved.
         """
         self._append([_Line(secrets.token_hex(8), note_id, None)])
 
     def take_in(self, data: bytes) -> tuple[int, int]:
-        """Take notes in from another `notes.jsonl`, all or none; how many are new, and how many were here already.
+        """Import all notes of another `notes.jsonl`, or none; return the numbers of new and of known notes.
 
         Raises:
-            UsageError: a line of it is no note, or is one of another run.
-            RunError: they cannot be kept.
+            UsageError: a line is not a note, or is about another run.
+            RunError: the notes cannot be saved.
         """
         lines = []
         for number, line in enumerate(data.splitlines(), 1):
             try:
-                lines.append(_parsed(line))
+                lines.append(_parse_line(line))
             except (ValueError, UsageError) as error:
-                raise UsageError(f"line {number} is no note: {error}") from error
-            of = lines[-1].run_id
-            if of not in (None, self._run_id):
-                raise UsageError(f"line {number} is a note of the run {shortened(str(of))}, and not of {self._run_id}")
-        with self._held():
-            there = {line.id for line in self._lines()}
-            new = [line for line in {line.id: line for line in lines}.values() if line.id not in there]
+                raise UsageError(f"line {number} is not a note: {error}") from error
+            run_id = lines[-1].run_id
+            if run_id not in (None, self._run_id):
+                raise UsageError(f"line {number} is a note on run {shortened(str(run_id))}, not on {self._run_id}")
+        with self._locked():
+            existing = {line.id for line in self._lines()}
+            new = [line for line in {line.id: line for line in lines}.values() if line.id not in existing]
             self._write(new)
         return len(new), len(lines) - len(new)
 
     def _append(self, lines: Sequence[_Line]) -> None:
-        with self._held():
-            standing = {note.id for note in self.all()}
+        with self._locked():
+            current_ids = {note.id for note in self.all()}
             for line in lines:
-                if line.before is not None and line.before not in standing:
-                    raise UsageError(f"run {self._run_id} has no note {shortened(line.before)!r}")
+                if line.replaced_id is not None and line.replaced_id not in current_ids:
+                    raise UsageError(f"run {self._run_id} has no note {shortened(line.replaced_id)!r}")
             self._write(lines)
 
-    def _held(self) -> AbstractContextManager[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         return locked(self._lock, f"{NOTES} of run {self._run_id}", LOCK_SECONDS)
 
     def _lines(self) -> Iterator[_Line]:
-        for number, line in enumerate(self._whole().splitlines(), 1):
+        for number, line in enumerate(self._complete_lines().splitlines(), 1):
             try:
-                yield _parsed(line)
+                yield _parse_line(line)
             except (ValueError, UsageError) as error:
-                raise RunError(f"{self.path}:{number}: no note of nip-run: {error}; mend or remove the line") from error
+                raise RunError(f"{self.path}:{number}: not a note: {error}; correct or remove the line") from error
 
-    def _whole(self) -> bytes:
-        """The lines that were written to their end."""
+    def _complete_lines(self) -> bytes:
+        """Return the lines that were written completely."""
         try:
             data = read_bounded(self.path, MAX_FILE)
         except FileNotFoundError:
@@ -184,17 +184,17 @@ class Notes:
         return data[: data.rfind(b"\n") + 1]
 
     def _write(self, lines: Sequence[_Line]) -> None:
-        """Append lines, all or none; what was cut off before them goes. The lock is held."""
-        end = len(self._whole())
+        """Append lines, all or none, after removing an incomplete line. The lock is held."""
+        end = len(self._complete_lines())
         data = b"".join(canonical(line.to_json()) + b"\n" for line in lines)
         if end + len(data) > MAX_FILE:
-            raise RunError(f"{self.path} would be larger than {MAX_FILE >> 20} MiB; export the notes, and move it away")
+            raise RunError(f"{self.path} would exceed {MAX_FILE >> 20} MiB; export the notes and move the file away")
         try:
             with append_to(self.path) as file:
                 os.ftruncate(file.fileno(), end)
                 try:
                     if file.write(data) != len(data):
-                        raise OSError(28, "no room for all of it")
+                        raise OSError(28, "no space left on device")
                     os.fsync(file.fileno())
                 except OSError:
                     os.ftruncate(file.fileno(), end)
@@ -204,73 +204,74 @@ class Notes:
 
 
 def note_rows(folder: RunFolder) -> list[tuple[Any, ...]]:
-    """The notes of a run as rows of `NOTE_COLUMNS`. Raises as `Notes.all`."""
+    """Return the notes of a run as rows of `NOTE_COLUMNS`. Raises the same errors as `Notes.all`."""
     return [
-        (folder.run_id, one.id, one.at, one.by, one.rollout_id, list(one.tags), one.text) for one in Notes(folder).all()
+        (folder.run_id, note.id, note.at, note.by, note.rollout_id, list(note.tags), note.text)
+        for note in Notes(folder).all()
     ]
 
 
-def _standing(lines: Iterable[_Line]) -> list[ReaderNote]:
-    """The notes that no later line took back; one that was changed stands at its first place."""
-    found: dict[str, ReaderNote | None] = {}
-    place: dict[str, str] = {}
+def _current_notes(lines: Iterable[_Line]) -> list[ReaderNote]:
+    """Return the notes that were not removed; a changed note has the position of its first version."""
+    notes: dict[str, ReaderNote | None] = {}
+    first_ids: dict[str, str] = {}
     for line in lines:
-        at = line.id if line.before is None else place.get(line.before, line.before)
+        first_id = line.id if line.replaced_id is None else first_ids.get(line.replaced_id, line.replaced_id)
         if line.note is not None:
-            place[line.note.id] = at
-        if line.before is None and line.id in found:
-            continue  # the same note twice
-        found[at] = line.note
-    return [note for note in found.values() if note is not None]
+            first_ids[line.note.id] = first_id
+        if line.replaced_id is None and line.id in notes:
+            continue  # an imported note that is already there
+        notes[first_id] = line.note
+    return [note for note in notes.values() if note is not None]
 
 
-def _parsed(line: bytes) -> _Line:
+def _parse_line(line: bytes) -> _Line:
     data = loads(line)
     if not isinstance(data, dict):
-        raise UsageError("it is no object")
+        raise UsageError("it is not a JSON object")
     run_id = data.get("run_id")
     removes, replaces = data.get("removes"), data.get("replaces")
     if isinstance(removes, str):
-        return _Line(_known_id(data), removes, None, run_id)
-    return _Line(_known_id(data), replaces if isinstance(replaces, str) else None, _checked(data), run_id)
+        return _Line(_parse_id(data), removes, None, run_id)
+    return _Line(_parse_id(data), replaces if isinstance(replaces, str) else None, _parse_note(data), run_id)
 
 
-def _known_id(data: Mapping[str, Any]) -> str:
-    found = data.get("id")
-    if not isinstance(found, str) or not _ID.fullmatch(found):
-        raise UsageError("its id is none")
-    return found
+def _parse_id(data: Mapping[str, Any]) -> str:
+    note_id = data.get("id")
+    if not isinstance(note_id, str) or not _ID.fullmatch(note_id):
+        raise UsageError("`id` must be 1 to 100 letters, digits, dots, dashes or underscores")
+    return note_id
 
 
-def _checked(data: Mapping[str, Any]) -> ReaderNote:
-    """A note as somebody gave it.
+def _parse_note(data: Mapping[str, Any]) -> ReaderNote:
+    """Check the data of a note.
 
     Raises:
-        UsageError: what of it is none of a note.
+        UsageError: a field is missing, too long or has the wrong type, or the note is empty.
     """
-    text, by = _text(data.get("text", ""), MAX_TEXT, "text"), data.get("by")
+    text, by = _parse_text(data.get("text", ""), MAX_TEXT, "text"), data.get("by")
     tags = data.get("tags", [])
     if not isinstance(tags, list) or len(tags) > MAX_TAGS:
-        raise UsageError(f"its tags are at most {MAX_TAGS} texts")
-    kept = tuple(dict.fromkeys(tag for tag in (_text(tag, MAX_TAG, "tag").strip() for tag in tags) if tag))
-    if not text.strip() and not kept:
-        raise UsageError("it says nothing: neither text nor tag")
-    of = data.get("rollout_id")
+        raise UsageError(f"`tags` must be a list of at most {MAX_TAGS} strings")
+    unique_tags = tuple(dict.fromkeys(tag for tag in (_parse_text(tag, MAX_TAG, "tag").strip() for tag in tags) if tag))
+    if not text.strip() and not unique_tags:
+        raise UsageError("a note needs a text or a tag")
+    rollout_id = data.get("rollout_id")
     return ReaderNote(
-        _known_id(data),
-        _text(data.get("at", ""), MAX_BY, "time"),
+        _parse_id(data),
+        _parse_text(data.get("at", ""), MAX_BY, "time"),
         text,
-        kept,
-        None if of is None else _text(of, MAX_BY, "rollout_id"),
-        None if by is None else _text(by, MAX_BY, "writer's name"),
+        unique_tags,
+        None if rollout_id is None else _parse_text(rollout_id, MAX_BY, "rollout_id"),
+        None if by is None else _parse_text(by, MAX_BY, "writer's name"),
     )
 
 
-def _text(value: Any, most: int, what: str) -> str:
+def _parse_text(value: Any, limit: int, field: str) -> str:
     if not isinstance(value, str):
-        raise UsageError(f"its {what} is no text")
-    if len(value) > most:
-        raise UsageError(f"its {what} is longer than {most:,} characters")
-    if (wrong := not_text(value)) is not None:
-        raise UsageError(f"its {what}: {wrong}")
+        raise UsageError(f"the {field} must be a string")
+    if len(value) > limit:
+        raise UsageError(f"the {field} is longer than {limit:,} characters")
+    if (problem := not_text(value)) is not None:
+        raise UsageError(f"the {field}: {problem}")
     return value

@@ -1,4 +1,4 @@
-"""A plan and the spec that a run was saved with: in which keys they differ."""
+"""Differences between a plan and the spec that was saved with a run."""
 
 from __future__ import annotations
 
@@ -15,121 +15,125 @@ from runner.spec.loader import Spec, load_saved
 
 
 def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
-    """Whether a run's saved spec says what this one does; the content of its files is part of the run's identity.
+    """Tell whether a run's saved spec equals a plan's; the content of its files is part of the run's identity.
 
-    Where only the hash differs, an earlier version may have known fewer defaults or other names of keys: then the
-    saved spec is read as this version reads it.
+    If only the hash differs, an earlier version may have had fewer defaults or other key names. Then the saved spec is
+    read as this version reads it.
     """
     rejudged, source = plan.spec.rejudged, manifest.rejudge_of
     if rejudged is not None and source is not None and source.journal_sha256 != rejudged.journal_sha256:
-        return False  # that run has grown, so that there may be more to judge
+        return False  # the judged run has grown, so there may be more to judge
     if manifest.spec_sha256 == spec_hash(plan):
         return True
     try:
         saved = Plan(load_saved(folder.spec))
     except SpecError:
         return False
-    ours, theirs = resolved_spec(plan), resolved_spec(saved)
-    _by_content(ours, plan.spec.replayed)
-    _by_content(theirs, manifest.replayed_sha256 or {})
-    return ours == theirs
+    current, recorded = resolved_spec(plan), resolved_spec(saved)
+    _replace_replayed_paths(current, plan.spec.replayed)
+    _replace_replayed_paths(recorded, manifest.replayed_sha256 or {})
+    return current == recorded
 
 
 @dataclass(frozen=True)
 class Resized:
-    """How much a finished run has, and how much the same run has by another plan."""
+    """The size of a finished run, and how the same run changes by another plan."""
 
     datapoints: int
     per_datapoint: int
     is_smaller: bool
-    """Whether the plan leaves out something that the run has played."""
+    """Whether the plan leaves out datapoints or repeats that the run has played."""
     is_regrouped: bool
-    """Whether other datapoints belong together than when its intervals were counted."""
+    """Whether the plan groups datapoints differently than the intervals of the run."""
     stops_sooner: bool
-    """Whether the plan may stop before all that the run has played, since it says otherwise when it is decided."""
+    """Whether the plan's stopping rule may stop before all that the run has played."""
 
 
 def resized(folder: RunFolder, plan: Plan) -> Resized | None:
-    """What a plan makes of a run that was finished with other datapoints, repeats or groups; None where none is saved.
+    """Compare a finished run with a plan of other datapoints, repeats or groups; None if the saved spec is unreadable.
 
-    Those are no part of a run's identity, so that a run may grow.
+    These are not part of a run's identity, so that a run may grow.
     """
     try:
         saved = load_saved(folder.spec)
     except SpecError:
         return None
-    have, shard = plan.points, plan.shard
-    had = saved.dataset.datapoints if shard is None else shard.points(saved.dataset.datapoints)
+    points, shard = plan.points, plan.shard
+    saved_points = saved.dataset.datapoints if shard is None else shard.points(saved.dataset.datapoints)
     repeats = saved.experiment.rollouts.per_datapoint
     return Resized(
-        len(had),
+        len(saved_points),
         repeats,
         is_smaller=plan.spec.experiment.rollouts.per_datapoint < repeats
-        or not {point.id for point in had} <= {point.id for point in have},
+        or not {point.id for point in saved_points} <= {point.id for point in points},
         is_regrouped=saved.dataset.group_by != plan.spec.dataset.group_by,
         stops_sooner=_stops_sooner(saved, plan.spec),
     )
 
 
 def _stops_sooner(saved: Spec, spec: Spec) -> bool:
-    """Whether a finished run's rule has it lose games: where it stops depends on the rule, the datapoints, the groups.
+    """Tell whether the plan's rule may discard games of a finished run.
 
-    A narrower interval needs all the games that a wider one had, and more.
+    The end of a run depends on the rule, the datapoints and the groups. A narrower interval needs all the games that a
+    wider one had, and more.
     """
-    had, have = saved.experiment.until, spec.experiment.until
-    if have is None:
-        return False  # all is played
-    if had is None or had.compare != have.compare:
+    saved_rule, rule = saved.experiment.until, spec.experiment.until
+    if rule is None:
+        return False  # everything is played
+    if saved_rule is None or saved_rule.compare != rule.compare:
         return True
-    one, other = (
-        ([(p.id, p.group) for p in one.dataset.datapoints], one.experiment.rollouts.per_datapoint)
-        for one in (saved, spec)
+    saved_games, games = (
+        ([(point.id, point.group) for point in each.dataset.datapoints], each.experiment.rollouts.per_datapoint)
+        for each in (saved, spec)
     )
-    return one != other or (had.width is not None and have.width is not None and have.width > had.width)
+    is_wider = saved_rule.width is not None and rule.width is not None and rule.width > saved_rule.width
+    return is_wider or saved_games != games
 
 
 def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequence[str] = ()) -> list[str]:
-    """The keys in which a saved spec is not this one, those that a run may change left out."""
+    """Return the keys in which a saved spec differs from a plan, without those below `free`, which a run may change."""
     try:
         saved = Plan(load_saved(folder.spec))
     except SpecError as error:
-        return [f"what was saved cannot be read ({error.problems[0]})"]
-    ours, theirs = resolved_spec(plan), resolved_spec(saved)
-    if ours["kind"] != theirs["kind"]:
+        return [f"the saved spec cannot be read ({error.problems[0]})"]
+    current, recorded = resolved_spec(plan), resolved_spec(saved)
+    if current["kind"] != recorded["kind"]:
         return ["kind"]
-    ours["dataset"].update(dataset_selection(plan))
-    theirs["dataset"].update(manifest.dataset_selection)
-    _by_content(ours, plan.spec.replayed)
-    _by_content(theirs, manifest.replayed_sha256 or {})
-    ours, theirs = dict(_leaves(ours)), dict(_leaves(theirs))
+    current["dataset"].update(dataset_selection(plan))
+    recorded["dataset"].update(manifest.dataset_selection)
+    _replace_replayed_paths(current, plan.spec.replayed)
+    _replace_replayed_paths(recorded, manifest.replayed_sha256 or {})
+    current, recorded = dict(_flatten(current)), dict(_flatten(recorded))
     return sorted(
         key
-        for key in ours.keys() | theirs.keys()
-        if ours.get(key) != theirs.get(key) and not any(_is_below(key, name) for name in free)
+        for key in current.keys() | recorded.keys()
+        if current.get(key) != recorded.get(key) and not any(_is_below(key, name) for name in free)
     )
 
 
 def spec_leaves(saved: dict[str, Any], replayed: Mapping[str, str], free: Sequence[str]) -> dict[str, Any]:
-    """A resolved spec by its dotted keys, those below `free` left out, and what it replays by its content."""
-    _by_content(saved, replayed)
-    return {key: value for key, value in _leaves(saved) if not any(_is_below(key, name) for name in free)}
+    """Return a resolved spec by dotted keys, without those below `free`, and with content hashes of replayed runs."""
+    _replace_replayed_paths(saved, replayed)
+    return {key: value for key, value in _flatten(saved) if not any(_is_below(key, name) for name in free)}
 
 
-def _by_content(saved: dict[str, Any], replayed: Mapping[str, str]) -> None:
-    """Put the hash of what a model group replays in the place of its path."""
+def _replace_replayed_paths(saved: dict[str, Any], replayed: Mapping[str, str]) -> None:
+    """Replace the path of the run that a model group replays by the hash of its content."""
     for group, settings in saved["models"].items():
         settings["run"] = replayed.get(group)
 
 
 def _is_below(key: str, name: str) -> bool:
-    """Whether a dotted key is this one, or one below it; `*` in it is any one name."""
-    parts, wanted = key.split("."), name.split(".")
-    return len(parts) >= len(wanted) and all(b in ("*", a) for a, b in zip(parts, wanted, strict=False))
+    """Tell whether a dotted key equals `name` or is below it; `*` in `name` matches any part."""
+    parts, pattern = key.split("."), name.split(".")
+    return len(parts) >= len(pattern) and all(
+        wanted in ("*", part) for part, wanted in zip(parts, pattern, strict=False)
+    )
 
 
-def _leaves(data: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(data, dict) and data:
         for name, value in data.items():
-            yield from _leaves(value, f"{at}.{name}" if at else str(name))
+            yield from _flatten(value, f"{prefix}.{name}" if prefix else str(name))
     else:
-        yield at, data
+        yield prefix, data

@@ -1,4 +1,4 @@
-"""A mean of rollouts as they stream by: sums by cluster, so that memory does not grow with the number of rollouts."""
+"""Means of rollouts as they stream by, from sums by cluster, so that memory does not grow with the rollouts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 @dataclass
 class ClusterSums:
-    """Sums by cluster: enough for the mean, its clustered error and the population deviation."""
+    """Sums by cluster: enough for the mean, its clustered error and the population standard deviation."""
 
     clusters: dict[str, list[float]] = field(default_factory=dict)
     values: set[float] = field(default_factory=set)
-    """Those that were seen, of many some: more than two."""
+    """The distinct values; if there are more than two, only some of them."""
     n: int = 0
     _mean: tuple[int, float] | None = None
-    """Of how many values, and what it is: sums over many clusters take a while, and are asked for again and again."""
+    """The number of values and their mean, cached since sums over many clusters take a while."""
 
     def add(self, cluster: str, value: float) -> None:
         self.add_all(cluster, (value,))

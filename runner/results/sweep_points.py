@@ -1,4 +1,4 @@
-"""What a sweep sets in one run, as the board has it: overrides in one line, and read from them again."""
+"""The settings of a sweep in one run, written on the board as overrides in one line, and parsed from there."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 
 def shown_point(point: Mapping[str, Any]) -> str:
-    """What tells a sweep's points apart: `seed=1 prompts="terse"`."""
+    """Return a sweep's settings in one line: `seed=1 prompts="terse"`."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
 
 
 def point_of(shown: str) -> dict[str, Any]:
-    """A point from its line.
+    """Parse a point from its line.
 
     Raises:
-        ValueError: it is no such line, as a stranger's need not be.
+        ValueError: the line is invalid, as a line of a foreign board may be.
     """
     point: dict[str, Any] = {}
     decoder, at = json.JSONDecoder(), 0
@@ -27,7 +27,7 @@ def point_of(shown: str) -> dict[str, Any]:
         try:
             point[key], end = decoder.raw_decode(shown, at + len(key) + 1)
         except RecursionError as error:
-            raise ValueError("a value has too many levels") from error
+            raise ValueError("a value is nested too deeply") from error
         at = end + 1
         if end < len(shown) and shown[end] != " ":
             raise ValueError(f"{shown!r} is not a point of a sweep")

@@ -1,8 +1,8 @@
-"""Finished rollouts into rows: `rollouts`, `messages` and `completions`, streamed as they come, sealed as Parquet.
+"""Tables of a run: finished rollouts as rows of `rollouts`, `messages` and `completions`, streamed and then sealed.
 
-Rows wait for those before them, so that the tables are in the order of the plan whatever finished first. While a
-run goes on they stand in `.parts/` as JSON lines; sealing turns each into one Parquet file, beside and renamed. What is
-held in memory is bounded in bytes, whatever the rows hold.
+Rows wait for earlier ones, so that the tables are in the order of the plan. During a run they are JSON lines in
+`.parts/`; sealing turns each table into one Parquet file, which is written to a temporary file and renamed. Memory is
+limited in bytes, however long the rows are.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "audio_output_tokens": "BIGINT", "service_tier": "VARCHAR", "usage_estimated": "BOOLEAN",
     },
 }  # fmt: skip
-"""The columns of each table, as the contract has them."""
+"""The columns of each table with their SQL types, a stable format."""
 
 
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
 
 _NULL_UNLESS_SET = ("vote", *LATER_CLASSES, "usage_estimated")
-"""Columns of `completions` that earlier versions did not have, and that few rows need."""
+"""Columns of `completions` that earlier versions did not have and that few rows need."""
 
 
 def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
-    """A rollout's rows of each table."""
+    """Return a rollout's rows of each table."""
     job = rollout.job
-    head = {"run_id": run_id, "rollout_id": job.rollout_id}
+    ids = {"run_id": run_id, "rollout_id": job.rollout_id}
     return {
         "rollouts": [
             {
-                **head,
+                **ids,
                 "datapoint_id": job.datapoint.id,
                 "repeat": job.repeat,
                 "seed": job.seed,
@@ -76,16 +76,16 @@ def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
                 "confidence_logprob": rollout.confidence_logprob,
                 "confidence_note": rollout.confidence_note,
                 "votes": None if rollout.votes is None else list(rollout.votes),
-                "verdicts": None if rollout.verdicts is None else [one.to_json() for one in rollout.verdicts],
+                "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
                 "stances_exchanged": job.stances_exchanged,
             }
         ],
         "messages": [
-            {**head, "round": index, "channel": m.channel, "agent": m.agent, "content": m.text}
-            for index, played in enumerate(rollout.rounds)
-            for m in played.messages
+            {**ids, "round": index, "channel": message.channel, "agent": message.agent, "content": message.text}
+            for index, played_round in enumerate(rollout.rounds)
+            for message in played_round.messages
         ],
-        "completions": [{**head, **_call_row(call)} for call in rollout.calls],
+        "completions": [{**ids, **_call_row(call)} for call in rollout.calls],
     }
 
 
@@ -99,14 +99,14 @@ def _call_row(call: Call) -> dict[str, Any]:
 
 
 class Rows(NamedTuple):
-    """Rows of a table as lines of JSON."""
+    """Rows of a table as JSON lines."""
 
     lines: bytes
     rows: int
 
 
 def table_rows(run_id: str, rollout: Rollout) -> list[Rows]:
-    """A rollout's rows of each table, in the order of `COLUMNS`."""
+    """Return a rollout's rows of each table, in the order of `COLUMNS`."""
     return [
         Rows(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows), len(rows))
         for rows in rows_of(run_id, rollout).values()
@@ -115,7 +115,7 @@ def table_rows(run_id: str, rollout: Rollout) -> list[Rows]:
 
 PART_ROWS = 10_000
 PART_BYTES = 8 << 20
-"""A part has more only where a single row has: what reads it holds it whole."""
+"""A part exceeds this size only if a single row does, since readers load a part as a whole."""
 
 
 class _Parts:
@@ -125,19 +125,19 @@ class _Parts:
         self._folder, self._name = folder, name
         self.paths: list[Path] = []
         self.longest = 0
-        """The size of the longest row."""
+        """The number of bytes of the longest row."""
         self._rows = self._bytes = 0
         self._file: IO[bytes] | None = None
 
-    def write(self, made: Rows) -> None:
-        if self._rows + made.rows <= PART_ROWS and self._bytes + len(made.lines) <= PART_BYTES:
-            self._write(self._file or self._next(), made.lines, made.rows)
+    def write(self, rows: Rows) -> None:
+        if self._rows + rows.rows <= PART_ROWS and self._bytes + len(rows.lines) <= PART_BYTES:
+            self._write(self._file or self._next(), rows.lines, rows.rows)
             return
         start = 0
-        while start < len(made.lines):
-            end = made.lines.index(b"\n", start) + 1
+        while start < len(rows.lines):
+            end = rows.lines.index(b"\n", start) + 1
             full = self._rows >= PART_ROWS or (self._rows and self._bytes + end - start > PART_BYTES)
-            self._write(self._next() if full or self._file is None else self._file, made.lines[start:end], 1)
+            self._write(self._next() if full or self._file is None else self._file, rows.lines[start:end], 1)
             self.longest = max(self.longest, end - start)
             start = end
 
@@ -160,16 +160,16 @@ class _Parts:
 
 
 class PartFiles:
-    """The unsealed tables of a run that is going on.
+    """The unsealed tables of a run in progress.
 
     Raises:
-        RunError: from all methods: something cannot be written; at once, where a table could not be sealed.
+        RunError: from all methods, if a file cannot be written; from the constructor, if a table could not be sealed.
     """
 
     def __init__(self, folder: Path, run_id: str) -> None:
         self._target = folder
         self.folder = folder / ".parts"
-        """Where they stand, gone once they are sealed."""
+        """The folder of the unsealed tables, removed once they are sealed."""
         self._run_id = run_id
         self._tables = {name: _Parts(self.folder, name) for name in COLUMNS}
         try:
@@ -186,10 +186,10 @@ class PartFiles:
         self.add(table_rows(self._run_id, rollout))
 
     def add(self, rows: Sequence[Rows]) -> None:
-        """Add what `table_rows` gave; likewise."""
+        """Add the rows that `table_rows` returned, in the order of the plan."""
         try:
-            for table, of_table in zip(self._tables.values(), rows, strict=True):
-                table.write(of_table)
+            for table, new_rows in zip(self._tables.values(), rows, strict=True):
+                table.write(new_rows)
         except OSError as error:
             raise _disk_error(self.folder, error) from error
 
@@ -201,17 +201,17 @@ class PartFiles:
                 raise _disk_error(self.folder, error) from error
 
     def seal(self, at_once: int = 1) -> None:
-        """Turn the parts into Parquet files, each whole or absent; so many at once."""
+        """Turn each table's parts into a Parquet file, atomically; `at_once` tables at a time."""
         self.close()
         try:
-            (self._target / BESIDE).unlink(missing_ok=True)  # which an earlier version may have left
+            (self._target / BESIDE).unlink(missing_ok=True)  # an earlier version may have left it
             if at_once == 1:
                 with kept_connections():
                     for name in COLUMNS:
                         self._seal(name)
             else:
                 with ThreadPoolExecutor(at_once, "nip-run-seal") as threads:
-                    for _ in threads.map(self._seal, ("messages", "completions", "rollouts")):  # what takes long first
+                    for _ in threads.map(self._seal, ("messages", "completions", "rollouts")):  # the longest first
                         pass
             remove_folder(self.folder)
         except OSError as error:
@@ -224,4 +224,4 @@ class PartFiles:
 
 
 def _disk_error(path: Path, error: OSError) -> RunError:
-    return RunError(f"cannot write {path}: {error.strerror}; what was paid for is in the journal")
+    return RunError(f"cannot write {path}: {error.strerror}; the journal has all paid answers")

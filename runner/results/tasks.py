@@ -1,7 +1,7 @@
-"""A run's folder into its task: its datapoints by the columns that its templates use, with labels and groups.
+"""Tasks of runs: the datapoints by the columns that the templates use, with labels and groups.
 
-Rows are comparable where their task is one: the same datapoints, whatever file they came from, whatever order they were
-played in, and whatever columns stand beside those that the templates use.
+Rows are comparable if their task is the same: the same datapoints, from any file, in any order, and with any columns
+that the templates do not use.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from runner.results.metric_table import RANKING_METRIC
 
 MAX_LINE = 64 << 20
 WITHHELD = "withheld.jsonl"
-"""What a board keeps of the datapoints of a published run that came without their rows: a `PlayedDatapoint` a line."""
+"""The board's datapoints of a published run that came without its rows: a `PlayedDatapoint` a line."""
 
 
 @dataclass(frozen=True)
 class PlayedDatapoint:
-    """A datapoint as the board has it."""
+    """A datapoint as the board stores it."""
 
     id: str
     group: str
     label: int | None
     content_sha256: str
-    """The hash of the columns that templates use, and of nothing else."""
+    """The hash of the columns that templates use."""
     columns: Mapping[str, Any]
-    """All columns but id and label: a question may slice by one that no template uses."""
+    """All columns but id and label, since a question may slice by a column that no template uses."""
     group_is_hash: bool = False
-    """Whether its group is withheld, and `group` is the hash of its name."""
+    """Whether its group is withheld, so that `group` is a hash."""
 
     @property
     def sha256(self) -> str:
-        """The hash of all of it, as `Datapoint.content_hash` has it."""
+        """The hash of the whole datapoint, equal to `Datapoint.content_hash`."""
         return tagged_hash("datapoint", {"id": self.id, "label": self.label, "columns": self.columns})
 
     @property
     def digest(self) -> str:
-        """Its hash in the task's, which follows from hashes alone where its group and its columns are withheld."""
+        """Its hash for the task, which follows from hashes alone if its group and columns are withheld."""
         return tagged_hash("played", [self.id, self.group_sha256 or self.id, self.label, self.content_sha256])
 
     @property
     def group_sha256(self) -> str | None:
-        """The hash of its group's name; None of one that is a group by itself."""
+        """The hash of its group's name; None if it has no group but itself."""
         if self.group == self.id:
             return None
         return self.group if self.group_is_hash else tagged_hash("group", self.group)
 
 
 def played_datapoints(folder: RunFolder, group_by: str | None) -> Iterator[PlayedDatapoint]:
-    """The datapoints of a run, from the inputs that were saved with it.
+    """Yield the datapoints of a run from its saved inputs.
 
     Raises:
         OSError: they cannot be read.
@@ -69,8 +69,8 @@ def played_datapoints(folder: RunFolder, group_by: str | None) -> Iterator[Playe
     with open_to_read(folder.path / WITHHELD if is_withheld else path) as file:
         while line := file.readline(MAX_LINE):
             try:
-                said = orjson.loads(line)
-                yield PlayedDatapoint(**said) if is_withheld else _datapoint(said, used, group_by)
+                row = orjson.loads(line)
+                yield PlayedDatapoint(**row) if is_withheld else _datapoint(row, used, group_by)
             except (KeyError, TypeError) as error:
                 raise ValueError("not a datapoint") from error
 
@@ -87,7 +87,7 @@ def _datapoint(row: Mapping[str, Any], used: frozenset[str], group_by: str | Non
 
 
 def template_variables(folder: RunFolder) -> frozenset[str]:
-    """The variables that a run's templates use, those of the runner among them.
+    """Return the variables that a run's templates use, including those of the runner.
 
     Raises:
         OSError: they cannot be read.
@@ -100,21 +100,21 @@ def template_variables(folder: RunFolder) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Task:
-    """What makes rows comparable."""
+    """The properties that make rows comparable."""
 
     dataset_content_sha256: str
-    """Of the datapoints that were played, with labels and groups; their order does not matter."""
+    """The hash of the datapoints that were played, with labels and groups; their order does not matter."""
     template_columns: str
     """The columns that the templates use, by name."""
 
     @classmethod
     def of(cls, digests: list[str], columns: frozenset[str]) -> Task:
-        """The task of datapoints with these digests."""
+        """Return the task of datapoints with these digests."""
         return cls(tagged_hash("dataset_content", sorted(digests)), ", ".join(sorted(columns)))
 
     @classmethod
     def of_run(cls, folder: RunFolder, group_by: str | None) -> Task:
-        """The task of a run. Raises as `played_datapoints`."""
+        """Return the task of a run. Raises the same errors as `played_datapoints`."""
         points = list(played_datapoints(folder, group_by))
         columns = {name for point in points for name in point.columns}
         return cls.of([point.digest for point in points], template_variables(folder) & columns)

@@ -1,4 +1,4 @@
-"""Verdicts and confidences of rollouts as columns, a few bytes each, and the numbers that need them all together."""
+"""Verdicts and confidences of rollouts as columns of a few bytes each, for metrics that need all of them together."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ from runner.statistics.clustered_means import Codes, Floats
 from runner.statistics.verdicts import UNSET, Verdicts
 
 LOOSE = LOG_FLOOR
-"""A bound nearer to 0 or 1 is as good as the probability itself, but in the order of confidences."""
+"""A bound this close to 0 or 1 is as good as the probability itself, except for the order of confidences."""
 
 
 class _Column:
-    """Values that some rollouts have; no bytes where none has one."""
+    """Values that only some rollouts have; an empty column needs no memory."""
 
     def __init__(self, kind: str, default: float) -> None:
         self._values, self._default = array(kind), default
 
-    def put(self, at: int, value: float) -> None:
-        """Set the value of the rollout that comes at this place; places come in order."""
-        self._pad(at)
+    def put(self, index: int, value: float) -> None:
+        """Set the value of the rollout with this index; indexes only increase."""
+        self._pad(index)
         self._values.append(value)  # type: ignore[arg-type]  # an int for an array of ints
 
-    def told(self, n: int) -> np.ndarray[Any, Any] | None:
-        """The values of all n rollouts; None where none has one."""
+    def values(self, size: int) -> np.ndarray[Any, Any] | None:
+        """Return the values of the first rollouts; None if none of them has one."""
         if not self._values:
             return None
-        self._pad(n)
+        self._pad(size)
         return np.array(self._values)
 
-    def _pad(self, n: int) -> None:
-        missing = n - len(self._values)
+    def _pad(self, size: int) -> None:
+        missing = size - len(self._values)
         if missing > 0:
             self._values.extend([self._default] * missing)  # type: ignore[list-item]
 
 
 _Columns = tuple[Verdicts, dict[str, Codes], dict[str, Floats | None], Codes | None]
-"""The games; what each agent argued; each kind of confidence; which of the second kind are bounds."""
+"""The games; the stances that each agent argued; each kind of confidence; which log-probabilities are bounds."""
 
 
 class JudgedGames:
-    """The games of a run that were not lost in transport. `seats`: the two that exchange players in swapped games."""
+    """Games of a run that were not lost in transport. `seats` are the two that exchange players in swapped games."""
 
     def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
         self._protocol, self._seats = protocol, seats
@@ -67,8 +67,8 @@ class JudgedGames:
         self._sorted: tuple[int, Any] = (-1, None)
 
     def count(self, game: GameVerdict) -> None:
-        """Count one game; games come in any order."""
-        at = len(self._points)
+        """Count one game; games may come in any order."""
+        index = len(self._points)
         code = self._codes.get(game.datapoint)
         if code is None:
             code = self._codes[game.datapoint] = len(self._codes)
@@ -78,23 +78,23 @@ class JudgedGames:
         self._labels.append(UNSET if game.label is None else game.label)
         self._decisions.append(game.decision)
         if game.argued is not None:
-            self._count_in_block(game, game.argued, at)
+            self._count_in_block(game, game.argued, index)
         if game.stated is not None:
-            self._confidence["stated"].put(at, game.stated)
+            self._confidence["stated"].put(index, game.stated)
         if game.logprob is not None:
-            self._confidence["logprob"].put(at, game.logprob)
+            self._confidence["logprob"].put(index, game.logprob)
             if game.is_bound:
-                self._bound.put(at, 1)
+                self._bound.put(index, 1)
 
-    def _count_in_block(self, game: GameVerdict, argued: Sequence[int], at: int) -> None:
+    def _count_in_block(self, game: GameVerdict, argued: Sequence[int], index: int) -> None:
         if game.swapped is not None:
-            self._swapped.put(at, int(game.swapped))
+            self._swapped.put(index, int(game.swapped))
         if game.stances_exchanged is not None:
-            self._exchanged.put(at, int(game.stances_exchanged))
+            self._exchanged.put(index, int(game.stances_exchanged))
         if game.stance is not None:
-            self._stance.put(at, game.stance)
+            self._stance.put(index, game.stance)
         for column, stance in zip(self._argued.values(), argued, strict=True):
-            column.put(at, stance)
+            column.put(index, stance)
 
     @property
     def n(self) -> int:
@@ -106,7 +106,7 @@ class JudgedGames:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether labels are known: of all games, or of none; True before the first."""
+        """Whether labels are known, which holds for all games or for none; True before the first game."""
         return not self._labels or self._labels[0] != UNSET
 
     @property
@@ -117,77 +117,79 @@ class JudgedGames:
     @property
     def verdicts(self) -> Verdicts:
         """The verdicts of all games."""
-        return self._in_order()[0]
+        return self._sorted_columns()[0]
 
     def estimates(self) -> Iterator[Estimate]:
         """Yield all metrics that apply; those that need labels only if labels are known."""
         if not self.n:
             return
-        verdicts, argued, confidences, bound = self._in_order()
+        verdicts, argued, confidences, bound = self._sorted_columns()
         if self.is_labelled:
             yield from estimates_of(Source.VERDICTS, verdicts)
-        yield from self._of_blocks(verdicts, argued)
+        yield from self._block_estimates(verdicts, argued)
         yield from confidence_estimates(verdicts, confidences, bound, is_labelled=self.is_labelled)
 
-    def _of_blocks(self, verdicts: Verdicts, argued: dict[str, Codes]) -> Iterator[Estimate]:
+    def _block_estimates(self, verdicts: Verdicts, argued: dict[str, Codes]) -> Iterator[Estimate]:
         if not verdicts.is_played_in_blocks:
             return
-        whole = verdicts.whole_blocks
-        blocks = verdicts.where(whole)
-        stances = {agent: column[whole] for agent, column in argued.items()}
+        mask = verdicts.whole_blocks
+        blocks = verdicts.where(mask)
+        stances = {agent: column[mask] for agent, column in argued.items()}
         has_seats = self._protocol.are_opposed and not self._protocol.draws_stance
         yield from estimates_of(Source.BLOCKS, blocks, next(iter(stances.values())) if has_seats else None)
-        for agent, column in self._by_player(blocks, stances).items():
+        for agent, column in self._stances_by_player(blocks, stances).items():
             yield from estimates_of(Source.PLAYERS, blocks, column, agent=agent)
             if self._seats is not None:
                 yield from estimates_of(Source.SEATS, blocks, stances[agent], agent=agent)
 
-    def _by_player(self, blocks: Verdicts, stances: dict[str, Codes]) -> dict[str, Codes]:
+    def _stances_by_player(self, blocks: Verdicts, stances: dict[str, Codes]) -> dict[str, Codes]:
         """Return the stances of each entry of `agents`, in whichever seat it plays, from those of each seat."""
-        seated = exchanged(stances, self._seats)
+        swapped_stances = exchanged(stances, self._seats)
         if blocks.swapped is None:
             return stances
-        return {agent: np.where(blocks.swapped == 1, seated[agent], own) for agent, own in stances.items()}
+        return {
+            agent: np.where(blocks.swapped == 1, swapped_stances[agent], written) for agent, written in stances.items()
+        }
 
     def reliability_curves(self) -> dict[str, list[dict[str, Any]]]:
-        """The bins of each kind of confidence that there is."""
+        """Return the bins of each kind of confidence that the run has."""
         if not self.n or not self.is_labelled:
             return {}
-        verdicts, _, confidences, _ = self._in_order()
+        verdicts, _, confidences, _ = self._sorted_columns()
         return {
-            kind: [asdict(one) for one in forecasts_of(verdicts, p).curve]
+            kind: [asdict(bin_) for bin_ in forecasts_of(verdicts, p).curve]
             for kind, p in confidences.items()
             if p is not None
         }
 
     def vote_curve(self) -> list[Estimate]:
-        """vote@k for each odd k, of games that were repeated."""
-        return vote_curve(self._in_order()[0]) if self.n and self.is_labelled else []
+        """Return vote@k for each odd k, if games were repeated."""
+        return vote_curve(self._sorted_columns()[0]) if self.n and self.is_labelled else []
 
-    def _in_order(self) -> _Columns:
-        """The columns, sorted by what they hold: no bit depends on the order in which games ended."""
+    def _sorted_columns(self) -> _Columns:
+        """Return the columns, sorted by content: the order of games must not change a single bit of the results."""
         if self._sorted[0] != self.n:
-            self._sorted = (self.n, self._put_in_order())
-        found: _Columns = self._sorted[1]
-        return found
+            self._sorted = (self.n, self._sort_columns())
+        columns: _Columns = self._sorted[1]
+        return columns
 
-    def _put_in_order(self) -> _Columns:
+    def _sort_columns(self) -> _Columns:
         n = self.n
         ids = np.empty(len(self._codes), dtype=np.int64)
-        for place, name in enumerate(sorted(self._codes)):
-            ids[self._codes[name]] = place
-        names = {group: place for place, group in enumerate(sorted(self._group_names))}
+        for rank, name in enumerate(sorted(self._codes)):
+            ids[self._codes[name]] = rank
+        names = {group: rank for rank, group in enumerate(sorted(self._group_names))}
         groups = np.array([names[group] for group in self._groups])
         codes = np.array(self._points)
         columns: dict[str, Any] = {
             "points": ids[codes], "labels": np.array(self._labels), "decisions": np.array(self._decisions),
-            "bound": self._bound.told(n), "stances": self._stance.told(n), "swapped": self._swapped.told(n),
-            "exchanged": self._exchanged.told(n),
-            **{kind: self._confidence[kind].told(n) for kind in CONFIDENCE_KINDS},
-            **{f"argued {agent}": column.told(n) for agent, column in self._argued.items()},
+            "bound": self._bound.values(n), "stances": self._stance.values(n), "swapped": self._swapped.values(n),
+            "exchanged": self._exchanged.values(n),
+            **{kind: self._confidence[kind].values(n) for kind in CONFIDENCE_KINDS},
+            **{f"argued {agent}": column.values(n) for agent, column in self._argued.items()},
         }  # fmt: skip
-        there = [column for column in columns.values() if column is not None]
-        order = np.lexsort(there[::-1])
+        present = [column for column in columns.values() if column is not None]
+        order = np.lexsort(present[::-1])
         columns = {name: None if column is None else column[order] for name, column in columns.items()}
         verdicts = Verdicts(
             columns["labels"], columns["decisions"], columns["points"], groups[codes][order],
@@ -217,15 +219,15 @@ def confidence_estimates(
 
 
 def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
-    """Of known probabilities, the share that are bounds only, and the share that are bounds far from 0 and 1."""
+    """Return the shares of known probabilities that are only bounds, and that are bounds far from 0 and 1."""
     if bound is None:
         return 0.0, 0.0
     known = ~np.isnan(p)
-    only = bound[known] == 1
-    return float(only.mean()), float((only & (np.minimum(p[known], 1 - p[known]) > LOOSE)).mean())
+    is_only_bound = bound[known] == 1
+    return float(is_only_bound.mean()), float((is_only_bound & (np.minimum(p[known], 1 - p[known]) > LOOSE)).mean())
 
 
 def forecasts_of(verdicts: Verdicts, p: Floats) -> Forecasts:
-    """Return the probabilities that are known, with the labels of their games."""
+    """Return the known probabilities with the labels of their games."""
     known = ~np.isnan(p)
     return Forecasts(p[known], verdicts.labels[known], verdicts.clusters[known], verdicts.total)

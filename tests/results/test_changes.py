@@ -112,5 +112,5 @@ def test_where_a_replayed_run_stands_is_no_change(tmp_path: Path) -> None:
 def test_a_saved_spec_that_is_damaged_is_said_to_be(tmp_path: Path, saved: str) -> None:
     run = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
     run.spec.write_text(saved)
-    with pytest.raises(RunDirectoryError, match=r"what was saved cannot be read \(.*spec\.yaml"):
+    with pytest.raises(RunDirectoryError, match=r"the saved spec cannot be read \(.*spec\.yaml"):
         played(tmp_path / "spec.yaml", tmp_path / "results", "seed=8", run_id=run.run_id)

@@ -54,7 +54,7 @@ def test_no_note_takes_the_place_of_one_that_is_not_there(notes: Notes, gone: st
 @pytest.mark.parametrize(
     ("text", "tags", "said"),
     [
-        (" ", [], "says nothing"),
+        (" ", [], "needs a text or a tag"),
         ("x" * (MAX_TEXT + 1), [], "longer than 20,000"),
         ("x", ["t"] * 21, "at most 20"),
         ("x", ["t" * 61], "longer than 60"),
@@ -113,9 +113,9 @@ def test_notes_are_taken_in_once_and_those_of_another_run_not_at_all(notes: Note
     assert notes.take_in(lines) == (0, 3)
     assert notes.all() == [kept]
     of = json.dumps({"run_id": "another", **kept.to_json(), "id": "new"}).encode()
-    with pytest.raises(UsageError, match="of the run another"):
+    with pytest.raises(UsageError, match="on run another"):
         notes.take_in(of)
-    with pytest.raises(UsageError, match="line 1 is no note"):
+    with pytest.raises(UsageError, match="line 1 is not a note"):
         notes.take_in(b"no json")
     assert notes.all() == [kept]
 

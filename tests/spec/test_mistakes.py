@@ -168,7 +168,7 @@ def test_results_and_caches_that_cannot_be_are_refused_before_all_else(tmp_path:
         spec_file(tmp_path)
         done = nip_run_here(*words, "--results", name, cwd=tmp_path)
         assert done.returncode == 2
-        assert "no folder can be at" in done.stderr
+        assert "as a folder: " in done.stderr
     assert ": cache: no cache can be at" in refusal(tmp_path, f"cache={json.dumps(name)}")
 
 
