@@ -152,7 +152,11 @@ def test_the_results_folder_is_the_options_else_the_variables_else_results(here:
         ({"NIP_RUN_RESULTS": "other"}, ("--results", "third"), "no run 'x' in third;"),
         ({"NIP_RUN_RESULTS": "~/other", "HOME": str(here)}, (), f"no run 'x' in {here}/other;"),
         ({}, ("--results", ""), "the folder name is empty;"),
-        ({"NIP_RUN_RESULTS": "mine.yaml"}, (), "cannot use 'mine.yaml' (from NIP_RUN_RESULTS) as a folder: not a folder"),
+        (
+            {"NIP_RUN_RESULTS": "mine.yaml"},
+            (),
+            "cannot use 'mine.yaml' (from NIP_RUN_RESULTS) as a folder: not a folder",
+        ),
     ):
         assert said in nip_run_here("show", "x", *words, cwd=here, **variables).stderr
 

@@ -211,7 +211,7 @@ def test_a_copy_cannot_be_pooled_with_its_source(folder: Path) -> None:
     said(folder, "spec.yaml", "--run-id", "twin", "-q", "name=twin")  # the same game, from the cache
     text = said(folder, "compare", "first,twin", "fresh", code=2)
     assert "12 of 12 verdicts of first come from answers that it shares with twin" in text
-    assert "Pool one of them" in text
+    assert "Pool only one of them" in text
 
 
 def test_check_and_the_summary_say_that_a_forced_run_has_no_rank(folder: Path) -> None:

@@ -1,10 +1,10 @@
-"""`accuracy >= base - 0.02`: what a user asserts of a system, read without executing anything, and judged.
+"""Assertions about a system, such as `accuracy >= base - 0.02`: parsed without executing anything, and judged.
 
     assertion:  METRIC  >= | > | <= | <  bound
     bound:      NUMBER  |  base  |  base + NUMBER  |  base - NUMBER
 
-A number is a decimal, or a percentage: `2%` is 0.02. An assertion holds where the whole 95 % interval does; it does not
-where none of the interval does; else the data cannot tell.
+A number is a decimal, or a percentage: `2%` is 0.02. An assertion holds if the whole 95 % interval satisfies it. It
+fails if no part of the interval does; otherwise it cannot be decided.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from runner.results.metric_table import Metric
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?%?|\.\d+%?)|(?P<word>[A-Za-z_]\w*(?:\.\w+)*)|(?P<sign>>=|<=|[<>+-]))"
 )
-_FORM = "METRIC >= base - 0.02, or METRIC >= 0.8; the signs are >=, >, <= and <"
+_SYNTAX = "METRIC >= base - 0.02, or METRIC >= 0.8; the signs are >=, >, <= and <"
 _BASE = "base"
 
 
 class AssertionResult(StrEnum):
-    """What became of an assertion."""
+    """The result of an assertion."""
 
     HOLDS = "holds"
     FAILS = "does not hold"
@@ -35,7 +35,7 @@ class AssertionResult(StrEnum):
 
 @dataclass(frozen=True)
 class Assertion:
-    """A metric of a system, less that of the base or not, is on one side of a number."""
+    """An assertion that a metric of a system, or its difference from the base, is on one side of a number."""
 
     text: str
     metric: str
@@ -44,7 +44,7 @@ class Assertion:
     number: float
 
     def judged(self, low: float | None, high: float | None) -> AssertionResult:
-        """By the 95 % interval of the metric, or of its difference from the base's."""
+        """Judge by the 95 % interval of the metric, or of its difference from the base's."""
         if low is None or high is None:
             return AssertionResult.UNDECIDED
         compare = _COMPARE[self.sign]
@@ -58,85 +58,85 @@ class Assertion:
         )
 
 
-def check_bound(assertion: Assertion, measure: Metric) -> None:
-    """See that a share is asserted to be one.
+def check_bound(parse: Assertion, measure: Metric) -> None:
+    """Check that the number of an assertion about a share is possible.
 
     Raises:
-        UsageError: it could never be so, or never be otherwise.
+        UsageError: the assertion would always hold or never.
     """
-    least = -1.0 if assertion.against_base else 0.0
-    if measure.is_share and not least <= assertion.number <= 1.0:
-        what = f"{measure.name} less the base's" if assertion.against_base else measure.name
-        raise UsageError(f"--assert: {assertion.text}: {what} is from {least:g} to 1 (100%)")
+    lowest = -1.0 if parse.against_base else 0.0
+    if measure.is_share and not lowest <= parse.number <= 1.0:
+        quantity = f"{measure.name} less the base's" if parse.against_base else measure.name
+        raise UsageError(f"--assert: {parse.text}: {quantity} is between {lowest:g} and 1 (100%)")
 
 
 _COMPARE: dict[str, Callable[[float, float], bool]] = {
-    ">=": lambda one, other: one >= other,
-    ">": lambda one, other: one > other,
-    "<=": lambda one, other: one <= other,
-    "<": lambda one, other: one < other,
+    ">=": lambda value, bound: value >= bound,
+    ">": lambda value, bound: value > bound,
+    "<=": lambda value, bound: value <= bound,
+    "<": lambda value, bound: value < bound,
 }
 
 
 def parse_assertion(text: str) -> Assertion:
-    """Read an assertion.
+    """Parse an assertion.
 
     Raises:
         UsageError: it has another form; the message marks the place.
     """
-    return _Reader(text).assertion()
+    return _AssertionParser(text).parse()
 
 
-class _Reader:
-    """The words of an assertion, from the left."""
+class _AssertionParser:
+    """Parses an assertion from left to right."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._at = text, 0
+        self._text, self._position = text, 0
 
-    def assertion(self) -> Assertion:
-        metric = self._take("word", "a metric, such as accuracy")
+    def parse(self) -> Assertion:
+        metric = self._expect("word", "a metric, such as accuracy")
         if metric == _BASE:
-            raise self._wrong("a metric stands first, and `base` behind the sign", -len(_BASE))
-        sign = self._take("sign", "one of >=, >, <= and <")
+            raise self._error("expected a metric; `base` belongs after the sign", -len(_BASE))
+        sign = self._expect("sign", "one of >=, >, <= and <")
         if sign not in _COMPARE:
-            raise self._wrong("one of >=, >, <= and < stands here", -len(sign))
-        if self._next("number") or self._next("sign") in ("+", "-"):
-            against, number = False, self._signed()
+            raise self._error("expected one of >=, >, <= and <", -len(sign))
+        if self._peek("number") or self._peek("sign") in ("+", "-"):
+            against_base, number = False, self._parse_number()
         else:
-            word = self._take("word", "`base` or a number")
-            if word != _BASE:
-                raise self._wrong(f"`base` or a number stands here, not {word!r}", -len(word))
-            against, number = True, self._signed() if self._rest() else 0.0
-        if self._rest():
-            raise self._wrong("nothing more can stand here")
-        return Assertion(self._text, metric, sign, against, number)
+            bound = self._expect("word", "`base` or a number")
+            if bound != _BASE:
+                raise self._error(f"expected `base` or a number, not {bound!r}", -len(bound))
+            against_base, number = True, self._parse_number() if self._remaining_text() else 0.0
+        if self._remaining_text():
+            raise self._error("expected the end of the assertion")
+        return Assertion(self._text, metric, sign, against_base, number)
 
-    def _signed(self) -> float:
-        sign = self._take("sign", "+ or -") if self._next("number") is None else "+"
+    def _parse_number(self) -> float:
+        sign = self._expect("sign", "+ or -") if self._peek("number") is None else "+"
         if sign not in ("+", "-"):
-            raise self._wrong("+ or - stands here", -len(sign))
-        number = self._take("number", "a number, such as 0.02 or 2%")
+            raise self._error("expected + or -", -len(sign))
+        number = self._expect("number", "a number, such as 0.02 or 2%")
         value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
         if not math.isfinite(value):
-            raise self._wrong("a smaller number stands here", -len(number))
+            raise self._error("expected a smaller number", -len(number))
         return -value if sign == "-" else value
 
-    def _rest(self) -> str:
-        return self._text[self._at :].strip()
+    def _remaining_text(self) -> str:
+        return self._text[self._position :].strip()
 
-    def _next(self, kind: str) -> str | None:
-        found = _TOKEN.match(self._text, self._at)
-        return found[kind] if found else None
+    def _peek(self, kind: str) -> str | None:
+        match = _TOKEN.match(self._text, self._position)
+        return match[kind] if match else None
 
-    def _take(self, kind: str, wanted: str) -> str:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None or found[kind] is None:
-            raise self._wrong(f"{wanted} stands here")
-        self._at = found.end()
-        return str(found[kind])
+    def _expect(self, kind: str, expected: str) -> str:
+        match = _TOKEN.match(self._text, self._position)
+        if match is None or match[kind] is None:
+            raise self._error(f"expected {expected}")
+        self._position = match.end()
+        return str(match[kind])
 
-    def _wrong(self, what: str, back: int = 0) -> UsageError:
-        """An error with the place of it marked: where the next word begins, or the last one did."""
-        rest = self._text[self._at :]
-        at = self._at + back if back else self._at + len(rest) - len(rest.lstrip())
-        return UsageError(f"--assert: {what}\n  {self._text}\n  {' ' * at}^\nthe form is: {_FORM}")
+    def _error(self, problem: str, width: int = 0) -> UsageError:
+        """Return an error that marks the next token, or the last `width` characters before it."""
+        rest = self._text[self._position :]
+        position = self._position + width if width else self._position + len(rest) - len(rest.lstrip())
+        return UsageError(f"--assert: {problem}\n  {self._text}\n  {' ' * position}^\nsyntax: {_SYNTAX}")

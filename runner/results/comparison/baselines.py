@@ -1,4 +1,4 @@
-"""The baseline of a system: a run by its name, or the runs of a protocol with the same task and the same verifier."""
+"""Baselines of systems: a run by its name, or the runs of a protocol with the same task and verifier model."""
 
 from __future__ import annotations
 
@@ -16,64 +16,68 @@ from runner.results.tasks import Task, played_datapoints, template_variables
 
 
 def baseline_of(name: str, system: System, results: Results) -> System:
-    """What a system is compared with; runs of one game are pooled.
+    """Return the system that another one is compared with; runs of the same game are pooled.
 
     Raises:
-        UsageError: there is no run of this name and none of this protocol that fits, or those that fit differ.
+        UsageError: no run has this name and no run of this protocol is comparable, or comparable runs differ.
     """
-    of_protocol = [
+    candidates = [
         (folder, manifest)
         for folder in results.runs()
         if (manifest := folder.manifest()).protocol == name and not manifest.is_training_run
     ]
-    if not of_protocol:
-        return _run_named(name, system, results)
-    task, own = _task_of(system.runs[0]), {folder.path.resolve() for folder in system.runs}
+    if not candidates:
+        return _find_named_runs(name, system, results)
+    task, own_paths = _task_of(system.runs[0]), {folder.path.resolve() for folder in system.runs}
     fitting = [
         (folder, manifest)
-        for folder, manifest in of_protocol
+        for folder, manifest in candidates
         if manifest.status == Status.DONE and manifest.replay_of is None and manifest.rejudge_of is None
-        and folder.path.resolve() not in own
+        and folder.path.resolve() not in own_paths
         and _verifier_models(manifest) == system.verifier_models
         and fixed_verdicts_of(folder) is None
         and _task_of(folder) == task
     ]  # fmt: skip
     if task is None or not fitting:
         models = comma_join(sorted(system.verifier_models)) or "none"
-        there = comma_join(folder.run_id for folder, _ in of_protocol[:5])
+        existing = comma_join(folder.run_id for folder, _ in candidates[:5])
         raise UsageError(
             f"no finished run of protocol {name!r} has the task of {system.name} and its verifier's model ({models}); "
-            f"there are: {there}. Play it on the same datapoints, or name a run: --baseline RUN"
+            f"its runs are: {existing}. Play it on the same datapoints, or choose a run: --baseline RUN"
         )
     games = {manifest.game_sha256 for _, manifest in fitting}
     if len(games) > 1:
         listed = comma_join(folder.run_id for folder, _ in fitting)
         raise UsageError(
-            f"runs of {len(games)} games of protocol {name!r} fit {system.name}: {listed}. Say which: --baseline RUN"
+            f"runs of {len(games)} different games of protocol {name!r} are comparable with {system.name}: {listed}. "
+            "Choose one: --baseline RUN"
         )
     return system_of([folder.path for folder, _ in fitting], results)
 
 
-def _run_named(name: str, system: System, results: Results) -> System:
-    """The baseline by the names of its runs.
+def _find_named_runs(name: str, system: System, results: Results) -> System:
+    """Return the baseline whose runs have these names.
 
     Raises:
-        UsageError: there is none; a protocol that nobody has played is named as such, else the nearest name.
+        UsageError: a run does not exist; the message says if the name is a protocol without runs, or gives similar
+        names.
     """
     try:
         return system_of(name.split(","), results)
     except UsageError as error:
         manifests = [folder.manifest() for folder in results.runs()]
-        if any(one.run_id.startswith(part) for one in manifests for part in name.split(",")):
+        if any(manifest.run_id.startswith(prefix) for manifest in manifests for prefix in name.split(",")):
             raise
         shipped = [path.stem for path in package_data.PROTOCOLS.glob("*.yaml")]
         if name in shipped:
             raise UsageError(
-                f"{name} is a protocol that nobody has played on the task of {system.name}: {results.path} has no run "
-                "of it. Play it on the same datapoints, or name a run: --baseline RUN"
+                f"{name} is a protocol without runs on the task of {system.name}: {results.path} has no run "
+                "of it. Play it on the same datapoints, or choose a run:  --baseline RUN"
             ) from error
-        known = sorted({*shipped, *(one.protocol for one in manifests), *(one.run_id for one in manifests)})
-        hint = did_you_mean(name, known) or "; `nip-run runs` lists the runs"
+        names = sorted(
+            {*shipped, *(manifest.protocol for manifest in manifests), *(manifest.run_id for manifest in manifests)}
+        )
+        hint = did_you_mean(name, names) or "; `nip-run runs` lists the runs"
         raise UsageError(f"no run and no protocol {name!r} in {results.path}{hint}") from error
 
 
@@ -82,7 +86,7 @@ def _verifier_models(manifest: Manifest) -> set[str]:
 
 
 def _task_of(folder: RunFolder) -> str | None:
-    """A run's task; None where its inputs cannot be read."""
+    """Return the hash of a run's task; None if its inputs cannot be read."""
     with suppress(OSError, ValueError):
         used, columns, digests = template_variables(folder), set[str](), []
         for point in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):

@@ -1,4 +1,4 @@
-"""Two runs matched as they are compared: of each datapoint in both, the games of one beside the other's."""
+"""Pairs of games of two runs on the datapoints that both have, matched as `compare` matches them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from runner.results.metric_table import METRICS, RANKING_METRIC
 
 @dataclass(frozen=True)
 class GamePair:
-    """A game of one run and a game of the other on one datapoint; None where one was played less often."""
+    """A game of each of two runs on one datapoint; None if a run has fewer repeats of it."""
 
     datapoint: str
-    """Its id in the base."""
+    """The datapoint's id in the base."""
     group: str
     label: int
     base: ScoredRollout | None
@@ -24,16 +24,16 @@ class GamePair:
 
 
 def game_pairs(base: System, other: System, reading: SystemReader) -> Iterator[GamePair]:
-    """The games of two systems on the datapoints that both have, in the order of their repeats.
+    """Yield the pairs of games of two systems on the datapoints that both have, in the order of their repeats.
 
     Games that were lost in transport are left out.
 
     Raises:
-        UsageError: a run has no game that was answered.
+        UsageError: a run has no answered game.
         RunError: a file of a run is missing or damaged.
     """
-    points = [reading.points(one, METRICS[RANKING_METRIC]) for one in (base, other)]
-    found = matched(points[0], points[1], base.columns & other.columns, is_all=base.columns == other.columns)
-    for group, (mine, theirs) in zip(found.groups, found.pairs, strict=True):
-        for one, two in zip_longest(mine.rollouts, theirs.rollouts):
-            yield GamePair(mine.id, group, mine.label, one, two)
+    points = [reading.points(system, METRICS[RANKING_METRIC]) for system in (base, other)]
+    matched_points = matched(points[0], points[1], base.columns & other.columns, is_all=base.columns == other.columns)
+    for group, (base_point, other_point) in zip(matched_points.groups, matched_points.pairs, strict=True):
+        for base_game, other_game in zip_longest(base_point.rollouts, other_point.rollouts):
+            yield GamePair(base_point.id, group, base_point.label, base_game, other_game)

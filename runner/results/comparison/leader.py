@@ -1,4 +1,4 @@
-"""The leader of several systems: who is best on the datapoints that all of them have."""
+"""The leader of several systems: the best one on the datapoints that all of them have."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from runner.results.comparison.systems import DatapointScores, System
 from runner.results.metric_table import Metric
 
 FEWEST = 2
-"""Groups that all have: one alone leaves every error open."""
+"""The fewest groups that all systems must share: the error of a single group is unknown."""
 
 
 def leader_of(
     points: Mapping[System, Sequence[DatapointScores]], measure: Metric, match: Callable[[System, System], Matched]
 ) -> System:
-    """Who is best over the datapoints that all share; the first of those that are.
+    """Return the best system on the datapoints that all share; the first one in a tie.
 
     Raises:
-        UsageError: all share so few that nobody leads.
+        UsageError: they share too few groups of datapoints to choose a leader.
     """
-    first, *others = points
+    first, *rest = points
     shared = {id(point): [point] for point in points[first] if point.scores}
-    for other in others:
-        theirs = {id(mine): its for mine, its in match(first, other).pairs if its.scores}
-        shared = {key: [*row, theirs[key]] for key, row in shared.items() if key in theirs}
+    for system in rest:
+        matched_points = {id(point): matched for point, matched in match(first, system).pairs if matched.scores}
+        shared = {key: [*row, matched_points[key]] for key, row in shared.items() if key in matched_points}
     groups = {row[0].group for row in shared.values()}
     if len(groups) < FEWEST:
-        has = comma_join(f"{system.name} {len(of)}" for system, of in points.items())
+        counts = comma_join(f"{system.name} {len(scores)}" for system, scores in points.items())
         raise UsageError(
-            f"no leader: all these share {counted(len(groups), 'group')} of datapoints (each has: {has}). Leave one "
-            "out, compare two at a time, or name what they are compared with: --baseline RUN"
+            f"no leader: all these share {counted(len(groups), 'group')} of datapoints (each has: {counts}). Leave one "
+            "out, compare two at a time, or choose a baseline: --baseline RUN"
         )
     means = []
-    for place in range(len(points)):
-        own = sample_of(measure, [row[place] for row in shared.values()])
-        assert own is not None  # points without a score are left out
-        means.append(own.mean)
+    for index in range(len(points)):
+        sample = sample_of(measure, [row[index] for row in shared.values()])
+        assert sample is not None  # points without a score are left out
+        means.append(sample.mean)
     best = max(range(len(means)), key=lambda i: (means[i] * (measure.better or 1), -i))
     return list(points)[best]

@@ -1,4 +1,4 @@
-"""The datapoints of two systems into pairs: one datapoint is one label and one content of what templates use."""
+"""Matching of two systems' datapoints by their label and the content of the columns that templates use."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _Key = tuple[int, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Matched:
-    """The datapoints that two systems share, and those that one alone has."""
+    """The datapoints that two systems share, and those that only one has."""
 
     pairs: Sequence[tuple[DatapointScores, DatapointScores]]
     groups: Sequence[str]
-    """Of each pair."""
+    """The group of each pair."""
     only_base: Sequence[DatapointScores]
     only_other: Sequence[DatapointScores]
 
@@ -24,44 +24,45 @@ class Matched:
 def matched(
     base: Sequence[DatapointScores], other: Sequence[DatapointScores], columns: frozenset[str], *, is_all: bool
 ) -> Matched:
-    """Match datapoints that have one label and one content of these columns; ids may differ.
+    """Match datapoints with the same label and the same content of these columns; ids may differ.
 
-    `is_all` says that these are all the columns that the templates of either use. Where they are, datapoints that are
-    alike are the same for every model, and are paired by id first and then in the order of their ids. Where they are
-    not, or there are none, only those of one id are: what tells the others apart is not compared.
+    `is_all` means that the templates of both systems use exactly these columns. Then datapoints with equal content are
+    the same for every model: they are paired by id first, and the rest in the order of their ids. Otherwise, or without
+    columns, equal datapoints may differ in other columns: only those with the same id, or with unique content, are
+    paired.
     """
     names, pairs = sorted(columns), []
-    mine, theirs = _by_content(base, names), _by_content(other, names)
-    for key, ours in mine.items():
-        them = {point.id: point for point in theirs.get(key, ())}
-        rest = [point for point in ours if point.id not in them]
-        pairs += [(point, them.pop(point.id)) for point in ours if point.id in them]
-        if names and (is_all or (len(ours) == 1 and len(theirs.get(key, ())) == 1)):
-            pairs += zip(rest, them.values(), strict=False)
+    base_points, other_points = _index_by_content(base, names), _index_by_content(other, names)
+    for key, same_base in base_points.items():
+        same_other = {point.id: point for point in other_points.get(key, ())}
+        unmatched = [point for point in same_base if point.id not in same_other]
+        pairs += [(point, same_other.pop(point.id)) for point in same_base if point.id in same_other]
+        if names and (is_all or (len(same_base) == 1 and len(other_points.get(key, ())) == 1)):
+            pairs += zip(unmatched, same_other.values(), strict=False)
     pairs.sort(key=lambda pair: (pair[0].id, pair[0].label))
-    taken = {id(point) for pair in pairs for point in pair}
-    left = [[point for point in points if id(point) not in taken] for points in (base, other)]
-    return Matched(pairs, _groups(pairs), *left)
+    matched_ids = {id(point) for pair in pairs for point in pair}
+    only = [[point for point in points if id(point) not in matched_ids] for points in (base, other)]
+    return Matched(pairs, _join_groups(pairs), *only)
 
 
-def _by_content(points: Iterable[DatapointScores], names: Sequence[str]) -> dict[_Key, list[DatapointScores]]:
-    found: dict[_Key, list[DatapointScores]] = {}
+def _index_by_content(points: Iterable[DatapointScores], names: Sequence[str]) -> dict[_Key, list[DatapointScores]]:
+    points_by_key: dict[_Key, list[DatapointScores]] = {}
     for point in points:
-        found.setdefault((point.label, tuple(point.contents.get(name, "") for name in names)), []).append(point)
-    return found
+        points_by_key.setdefault((point.label, tuple(point.contents.get(name, "") for name in names)), []).append(point)
+    return points_by_key
 
 
-def _groups(pairs: Sequence[tuple[DatapointScores, DatapointScores]]) -> list[str]:
-    """The group of each pair: those that one group of either system joins are together."""
-    above: dict[tuple[int, str], tuple[int, str]] = {}
+def _join_groups(pairs: Sequence[tuple[DatapointScores, DatapointScores]]) -> list[str]:
+    """Return the group of each pair; groups of either system that share a datapoint are joined."""
+    parents: dict[tuple[int, str], tuple[int, str]] = {}
 
-    def top(one: tuple[int, str]) -> tuple[int, str]:
-        while (higher := above.setdefault(one, one)) != one:
-            above[one] = above[higher]
-            one = higher
-        return one
+    def find_root(node: tuple[int, str]) -> tuple[int, str]:
+        while (parent := parents.setdefault(node, node)) != node:
+            parents[node] = parents[parent]
+            node = parent
+        return node
 
     for base, other in pairs:
-        above[top((1, other.group))] = top((0, base.group))
-    first: dict[tuple[int, str], str] = {}
-    return [first.setdefault(top((0, base.group)), base.group) for base, _ in pairs]
+        parents[find_root((1, other.group))] = find_root((0, base.group))
+    names: dict[tuple[int, str], str] = {}
+    return [names.setdefault(find_root((0, base.group)), base.group) for base, _ in pairs]

@@ -1,4 +1,4 @@
-"""Two systems into their difference: tested, with its interval, and the datapoints on which the verdicts flip."""
+"""Tests of the difference between two systems, and the datapoints whose verdicts flip between them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from runner.statistics.sign_flip import mid_p_mcnemar
 
 @dataclass(frozen=True)
 class Flip:
-    """A datapoint on which most verdicts of one system are right, and most of the other wrong."""
+    """A datapoint where most verdicts of one system are right and most of the other's are wrong."""
 
     datapoint: str
-    """Its id in the base."""
+    """The datapoint's id in the base."""
     group: str
     label: int
     right_in: str
-    """The system that is right."""
+    """The name of the system that is right."""
     base_accuracy: float
     other_accuracy: float
     base_run: str
     base_rollout: str
-    """A rollout of the base that went as most did."""
+    """A rollout of the base with the majority verdict."""
     other_run: str
     other_rollout: str
 
@@ -44,18 +44,18 @@ class PairedTest:
     difference: Difference
     p: float | None
     exact: bool
-    """Whether p counts every flip of signs; an unpaired one is Welch's."""
+    """Whether p enumerates every flip of signs; an unpaired p is Welch's."""
     differing: int | None
-    """Groups that differ; None where nothing is paired."""
+    """The number of groups that differ; None if nothing is paired."""
     mid_p_mcnemar: float | None
     datapoints: int
 
 
 def tested(measure: Metric, matched: Matched, seed: int, *, stopped: bool) -> PairedTest | None:
-    """The paired test over the datapoints that both have a score for; None where there is none.
+    """Test the difference on the datapoints that both systems have scores for; None if there are none.
 
-    Each datapoint weighs the same, however often it was played; see `Metric.is_balanced`. Where a run may have
-    `stopped` once it was decided, shares are tested by a confidence sequence, and nothing else is.
+    All datapoints have the same weight, however often they were played; see `Metric.is_balanced`. If a run may have
+    `stopped` once it was decided, shares are tested by a confidence sequence, and other metrics are not tested.
     """
     rows = [
         _Row(group, base.label, base.scores, other.scores)
@@ -64,27 +64,27 @@ def tested(measure: Metric, matched: Matched, seed: int, *, stopped: bool) -> Pa
     ]
     if not rows:
         return None
-    weights = _weights(measure, [row.label for row in rows])
-    pairs = _pairs(measure, rows, weights)
-    found, flipped = pairs.difference(measure.bound), pairs.test(seed)
-    p = flipped.p if found.groups > 1 else None
+    weights = _datapoint_weights(measure, [row.label for row in rows])
+    pairs = _paired_groups(measure, rows, weights)
+    difference, sign_flip = pairs.difference(measure.bound), pairs.test(seed)
+    p = sign_flip.p if difference.groups > 1 else None
     if stopped:
-        found, p = _stopped(measure, pairs, found)
+        difference, p = _difference_of_stopped(measure, pairs, difference)
     total = math.fsum(weights)
     base_value, other_value = (
         math.fsum(weight * value for weight, value in zip(weights, values, strict=True)) / total
         for values in ([_mean(row.base) for row in rows], [_mean(row.other) for row in rows])
     )
-    once = (
+    is_single_play = (
         not stopped
         and measure.is_proportion
-        and found.groups == len(rows)
+        and difference.groups == len(rows)
         and all(len(row.base) == len(row.other) == 1 for row in rows)
     )
-    signs = [row.difference for row in rows]
-    mid_p = mid_p_mcnemar(sum(d < 0 for d in signs), sum(d > 0 for d in signs)) if once else None
-    exact = flipped.exact and not stopped
-    return PairedTest(True, base_value, other_value, found, p, exact, flipped.differing, mid_p, len(rows))
+    differences = [row.difference for row in rows]
+    mid_p = mid_p_mcnemar(sum(d < 0 for d in differences), sum(d > 0 for d in differences)) if is_single_play else None
+    exact = sign_flip.exact and not stopped
+    return PairedTest(True, base_value, other_value, difference, p, exact, sign_flip.differing, mid_p, len(rows))
 
 
 @dataclass(frozen=True)
@@ -101,18 +101,18 @@ class _Row:
         return _mean(self.other) - _mean(self.base)
 
 
-def _stopped(measure: Metric, pairs: Pairs, found: Difference) -> tuple[Difference, float | None]:
+def _difference_of_stopped(measure: Metric, pairs: Pairs, difference: Difference) -> tuple[Difference, float | None]:
     if measure.bound == 1.0 and not measure.is_balanced:
         return pairs.at_any_time()
-    return without_error(found), None
+    return without_error(difference), None
 
 
-def without_error(found: Difference) -> Difference:
-    """A difference of which nothing more is known."""
-    return Difference(found.value, None, None, None, None, found.groups)
+def without_error(difference: Difference) -> Difference:
+    """Return a difference without its error and interval."""
+    return Difference(difference.value, None, None, None, None, difference.groups)
 
 
-def _pairs(measure: Metric, rows: Sequence[_Row], weights: Sequence[float]) -> Pairs:
+def _paired_groups(measure: Metric, rows: Sequence[_Row], weights: Sequence[float]) -> Pairs:
     groups: dict[str, list[tuple[_Row, float]]] = {}
     for row, weight in zip(rows, weights, strict=True):
         groups.setdefault(row.group, []).append((row, weight))
@@ -127,31 +127,31 @@ def _pairs(measure: Metric, rows: Sequence[_Row], weights: Sequence[float]) -> P
 
 
 def is_uneven(matched: Matched) -> bool:
-    """Whether a datapoint was played more often by one system than by the other."""
+    """Tell whether a datapoint has more scores in one system than in the other."""
     return any(len(base.scores) != len(other.scores) for base, other in matched.pairs if base.scores and other.scores)
 
 
 def tested_unpaired(
     measure: Metric, base: Sequence[DatapointScores], other: Sequence[DatapointScores]
 ) -> PairedTest | None:
-    """Welch's test of systems that share no datapoint; None where one of them has no score."""
+    """Return Welch's test of systems that share no datapoint; None if one of them has no score."""
     scored = [[point for point in points if point.scores] for points in (base, other)]
     if not all(scored):
         return None
-    one, two = (_sample(measure, points) for points in scored)
-    difference, p = unpaired_difference(one, two)
-    return PairedTest(False, one.mean, two.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]))
+    first, second = (_sample_by_group(measure, points) for points in scored)
+    difference, p = unpaired_difference(first, second)
+    return PairedTest(False, first.mean, second.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]))
 
 
 def sample_of(measure: Metric, points: Sequence[DatapointScores]) -> Sample | None:
-    """A system's own mean by group; None where it has no score."""
+    """Return the group means of a system; None if it has no score."""
     scored = [point for point in points if point.scores]
-    return _sample(measure, scored) if scored else None
+    return _sample_by_group(measure, scored) if scored else None
 
 
-def _sample(measure: Metric, points: Sequence[DatapointScores]) -> Sample:
+def _sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sample:
     groups: dict[str, list[tuple[float, float]]] = {}
-    for weight, point in zip(_weights(measure, [one.label for one in points]), points, strict=True):
+    for weight, point in zip(_datapoint_weights(measure, [point.label for point in points]), points, strict=True):
         groups.setdefault(point.group, []).append((weight, _mean(point.scores)))
     sizes = [math.fsum(weight for weight, _ in terms) for terms in groups.values()]
     means = [
@@ -161,11 +161,11 @@ def _sample(measure: Metric, points: Sequence[DatapointScores]) -> Sample:
     return Sample(means, sizes, sum(len(point.scores) for point in points), measure.is_proportion)
 
 
-def _weights(measure: Metric, labels: Sequence[int]) -> list[float]:
-    """How much each datapoint weighs, by its label."""
+def _datapoint_weights(measure: Metric, labels: Sequence[int]) -> list[float]:
+    """Return the weight of each datapoint, by its label."""
     if not measure.is_balanced:
         return [1.0] * len(labels)
-    counts = [sum(one == label for one in labels) for label in (0, 1)]
+    counts = [sum(value == label for value in labels) for label in (0, 1)]
     if not all(counts):
         raise UsageError(
             f"{measure.name} needs datapoints of both labels; {counts[0]} have label 0, {counts[1]} label 1"
@@ -178,21 +178,23 @@ def _mean(scores: Sequence[float]) -> float:
 
 
 def flips_of(matched: Matched, base: str, other: str) -> list[Flip]:
-    """Where most verdicts of one system are right, and most of the other wrong."""
-    found = []
-    for group, (mine, theirs) in zip(matched.groups, matched.pairs, strict=True):
-        shares = [_mean([float(one.correct) for one in point.rollouts]) for point in (mine, theirs)]
+    """Return the datapoints where most verdicts of one system are right and most of the other's are wrong."""
+    flips = []
+    for group, (base_point, other_point) in zip(matched.groups, matched.pairs, strict=True):
+        shares = [_mean([float(rollout.correct) for rollout in point.rollouts]) for point in (base_point, other_point)]
         if (shares[0] - 0.5) * (shares[1] - 0.5) < 0:
-            one, two = (_typical(p, right=s > 0.5) for p, s in zip((mine, theirs), shares, strict=True))
+            base_game, other_game = (
+                _typical_rollout(p, right=s > 0.5) for p, s in zip((base_point, other_point), shares, strict=True)
+            )
             right = base if shares[0] > shares[1] else other
-            found.append(
+            flips.append(
                 Flip(
-                    mine.id, group, mine.label, right, shares[0], shares[1],
-                    one.run_id, one.rollout_id, two.run_id, two.rollout_id,
+                    base_point.id, group, base_point.label, right, shares[0], shares[1],
+                    base_game.run_id, base_game.rollout_id, other_game.run_id, other_game.rollout_id,
                 )
             )  # fmt: skip
-    return found
+    return flips
 
 
-def _typical(point: DatapointScores, *, right: bool) -> ScoredRollout:
-    return next(one for one in point.rollouts if one.correct == right)
+def _typical_rollout(point: DatapointScores, *, right: bool) -> ScoredRollout:
+    return next(rollout for rollout in point.rollouts if rollout.correct == right)

@@ -1,4 +1,4 @@
-"""The datapoints that two systems share by the values of a column."""
+"""Slices of the datapoints that two systems share, by the values of a column."""
 
 from __future__ import annotations
 
@@ -11,47 +11,51 @@ from runner.results.comparison.matching import Matched
 from runner.results.comparison.systems import System
 
 SLICES = 100
-"""A column with more values slices into nothing that could be told apart."""
+"""The maximum number of slices; more could not be told apart by a test."""
 MISSING = "(null)"
 
 
-def sliced(found: Matched, column: str, base: System, other: System) -> Mapping[str, Matched]:
-    """The pairs by value, in order: numbers by size, then texts, then what has none. 1, 1.0 and "1" are one value.
+def sliced(matched_points: Matched, column: str, base: System, other: System) -> Mapping[str, Matched]:
+    """Split the pairs by value: numbers by size, then text, then missing values. 1, 1.0 and "1" are one value.
 
     Raises:
         UsageError: there are too many values, the systems differ in one, or they share no datapoint.
     """
-    if not found.pairs:
-        raise UsageError(f"{base.name} and {other.name} share no datapoint; slices are of those that both have")
+    if not matched_points.pairs:
+        raise UsageError(f"{base.name} and {other.name} share no datapoint, and slices need datapoints that both have")
     slices: dict[str, list[int]] = {}
-    differ = []
-    for index, (mine, theirs) in enumerate(found.pairs):
-        name = _name(mine.value)
+    mismatches = []
+    for index, (base_point, other_point) in enumerate(matched_points.pairs):
+        name = _slice_name(base_point.value)
         slices.setdefault(name, []).append(index)
-        if name != (its := _name(theirs.value)):
-            differ.append(f"{mine.id} is {name} in {base.name} and {its} in {other.name}")
-    if differ:
-        more = f", and {len(differ) - 1} more" if len(differ) > 1 else ""
-        raise UsageError(f"column {column!r} differs between the runs: {differ[0]}{more}; slice by another column")
+        if name != (other_name := _slice_name(other_point.value)):
+            mismatches.append(f"{base_point.id} is {name} in {base.name} and {other_name} in {other.name}")
+    if mismatches:
+        more = f", and {len(mismatches) - 1} more" if len(mismatches) > 1 else ""
+        raise UsageError(f"column {column!r} differs between the runs: {mismatches[0]}{more}; slice by another column")
     if len(slices) > SLICES:
-        raise UsageError(f"column {column!r} has {len(slices):,} values; slices are at most {SLICES}")
-    return {name: _part(found, slices[name]) for name in sorted(slices, key=_place)}
+        raise UsageError(
+            f"column {column!r} has {len(slices):,} values; at most {SLICES} are possible. Slice by another column"
+        )
+    return {name: _select_pairs(matched_points, slices[name]) for name in sorted(slices, key=_sort_key)}
 
 
 def untested(column: str, tested: Sequence[bool]) -> Iterator[str]:
-    """What to say where slices are of one group each."""
-    if lacking := tested.count(False):
+    """Yield a note on slices that cannot be tested since they have a single group."""
+    if count := tested.count(False):
         yield (
-            f"{lacking} of {len(tested)} slices by {column!r} are one group of datapoints each, which tells nothing of "
-            "the error: they have no interval and no p"
+            f"{count} of {len(tested)} slices by {column!r} have a single group of datapoints, so that their error is "
+            "unknown: they have no interval and no p"
         )
 
 
-def _part(found: Matched, at: Sequence[int]) -> Matched:
-    return Matched([found.pairs[index] for index in at], [found.groups[index] for index in at], (), ())
+def _select_pairs(matched_points: Matched, indices: Sequence[int]) -> Matched:
+    return Matched(
+        [matched_points.pairs[index] for index in indices], [matched_points.groups[index] for index in indices], (), ()
+    )
 
 
-def _name(value: Any) -> str:
+def _slice_name(value: Any) -> str:
     if value is None:
         return MISSING
     if isinstance(value, str):
@@ -61,7 +65,7 @@ def _name(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def _place(name: str) -> tuple[int, float, str]:
+def _sort_key(name: str) -> tuple[int, float, str]:
     if name == MISSING:
         return 2, 0.0, name
     try:

@@ -1,4 +1,4 @@
-"""Runs into systems: the scores of each datapoint over all of a system's rollouts."""
+"""Systems: runs with the scores of each datapoint over all of a system's rollouts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ScoredRollout:
 
 @dataclass
 class DatapointScores:
-    """A datapoint of a system."""
+    """A datapoint of a system with its rollouts."""
 
     id: str
     group: str
@@ -40,17 +40,17 @@ class DatapointScores:
     contents: Mapping[str, str]
     """The hash of each column that templates use, by name."""
     value: Any
-    """Of the column to slice by, as the dataset has it."""
+    """The value of the column to slice by."""
     rollouts: list[ScoredRollout] = field(default_factory=list)
 
     @property
     def scores(self) -> list[float]:
-        return [one.score for one in self.rollouts if one.score is not None]
+        return [rollout.score for rollout in self.rollouts if rollout.score is not None]
 
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """What is compared: a run, or runs of one game with several seeds, pooled as its repeats."""
+    """A run, or runs of one game with several seeds that are pooled as repeats."""
 
     runs: tuple[RunFolder, ...]
     manifests: tuple[Manifest, ...]
@@ -66,12 +66,12 @@ class System:
 
     @property
     def verifier_models(self) -> set[str]:
-        """What the verifiers are asked as."""
+        """The models of its verifiers."""
         return {row["model"] for row in self.manifests[0].agents if row["role"] == "verifier"}
 
     @property
     def addresses(self) -> dict[str, Any]:
-        """The address of each of its agents' model groups, as its first run has it."""
+        """The address of each model group of its agents, by its first run."""
         models = saved_value(self.runs[0], "models") or {}
         groups = sorted({row["model_group"] for row in self.manifests[0].agents})
         return {group: (models.get(group) or {}).get("base_url") for group in groups}
@@ -79,11 +79,11 @@ class System:
     @cached_property
     def columns(self) -> frozenset[str]:
         """The columns of the dataset that the templates use; see `points`."""
-        return frozenset(name for one in self.runs for name in _used(one))
+        return frozenset(name for folder in self.runs for name in _used_columns(folder))
 
     @property
     def verdicts(self) -> int:
-        """The rollouts that count."""
+        """The number of rollouts that count."""
         return sum(manifest.origins.verdicts for manifest in self.manifests)
 
     @property
@@ -92,167 +92,171 @@ class System:
         return fixed_verdicts_of(self.runs[0])
 
     def is_tree(self) -> bool:
-        """Whether its rollouts are branches of trees."""
+        """Tell whether its rollouts are branches of trees."""
         return saved_value(self.runs[0], "rollouts", "num_responses_per_timestep") is not None
 
     def lost(self) -> int:
-        """Rollouts that were lost in transport."""
+        """Return the number of rollouts that were lost in transport."""
         return sum(manifest.transport_failed or 0 for manifest in self.manifests)
 
     def points(self, measures: Sequence[Metric], by: str | None) -> dict[str, list[DatapointScores] | UsageError]:
-        """By the name of each measure the datapoints with their rollouts, by id, or why it has none here.
+        """Return for each metric by name the datapoints with their rollouts, sorted by id, or why it has no scores.
 
-        A datapoint without a rollout that was answered is left out. What all measures need is read once.
+        Datapoints without an answered rollout are left out. The files are read once for all metrics.
 
         Raises:
             UsageError: no dataset has the column `by`.
             RunError: a file of a run is missing or damaged.
         """
-        found = {measure.name: _Points() for measure in measures}
+        collectors = {measure.name: _PointCollector() for measure in measures}
         for folder in self.runs:
-            own = {
+            datapoints = {
                 point.id: (point, (point.id, point.label, tagged_hash("contents", dict(point.contents))))
-                for point in _points(folder, by)
+                for point in _load_points(folder, by)
             }
-            read = scored(folder, measures)
-            if unknown := next((one for one, _, _ in read.rollouts if one not in own), None):
-                raise RunError(f"{folder.path} is damaged: inputs/dataset.jsonl lacks its datapoint {unknown!r}")
-            for name, points in found.items():
-                points.add(folder.run_id, read.rollouts, read.scores[name], own)
-        return {name: points.made(self.name, name) for name, points in found.items()}
+            run_scores = scored(folder, measures)
+            if unknown := next((id_ for id_, _, _ in run_scores.rollouts if id_ not in datapoints), None):
+                raise RunError(f"{folder.path} is damaged: inputs/dataset.jsonl lacks the datapoint {unknown!r}")
+            for name, points in collectors.items():
+                points.add(folder.run_id, run_scores.rollouts, run_scores.scores[name], datapoints)
+        return {name: points.build(self.name, name) for name, points in collectors.items()}
 
 
 _Key = tuple[str, int, str]
 
 
-class _Points:
-    """The datapoints of a system with the scores of one measure, over its runs."""
+class _PointCollector:
+    """Collects the datapoints of a system, over its runs, with the scores of one measure."""
 
     def __init__(self) -> None:
-        self._found: dict[_Key, DatapointScores] = {}
-        self._lacking: UsageError | None = None
+        self._points: dict[_Key, DatapointScores] = {}
+        self._error: UsageError | None = None
 
     def add(
         self,
         run_id: str,
         rollouts: Sequence[tuple[str, str, bool]],
         scores: Sequence[float | None] | UsageError,
-        own: Mapping[str, tuple[DatapointScores, _Key]],
+        datapoints: Mapping[str, tuple[DatapointScores, _Key]],
     ) -> None:
         if isinstance(scores, UsageError):
-            self._lacking = self._lacking or scores
+            self._error = self._error or scores
             return
-        mine = {id_: self._found.setdefault(key, replace(point, rollouts=[])) for id_, (point, key) in own.items()}
+        by_id = {
+            id_: self._points.setdefault(key, replace(point, rollouts=[])) for id_, (point, key) in datapoints.items()
+        }
         for (datapoint, rollout, correct), score in zip(rollouts, scores, strict=True):
-            mine[datapoint].rollouts.append(ScoredRollout(run_id, rollout, correct, score))
+            by_id[datapoint].rollouts.append(ScoredRollout(run_id, rollout, correct, score))
 
-    def made(self, system: str, measure: str) -> list[DatapointScores] | UsageError:
-        points = sorted((one for one in self._found.values() if one.rollouts), key=lambda one: (one.id, one.label))
-        if self._lacking is None and points and not any(point.scores for point in points):
+    def build(self, system: str, measure: str) -> list[DatapointScores] | UsageError:
+        played = (point for point in self._points.values() if point.rollouts)
+        points = sorted(played, key=lambda point: (point.id, point.label))
+        if self._error is None and points and not any(point.scores for point in points):
             return UsageError(f"no rollout of {system} has a score for {measure}")
-        return self._lacking or points
+        return self._error or points
 
 
 class SystemReader:
-    """What was read of systems, each once for all the measures that are asked for with the first of them."""
+    """Reads systems, each once for all metrics that are given in advance."""
 
     def __init__(self, by: str | None = None, metrics: Sequence[str] = ()) -> None:
         self._by, self._metrics = by, metrics
         self._systems: dict[RunFolder, System] = {}
-        self._found: dict[tuple[System, str], list[DatapointScores] | UsageError] = {}
+        self._points: dict[tuple[System, str], list[DatapointScores] | UsageError] = {}
 
     def system(self, folder: RunFolder) -> System:
-        """The system of one run; the same one again. Raises as `system_of`."""
+        """Return the system of one run, the same object each time. Raises the same errors as `system_of`."""
         if folder not in self._systems:
             self._systems[folder] = system_of([folder.path], Results.of(folder))
         return self._systems[folder]
 
     def points(self, system: System, measure: Metric) -> list[DatapointScores]:
-        """The datapoints of a system with its scores.
+        """Return the datapoints of a system with its scores by a metric.
 
         Raises:
-            UsageError: no dataset has the column, or no rollout a score.
+            UsageError: the dataset lacks the column to slice by, or no rollout has a score.
             RunError: a file of a run is missing or damaged.
         """
-        if (system, measure.name) not in self._found:
+        if (system, measure.name) not in self._points:
             also = [
                 compared_metric(name, system.agents)
                 for name in self._metrics
                 if name in option_names(system.agents, compared=True)
             ]
-            wanted = {one.name: one for one in (measure, *also) if (system, one.name) not in self._found}
-            read = system.points(list(wanted.values()), self._by)
-            self._found |= {(system, name): points for name, points in read.items()}
-        found = self._found[system, measure.name]
-        if isinstance(found, UsageError):
-            raise found
-        return found
+            unread = {each.name: each for each in (measure, *also) if (system, each.name) not in self._points}
+            points_by_metric = system.points(list(unread.values()), self._by)
+            self._points |= {(system, name): points for name, points in points_by_metric.items()}
+        points_or_error = self._points[system, measure.name]
+        if isinstance(points_or_error, UsageError):
+            raise points_or_error
+        return points_or_error
 
 
 def system_of(names: Sequence[str | Path], results: Results) -> System:
-    """The system of some runs, by their names; see `Results.find`.
+    """Return the system of some runs, given by their names; see `Results.find`.
 
     Raises:
-        UsageError: one is not there, not finished, or a training run; or the runs are not of one game.
+        UsageError: a run does not exist, is not finished or is a training run; or the runs are of different games.
     """
     folders = tuple({folder.path.resolve(): folder for folder in (results.find(str(name)) for name in names)}.values())
     manifests = tuple(folder.manifest() for folder in folders)
     for folder, manifest in zip(folders, manifests, strict=True):
-        _check(folder, manifest)
-    others = [one.run_id for one in manifests if one.game_sha256 != manifests[0].game_sha256]
-    if others:
+        _check_comparable(folder, manifest)
+    different_games = [manifest.run_id for manifest in manifests if manifest.game_sha256 != manifests[0].game_sha256]
+    if different_games:
         raise UsageError(
-            f"runs of one system differ in nothing but their seed and their datapoints; {comma_join(others)} play "
+            f"runs of one system may differ only in their seed and datapoints; {comma_join(different_games)} play "
             f"another game than {manifests[0].run_id}: another protocol, prompt, model or setting. Give them as "
-            "systems of their own, with a space between"
+            "separate systems, with a space between them"
         )
     return System(folders, manifests)
 
 
-def _check(folder: RunFolder, manifest: Manifest) -> None:
+def _check_comparable(folder: RunFolder, manifest: Manifest) -> None:
     if manifest.is_training_run:
-        parts = [one.run_id for one in Results.of(folder).parts_of(folder.run_id)]
+        parts = [part.run_id for part in Results.of(folder).parts_of(folder.run_id)]
         raise UsageError(
             f"{folder.run_id} is a training run; compare its games or tests: {comma_join(parts[-4:]) or 'none yet'}"
         )
     if manifest.status not in PLAYED:
-        raise UsageError(f"run {folder.run_id} is {manifest.status}; it can be compared once it is done")
+        raise UsageError(f"run {folder.run_id} is {manifest.status}; compare it once it is done")
     if not folder.table("rollouts").is_file():
         raise RunError(
-            f"{folder.table('rollouts')} is missing, though the run is {manifest.status}; put it back, or remove "
-            f"{folder.manifest_path} to have the run made again from its journal by its own command"
+            f"{folder.table('rollouts')} is missing, though the run is {manifest.status}; restore it, or remove "
+            f"{folder.manifest_path} and repeat the command that played the run to rebuild it"
         )
 
 
-def _used(folder: RunFolder) -> frozenset[str]:
-    """The columns of its datapoints that a run's templates use."""
+def _used_columns(folder: RunFolder) -> frozenset[str]:
+    """Return the columns of its datapoints that a run's templates use."""
     try:
         used = template_variables(folder)
-        first = next(played_datapoints(folder, None), None)
+        first_point = next(played_datapoints(folder, None), None)
     except (OSError, ValueError) as error:
-        raise _damaged(folder, error) from error
-    return frozenset() if first is None else used & first.columns.keys()
+        raise _damaged_inputs(folder, error) from error
+    return frozenset() if first_point is None else used & first_point.columns.keys()
 
 
-def _points(folder: RunFolder, by: str | None) -> Iterator[DatapointScores]:
-    used, hashes = _used(folder), []
+def _load_points(folder: RunFolder, by: str | None) -> Iterator[DatapointScores]:
+    used, hashes = _used_columns(folder), []
     try:
-        for one in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
-            if one.label is None:
+        for point in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
+            if point.label is None:
                 raise UsageError(
-                    f"{folder.run_id} has no labels: the owner of its dataset keeps them, and nothing here says which "
-                    "of its verdicts are right"
+                    f"{folder.run_id} has no labels, as the owner of its dataset withholds them, so it is unknown "
+                    "which of its verdicts are right"
                 )
-            contents = {name: tagged_hash("column", one.columns[name]) for name in used if name in one.columns}
-            hashes.append(one.sha256)
-            yield DatapointScores(one.id, one.group, one.label, contents, _value(one.columns, one.label, by, folder))
+            contents = {name: tagged_hash("column", point.columns[name]) for name in used if name in point.columns}
+            hashes.append(point.sha256)
+            value = _slice_value(point.columns, point.label, by, folder)
+            yield DatapointScores(point.id, point.group, point.label, contents, value)
     except (OSError, ValueError, KeyError) as error:
-        raise _damaged(folder, error) from error
+        raise _damaged_inputs(folder, error) from error
     if tagged_hash("dataset", hashes) != folder.manifest().dataset_sha256:
-        raise RunError(f"{folder.path}: inputs/dataset.jsonl is not what was played; put it back, and compare then")
+        raise RunError(f"{folder.path}: inputs/dataset.jsonl is not what was played; restore the file")
 
 
-def _value(columns: Mapping[str, Any], label: int, by: str | None, folder: RunFolder) -> Any:
+def _slice_value(columns: Mapping[str, Any], label: int, by: str | None, folder: RunFolder) -> Any:
     if by is None:
         return None
     if by == "label":
@@ -264,5 +268,5 @@ def _value(columns: Mapping[str, Any], label: int, by: str | None, folder: RunFo
     return columns[by]
 
 
-def _damaged(folder: RunFolder, error: Exception) -> RunError:
+def _damaged_inputs(folder: RunFolder, error: Exception) -> RunError:
     return RunError(f"the inputs of {folder.path} cannot be read: {error}")

@@ -82,7 +82,7 @@ def test_a_run_that_stopped_is_compared_by_a_confidence_sequence(uneven: Path) -
     assert pair.p is not None
     assert (pair.p <= 0.05) == (sequence.decided)
     assert sign_flip([-1.0] * (pair.differing or 0)).p < pair.p
-    assert any("was to stop once it was decided" in note for note in pair.notes)
+    assert any("has a stopping rule" in note for note in pair.notes)
     sql = "SELECT p, ci_low, ci_high FROM comparisons WHERE run_a = 'fixed' AND run_b = 'stopped'"
     assert query(sql, uneven).fetchall()[0] == pytest.approx((pair.p, pair.ci_low, pair.ci_high))
     (calls,) = compare(fixed, stopped, results=uneven, metric="calls").pairs

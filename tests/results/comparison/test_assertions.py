@@ -27,16 +27,16 @@ def test_an_assertion_is_read(text: str, metric: str, sign: str, against_base: b
 @pytest.mark.parametrize(
     ("text", "what", "at"),
     [
-        ("", "a metric, such as accuracy stands here", 0),
-        ("accuracy", "one of >=, >, <= and < stands here", 8),
-        ("accuracy == base", "one of >=, >, <= and < stands here", 9),
-        ("accuracy + 1", "one of >=, >, <= and < stands here", 9),
-        ("accuracy >= bse - 1", "`base` or a number stands here, not 'bse'", 12),
-        ("accuracy >= base * 2", "+ or - stands here", 17),
-        ("accuracy >= base -", "a number, such as 0.02 or 2% stands here", 18),
-        ("accuracy >= 0.5 0.6", "nothing more can stand here", 16),
-        ("base >= 0.5", "a metric stands first", 0),
-        ("__import__('os')", "one of >=, >, <= and < stands here", 10),
+        ("", "expected a metric, such as accuracy", 0),
+        ("accuracy", "expected one of >=, >, <= and <", 8),
+        ("accuracy == base", "expected one of >=, >, <= and <", 9),
+        ("accuracy + 1", "expected one of >=, >, <= and <", 9),
+        ("accuracy >= bse - 1", "expected `base` or a number, not 'bse'", 12),
+        ("accuracy >= base * 2", "expected + or -", 17),
+        ("accuracy >= base -", "expected a number, such as 0.02 or 2%", 18),
+        ("accuracy >= 0.5 0.6", "expected the end of the assertion", 16),
+        ("base >= 0.5", "expected a metric; `base` belongs after the sign", 0),
+        ("__import__('os')", "expected one of >=, >, <= and <", 10),
     ],
 )
 def test_another_form_is_refused_at_its_place(text: str, what: str, at: int) -> None:
@@ -46,7 +46,7 @@ def test_another_form_is_refused_at_its_place(text: str, what: str, at: int) -> 
     assert what in said
     assert shown == f"  {text}"
     assert caret == f"  {' ' * at}^"
-    assert form.startswith("the form is: METRIC >= base - 0.02")
+    assert form.startswith("syntax: METRIC >= base - 0.02")
 
 
 @pytest.mark.parametrize(

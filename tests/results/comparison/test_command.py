@@ -82,10 +82,10 @@ def test_one_run_is_judged_by_itself_and_a_damaged_one_is_no_failed_assertion(tm
     assert done.returncode == 0
     assert done.stdout.startswith("holds: accuracy >= 0.5   (alone: 1.000 [0.676, 1.000])")
     for words, why in (
-        (("--assert", "accuracy >= base"), "two runs are compared, or more"),
-        (("--assert", "accuracy >= 2"), "accuracy is from 0 to 1"),
-        (("--assert", "accuracy > 1e999"), "a smaller number stands here"),
-        (("--baseline", "nip"), "nip is a protocol that nobody has played on the task of alone"),
+        (("--assert", "accuracy >= base"), "name at least two runs"),
+        (("--assert", "accuracy >= 2"), "accuracy is between 0 and 1"),
+        (("--assert", "accuracy > 1e999"), "expected a smaller number"),
+        (("--baseline", "nip"), "nip is a protocol without runs on the task of alone"),
         (("--baseline", "solo_verifer"), "no run and no protocol 'solo_verifer'"),
     ):
         refused = said(tmp_path / "results", "compare", "alone", *words)
@@ -149,7 +149,7 @@ def test_repeats_that_differ_and_datapoints_left_out_are_said(results: Path) -> 
     assert done.returncode == 0
     notes = done.stderr
     assert "note: 20 datapoints of good left out, which the other has not: p20, p21, p22, p23, p24, ..." in notes
-    assert "repeats differ: p allows for the smaller spread of the system that was asked more often" in notes
+    assert "repeats differ: p allows for the smaller spread of the system with more repeats" in notes
 
 
 @pytest.mark.full

@@ -81,7 +81,7 @@ def test_seeds_are_pooled_as_repeats_of_one_system(folder: Path, results: Path) 
     pair = only(found)
     assert found.systems["pool1 and 1 more"] == ("pool1", "pool2")
     assert (pair.base_value, pair.datapoints, pair.flips) == (0.5, SIZE, ())
-    assert "pool1, pool2 play one game" in " ".join(compare("pool1", "pool2", results=results).notes)
+    assert "pool1, pool2 play the same game" in " ".join(compare("pool1", "pool2", results=results).notes)
 
 
 @pytest.mark.full
@@ -135,7 +135,7 @@ def test_runs_that_share_nothing_are_compared_unpaired(folder: Path, results: Pa
     assert (pair.base_value, pair.other_value, pair.p is not None and pair.p < 1e-4) == (0.9, 0.5, True)
     assert pair.verdict.startswith("good is better by 40 points")
     assert pair.verdict.endswith("]; on other datapoints (unpaired)")
-    assert pair.notes == ("unpaired: they share no datapoint, so that datapoints and systems differ at once",)
+    assert pair.notes == ("unpaired: they share no datapoint, so both datapoints and systems differ",)
 
 
 @pytest.mark.full
@@ -152,7 +152,7 @@ def test_groups_are_the_units_of_the_test(tmp_path: Path) -> None:
     assert pair.p == 0.5  # both of two groups differ one way
     assert "4 groups of datapoints cannot tell: p is 0.1250 at best" in pair.verdict
     by_group = compare("a", "b", results=results, by="family")
-    assert any(one.startswith("4 of 4 slices by 'family' are one group of datapoints each") for one in by_group.notes)
+    assert any(one.startswith("4 of 4 slices by 'family' have a single group of datapoints") for one in by_group.notes)
     ((p, groups, differing),) = query(
         "SELECT p, groups, differing FROM comparisons WHERE run_a = 'a' AND run_b = 'b'", results
     ).fetchall()
@@ -260,7 +260,9 @@ def test_slices_are_corrected_for_how_many_they_are(results: Path) -> None:
 def test_a_baseline_is_found_by_task_and_verifier(folder: Path, results: Path) -> None:
     debate = spec_file(folder, size=SIZE, name="nip", fine_tune=None)
     planted(debate, results, "debated", lambda _, __: True)
-    with pytest.raises(UsageError, match=r"games of protocol 'solo_verifier' fit debated: .* Say which"):
+    with pytest.raises(
+        UsageError, match=r"games of protocol 'solo_verifier' are comparable with debated: .* Choose one"
+    ):
         compare("debated", baseline="solo_verifier", results=results)
     pair = only(compare("debated", baseline="fair", results=results))
     assert (pair.base, pair.other) == ("fair", "debated")
@@ -289,12 +291,12 @@ def test_a_run_lost_in_transport_counts_nowhere(tmp_path: Path) -> None:
         )
     found = compare(run, other, results=tmp_path / "results")
     assert only(found).datapoints == 5
-    assert f"{run.run_id}: 1 rollout lost in transport, which count nowhere" in found.notes
+    assert f"{run.run_id}: 1 rollout lost in transport and not counted" in found.notes
 
 
 @pytest.mark.full
 def test_what_cannot_be_compared_is_refused_with_the_reason(results: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="two runs are compared, or more"):
+    with pytest.raises(UsageError, match="name at least two runs"):
         compare("good", results=results)
     with pytest.raises(UsageError, match="no run 'none'"):
         compare("good", "none", results=results)
