@@ -313,7 +313,7 @@ def test_status_says_which_runs_can_be_published_and_why_not_the_others(plain: P
     done = nip_run_here("status", "--json", cwd=plain)
     (row,) = json.loads(done.stdout)
     assert (row["publishable"], row["status"], row["why_not"]) == (True, "done", [])
-    assert row["notes"][-1] == "not pinned: spec: it is in no git repository"
+    assert row["notes"][-1] == "not pinned: spec: it is not in a git repository"
     done = nip_run_here("status", "last", "--json", cwd=plain, HOME=FORD)
     assert done.returncode == 1  # as `freeze` does
     (release,) = json.loads(done.stdout)["releases"]
@@ -341,7 +341,7 @@ def test_a_first_publish_needs_no_git_and_is_pinned_once_a_pushed_commit_has_the
     words = ("publish", "last", "--to", "registry", "--licence", "MIT", "--as")
     done = nip_run_here(*words, "acme", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "not pinned: spec: it is in no git repository" in done.stderr
+    assert "not pinned: spec: it is not in a git repository" in done.stderr
     assert "with --pin SPEC" in done.stderr
     assert release_json(tmp_path, "1")["facts"]["pinned"] is False
     done = nip_run_here("get", f"acme/{name}", "got", "--from", "registry", cwd=tmp_path)

@@ -1,1 +1,1 @@
-"""Rollouts into fine-tune files, in the formats of those who train."""
+"""Fine-tuning files from rollouts, in the formats of training tools."""

@@ -1,4 +1,4 @@
-"""Why a text or a chat cannot be trained on."""
+"""Reasons why a text or a chat cannot be used for training."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from functools import lru_cache
 from runner.game.prompts.chat import ChatMessage
 
 WAY_OUT = "--chat-format alternating (in a spec, fine_tune.chat_format: alternating)"
-"""How files are written for chat templates that take no other roles."""
+"""The option for chat templates that accept no other roles."""
 
 ROLES = ("system", "developer", "user", "assistant")
 
-_MARKED = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>")
-"""`<|im_start|>` and its family; DeepSeek's have wide bars."""
+_SPECIAL_TOKEN = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>")
+"""`<|im_start|>` and similar tokens; those of DeepSeek have wide bars."""
 
 TEMPLATE_TOKENS = (
     "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]", "[TOOL_RESULTS]",
     "[AVAILABLE_TOOLS]", "<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>", "<s>", "</s>",
 )  # fmt: skip
-"""Control tokens of common chat templates that look like no others: Mistral's, Llama 2's, Gemma's."""
+"""Control tokens of common chat templates with other forms: Mistral's, Llama 2's and Gemma's."""
 
 
-_SHORT = 4096
-"""Characters of a text that is looked at once: the instructions of a game stand in each of its examples."""
+_CACHED_LENGTH = 4096
+"""The length of texts whose result is cached, in characters: instructions are repeated in every example of a game."""
 
 
 def text_problem(text: str, tokens: tuple[str, ...] = ()) -> str | None:
-    """Why a text cannot stand in a dataset; `tokens` are refused besides the `<|...|>` family."""
-    return _short_text_problem(text, tokens) if len(text) <= _SHORT else _text_problem(text, tokens)
+    """Return why a text cannot be in a dataset; `tokens` are refused in addition to the `<|...|>` family."""
+    return _short_text_problem(text, tokens) if len(text) <= _CACHED_LENGTH else _text_problem(text, tokens)
 
 
 def _text_problem(text: str, tokens: tuple[str, ...]) -> str | None:
@@ -39,17 +39,17 @@ def _text_problem(text: str, tokens: tuple[str, ...]) -> str | None:
         return "byte-order mark"
     if not is_utf8(text):
         return "not UTF-8"
-    if _MARKED.search(text):
+    if _SPECIAL_TOKEN.search(text):
         return "special token <|...|>"
-    found = next((token for token in tokens if token in text), None)
-    return f"special token {found}" if found else None
+    token = next((token for token in tokens if token in text), None)
+    return f"special token {token}" if token else None
 
 
 _short_text_problem = lru_cache(maxsize=2048)(_text_problem)
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be written at all."""
+    """Tell whether a text can be encoded at all."""
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, from an answer's JSON
@@ -58,7 +58,7 @@ def is_utf8(text: str) -> bool:
 
 
 def chat_problem(messages: Sequence[ChatMessage], tokens: tuple[str, ...] = ()) -> str | None:
-    """Why a chat cannot stand in a dataset."""
+    """Return why a chat cannot be in a dataset."""
     for message in messages:
         if message["role"] not in ROLES:
             return f"unknown role {message['role']}"
@@ -69,7 +69,7 @@ def chat_problem(messages: Sequence[ChatMessage], tokens: tuple[str, ...] = ()) 
 
 
 def turn_problem(prompt: Sequence[ChatMessage]) -> str | None:
-    """Why an open model's answer cannot follow a prompt: its chat template puts turns after each other's."""
+    """Return why an open model's answer cannot follow a prompt: its chat template needs alternating turns."""
     if not prompt:
         return "no prompt"
     if prompt[-1]["role"] == "assistant":

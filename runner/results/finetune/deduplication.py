@@ -1,4 +1,4 @@
-"""Which lines datasets hold, as digests: few in memory, many in a file of their own, so that memory is bounded."""
+"""Deduplication of dataset lines by digests: few in memory, many in a temporary database, so that memory is limited."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from runner.base.errors import RunError
 from runner.base.storage.safe_files import create, make_folders
 
 HELD = 1 << 15
-"""How many digests are held in memory before they go to the file."""
+"""The number of digests in memory before they move to disk."""
 
 
 def digest(line: bytes) -> bytes:
-    """What tells a line from others."""
+    """Return a digest that identifies a line."""
     return hashlib.sha256(line).digest()[:16]
 
 
@@ -24,7 +24,7 @@ class DedupIndex:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._held: dict[bytes, str] | None = {}
+        self._in_memory: dict[bytes, str] | None = {}
         self._scopes: dict[str, bytes] = {}
         self._files: dict[str, int] = {}
         try:
@@ -34,43 +34,46 @@ class DedupIndex:
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute("PRAGMA journal_mode=OFF")
             self._db.execute("CREATE TABLE seen (key BLOB PRIMARY KEY, file INTEGER) WITHOUT ROWID")
-            self._db.execute("BEGIN")  # never committed: the file is gone in the end, and a commit a line is dear
+            self._db.execute("BEGIN")  # never committed: the file is temporary, and commits are slow
         except (OSError, sqlite3.Error) as error:
-            raise self._cannot(error) from error
+            raise self._write_error(error) from error
 
     def holder(self, scope: str, digest: bytes, file: str) -> str | None:
-        """The file of this scope that has the line of this digest; None where it is new, and from now on this one's."""
+        """Return the file of this scope that already has the line; None if it is new, which adds it for `file`."""
         key = self._scopes.setdefault(scope, len(self._scopes).to_bytes(4, "big")) + digest
-        if self._held is None:
-            return self._holder_in_file(key, file)
-        known = self._held.get(key)
-        if known is None:
-            self._held[key] = file
-        if len(self._held) >= HELD:
-            self._to_file(self._held)
-            self._held = None
-        return known
+        if self._in_memory is None:
+            return self._holder_on_disk(key, file)
+        first_file = self._in_memory.get(key)
+        if first_file is None:
+            self._in_memory[key] = file
+        if len(self._in_memory) >= HELD:
+            self._move_to_disk(self._in_memory)
+            self._in_memory = None
+        return first_file
 
-    def _holder_in_file(self, key: bytes, file: str) -> str | None:
+    def _holder_on_disk(self, key: bytes, file: str) -> str | None:
         try:
-            if self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", [key, self._number(file)]).rowcount == 1:
+            if (
+                self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", [key, self._file_number(file)]).rowcount
+                == 1
+            ):
                 return None
             row: tuple[int] = self._db.execute("SELECT file FROM seen WHERE key = ?", [key]).fetchone()
         except sqlite3.Error as error:
-            raise self._cannot(error) from error
+            raise self._write_error(error) from error
         return list(self._files)[row[0]]
 
-    def _to_file(self, held: dict[bytes, str]) -> None:
-        rows = ((key, self._number(file)) for key, file in sorted(held.items()))
+    def _move_to_disk(self, digests: dict[bytes, str]) -> None:
+        rows = ((key, self._file_number(file)) for key, file in sorted(digests.items()))
         try:
             self._db.executemany("INSERT INTO seen VALUES (?, ?)", rows)
         except sqlite3.Error as error:
-            raise self._cannot(error) from error
+            raise self._write_error(error) from error
 
-    def _number(self, file: str) -> int:
+    def _file_number(self, file: str) -> int:
         return self._files.setdefault(file, len(self._files))
 
-    def _cannot(self, error: Exception) -> RunError:
+    def _write_error(self, error: Exception) -> RunError:
         return RunError(f"cannot write {self._path.parent}: {error}")
 
     def close(self) -> None:
@@ -80,7 +83,7 @@ class DedupIndex:
 
 @dataclass(frozen=True)
 class ScopedDedup:
-    """The lines of some files that may share none: the splits of one dataset."""
+    """The lines of files that must not share any, such as the splits of one dataset."""
 
     digests: DedupIndex
     scope: str

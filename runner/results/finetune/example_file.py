@@ -1,7 +1,7 @@
-"""Examples into one dataset file, each checked before it is written and traced to where it comes from.
+"""Dataset files: each example is checked before it is written, and traced to its source.
 
-A file and its sidecar `<file>.trace.jsonl` are written beside their places and put there by `close`. What was left
-out, and why, is counted.
+A file and its sidecar `<file>.trace.jsonl` are written under temporary names, and `close` renames them. Examples that
+are left out are counted by reason.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from runner.results.finetune.formats import Format
 
 
 def trace_of(target: Path) -> Path:
-    """The sidecar of a dataset file."""
+    """Return the path of a dataset file's sidecar."""
     return target.with_name(target.name + ".trace.jsonl")
 
 
 def remove_dataset(target: Path) -> None:
-    """Remove a dataset file and its sidecar, where they are."""
+    """Remove a dataset file and its sidecar, if they exist."""
     target.unlink(missing_ok=True)
     trace_of(target).unlink(missing_ok=True)
 
@@ -41,22 +41,22 @@ class ExampleLine(NamedTuple):
 
     text: bytes
     key: bytes
-    """The digest of what no two lines of a dataset may share."""
+    """A digest that must be unique among the lines of a dataset."""
 
-    def at(self, place: int) -> ExampleLine:
-        """The line at its place in a file, where it says that."""
-        return ExampleLine(self.text.replace(_PLACE, b"%d" % place, 1), self.key)
+    def at(self, index: int) -> ExampleLine:
+        """Return the line with its index in the file, if it contains that."""
+        return ExampleLine(self.text.replace(_INDEX_PLACEHOLDER, b"%d" % index, 1), self.key)
 
 
-_PLACE = b"\0"
-"""Stands for a line's place in its file until that is known: found in no JSON, whose texts have it escaped."""
+_INDEX_PLACEHOLDER = b"\0"
+"""A placeholder for a line's index in its file; JSON never contains this byte, as its strings escape it."""
 
-LATER: Any = orjson.Fragment(_PLACE)
-"""The place of an example that is not in a file yet."""
+LATER: Any = orjson.Fragment(_INDEX_PLACEHOLDER)
+"""The index of an example that is not in a file yet."""
 
 
 def line_of(format_: Format, example: Example) -> ExampleLine | str:
-    """An example as a line of this format; the reason where its consumer cannot train on it."""
+    """Return an example as a line of this format, or the reason why its consumer cannot train on it."""
     problem = format_.problem(example)
     if problem is not None:
         return problem
@@ -65,42 +65,42 @@ def line_of(format_: Format, example: Example) -> ExampleLine | str:
     return ExampleLine(text, digest(orjson.dumps(fields["prompt"]) if format_.repeats else text))
 
 
-_HELD = 1 << 16
-"""Bytes of lines that are written at once."""
+_BUFFER_BYTES = 1 << 16
+"""The number of bytes that are buffered before they are written."""
 
 
-class _Lines:
-    """Lines of JSON, written beside their place."""
+class _LineWriter:
+    """Writes JSON lines to a temporary file."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
         self.beside = target.with_name(target.name + ".new")
         self.size = self.longest = 0
         self._hash = hashlib.sha256()
-        self._held: list[bytes] = []
+        self._buffer: list[bytes] = []
         self._written = 0
         self._file: IO[bytes] = create(self.beside)
 
     @property
     def sha256(self) -> str:
-        """Of all that is written, after `flush`."""
+        """The hash of all lines, after `flush`."""
         return self._hash.hexdigest()
 
     def write(self, line: bytes) -> None:
-        self._held.append(line)
+        self._buffer.append(line)
         self.size += len(line)
         self.longest = max(self.longest, len(line))
-        if self.size - self._written >= _HELD:
-            self._write_held()
+        if self.size - self._written >= _BUFFER_BYTES:
+            self._write_buffer()
 
-    def _write_held(self) -> None:
-        lines, self._held = b"".join(self._held), []
+    def _write_buffer(self) -> None:
+        data, self._buffer = b"".join(self._buffer), []
         self._written = self.size
-        self._file.write(lines)
-        self._hash.update(lines)
+        self._file.write(data)
+        self._hash.update(data)
 
     def flush(self) -> None:
-        self._write_held()
+        self._write_buffer()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -109,25 +109,25 @@ class _Lines:
         self.beside.replace(self.target)
 
     def discard(self) -> None:
-        with suppress(OSError):  # a full disk has its error already; this one must not hide it
+        with suppress(OSError):  # must not hide the error of a full disk
             self._file.close()
         self.beside.unlink(missing_ok=True)
 
 
 class ExampleFile:
-    """One dataset file that is being written.
+    """A dataset file that is being written.
 
-    `seen` is what this file and others may not both hold; without it the file keeps its own. `repeats` lets a line
-    come again in this file, for examples that were drawn with replacement.
+    `seen` is an index that this file shares with others, which must not have the same lines; by default the file has
+    its own. With `repeats`, lines may occur again in this file, for examples that were drawn with replacement.
 
     Raises:
-        RunError: from all methods: something cannot be written.
+        RunError: from all methods, if the file cannot be written.
     """
 
     def __init__(
         self,
         target: Path,
-        format: Format,  # noqa: A002 - the field's word
+        format: Format,  # noqa: A002 - the term in this field
         *,
         min_examples: int = 1,
         seen: ScopedDedup | None = None,
@@ -136,93 +136,93 @@ class ExampleFile:
         self.target, self.format = target, format
         self._name = target.name
         self.examples = 0
-        """How many are written."""
+        """The number of examples written so far."""
         self._min_examples = min_examples
         self._repeats = repeats or format.repeats
-        self._left_out: Counter[str] = Counter()
+        self._omitted: Counter[str] = Counter()
         self._full = False
         try:
             make_folders(target.parent)
-            self._lines = _Lines(target if format.columns is None else target.with_name(target.name + ".rows"))
+            self._lines = _LineWriter(target if format.columns is None else target.with_name(target.name + ".rows"))
             try:
-                self._trace = _Lines(trace_of(target))
+                self._trace = _LineWriter(trace_of(target))
             except OSError:
                 self._lines.discard()
                 raise
         except OSError as error:
-            raise self._cannot(error) from error
+            raise self._write_error(error) from error
         if format.columns is not None:
             try_parquet(target.parent, format.columns)
-        self._seen = seen or ScopedDedup(DedupIndex(target.with_name(target.name + ".seen")), "")
-        self._sees_alone = seen is None
+        self._dedup = seen or ScopedDedup(DedupIndex(target.with_name(target.name + ".seen")), "")
+        self._owns_index = seen is None
 
-    def _cannot(self, error: OSError) -> RunError:
+    def _write_error(self, error: OSError) -> RunError:
         return RunError(f"cannot write {self.target}: {error.strerror}")
 
     def add(self, example: Example, source: ExampleSource) -> str | None:
-        """Write an example; the reason where it was left out."""
+        """Write an example; return the reason if it was left out."""
         return self.put(line_of(self.format, example), traced(source))
 
     def put(self, line: ExampleLine | str, trace: bytes) -> str | None:
-        """Write what `line_of` and `traced` have given for this file's format; the reason where it was left out."""
+        """Write the results of `line_of` and `traced` for this file's format; return the reason if it was left out."""
         problem = line if isinstance(line, str) else self._write(line, trace)
         return self.leave_out(problem) if problem else None
 
     def leave_out(self, reason: str) -> str:
-        """Count an example that is not even one."""
-        self._left_out[reason] += 1
+        """Count an example that could not be built, by reason."""
+        self._omitted[reason] += 1
         return reason
 
     def _write(self, line: ExampleLine, trace: bytes) -> str | None:
-        most = self.format.max_bytes
-        if self._full or (most is not None and self._lines.size + len(line.text) > most):
+        limit = self.format.max_bytes
+        if self._full or (limit is not None and self._lines.size + len(line.text) > limit):
             self._full = True
-            return f"the file is full: {self.format.name} takes {most or 0:,} bytes"
-        reason = self._repeated(line)
+            return f"the file is full: {self.format.name} takes {limit or 0:,} bytes"
+        reason = self._repetition(line)
         if reason:
             return reason
         try:
             self._lines.write(line.text)
             self._trace.write(b'{"line":%d,%b' % (self.examples + 1, trace))
         except OSError as error:
-            raise self._cannot(error) from error
+            raise self._write_error(error) from error
         self.examples += 1
         return None
 
-    def _repeated(self, line: ExampleLine) -> str | None:
-        holder = self._seen.holder(line.key, self._name)
+    def _repetition(self, line: ExampleLine) -> str | None:
+        holder = self._dedup.holder(line.key, self._name)
         if holder == self._name:
             return None if self._repeats else "duplicate line"
         return None if holder is None else f"already in {holder}"
 
     def close(self) -> dict[str, Any]:
-        """Put the file in its place, if it has enough examples, and report it."""
-        self._close_seen()
-        enough = self.examples >= self._min_examples
+        """Rename the file to its final name if it has enough examples, and return its row of the report."""
+        self._close_index()
+        has_enough = self.examples >= self._min_examples
         try:
             for lines in (self._lines, self._trace):
                 lines.flush()
-            sha256 = self._put() if enough else None
-            if not enough:
+            sha256 = self._put() if has_enough else None
+            if not has_enough:
                 self._discard_lines()
                 remove_dataset(self.target)
         except OSError as error:
-            raise self._cannot(error) from error
-        few = f"{self.examples} examples, fewer than min_examples ({self._min_examples})"
+            raise self._write_error(error) from error
+        shortage = f"{self.examples} examples, fewer than min_examples ({self._min_examples})"
         return {
             "file": self.target.name,
             "format": self.format.name,
             "for": self.target.name.removesuffix(self.format.suffix).removesuffix(self.format.validation_suffix),
             "examples": self.examples,
-            "written": enough,
-            "left_out": dict(sorted(self._left_out.items())),
-            "why_not_written": None if enough else few,
+            "written": has_enough,
+            "left_out": dict(sorted(self._omitted.items())),
+            "why_not_written": None if has_enough else shortage,
             "sha256": sha256,
-            "trace": self._trace.target.name if enough else None,
+            "trace": self._trace.target.name if has_enough else None,
         }
 
     def _put(self) -> str:
-        """The trace first, so that no dataset is without one."""
+        """Rename the trace before the file, as every dataset needs a trace; return the file's hash."""
         self._trace.put()
         sha256 = self._lines.sha256
         if self.format.columns is None:
@@ -235,21 +235,21 @@ class ExampleFile:
         return sha256
 
     def discard(self) -> None:
-        """Leave no half-written file."""
-        self._close_seen()
+        """Remove the temporary files."""
+        self._close_index()
         self._discard_lines()
 
     def _discard_lines(self) -> None:
         self._lines.discard()
         self._trace.discard()
 
-    def _close_seen(self) -> None:
-        if self._sees_alone:
-            self._seen.digests.close()
+    def _close_index(self) -> None:
+        if self._owns_index:
+            self._dedup.digests.close()
 
 
 def traced(source: ExampleSource) -> bytes:
-    """The line of a sidecar that says where an example comes from, without its beginning: its place in the file."""
+    """Return the sidecar's line for an example's source, without the start that has the line number."""
     fields = {
         "run_id": source.run_id,
         "rollout_id": source.rollout_id,

@@ -1,4 +1,4 @@
-"""What is trained on, before any file format."""
+"""Training examples, independent of file formats."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from runner.game.prompts.chat import ChatMessage
 
 @dataclass(frozen=True)
 class Supervised:
-    """A chat to learn the assistant's messages of, but for those whose indices are in `unlearnable`.
+    """A chat with assistant messages to learn, except those with indices in `unlearnable`.
 
-    `rounds` are those of the turns to learn, by their indices.
+    `rounds` has the round of each turn to learn, by the index of its message.
     """
 
     messages: Sequence[ChatMessage]
@@ -24,25 +24,25 @@ class Supervised:
     @cached_property
     def learnt(self) -> list[int]:
         """The indices of the messages to learn."""
-        own = (index for index, message in enumerate(self.messages) if message["role"] == "assistant")
-        return [index for index in own if index not in self.unlearnable]
+        assistant_turns = (index for index, message in enumerate(self.messages) if message["role"] == "assistant")
+        return [index for index in assistant_turns if index not in self.unlearnable]
 
     @property
     def round(self) -> int:
-        """That of its last turn."""
+        """The round of the last turn to learn."""
         return max(self.rounds.values(), default=0)
 
     def single_turns(self) -> Iterator[Supervised]:
-        """Each turn to learn by itself, as the last message of a chat."""
-        own = {index for index, message in enumerate(self.messages) if message["role"] == "assistant"}
+        """Yield each turn to learn by itself, as the last message of a chat."""
+        assistant_turns = {index for index, message in enumerate(self.messages) if message["role"] == "assistant"}
         for end in self.learnt:
             rounds = {end: self.rounds[end]} if end in self.rounds else {}
-            yield Supervised(self.messages[: end + 1], frozenset(own - {end}), rounds)
+            yield Supervised(self.messages[: end + 1], frozenset(assistant_turns - {end}), rounds)
 
 
 @dataclass(frozen=True)
 class Preference:
-    """Two answers to one prompt, and which is better."""
+    """Two answers to the same prompt, one of them preferred."""
 
     prompt: Sequence[ChatMessage]
     preferred: str
@@ -51,10 +51,10 @@ class Preference:
 
 @dataclass(frozen=True)
 class RlTurn:
-    """One turn of one agent: what it was asked with, what it said, what it earned.
+    """One turn of one agent: its prompt, its answer and the reward.
 
-    `reward` is the agent's of the whole game, `ground_truth` the datapoint's label, `index` the row's place in its
-    file. `data_source` and `ability` are verl's: by them a trainer chooses how to score its own new answers.
+    `reward` is the agent's reward for the whole game, `ground_truth` the datapoint's label and `index` the row's
+    position in its file. `data_source` and `ability` are fields of verl that tell a trainer how to score new answers.
     """
 
     prompt: Sequence[ChatMessage]
@@ -73,17 +73,18 @@ class RlTurn:
 
 
 Learnt = Supervised | RlTurn
-"""What one agent's part of a game gives."""
+"""An example from one agent's part of a game."""
 
 Example = Learnt | Preference
 
 
 @dataclass(frozen=True)
 class ExampleSource:
-    """Where an example comes from.
+    """The source of an example.
 
-    `round` is that of the turn, of a chat of several the last of them; `other` is what only some have: of a preference
-    the other side's `rejected_rollout_id` and `rejected_reward`. `group` is the datapoint's, its id where it has none.
+    `round` is the round of the turn, of the last one if a chat has several. `other` has additional fields: a preference
+    has the `rejected_rollout_id` and `rejected_reward` of the rejected answer. `group` is that of the datapoint, or its
+    id.
     """
 
     run_id: str

@@ -1,6 +1,6 @@
-"""Rollouts into fine-tune files: one a model group and one an agent, in each format.
+"""Fine-tuning files of a run: one for each model group and one for each agent, in each format.
 
-What was left out, and why, is counted and reported.
+Examples that are left out are counted and reported by reason.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from runner.rollouts.trees import build_tree
 from runner.spec.experiment import FineTune
 
 AGENTS = "agents"
-"""The folder of the agents' own files; those of model groups stand above it."""
+"""The folder of the files of single agents; files of model groups are in the folder above it."""
 
 REPORT = "report.json"
-"""What each file holds, in which format its chats are, and what was left out of it."""
+"""The file that reports for each file the number of examples, the chat format and what was left out."""
 
 
 def remove_files(folder: Path) -> None:
-    """Remove the fine-tune files that an earlier pass over the run has left; nobody else's.
+    """Remove the fine-tuning files that an earlier pass over the run left, and no other files.
 
-    What a link leads to is somebody else's.
+    Links are not followed.
     """
     if folder.is_symlink():
         return
-    places = (folder,) if (folder / AGENTS).is_symlink() else (folder, folder / AGENTS)
+    folders = (folder,) if (folder / AGENTS).is_symlink() else (folder, folder / AGENTS)
     for format_ in FORMATS.values():
         for suffix in (format_.suffix, format_.validation_suffix):
-            for place in places:
-                for path in place.glob("*" + suffix):
+            for folder_ in folders:
+                for path in folder_.glob("*" + suffix):
                     remove_dataset(path)
     (folder / REPORT).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
 class _Splits:
-    """One owner's file in one format, and the file of its validation examples."""
+    """The training and validation file of one owner in one format."""
 
     train: ExampleFile
     validation: ExampleFile | None
@@ -68,7 +68,7 @@ class _Splits:
 
 
 class DatasetFiles:
-    """The files of some agents and of their model groups; `add` takes examples in the order of the files."""
+    """The files of some agents and their model groups; `add` takes examples in the order of the files."""
 
     def __init__(
         self,
@@ -84,61 +84,63 @@ class DatasetFiles:
         self._owners = {
             owner: agent for name, agent in agents.items() for owner in (_agent_file(name), self._groups[name])
         }
-        self._min_examples, self._share = min_examples, validation_share
+        self._min_examples, self._validation_share = min_examples, validation_share
         self._files: dict[tuple[str, str], _Splits] = {}
-        self._digests = DedupIndex(folder / ".seen")
+        self._dedup_index = DedupIndex(folder / ".seen")
         try:
             make_folder(folder / AGENTS)
             for format_ in formats:
                 for owner, agent in self._owners.items():
                     own_format = format_.for_settings(agent.model_settings)
-                    self._files[format_.suffix, owner] = self._opened(own_format, owner)
+                    self._files[format_.suffix, owner] = self._open_splits(own_format, owner)
         except BaseException as error:
             self.discard()
             if isinstance(error, OSError):
-                raise RunError(f"cannot make {folder / AGENTS}: {error.strerror}") from error
+                raise RunError(f"cannot create {folder / AGENTS}: {error.strerror}") from error
             raise
 
-    def _opened(self, format_: Format, owner: str) -> _Splits:
-        seen = ScopedDedup(self._digests, owner + format_.suffix)
+    def _open_splits(self, format_: Format, owner: str) -> _Splits:
+        dedup = ScopedDedup(self._dedup_index, owner + format_.suffix)
         train = ExampleFile(
-            self._folder / (owner + format_.suffix), format_, min_examples=self._min_examples, seen=seen
+            self._folder / (owner + format_.suffix), format_, min_examples=self._min_examples, seen=dedup
         )
         target = self._folder / (owner + format_.validation_suffix)
-        if not self._share:
+        if not self._validation_share:
             remove_dataset(target)
-        return _Splits(train, ExampleFile(target, format_, seen=seen) if self._share else None)
+        return _Splits(train, ExampleFile(target, format_, seen=dedup) if self._validation_share else None)
 
     def add(self, agent: str, format_: Format, example: Example, source: ExampleSource) -> None:
-        """Add one agent's example to its own file and to its group's."""
-        self.put(made_example(agent, format_, example, source, self._share))
+        """Add an agent's example to its own file and to its group's."""
+        self.put(made_example(agent, format_, example, source, self._validation_share))
 
-    def put(self, made: MadeExample) -> None:
-        """Add what was made of an agent's part of a game, or count that it has no example."""
-        for owner in (_agent_file(made.agent), self._groups[made.agent]):
-            file = self._files[made.suffix, owner].of(validation=made.in_validation)
-            line = made.line
-            if file.format.method == "rl" and isinstance(line, ExampleLine):  # which says its place in the file
+    def put(self, example: MadeExample) -> None:
+        """Add an example that was built from an agent's part of a game, or count why there is none."""
+        for owner in (_agent_file(example.agent), self._groups[example.agent]):
+            file = self._files[example.suffix, owner].of(validation=example.in_validation)
+            line = example.line
+            if file.format.method == "rl" and isinstance(line, ExampleLine):  # an RL line has its index
                 line = line.at(file.examples)
-            file.put(line, made.trace)
+            file.put(line, example.trace)
 
     def close(self) -> list[dict[str, Any]]:
-        """Put the files with enough examples in their place, and report all of them."""
-        self._digests.close()
+        """Rename the files with enough examples to their final names, and return the report of all files."""
+        self._dedup_index.close()
         return [
-            {**self._closed(file), **how_written(self._owners[owner])}
+            {**self._close_file(file), **how_written(self._owners[owner])}
             for (_, owner), splits in sorted(self._files.items())
             for file in splits
         ]
 
-    def _closed(self, file: ExampleFile) -> dict[str, Any]:
+    def _close_file(self, file: ExampleFile) -> dict[str, Any]:
         row = file.close()
-        inside = file.target.parent.relative_to(self._folder)
-        return {name: str(inside / row[name]) if name in ("file", "trace") and row[name] else row[name] for name in row}
+        subfolder = file.target.parent.relative_to(self._folder)
+        return {
+            name: str(subfolder / row[name]) if name in ("file", "trace") and row[name] else row[name] for name in row
+        }
 
     def discard(self) -> None:
-        """Leave no half-written file."""
-        self._digests.close()
+        """Remove the temporary files."""
+        self._dedup_index.close()
         for splits in self._files.values():
             for file in splits:
                 file.discard()
@@ -150,17 +152,17 @@ def _agent_file(agent: str) -> str:
 
 @dataclass(frozen=True)
 class Trees:
-    """What pairs of answers are drawn from: trees of this shape, by the run's seed."""
+    """The shape of the trees that preference pairs come from, and the run's seed."""
 
     shape: TreeShape
     seed: int
 
 
 class FineTuneFiles:
-    """The fine-tune files of one run; `add` takes a game's or a tree's rollouts, in the order of the plan.
+    """The fine-tuning files of one run; `add` takes the rollouts of a game or tree, in the order of the plan.
 
-    With `trees` a consumer that learns preferences is given those, and not the branches as games. An agent's file has
-    what the player of that name said: in games with swapped seats it is the agent `swapped` has there, in another seat.
+    With `trees`, tools that learn preferences get preference pairs, and no branches as games. An agent's file has the
+    answers of the player of that name: in games with swapped seats that is the agent in `swapped`, in another seat.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class FineTuneFiles:
     ) -> None:
         self._folder, self._run_id, self._trees = folder, run_id, trees
         self.examples = examples_of(settings, agents, run_id, trees=trees is not None, swapped=swapped)
-        """What makes of games what `put` takes."""
+        """Builds the examples that `put` takes."""
         self._formats = [format_of(name, trees=trees is not None) for name in settings.formats]
         self._files = DatasetFiles(
             folder,
@@ -191,13 +193,13 @@ class FineTuneFiles:
             self.put(self.examples.of(rollout))
         self.add_preferences(rollouts)
 
-    def put(self, made: Sequence[MadeExample]) -> None:
-        """Add what `Examples` has made of a game."""
-        for one in made:
-            self._files.put(one)
+    def put(self, examples: Sequence[MadeExample]) -> None:
+        """Add the examples that `examples` has built from a game."""
+        for example in examples:
+            self._files.put(example)
 
     def add_preferences(self, rollouts: Sequence[Rollout]) -> None:
-        """Add what a tree as a whole gives."""
+        """Add the preference pairs of a tree."""
         root = build_tree(rollouts, self._trees.shape) if self._trees is not None else None
         if root is not None and self._trees is not None:
             for agent, pair, source in preferences(root, self.examples.agents[False], self._trees.seed, self._run_id):
@@ -206,11 +208,11 @@ class FineTuneFiles:
                         self._files.add(agent, format_, pair, source)
 
     def close(self) -> list[dict[str, Any]]:
-        """Put the files with enough examples in their place, and report all of them: there too, in `REPORT`."""
+        """Rename the files with enough examples to their final names, and write and return the report."""
         report = self._files.close()
         atomic_write(self._folder / REPORT, orjson.dumps(report, option=orjson.OPT_INDENT_2))
         return report
 
     def discard(self) -> None:
-        """Leave no half-written file."""
+        """Remove the temporary files."""
         self._files.discard()

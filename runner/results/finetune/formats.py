@@ -1,4 +1,4 @@
-"""Each consumer's file format: its form of an example, and its rules for one."""
+"""File formats of training tools: how each writes an example, and which examples it accepts."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from runner.results.finetune.examples import Learnt, Preference, RlTurn, Supervi
 
 @dataclass(frozen=True)
 class Format:
-    """One consumer's form of the examples of one method."""
+    """A tool's file format for the examples of one method."""
 
     name: str
     method: str
     suffix: str
-    """What its file names end in, after the model group or agent."""
+    """The suffix of its file names, after the model group or agent."""
     line: Callable[[Any], dict[str, Any]]
-    """An example that has no problem, as the consumer takes it."""
+    """Converts a valid example to the form of the tool."""
     problem: Callable[[Any], str | None]
-    """Why this consumer cannot train on an example; None where it can."""
+    """Returns why the tool cannot train on an example; None if it can."""
     max_bytes: int | None = None
     columns: Mapping[str, str] | None = None
-    """The columns of a Parquet file; None: JSON lines."""
+    """The columns of a Parquet file; None for JSON lines."""
     repeats: bool = False
-    """Whether a prompt may come again in one file, as RL's do. In another split of the dataset none may."""
+    """Whether a prompt may be repeated in one file, as for RL. Splits of a dataset never share prompts."""
     single_turns: bool = False
-    """Whether a line holds one turn to learn, its last message, and not a chat with several."""
+    """Whether a line has a single turn to learn, its last message, rather than a chat with several."""
     unnamed_columns: Mapping[str, str] | None = None
-    """`columns` where no sender stands in `name`, so that no message has a null for one."""
+    """The `columns` if messages have no sender in `name`, which avoids a null in each message."""
 
     @property
     def validation_suffix(self) -> str:
@@ -40,13 +40,13 @@ class Format:
         return f"{stem}.validation.{kind}"
 
     def for_settings(self, settings: ModelSettings) -> Format:
-        """This format for the chats of a model group."""
-        named = settings.send_name and settings.resolved_chat_format != "alternating"
-        return self if named or self.unnamed_columns is None else replace(self, columns=self.unnamed_columns)
+        """Return this format for the chats of a model group."""
+        has_names = settings.send_name and settings.resolved_chat_format != "alternating"
+        return self if has_names or self.unnamed_columns is None else replace(self, columns=self.unnamed_columns)
 
-    def examples(self, found: Iterable[Learnt]) -> Iterator[Learnt]:
-        """What was found in a game, line by line; a chat of which nothing may be learnt is left to `problem`."""
-        for example in found:
+    def examples(self, examples: Iterable[Learnt]) -> Iterator[Learnt]:
+        """Yield the examples of a game line by line; a chat without a turn to learn is left to `problem`."""
+        for example in examples:
             if self.single_turns and isinstance(example, Supervised) and example.learnt:
                 yield from example.single_turns()
             else:
@@ -101,7 +101,7 @@ def _openai_dpo_problem(example: Preference) -> str | None:
 
 def _openai_dpo(example: Preference) -> dict[str, Any]:
     return {
-        "input": {"messages": [dict(m) for m in example.prompt], "tools": [], "parallel_tool_calls": True},
+        "input": {"messages": [dict(message) for message in example.prompt], "tools": [], "parallel_tool_calls": True},
         "preferred_output": _assistant(example.preferred),
         "non_preferred_output": _assistant(example.non_preferred),
     }
@@ -115,9 +115,9 @@ def _trl_sft_problem(example: Supervised) -> str | None:
 
 
 def _trl_sft(example: Supervised) -> dict[str, Any]:
-    """A prompt and its completion, of which alone TRL learns: a whole chat it would learn with all that others said."""
+    """Return a prompt and its completion: from a whole chat, TRL would also learn the other agents' messages."""
     *prompt, answer = example.messages
-    return {"prompt": [dict(m) for m in prompt], "completion": [dict(answer)]}
+    return {"prompt": [dict(message) for message in prompt], "completion": [dict(answer)]}
 
 
 def _trl_dpo_problem(example: Preference) -> str | None:
@@ -126,7 +126,7 @@ def _trl_dpo_problem(example: Preference) -> str | None:
 
 def _trl_dpo(example: Preference) -> dict[str, Any]:
     return {
-        "prompt": [dict(m) for m in example.prompt],
+        "prompt": [dict(message) for message in example.prompt],
         "chosen": _assistant(example.preferred),
         "rejected": _assistant(example.non_preferred),
     }
@@ -148,7 +148,7 @@ VERL_UNNAMED_COLUMNS = {**VERL_COLUMNS, "prompt": "STRUCT(role VARCHAR, content 
 
 
 def _verl_rl_problem(example: RlTurn) -> str | None:
-    """The response is what was said once, for comparison: the trainer samples its own, so any may stand there."""
+    """Return why verl cannot train on a turn. Its response is only for comparison, so any text is allowed."""
     if not math.isfinite(example.reward):
         return "the reward is not a number"
     if example.ground_truth not in (0, 1):
@@ -161,7 +161,7 @@ def _verl_rl_problem(example: RlTurn) -> str | None:
 def _verl_rl(example: RlTurn) -> dict[str, Any]:
     return {
         "data_source": example.data_source,
-        "prompt": [dict(m) for m in example.prompt],
+        "prompt": [dict(message) for message in example.prompt],
         "ability": example.ability,
         "reward_model": {"style": "rule", "ground_truth": example.ground_truth},
         "reward": example.reward,
@@ -191,4 +191,4 @@ _ALL = (
 )  # fmt: skip
 
 FORMATS: Mapping[tuple[str, str], Format] = {(format_.name, format_.method): format_ for format_ in _ALL}
-"""By the consumer's name and the method."""
+"""The formats by the consumer's name and the method."""

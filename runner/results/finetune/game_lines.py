@@ -1,6 +1,6 @@
-"""A finished game into the lines of its fine-tune files: all that needs no file.
+"""Lines of fine-tuning files from a finished game, without writing files.
 
-Whoever writes them does so in the order of the plan; they may be made anywhere.
+Any process may build the lines; the files are written in the order of the plan.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from runner.rollouts.rollout import Rollout
 from runner.spec.experiment import FineTune
 
 OF_ROLLOUTS: Mapping[str, Format] = {f.name: f for f in FORMATS.values() if f.method in ("sft", "rl")}
-"""What a finished game gives each consumer, by the consumer's name."""
+"""The formats of examples from finished games, by the consumer's name."""
 
 
 def format_of(name: str, *, trees: bool) -> Format:
-    """What a consumer is given of games, or of trees of responses."""
+    """Return the format for a consumer, of examples from games or from trees of responses."""
     return FORMATS.get((name, "dpo"), OF_ROLLOUTS[name]) if trees else OF_ROLLOUTS[name]
 
 
 def chosen_agents(agents: Mapping[str, Agent], names: Sequence[str] | None) -> dict[str, Agent]:
-    """The agents of these names; all where there are none.
+    """Return the agents of these names, or all agents if `names` is None.
 
     Raises:
-        UsageError: one is not there.
+        UsageError: there is no agent of such a name.
     """
     unknown = [name for name in names or () if name not in agents]
     if unknown:
@@ -43,23 +43,23 @@ def chosen_agents(agents: Mapping[str, Agent], names: Sequence[str] | None) -> d
 
 
 def in_validation(group: str, share: float) -> bool:
-    """Whether the examples of a group of datapoints go to the validation file: the same in every run and process."""
+    """Tell whether the examples of a group of datapoints belong to the validation file, in every run and process."""
     return share > 0 and derived_seed("validation", group) < share * 2**63
 
 
 class MadeExample(NamedTuple):
-    """One agent's example in one format, for its own file and for its group's; or why there is none."""
+    """One agent's example in one format, for the agent's and the group's file; or why there is none."""
 
     agent: str
     suffix: str
-    """The format's."""
+    """The suffix of the format's files."""
     line: ExampleLine | str
     trace: bytes
     in_validation: bool
 
 
 def made_example(agent: str, format_: Format, example: Example, source: ExampleSource, share: float) -> MadeExample:
-    """An example as its line; `share` is that of the validation file."""
+    """Return an example as a line; `share` is the share of the validation file."""
     is_validation = in_validation(source.group or source.datapoint_id, share)
     if isinstance(example, RlTurn):
         example = replace(example, index=LATER, split="validation" if is_validation else "train")
@@ -67,7 +67,7 @@ def made_example(agent: str, format_: Format, example: Example, source: ExampleS
 
 
 class Examples:
-    """What games give the files of a run. `agents` are those who play a game, by whether its seats are swapped."""
+    """Builds the examples of a run's files from its games. `agents` are the players, by whether seats are swapped."""
 
     def __init__(
         self,
@@ -82,43 +82,43 @@ class Examples:
         chosen = chosen_agents(agents[False], settings.agents)
         self.agents: dict[bool, dict[str, Agent]] = {
             is_swapped: {
-                name: agent.with_chat_format(settings.chat_format) for name, agent in cast.items() if name in chosen
+                name: agent.with_chat_format(settings.chat_format) for name, agent in players.items() if name in chosen
             }
-            for is_swapped, cast in agents.items()
+            for is_swapped, players in agents.items()
         }
 
     def of(self, rollout: Rollout) -> list[MadeExample]:
-        """Each agent's examples of one game, in the order of the files."""
-        reason, group = self._unusable(rollout), rollout.job.datapoint.group
+        """Return each agent's examples of one game, in the order of the files."""
+        reason, group = self._exclusion_reason(rollout), rollout.job.datapoint.group
         share = self._settings.validation_share
-        made: list[MadeExample] = []
+        lines: list[MadeExample] = []
         for name, agent in self.agents[bool(rollout.job.swapped)].items():
-            found = {} if reason else self._found(agent, rollout)
+            examples_by_method = {} if reason else self._examples_by_method(agent, rollout)
             for format_ in self._formats:
-                if not found.get(format_.method):
-                    why = reason or "the agent said nothing"
-                    made.append(MadeExample(name, format_.suffix, why, b"", in_validation(group, share)))
-                for example in format_.examples(found.get(format_.method, ())):
+                if not examples_by_method.get(format_.method):
+                    problem = reason or "the agent said nothing"
+                    lines.append(MadeExample(name, format_.suffix, problem, b"", in_validation(group, share)))
+                for example in format_.examples(examples_by_method.get(format_.method, ())):
                     source = source_of(agent, rollout, self._run_id, example.round)
-                    made.append(made_example(name, format_, example, source, share))
-        return made
+                    lines.append(made_example(name, format_, example, source, share))
+        return lines
 
-    def _found(self, agent: Agent, rollout: Rollout) -> dict[str, Sequence[Learnt]]:
-        """What one agent's part of a game gives each method that some format asks for."""
+    def _examples_by_method(self, agent: Agent, rollout: Rollout) -> dict[str, Sequence[Learnt]]:
+        """Return the examples of one agent's part of a game, for each method that a format needs."""
         settings = self._settings
-        found: dict[str, Sequence[Learnt]] = {}
+        examples_by_method: dict[str, Sequence[Learnt]] = {}
         if "rl" in self._methods:
-            found["rl"] = list(rl_turns(agent, rollout, self._run_id))
+            examples_by_method["rl"] = list(rl_turns(agent, rollout, self._run_id))
         if "sft" in self._methods:
-            found["sft"] = supervised(
+            examples_by_method["sft"] = supervised(
                 agent,
                 rollout,
                 ensure_last_message_is_assistant=settings.ensure_last_message_is_assistant,
                 replace_verifier_guess_with_true_label=settings.replace_verifier_guess_with_true_label,
             )
-        return found
+        return examples_by_method
 
-    def _unusable(self, rollout: Rollout) -> str | None:
+    def _exclusion_reason(self, rollout: Rollout) -> str | None:
         if not rollout.outcome.played_out:
             return f"outcome {rollout.outcome}"
         if self._settings.only_correct and not rollout.correct:
@@ -134,10 +134,10 @@ def examples_of(
     trees: bool = False,
     swapped: Mapping[str, Agent] | None = None,
 ) -> Examples:
-    """What the games of a run give its files. `swapped` are the agents in games in which seats are exchanged.
+    """Return the builder of a run's examples. `swapped` are the agents in games with exchanged seats.
 
     Raises:
-        UsageError: an agent that the settings name is not there.
+        UsageError: the settings name an agent that does not exist.
     """
     formats = [format_of(name, trees=trees) for name in settings.formats]
     return Examples(settings, formats, {False: agents, True: swapped or {}}, run_id)

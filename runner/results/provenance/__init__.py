@@ -1,1 +1,1 @@
-"""What a run was made of: packages, git state, hashes of its inputs."""
+"""Provenance of runs: packages, git state, and hashes of their inputs."""

@@ -1,7 +1,7 @@
-"""What git says of a folder: a few questions that are bounded in time, run nothing of the repository's, and ask nobody.
+"""Questions to git about a folder, limited in time and without running code of the repository or using the network.
 
-A repository may be a stranger's, or be told by its own configuration to run programs: no hook, monitor or filter is
-run here, nothing is fetched, and what a hook of another repository sets in the environment is not heard.
+A foreign repository may be configured to run programs. So no hook, monitor or filter runs here, nothing is fetched, and
+variables that a hook of another repository has set are removed.
 """
 
 from __future__ import annotations
@@ -12,41 +12,41 @@ import time
 from pathlib import Path
 
 SECONDS = 5.0
-"""After so long git is not waited for."""
+"""The time limit for all questions about a folder."""
 
-_SAFELY = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "protocol.allow=never")
+_SAFE_OPTIONS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "protocol.allow=never")
 
 
 class GitState:
-    """Questions to git about one folder, `SECONDS` in all."""
+    """Asks git about one folder, for `SECONDS` in all."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._until = time.monotonic() + SECONDS
+        self._deadline = time.monotonic() + SECONDS
 
     def __call__(self, *arguments: str) -> bytes | None:
-        """What git answers; None where it fails, is not there, or takes too long."""
+        """Return git's output; None if git fails, is missing or takes too long."""
         try:
-            done = subprocess.run(
-                ("git", *_SAFELY, "-C", str(self._folder), *arguments), capture_output=True, check=False,
-                timeout=max(self._until - time.monotonic(), 0.01), env=_environment(), stdin=subprocess.DEVNULL,
+            process = subprocess.run(
+                ("git", *_SAFE_OPTIONS, "-C", str(self._folder), *arguments), capture_output=True, check=False,
+                timeout=max(self._deadline - time.monotonic(), 0.01), env=_environment(), stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except (OSError, ValueError, subprocess.TimeoutExpired):
             return None
-        return done.stdout if done.returncode == 0 else None
+        return process.stdout if process.returncode == 0 else None
 
     def line(self, *arguments: str) -> str | None:
-        """Likewise, as text without its line end."""
+        """Return git's output as text without the line end; None as above."""
         answer = self(*arguments)
         return None if answer is None else answer.decode(errors="replace").strip()
 
     @property
     def is_late(self) -> bool:
-        """Whether its time is used up."""
-        return time.monotonic() >= self._until
+        """Whether the time is used up."""
+        return time.monotonic() >= self._deadline
 
 
 def _environment() -> dict[str, str]:
-    # What a hook of another repository sets would make it that one.
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return {**kept, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}
+    # Variables set by a hook of another repository would redirect git to that repository.
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return {**variables, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1"}

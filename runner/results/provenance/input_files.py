@@ -1,4 +1,4 @@
-"""A plan into the files that a run folder needs to be played again by itself."""
+"""The input files in a run's folder, which make it playable by itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.spec.rejudged_run import DEBATES
 
 
 def write_inputs(plan: Plan, folder: RunFolder) -> None:
-    """Save the resolved spec and every file it needs, so that the folder can be played again by itself."""
+    """Save the resolved spec and every file that it needs, so that the folder can be played again by itself."""
     inputs = folder.make("inputs")
     folder.make("inputs", "prompts")
     for name, source in plan.spec.prompts.sources.items():
@@ -30,14 +30,14 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
     atomic_write(inputs / "dataset.jsonl", b"".join(_dataset_lines(plan)))
     if plan.debates is not None:
         atomic_write(inputs / DEBATES, plan.debates.lines())
-    saved = resolved_spec(plan)
+    spec = resolved_spec(plan)
     for group, run in plan.spec.replays.items():
-        saved["models"][group]["run"] = os.path.relpath(run, folder.path)
-    atomic_write(folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(saved))
+        spec["models"][group]["run"] = os.path.relpath(run, folder.path)
+    atomic_write(folder.spec, "# The resolved spec of this run, with every default written out.\n" + dump(spec))
 
 
 def _dataset_lines(plan: Plan) -> Iterator[bytes]:
-    """Every datapoint; where two splits are used, with its split."""
+    """Yield every datapoint as a JSON line, with its split if two splits are used."""
     spec = plan.spec
     splits: list[tuple[Dataset, dict[str, Any]]] = [(spec.dataset, {})]
     if spec.test is not None and spec.experiment.training is not None:
@@ -52,11 +52,11 @@ def _dataset_lines(plan: Plan) -> Iterator[bytes]:
 
 
 def resolved_spec(plan: Plan) -> dict[str, Any]:
-    """The resolved spec as data: a valid spec that names the files saved with the run, and not what plays it."""
+    """Return a valid spec as data that refers to the files saved with the run, without the key `execution`."""
     data: dict[str, Any] = to_plain(plan.spec.experiment)
     del data["execution"]
     parameters = to_plain(plan.spec.protocol.parameters)
-    chosen: dict[str, Any] = {
+    selection: dict[str, Any] = {
         "columns": {},
         "labels": {},
         "ids": "column",
@@ -71,7 +71,7 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
     return {
         **data,
         "benchmark": plan.benchmark,
-        "dataset": {**data["dataset"], **chosen, "path": "inputs/dataset.jsonl"},
+        "dataset": {**data["dataset"], **selection, "path": "inputs/dataset.jsonl"},
         "protocol": {"use": "inputs/protocol.yaml", **parameters},
         "prompts": "inputs/prompts",
         "rejudge": None if data["rejudge"] is None else {**data["rejudge"], "run": f"inputs/{DEBATES}"},
@@ -81,10 +81,10 @@ def resolved_spec(plan: Plan) -> dict[str, Any]:
 
 
 def spec_hash(plan: Plan) -> str:
-    """The hash of the resolved spec."""
+    """Return the hash of the resolved spec."""
     return tagged_hash("spec", resolved_spec(plan))
 
 
 def dataset_selection(plan: Plan) -> dict[str, Any]:
-    """How the datapoints were selected; the saved dataset holds just those, so that the saved spec no longer says."""
+    """Return the settings that selected the datapoints; the saved dataset and spec have only the result."""
     return {name: value for name, value in to_plain(plan.spec.experiment.dataset).items() if name != "path"}

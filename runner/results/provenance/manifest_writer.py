@@ -1,4 +1,4 @@
-"""A plan into the manifest of its run: hashes of all that it is made of, and by which code."""
+"""The manifest of a plan's run: hashes of all inputs, and the version of the code."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from runner.version import __version__
 
 
 def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
-    """What is known when a run starts; `identity` is what tells it apart."""
+    """Return the manifest of a run that starts now, with the identity that distinguishes it from other runs."""
     spec = plan.spec
     commit, dirty = (None, None) if spec.path is None else git_state(spec.path)
     sources = spec.as_recorded["sources"] if "sources" in spec.as_recorded else measured_sources(spec)
-    return replace(_manifest(plan, run_id, identity), git_commit=commit, git_dirty=dirty, sources=sources)
+    return replace(_plan_manifest(plan, run_id, identity), git_commit=commit, git_dirty=dirty, sources=sources)
 
 
-def _manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
-    """What follows from the plan, the time and this version of nip-run."""
+def _plan_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
+    """Return the facts that follow from the plan, the time and this version of nip-run."""
     spec = plan.spec
     manifest = Manifest(
         format=RUN_FOLDER,
@@ -70,11 +70,11 @@ def _manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
 
 
 def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
-    """The manifest of a run that goes on, perhaps with more to play; what began it stays.
+    """Return the manifest of a resumed run, perhaps with more to play; it preserves the facts of the start.
 
-    So does the protocol's hash, since the rules are the same: 0.1.0 made it of the file as it was written.
+    It also preserves the protocol's hash, since the rules are the same: 0.1.0 hashed the file as it was written.
     """
-    new = _manifest(plan, manifest.run_id, manifest.identity)
+    new = _plan_manifest(plan, manifest.run_id, manifest.identity)
     if manifest.price_basis.text_only:
         new = replace(new, prices=None, recorded=INITIAL_FACTS)
     return replace(
@@ -97,9 +97,9 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
 
 
 def _got_from(spec: Spec, components: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """The release that a spec was got in; a saved one's folder has the mark of an installed one that it names, too."""
-    named = {one["release"] for one in components.values()}
-    return None if spec.got_from is None or spec.got_from["release"] in named else spec.got_from
+    """Return the fetched release that contains the spec, unless it is an installed component that the spec names."""
+    component_releases = {component["release"] for component in components.values()}
+    return None if spec.got_from is None or spec.got_from["release"] in component_releases else spec.got_from
 
 
 def _rejudge_source(spec: Spec) -> RejudgeSource | None:
@@ -120,9 +120,9 @@ def _agent_row(name: str, agent: Agent) -> AgentRow:
 
 
 def git_state(path: Path) -> tuple[str | None, bool | None]:
-    """The commit of the repository that holds a file, and whether that has uncommitted changes, the file itself too.
+    """Return the commit of the repository with a file, and whether the repository or the file has uncommitted changes.
 
-    (None, None) where none does: outside git, or where git is told to ignore the file.
+    (None, None) outside git, or if git ignores the file.
     """
     git = GitState(path.parent).line
     commit = git("rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""The packages that this process plays with, each by its version: nip-run, and all of what it needs."""
+"""The packages of this process with their versions: nip-run and everything that it needs."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from importlib.metadata import PackageNotFoundError, distribution
 from runner.version import __version__
 
 OURS = "nip-run"
-_EXTRAS = ("hf",)
-"""Ours that a run may be played with; what tests and publishes is none of a run's."""
+_PLAYING_EXTRAS = ("hf",)
+"""The extras of nip-run that a run may use; test and release tools are not part of a run."""
 
 _REQUIREMENT = re.compile(
     r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[(?P<extras>[^\]]*)\])?(?P<rest>.*)", re.DOTALL
 )
-_OF_EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
+_EXTRA_MARKER = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
 
 @cache
 def environment() -> str:
-    """The requirements of this process, one a line in the order of their names, with Python's version as a comment.
+    """Return the requirements of this process, one a line, sorted by name, with Python's version as a comment.
 
-    A package that was installed from a folder stands by its version, as any other.
+    A package that was installed from a folder is listed by its version, too.
     """
     lines = "".join(f"{name}=={version}\n" for name, version in sorted(installed().items()))
     return f"# Python {platform.python_version()}\n{lines}"
 
 
 def installed() -> dict[str, str]:
-    """The version of nip-run and of each package that it needs, as far as they are installed."""
-    found = {OURS: __version__}
-    first: tuple[str, tuple[str, ...]] = (OURS, _EXTRAS)
-    waiting, seen = deque([first]), {first}
-    while waiting:
-        name, extras = waiting.popleft()
-        facts = _facts(name)
+    """Return the version of nip-run and of each installed package that it needs."""
+    versions_by_name = {OURS: __version__}
+    first: tuple[str, tuple[str, ...]] = (OURS, _PLAYING_EXTRAS)
+    queue, visited = deque([first]), {first}
+    while queue:
+        name, extras = queue.popleft()
+        facts = _read_metadata(name)
         versions = [value for key, value in facts if key == "version"]
         if name != OURS and versions and _VERSION.fullmatch(versions[0]):
-            found[name] = versions[0]
-        for needed in _needed([value for key, value in facts if key == "requires-dist"], extras):
-            if needed not in seen:
-                seen.add(needed)
-                waiting.append(needed)
-    return found
+            versions_by_name[name] = versions[0]
+        for requirement in _requirements([value for key, value in facts if key == "requires-dist"], extras):
+            if requirement not in visited:
+                visited.add(requirement)
+                queue.append(requirement)
+    return versions_by_name
 
 
 @cache
-def _facts(name: str) -> list[tuple[str, str]]:
-    """What a package says of itself; nothing where it is not installed.
+def _read_metadata(name: str) -> list[tuple[str, str]]:
+    """Return the metadata headers of a package; empty if it is not installed.
 
-    Read by hand: to parse what stands below it, all its README, takes a tenth of a second for all packages.
+    They are parsed by hand: parsing the README below them as well takes a tenth of a second for all packages.
     """
     try:
         package = distribution(name)
@@ -65,19 +65,19 @@ def _facts(name: str) -> list[tuple[str, str]]:
     return [(key.lower(), value.strip()) for key, _, value in lines]
 
 
-def _needed(requirements: Iterable[str], extras: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What a package requires, with these extras of it. Of another system's requirements, none is installed."""
+def _requirements(requirements: Iterable[str], extras: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the requirements of a package with these extras. Those for other systems are not installed anyway."""
     for line in requirements:
         requirement = _REQUIREMENT.fullmatch(line)
         if requirement is None:
             continue
-        asked = _OF_EXTRA.findall(requirement["rest"].partition(";")[2])
-        if asked and not {_plain(one) for one in asked} & {_plain(one) for one in extras}:
+        required = _EXTRA_MARKER.findall(requirement["rest"].partition(";")[2])
+        if required and set(map(_normalized_name, required)).isdisjoint(map(_normalized_name, extras)):
             continue
-        named = (one.strip() for one in (requirement["extras"] or "").split(","))
-        yield _plain(requirement["name"]), tuple(sorted(filter(None, named)))
+        extra_names = (extra.strip() for extra in (requirement["extras"] or "").split(","))
+        yield _normalized_name(requirement["name"]), tuple(sorted(filter(None, extra_names)))
 
 
-def _plain(name: str) -> str:
-    """A package's name as all tools write it."""
+def _normalized_name(name: str) -> str:
+    """Return the normalized name of a package."""
     return re.sub(r"[-_.]+", "-", name).lower()
