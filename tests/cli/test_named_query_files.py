@@ -86,6 +86,8 @@ def test_a_name_that_the_board_lacks_and_a_missing_board_are_no_empty_answers(tm
     assert len(query("@confusion", here, run="one", by="question").fetchall()) == 2
     Results(here).board.path.unlink()
     for asked_ in ("@uplift", "FROM comparisons"):
-        with pytest.raises(LeaderboardError, match=r"1 run in .* and no leaderboard, .*: nip-run leaderboard"):
+        with pytest.raises(
+            LeaderboardError, match=r"needs the leaderboard, which is missing for 1 run in .*: nip-run leaderboard"
+        ):
             query(asked_, here)
     assert query("SELECT count(*) FROM completions", here).fetchall()[0][0] > 0

@@ -291,7 +291,7 @@ def test_a_board_that_is_not_there_or_a_benchmark_that_is_none_is_answered_with_
     )  # fmt: skip
     assert board(results, "qqq") == (2, f"no benchmark 'qqq' in {results}; there are: {name['b']}\n")
     (tmp_path / "runs").symlink_to(results / "runs")
-    again = f"1 run folders are there, and no board: nip-run leaderboard --rebuild --results {tmp_path}\n"
+    again = f"there is no board for 1 run folder. Rebuild it with: nip-run leaderboard --rebuild --results {tmp_path}\n"
     assert board(tmp_path) == (0, f"no rows in {tmp_path}; {again}")
     assert board(tmp_path, name["b"]) == (2, f"no benchmark {name['b']!r} in {tmp_path}; {again}")
 

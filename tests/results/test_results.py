@@ -129,7 +129,7 @@ def test_a_folder_is_opened_for_its_own_plan_alone(tmp_path: Path) -> None:
     folder, begun = results.open(plan, "mine")
     folder.write_manifest(begun)
     assert results.open(plan_of(load_spec(path, ["rollouts.per_datapoint=3"])), "mine")[0] == folder
-    with pytest.raises(RunDirectoryError, match="holds another spec's run"):
+    with pytest.raises(RunDirectoryError, match="has the run of another spec"):
         results.open(plan_of(load_spec(path, ["seed=8"])), "mine")
 
 
@@ -139,14 +139,14 @@ def test_games_and_training_of_them_are_told_apart(tmp_path: Path) -> None:
     folder, begun = results.open(training, "mine")
     folder.write_manifest(begun)
     assert (begun.identity, begun.kind) == (training.identity, "training")
-    with pytest.raises(RunDirectoryError, match="holds another spec's run"):
+    with pytest.raises(RunDirectoryError, match="has the run of another spec"):
         results.open(training.games, "mine")
 
 
 def test_a_run_that_is_locked_is_locked_by_its_id(results: Results) -> None:
     with results.lock("tiny-a"), pytest.raises(RunDirectoryError, match="run tiny-a is in use by process"):
         results.lock("tiny-a").__enter__()
-    with pytest.raises(UsageError, match="cannot be a run's id"):
+    with pytest.raises(UsageError, match="is not a valid run id"):
         results.lock("../tiny-a")
 
 

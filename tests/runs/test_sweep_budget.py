@@ -133,7 +133,7 @@ def test_a_run_that_stands_twice_in_a_command_is_counted_and_locked_once(tmp_pat
 
 @pytest.mark.parametrize("name", ["../elsewhere", "a b", "", "."])
 def test_a_run_id_that_can_be_none_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be a run's id"):
+    with pytest.raises(UsageError, match="is not a valid run id"):
         Results(tmp_path / "results").lock(name)
     if name:
         spec_file(tmp_path, budget={"usd": 1.0})
@@ -153,7 +153,7 @@ def test_a_budget_counts_no_run_of_another_spec(tmp_path: Path) -> None:
     spec_file(tmp_path, size=2, budget={"usd": 1.0}, **solo)
     done = nip_run_here("spec.yaml", "-q", "--run-id", "taken", cwd=tmp_path)
     assert done.returncode == 1
-    assert "holds another spec's run" in done.stderr
+    assert "has the run of another spec" in done.stderr
 
 
 @pytest.mark.full

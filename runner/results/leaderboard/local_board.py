@@ -7,17 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 
 from runner.base.errors import NipRunError, UsageError
-from runner.base.text import comma_join, did_you_mean
+from runner.base.text import comma_join, counted, did_you_mean
 from runner.results.leaderboard.model import LeaderboardRow, Unranked, rows_of_view
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Status
 
 
 def local_rows(results: Results, benchmark: str | None = None) -> list[LeaderboardRow]:
-    """Return the rows of the view `leaderboard`, in its order; only those of one benchmark if it is named.
+    """Return the rows of the view `leaderboard` in its order, of one benchmark if it is given.
 
     Raises:
-        UsageError: no run is on the board for the benchmark.
+        UsageError: the board has no run of the benchmark.
         LeaderboardError: the board cannot be read.
     """
     if benchmark is not None:
@@ -28,26 +28,30 @@ def local_rows(results: Results, benchmark: str | None = None) -> list[Leaderboa
 
 def _check_benchmark(results: Results, name: str) -> None:
     _, rows = results.board.query("SELECT DISTINCT benchmark FROM runs WHERE benchmark IS NOT NULL ORDER BY 1")
-    known = [str(row[0]) for row in rows]
-    if name in known:
+    benchmarks = [str(row[0]) for row in rows]
+    if name in benchmarks:
         return
-    there = did_you_mean(name, known) or (f"; there are: {comma_join(known)}" if known else without_board(results))
-    raise UsageError(f"no benchmark {name!r} in {results.path}{there}")
+    hint = did_you_mean(name, benchmarks) or (
+        f"; there are: {comma_join(benchmarks)}" if benchmarks else without_board(results)
+    )
+    raise UsageError(f"no benchmark {name!r} in {results.path}{hint}")
 
 
 def without_board(results: Results) -> str:
-    """Return advice for a results folder that has runs and no board; else an empty text."""
-    runs = len(list(results.board.runs())) if not results.board.path.is_file() else 0
-    return f"; {runs} run folders are there, and no board: {results.board.rebuilding}" if runs else ""
+    """Return advice if a results folder has runs but no board; otherwise an empty text."""
+    runs = 0 if results.board.path.is_file() else len(list(results.board.runs()))
+    if not runs:
+        return ""
+    return f"; there is no board for {counted(runs, 'run folder')}. Rebuild it with: {results.board.rebuilding}"
 
 
 def with_stop_reasons(rows: Sequence[LeaderboardRow], results: Results) -> list[LeaderboardRow]:
-    """Return rows that say of an interrupted run why it stopped, such as its budget."""
+    """Return the rows with the reason why interrupted runs stopped, such as the budget."""
     return [row if row.status != Status.INTERRUPTED else _with_stop_reason(row, results) for row in rows]
 
 
 def _with_stop_reason(row: LeaderboardRow, results: Results) -> LeaderboardRow:
-    with suppress(NipRunError):  # the board may have runs whose folders are gone
-        if why := results.run(row.run_id).manifest().why_stopped:
-            return replace(row, reason=Unranked.UNFINISHED.format(status=why))
+    with suppress(NipRunError):  # the board may have runs whose folders were removed
+        if reason := results.run(row.run_id).manifest().why_stopped:
+            return replace(row, reason=Unranked.UNFINISHED.format(status=reason))
     return row

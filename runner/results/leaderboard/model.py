@@ -1,7 +1,7 @@
-"""The model of every leaderboard: its rows, their ranks, and the reasons why a row has none.
+"""The common model of all leaderboards: their rows, their ranks, and the reasons why a row is unranked.
 
-The board of a results folder, of a registry and of a competition, and the table of a sweep differ in where their rows
-come from and in the evidence that tells two rows apart. They share this model, and only fetch and show.
+The boards of a results folder, a registry and a competition, and the table of a sweep, have different sources of rows
+and different tests of the difference between two rows. They share this model, and only fetch and display rows.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ RankRange = tuple[int, int]
 def rank(
     values: Iterable[tuple[Name, float]], p_values: Callable[[Name, Sequence[Name]], Sequence[float]]
 ) -> dict[Name, RankRange]:
-    """Return the ranks that each row may have: the ranking of every leaderboard.
+    """Return the range of ranks of each row, the ranking of every leaderboard.
 
-    `values` are the rows with what they rank by, larger first; rows with one value keep their order. `p_values` returns
-    the p-value of each of some rows against a leader.
+    `values` are the rows with the values they are ranked by, larger first; rows with equal values keep their order.
+    `p_values` returns the p-value of each of some rows against a leader.
     """
-    order = sorted(values, key=lambda named: -named[1])
+    order = sorted(values, key=lambda row: -row[1])
     return ranges_in_order([name for name, _ in order], p_values)
 
 
 class Unranked(StrEnum):
-    """The reasons why a row has no rank, each a sentence with places for what it names."""
+    """The reasons why a row is unranked, each a sentence with placeholders."""
 
     FAILED = "unfinished: it failed"
     UNFINISHED = "unfinished: {status}"
@@ -58,14 +58,14 @@ class Unranked(StrEnum):
     MISSING_RUNS = "{runs}: {status}"
     REPLAYED_ANSWERS = "its answers are a replay of another run"
 
-    def sql(self, **places: str) -> str:
-        """Return SQL for the sentence, with SQL for each of its places."""
+    def sql(self, **placeholders: str) -> str:
+        """Return a SQL expression for the sentence, given a SQL expression for each placeholder."""
         parts = re.split(r"\{(\w+)\}", self.value)
-        texts = (places[part] if at % 2 else f"'{part}'" for at, part in enumerate(parts) if part)
-        return " || ".join(texts)
+        expressions = (placeholders[part] if index % 2 else f"'{part}'" for index, part in enumerate(parts) if part)
+        return " || ".join(expressions)
 
     def is_reason_of(self, row: RankedRow) -> bool:
-        """Return whether a row has no rank for this reason."""
+        """Tell whether a row is unranked for this reason."""
         return row.reason is not None and re.fullmatch(self._pattern, row.reason, re.DOTALL) is not None
 
     @property
@@ -75,7 +75,7 @@ class Unranked(StrEnum):
 
 
 OTHER_TASK = (Unranked.OTHER_SELECTION, Unranked.OTHER_COLUMNS, Unranked.OTHER_DATAPOINTS)
-"""The reasons of rows below the list of another task."""
+"""The reasons of rows that are below the list of another task."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class RankedRow:
     n: int | None
     clusters: int | None
     rank: int | None = None
-    """The first rank that it may have; None: `reason` says why."""
+    """The first rank that it may have; None if it is unranked, with `reason`."""
     rank_last: int | None = None
     reason: str | None = None
 
@@ -98,7 +98,7 @@ class RankedRow:
         return None if self.rank is None or self.rank_last is None else (self.rank, self.rank_last)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the row by the names of its columns."""
+        """Return the row by column name."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
@@ -144,13 +144,13 @@ class LeaderboardRow(RankedRow):
 
     @property
     def selection(self) -> str:
-        """The part of its dataset that its task takes: `split test, group by problem`."""
-        chosen = {"split": self.split, "limit": self.limit, "filter": self.filter, "group by": self.group_by}
-        return ", ".join(f"{name} {value}" for name, value in chosen.items() if value is not None)
+        """The part of the dataset in its task: `split test, group by problem`."""
+        settings = {"split": self.split, "limit": self.limit, "filter": self.filter, "group by": self.group_by}
+        return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
 
     @property
     def shared_note(self) -> str | None:
-        """How many verdicts come from answers of another run, unless its reason says so."""
+        """A note on the verdicts with answers of another run, unless its reason says so."""
         if not self.shared or Unranked.SHARED_ANSWERS.is_reason_of(self) or Unranked.REPLAY.is_reason_of(self):
             return None
         return f"{self.shared} of {self.n} verdicts come from answers that it shares with {self.shared_with}"
@@ -162,7 +162,7 @@ def rows_of_view(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[
 
 
 def lists_of(rows: Iterable[Row]) -> list[list[Row]]:
-    """Return the rows of a board, which are in its order, as a list for each task of each benchmark."""
+    """Return the rows of a board, in its order, as one list for each task of each benchmark."""
     lists: dict[tuple[str | None, int], list[Row]] = {}
     for row in rows:
         lists.setdefault((row.benchmark, row.list), []).append(row)

@@ -1,8 +1,8 @@
-"""Questions that are kept in files and asked by name, `@flips`: those that travel with the package and one's own.
+"""Named queries: SQL questions in files, asked as `@flips`, both those of the package and the user's own.
 
-A file begins with comments: its first line says what it answers, and a line for each parameter its name, its kind, its
-default and its meaning: `-- $run RUN: the run`, `-- $limit NUMBER = 20: how many`. A value of a kind that the board has
-names of is looked up there first: a misspelt name would have an empty answer.
+A file starts with comments. The first line says what the query answers. Each parameter has a line with its name, kind,
+default and meaning: `-- $run RUN: the run`, `-- $limit NUMBER = 20: how many`. If the board knows all values of a kind,
+a value is checked first: a misspelt name would have an empty answer.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _PARAMETER = re.compile(
     r"(?: = (?P<default>\S+))?: (?P<about>.+)"
 )
 
-_NAMES: Mapping[str, str] = {
+_VALUES_SQL: Mapping[str, str] = {
     "BENCHMARK": "SELECT DISTINCT benchmark FROM runs WHERE $run IS NULL OR run_id = $run",
     "PROTOCOL": "SELECT DISTINCT protocol FROM runs WHERE $run IS NULL OR run_id = $run",
     "NAME": "SELECT DISTINCT name FROM runs WHERE $run IS NULL OR run_id = $run",
     "COLUMN": "SELECT DISTINCT unnest(json_keys(columns)) FROM datapoints WHERE $run IS NULL OR run_id = $run",
 }
-"""Of each kind whose values the board has, those of a run or of all."""
+"""SQL for the values of each kind that the board knows, for one run or for all."""
 _BOARD = re.compile(r"\b(leaderboard|comparisons|flips|runs|agents|metrics|rollouts|datapoints)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a question is asked with; without a default it must be given."""
+    """A parameter of a query, which is required if it has no default."""
 
     name: str
     kind: str
@@ -50,24 +50,26 @@ class Parameter:
 
     @property
     def written(self) -> str:
-        """How it is given."""
+        """The parameter as a user writes it."""
         return f"{self.name}={self.kind if self.default is None else self.default}"
 
     def value(self, given: str, results: Results, run: str | None) -> Value:
-        """What DuckDB is told for a text; `run` is the run that is asked about, where one is.
+        """Return the value that DuckDB gets for a text; `run` is the run in question, if there is one.
 
         Raises:
-            UsageError: it is no number, or there is no such run, or nothing of this kind has such a name.
+            UsageError: it is not a number, the run does not exist, or the board has no such name of this kind.
         """
         if self.kind == "RUN":
             return results.find(given).run_id
-        if self.kind in _NAMES:
-            known = sorted(str(name) for (name,) in results.board.query(_NAMES[self.kind], {"run": run})[1] if name)
-            if given not in known:
-                there = f"; there are: {comma_join(known)}" if known else "; there are none"
-                where = f"the datasets of {run or results.path}" if self.kind == "COLUMN" else str(results.path)
-                hint = did_you_mean(given, known) or there
-                raise UsageError(f"{self.name}={given}: no {self.kind.lower()} of this name in {where}{hint}")
+        if self.kind in _VALUES_SQL:
+            names = sorted(
+                str(name) for (name,) in results.board.query(_VALUES_SQL[self.kind], {"run": run})[1] if name
+            )
+            if given not in names:
+                available = f"; there are: {comma_join(names)}" if names else "; there are none"
+                scope = f"the datasets of {run or results.path}" if self.kind == "COLUMN" else str(results.path)
+                hint = did_you_mean(given, names) or available
+                raise UsageError(f"{self.name}={given}: no {self.kind.lower()} of this name in {scope}{hint}")
             return given
         if self.kind == "TEXT":
             return given
@@ -79,7 +81,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class NamedQuery:
-    """One file."""
+    """A query in a file."""
 
     path: Path
     sql: str
@@ -91,65 +93,65 @@ class NamedQuery:
         return self.path.stem
 
     def values(self, given: Mapping[str, str], results: Results) -> dict[str, Value]:
-        """The value of each parameter.
+        """Return the value of each parameter.
 
         Raises:
-            UsageError: all that is unknown, missing or wrong.
+            UsageError: parameters are unknown, missing or invalid; the message lists all of them.
         """
-        known = {parameter.name: parameter for parameter in self.parameters}
-        wrong = [
-            f"{name}: no parameter of {MARK}{self.name}{did_you_mean(name, known) or _there(known)}"
+        parameters = {parameter.name: parameter for parameter in self.parameters}
+        problems = [
+            f"{name}: no parameter of {MARK}{self.name}{did_you_mean(name, parameters) or _parameter_list(parameters)}"
             for name in given
-            if name not in known
+            if name not in parameters
         ]
         values: dict[str, Value] = {}
-        for name, parameter in sorted(known.items(), key=lambda item: item[1].kind != "RUN"):
+        for name, parameter in sorted(parameters.items(), key=lambda item: item[1].kind != "RUN"):
             try:
                 text = given.get(name, None if parameter.default == "NULL" else parameter.default)
-                is_known = text is None or (name not in given and parameter.kind in _NAMES)
+                is_known = text is None or (name not in given and parameter.kind in _VALUES_SQL)
                 values[name] = text if is_known else parameter.value(str(text), results, self._run(values))
             except UsageError as error:
                 values[name] = None
-                wrong.append(str(error))
+                problems.append(str(error))
             if name not in given and parameter.default is None:
-                wrong.append(f"{MARK}{self.name} needs {parameter.written}: {parameter.about}")
-        if wrong:
-            raise UsageError("; ".join(wrong))
+                problems.append(f"{MARK}{self.name} needs {parameter.written}: {parameter.about}")
+        if problems:
+            raise UsageError("; ".join(problems))
         return values
 
     def _run(self, values: Mapping[str, Value]) -> str | None:
-        """The one run that is asked about."""
-        runs = [values.get(one.name) for one in self.parameters if one.kind == "RUN"]
+        """Return the run in question, if exactly one is given."""
+        runs = [values.get(parameter.name) for parameter in self.parameters if parameter.kind == "RUN"]
         return str(runs[0]) if len(runs) == 1 and runs[0] is not None else None
 
 
-def _there(known: Mapping[str, Parameter]) -> str:
-    return f"; it has {comma_join(known)}" if known else "; it has none"
+def _parameter_list(parameters: Mapping[str, Parameter]) -> str:
+    return f"; it has {comma_join(parameters)}" if parameters else "; it has none"
 
 
 def question(asked: str, given: Mapping[str, str], results: Results) -> tuple[str, Mapping[str, Value]]:
-    """The SQL of a question, by its name too, and the values of its parameters.
+    """Return the SQL of a question, which may be `@NAME`, and the values of its parameters.
 
     Raises:
-        UsageError: there is none of this name, or a parameter of it is unknown, missing or wrong.
-        LeaderboardError: it is about the board's tables, and there are runs and no board.
+        UsageError: no query has this name, or a parameter is unknown, missing or invalid.
+        LeaderboardError: the question needs the board, which is missing although there are runs.
     """
     if not asked.startswith(MARK):
-        _check_board(asked, results)
+        _require_board(asked, results)
         return asked, dict(given)
     query = find_query(asked, results)
-    _check_board(query.sql, results)
+    _require_board(query.sql, results)
     return query.sql, query.values(given, results)
 
 
-def _check_board(sql: str, results: Results) -> None:
-    """See that a missing board does not pass for one without rows."""
+def _require_board(sql: str, results: Results) -> None:
+    """Check that a missing board is not mistaken for one without rows."""
     if results.board.path.is_file() or not _BOARD.search("\n".join(_without_comments(sql))):
         return
     if runs := len(list(results.runs())):
         raise LeaderboardError(
-            f"{counted(runs, 'run')} in {results.path} and no leaderboard, which the question is about; make it from "
-            f"the runs: {results.board.rebuilding}"
+            f"the question needs the leaderboard, which is missing for {counted(runs, 'run')} in {results.path}. "
+            f"Rebuild it with: {results.board.rebuilding}"
         )
 
 
@@ -158,53 +160,53 @@ def _without_comments(sql: str) -> Iterator[str]:
 
 
 def named_queries(results: Results) -> list[NamedQuery]:
-    """All that can be asked by name, by name: one's own, `queries/` in the results folder, before those of the package.
+    """Return all named queries by name; those in `queries/` of the results folder replace those of the package.
 
     Raises:
         UsageError: one cannot be read.
     """
-    return [_read(path) for _, path in sorted(_files(results).items())]
+    return [_read_query(path) for _, path in sorted(_query_files(results).items())]
 
 
 def find_query(word: str, results: Results) -> NamedQuery:
-    """The question that is meant by `@NAME`, or by `@` and the path of a file.
+    """Return the query for `@NAME`, or for `@` and the path of a file.
 
     Raises:
-        UsageError: there is none, with the nearest name; or it cannot be read.
+        UsageError: there is no such query, with the nearest name; or it cannot be read.
     """
     name = word.removeprefix(MARK)
     if "/" in name or name.endswith(SUFFIX):
-        return _read(Path(name))
-    files = _files(results)
+        return _read_query(Path(name))
+    files = _query_files(results)
     if name not in files:
         hint = did_you_mean(name, files).replace("'", f"'{MARK}", 1) or f"; `nip-run sql {MARK}` lists them"
         raise UsageError(f"no query {word!r}{hint}")
-    return _read(files[name])
+    return _read_query(files[name])
 
 
-def _files(results: Results) -> dict[str, Path]:
-    return {path.stem: path for folder in _folders(results) for path in folder.glob(f"*{SUFFIX}")}
+def _query_files(results: Results) -> dict[str, Path]:
+    return {path.stem: path for folder in _query_folders(results) for path in folder.glob(f"*{SUFFIX}")}
 
 
-def _folders(results: Results) -> Iterator[Path]:
-    """Where queries are; the later wins."""
+def _query_folders(results: Results) -> Iterator[Path]:
+    """Yield the folders with queries; later ones have precedence."""
     for folder in (package_data.queries(), results.path / "queries"):
         if package_data.is_folder(folder):
             yield folder
 
 
-def _read(path: Path) -> NamedQuery:
+def _read_query(path: Path) -> NamedQuery:
     try:
         text = read_bounded(path, MAX_QUESTION).decode()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8: {error.reason}, at byte {error.start}") from error
-    head = []
+    comments = []
     for line in text.splitlines():
         if not line.startswith("--"):
             break
-        head.append(line)
-    found = [_PARAMETER.fullmatch(line) for line in head]
-    about = head[0].removeprefix("--").strip() if head else ""
-    return NamedQuery(path, text, about, tuple(Parameter(**one.groupdict()) for one in found if one))
+        comments.append(line)
+    parameters = [_PARAMETER.fullmatch(line) for line in comments]
+    about = comments[0].removeprefix("--").strip() if comments else ""
+    return NamedQuery(path, text, about, tuple(Parameter(**match.groupdict()) for match in parameters if match))

@@ -1,4 +1,4 @@
-"""Metrics over all games of several runs, read from the board."""
+"""Metrics over all games of several runs, computed from the board."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.statistics.calibration import Bin
 from runner.statistics.clustered_means import Codes, Floats
 from runner.statistics.verdicts import NONE, UNSET, Verdicts
 
-_GAMES = f"""
+_GAMES_SQL = f"""
 SELECT r.datapoint_id, coalesce(d."group", r.datapoint_id), r.y,
     CASE WHEN r.outcome = 'decided' THEN r.decision ELSE {NONE} END,
     CASE WHEN u.spec ->> '$.stances' = 'both' THEN coalesce(r.stance, {UNSET}) ELSE {UNSET} END,
@@ -32,13 +32,13 @@ ORDER BY ALL
 
 
 def pooled_estimates(results: Results, run_ids: Sequence[str]) -> dict[str, Estimate]:
-    """Return metrics of whole games over all games of several runs, by name, as far as the board has what they need.
+    """Return metrics of whole games over all games of several runs by name, as far as the board has the data.
 
     Raises:
         LeaderboardError: the board is damaged.
     """
     games = _read_games(results, run_ids)
-    return {} if games is None else {found.metric: found for found in games.estimates()}
+    return {} if games is None else {estimate.metric: estimate for estimate in games.estimates()}
 
 
 def pooled_curves(results: Results, run_ids: Sequence[str]) -> dict[str, list[Bin]]:
@@ -48,10 +48,10 @@ def pooled_curves(results: Results, run_ids: Sequence[str]) -> dict[str, list[Bi
         LeaderboardError: the board is damaged.
     """
     games = _read_games(results, run_ids)
-    found = {} if games is None else games.confidences
+    confidences = {} if games is None else games.confidences
     return {
         kind: list(forecasts_of(games.verdicts, p).curve)
-        for kind, p in found.items()
+        for kind, p in confidences.items()
         if games is not None and p is not None
     }
 
@@ -75,7 +75,7 @@ class _PooledGames:
 
 
 def _read_games(results: Results, run_ids: Sequence[str]) -> _PooledGames | None:
-    rows = results.board.query(_GAMES, [list(run_ids)])[1]
+    rows = results.board.query(_GAMES_SQL, [list(run_ids)])[1]
     if not rows:
         return None
     ids, groups, labels, decisions, stances, swapped, *confidences, notes = zip(*rows, strict=True)
@@ -83,7 +83,7 @@ def _read_games(results: Results, run_ids: Sequence[str]) -> _PooledGames | None
     names, clusters = np.unique(np.array(groups), return_inverse=True)
     verdicts = Verdicts(
         np.array(labels), np.array(decisions), points, clusters, len(names), len(names) < len(set(ids)),
-        _if_any(stances), _if_any(swapped),
+        _column_or_none(stances), _column_or_none(swapped),
     )  # fmt: skip
     bound = [is_bound(note) for note in notes]
     columns = {kind: np.array(column) for kind, column in zip(CONFIDENCE_KINDS, confidences, strict=True)}
@@ -94,6 +94,6 @@ def _read_games(results: Results, run_ids: Sequence[str]) -> _PooledGames | None
     )
 
 
-def _if_any(column: Sequence[int]) -> Any:
+def _column_or_none(column: Sequence[int]) -> Any:
     values = np.array(column)
     return None if (values == UNSET).all() else values

@@ -1,7 +1,7 @@
-"""A question in SQL to the board and all runs' records: answered from the files as they stand, row by row.
+"""Read-only SQL questions about the board and all runs' records, answered from the files row by row.
 
-The tables are views of the board's file and of the runs' Parquet files, so that a question reads what it asks for, in
-memory that does not grow with them. No other file can be opened, nothing can be written, and no setting changed.
+The tables are views of the board's file and of the runs' Parquet files. So a question reads only what it needs, in
+memory that does not grow with the files. It cannot open other files, write, or change settings.
 """
 
 from __future__ import annotations
@@ -36,89 +36,89 @@ from runner.results.leaderboard.schema import (
 from runner.results.notes import NOTE_COLUMNS, note_rows
 
 MEMORY = "512MB"
-"""What a question needs above this stands in a temporary folder until it is answered."""
+"""The memory limit of a question; beyond it, data goes to a temporary folder until the question is answered."""
 THREADS = 2
-"""Each thread holds a row group, so that more of them need more memory."""
+"""The number of threads; each holds a row group, so more threads need more memory."""
 BATCH_ROWS = 2_048
 IN_PARQUET = ("messages", "completions")
 
 
 @dataclass(frozen=True)
 class QueryResult:
-    """An answer as it comes: the names of its columns, then its rows."""
+    """The answer to a question: the names of its columns, and its rows in batches."""
 
     columns: Sequence[str]
-    _found: DuckDBPyConnection
+    _cursor: DuckDBPyConnection
     _lines_before: int = 0
 
     def batches(self) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows, some at a time.
+        """Yield the rows in batches.
 
         Raises:
-            UsageError: the question cannot be answered to its end.
+            UsageError: the question fails after some rows.
         """
         while rows := self.rows(BATCH_ROWS):
             yield rows
 
-    def rows(self, most: int) -> list[tuple[Any, ...]]:
-        """The next rows, at most this many; see `batches`."""
+    def rows(self, limit: int) -> list[tuple[Any, ...]]:
+        """Return the next rows, up to a limit; see `batches`."""
         try:
-            return attended(self._found, lambda: self._found.fetchmany(most))
+            return attended(self._cursor, lambda: self._cursor.fetchmany(limit))
         except duckdb.Error as error:
             raise question_error(error, lines_before=self._lines_before) from error
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the tables of a question come from."""
+    """The sources of the tables in questions."""
 
     board: Path
     runs: Callable[[], Iterable[RunFolder]]
     update: Callable[[DuckDBPyConnection], None]
-    """Has the tables of a board of an earlier version say what this one knows."""
+    """Updates the tables of a board from an earlier version."""
     rebuilding: str
-    """The command that makes the board again."""
+    """The command that rebuilds the board."""
 
     @contextmanager
     def asked(self, sql: str, parameters: Parameters = ()) -> Iterator[QueryResult]:
-        """The answer to one question; values that Python has no equal for are DuckDB's texts for them.
+        """Answer a question; values without an equivalent in Python are returned as DuckDB formats them.
 
         Raises:
-            UsageError: the question is wrong, or is more than a question.
+            UsageError: the question is invalid, or not just a question.
             LeaderboardError: the board is damaged.
         """
-        with self._tables_of(sql) as connection:
+        with self._connect(sql) as connection:
             try:
                 statement = attended(connection, lambda: read_only(connection, sql, parameters))
-                found = attended(connection, lambda: connection.execute(statement, bound(parameters)))
-                columns = found.description or []
-                before = 0
-                if (cast := with_texts(statement, [column[1] for column in columns])) is not None:
-                    before = LINES_BEFORE
+                cursor = attended(connection, lambda: connection.execute(statement, bound(parameters)))
+                columns = cursor.description or []
+                lines_before = 0
+                if (cast_statement := with_texts(statement, [column[1] for column in columns])) is not None:
+                    lines_before = LINES_BEFORE
                     connection.abort()
-                    found = attended(connection, lambda: connection.execute(cast, bound(parameters)))
-                yield QueryResult([column[0] for column in columns], found, before)
+                    cursor = attended(connection, lambda: connection.execute(cast_statement, bound(parameters)))
+                yield QueryResult([column[0] for column in columns], cursor, lines_before)
             except duckdb.Error as error:
                 raise question_error(error) from error
 
     def write_parquet(self, sql: str, target: Path, parameters: Parameters = ()) -> None:
-        """Write the answer to a question as a Parquet file, whole or absent.
+        """Write the answer to a question as a Parquet file, atomically.
 
-        Values of types that other readers of Parquet do not know become text; see `portable_columns`.
+        Values of types that other readers of Parquet lack become text; see `portable_columns`.
 
         Raises:
             UsageError, LeaderboardError: see `asked`.
-            RunError: it cannot be written.
+            RunError: the file cannot be written.
         """
         try:
-            with replacing(target) as beside:
-                file = f"{duckdb_pattern(beside.parent)}/{beside.name}"
-                with self._tables_of(sql, file) as connection:
+            with replacing(target) as temporary:
+                file = f"{duckdb_pattern(temporary.parent)}/{temporary.name}"
+                with self._connect(sql, file) as connection:
                     try:
                         statement = attended(connection, lambda: read_only(connection, sql, parameters))
                         params = bound(parameters) or None
-                        found = attended(connection, lambda: connection.sql(statement, params=params))
-                        portable = found.project(portable_columns(found.columns, found.types))
+                        result = attended(connection, lambda: connection.sql(statement, params=params))
+                        portable = result.project(portable_columns(result.columns, result.types))
                         attended(connection, lambda: portable.write_parquet(file, compression="zstd"))
                     except duckdb.IOException as error:
                         raise RunError(f"cannot write {target}: {error}") from error
@@ -128,96 +128,96 @@ class Sources:
             raise RunError(f"cannot write {target}: {error.strerror}") from error
 
     def relation(self, sql: str, parameters: Parameters = ()) -> duckdb.DuckDBPyRelation:
-        """The answer to one question as a lazy relation, which keeps its connection, and reads again when it is read.
+        """Return the answer to a question as a lazy relation, which holds its connection and reads again at each use.
 
-        With parameters it was read once, and is held in memory.
+        With parameters it is read once and held in memory.
 
         Raises:
             UsageError, LeaderboardError: see `asked`.
         """
         connection = connect(memory=MEMORY, threads=THREADS, spill=process_spill())
-        self._view(connection, sql)
+        self._create_views(connection, sql)
         try:
             return connection.sql(read_only(connection, sql, parameters), params=bound(parameters) or None)
         except duckdb.Error as error:
             raise question_error(error) from error
 
     @contextmanager
-    def _tables_of(self, sql: str, *files: str) -> Iterator[DuckDBPyConnection]:
-        """A connection with all tables, for one question."""
-        with _spill() as spill, connect(memory=MEMORY, threads=THREADS, spill=Path(spill)) as connection:
-            self._view(connection, sql, *files)
+    def _connect(self, sql: str, *files: str) -> Iterator[DuckDBPyConnection]:
+        """Open a connection with all tables, for one question."""
+        with _spill_folder() as spill, connect(memory=MEMORY, threads=THREADS, spill=Path(spill)) as connection:
+            self._create_views(connection, sql, *files)
             yield connection
 
-    def _view(self, connection: DuckDBPyConnection, sql: str, *files: str) -> None:
-        """All tables, locked against other files, extensions and further settings.
+    def _create_views(self, connection: DuckDBPyConnection, sql: str, *files: str) -> None:
+        """Create all tables and lock the connection against other files, extensions and settings.
 
-        Those in Parquet files have their rows where the question names them; `files` can be written, too.
+        Tables in Parquet files have rows only if the question names them. `files` may be written.
         """
         try:
             connection.execute("SET parquet_metadata_cache=true")  # a question is planned more than once
             if self.board.is_file():
                 with database_at(self.board) as board:
                     connection.execute(f"ATTACH {board} AS board (READ_ONLY)")
-                self._view_board(connection)
+                self._create_board_views(connection)
             else:
-                connection.execute(_at_once(definitions()))
-            allowed = [*self._view_parquet(connection, sql.lower()), *files]
-            _view_comparisons(connection, sql.lower())
-            self._view_notes(connection, sql.lower())
+                connection.execute(_in_transaction(definitions()))
+            allowed = [*self._create_parquet_views(connection, sql.lower()), *files]
+            _create_comparisons_view(connection, sql.lower())
+            self._create_notes_view(connection, sql.lower())
             connection.execute("SET allowed_paths=$1", [allowed])
             connection.execute("SET enable_external_access=false; SET lock_configuration=true")
         except (duckdb.Error, OSError) as error:
             raise LeaderboardError(
-                f"cannot read {self.board}: {str(error).splitlines()[0]}. It can be made again: {self.rebuilding}"
+                f"cannot read {self.board}: {str(error).splitlines()[0]}. Rebuild it with: {self.rebuilding}"
             ) from error
 
-    def _view_board(self, connection: DuckDBPyConnection) -> None:
-        """The board's tables as views of its file; where an earlier version wrote it, only the longest of them."""
-        there = _tables(connection, "board")
-        current = "format" in there and connection.execute(
+    def _create_board_views(self, connection: DuckDBPyConnection) -> None:
+        """Create the board's tables as views of its file, or of the longest one if an earlier version wrote it."""
+        tables = _table_names(connection, "board")
+        is_current = "format" in tables and connection.execute(
             "SELECT max(version) = ? FROM board.format", [LEADERBOARD]
         ).fetchall() == [(True,)]
-        viewed = [name for name in BOARD_TABLES if name in there and (current or name == "rollouts")]
+        view_names = [name for name in BOARD_TABLES if name in tables and (is_current or name == "rollouts")]
         for name in (*BOARD_TABLES, "format"):
-            if name in there and name not in viewed:
+            if name in tables and name not in view_names:
                 connection.execute(f"CREATE TABLE {name} AS SELECT * FROM board.{name}")
-        connection.execute(_at_once(definitions()))
-        if not current:
+        connection.execute(_in_transaction(definitions()))
+        if not is_current:
             self.update(connection)
-        has, wanted = _columns(connection, "board"), _columns(connection, "memory")
+        board_columns, current_columns = _column_types(connection, "board"), _column_types(connection, "memory")
         views = "DROP TABLE IF EXISTS format;"
-        for name in viewed:
+        for name in view_names:
             columns = ", ".join(
-                f'"{column}"' if column in has[name] else f'NULL::{kind} AS "{column}"'
-                for column, kind in wanted[name].items()
+                f'"{column}"' if column in board_columns[name] else f'NULL::{kind} AS "{column}"'
+                for column, kind in current_columns[name].items()
             )
             views += f"DROP TABLE {name}; CREATE VIEW {name} AS SELECT {columns} FROM board.{name};"
-        connection.execute(_at_once(views + comments({name: COMMENTS.get(name, {}) for name in viewed})))
+        connection.execute(_in_transaction(views + comments({name: COMMENTS.get(name, {}) for name in view_names})))
 
-    def _view_parquet(self, connection: DuckDBPyConnection, question: str) -> Iterator[str]:
-        """The tables that stand in the runs' own files, which are yielded; without rows where they are not asked."""
+    def _create_parquet_views(self, connection: DuckDBPyConnection, question: str) -> Iterator[str]:
+        """Create the tables in the runs' own files, which are yielded; they have no rows if the question lacks them."""
         from runner.results.tables import COLUMNS
 
         for name in IN_PARQUET:
             columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS empty; CREATE TABLE empty.{name} ({columns})")
             runs = self.runs() if name in question else ()
-            there = [folder for folder in runs if folder.table(name).is_file()]
-            for folder in there:
+            folders = [folder for folder in runs if folder.table(name).is_file()]
+            for folder in folders:
                 folder.check(folder.table(name), since_sealed=True)
-            files = [duckdb_pattern(folder.table(name)) for folder in there]
+            files = [duckdb_pattern(folder.table(name)) for folder in folders]
             source = f"FROM empty.{name}"
-            if files:  # those of earlier versions lack columns, which are null there
-                listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-                source += f" UNION ALL BY NAME FROM read_parquet([{listed}], union_by_name=true, "
+            if files:  # files of earlier versions lack columns, which become null
+                file_list = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+                source += f" UNION ALL BY NAME FROM read_parquet([{file_list}], union_by_name=true, "
                 source += "hive_partitioning=false)"
                 yield from files
             connection.execute(f"CREATE VIEW {name} AS SELECT {', '.join(COLUMNS[name])} FROM ({source})")
             connection.execute(comments({name: RECORD_COMMENTS[name]}))
 
-    def _view_notes(self, connection: DuckDBPyConnection, question: str) -> None:
-        """The notes of all runs, whose files are read where the question names them.
+    def _create_notes_view(self, connection: DuckDBPyConnection, question: str) -> None:
+        """Create the table of notes; the files of all runs are read if the question names it.
 
         Raises:
             RunError: the notes of a run cannot be read.
@@ -227,12 +227,12 @@ class Sources:
         connection.execute(comments({"notes": RECORD_COMMENTS["notes"]}))
         for run in self.runs() if "notes" in question else ():
             if rows := note_rows(run):
-                each = ", ".join(f"unnest(${place}::{kind}[])" for place, kind in enumerate(NOTE_COLUMNS.values(), 1))
-                connection.execute(f"INSERT INTO empty.notes SELECT {each}", list(map(list, zip(*rows, strict=True))))
+                lists = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(NOTE_COLUMNS.values(), 1))
+                connection.execute(f"INSERT INTO empty.notes SELECT {lists}", list(map(list, zip(*rows, strict=True))))
 
 
-def _view_comparisons(connection: DuckDBPyConnection, question: str) -> None:
-    """The view of tested pairs of runs; without rows, and without loading what tests them, where it is not asked."""
+def _create_comparisons_view(connection: DuckDBPyConnection, question: str) -> None:
+    """Create the view of tested pairs of runs; without rows or the code for the test unless the question names it."""
     if "comparisons" in question:
         from runner.results.leaderboard.sql_tests import paired_test
 
@@ -246,33 +246,33 @@ def _view_comparisons(connection: DuckDBPyConnection, question: str) -> None:
     connection.execute(comments({"comparisons": RECORD_COMMENTS["comparisons"]}))
 
 
-def _tables(connection: DuckDBPyConnection, database: str) -> set[str]:
-    found = connection.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = ?", [database])
-    return {name for (name,) in found.fetchall()}
+def _table_names(connection: DuckDBPyConnection, database: str) -> set[str]:
+    cursor = connection.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = ?", [database])
+    return {name for (name,) in cursor.fetchall()}
 
 
-def _columns(connection: DuckDBPyConnection, database: str) -> dict[str, dict[str, str]]:
-    """The columns of all tables of a database, each with its type."""
-    found = connection.execute(
+def _column_types(connection: DuckDBPyConnection, database: str) -> dict[str, dict[str, str]]:
+    """Return the columns of all tables of a database with their types, by table."""
+    cursor = connection.execute(
         "SELECT table_name, column_name, data_type FROM duckdb_columns() "
         "WHERE database_name = ? AND schema_name = 'main' "
         "ORDER BY column_index",
         [database],
     )
     columns: dict[str, dict[str, str]] = {}
-    for table, column, kind in found.fetchall():
+    for table, column, kind in cursor.fetchall():
         columns.setdefault(table, {})[column] = kind
     return columns
 
 
-def _at_once(statements: str) -> str:
-    """Statements in one transaction, since each takes its time to end."""
+def _in_transaction(statements: str) -> str:
+    """Return statements in one transaction, since each commit takes time."""
     return f"BEGIN; {statements} COMMIT;"
 
 
-def _spill() -> TemporaryDirectory[str]:
-    """A folder for what a question needs beside its memory."""
+def _spill_folder() -> TemporaryDirectory[str]:
+    """Create a temporary folder for data that exceeds the memory limit."""
     try:
         return TemporaryDirectory(prefix="nip-run-")
     except OSError as error:
-        raise LeaderboardError(f"no temporary folder can be made: {error.strerror}; set TMPDIR to one") from error
+        raise LeaderboardError(f"cannot create a temporary folder: {error.strerror}; set TMPDIR to one") from error

@@ -1,4 +1,4 @@
-"""The tables and views of the leaderboard, and the comments that say what their columns hold."""
+"""The tables and views of the leaderboard, and the comments on their columns."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
     "fixed_verdicts": "VARCHAR", "journal": "VARCHAR", "answers_from": "JSON", "published": "BIGINT",
     **dict.fromkeys(LATER_CLASSES, "BIGINT"),
 }  # fmt: skip
-"""The columns of `runs` that came after 0.1.0, as they stand after its own."""
+"""The columns of `runs` added after 0.1.0, in the order in which they follow the original ones."""
 
 NEW_ROLLOUT_COLUMNS: Mapping[str, str] = {
     "swapped": "BOOLEAN",
     "confidence_stated": "DOUBLE", "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR",
     "votes": "JSON", "verdicts": "JSON", "stances_exchanged": "BOOLEAN",
 }  # fmt: skip
-"""The columns of `rollouts` that came after 0.1.0."""
+"""The columns of `rollouts` added after 0.1.0."""
 
 NEW_METRIC_COLUMNS: Mapping[str, str] = {"reason": "VARCHAR"}
-"""Those of `metrics`."""
+"""The columns of `metrics` added after 0.1.0."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (
@@ -60,10 +60,10 @@ CREATE TABLE IF NOT EXISTS rank_tests (leader VARCHAR, run_id VARCHAR, p DOUBLE)
 """
 
 _SELECTION = ("split", "limit", "filter", "balance", "shuffle", "group_by")
-"""The columns of `runs` whose difference is told where two tasks differ."""
+"""The columns of `runs` whose differences are reported if two tasks differ."""
 
 LOST = "r.transport_failed > coalesce(r.max_transport_failed, 0) * r.rollouts * (1 + 1e-9)"
-"""By counts, so that runs of 0.1.0, which knew no status for it, are judged too."""
+"""Whether a run lost too many rollouts, by counts, since runs of 0.1.0 have no status for it."""
 
 HINDRANCE = f"""
 CASE
@@ -82,22 +82,22 @@ CASE
     WHEN m.value IS NULL THEN {Unranked.NO_VERDICT.sql()}
 END
 """
-"""Why a run does not rank, whatever the others are; NULL if it does. `r` is of `runs`, `m` its accuracy."""
+"""The reason why a run is unranked regardless of other runs, or NULL. `r` is a row of `runs`, `m` its accuracy."""
 
 
-def _differs(name: str) -> str:
-    """How a run's selection differs from that of the list below which it stands; NULL where it does not."""
-    ours, theirs = (f"coalesce({of}.\"{name}\"::VARCHAR, 'none')" for of in ("o", "l"))
+def _difference_sql(name: str) -> str:
+    """Return SQL for the difference between a run's selection and that of the list above it; NULL if they are equal."""
+    ours, theirs = (f"coalesce({alias}.\"{name}\"::VARCHAR, 'none')" for alias in ("o", "l"))
     return f"CASE WHEN {ours} <> {theirs} THEN '{name} ' || {ours} || ' (this list: ' || {theirs} || ')' END"
 
 
-_DIFFERENCES = ", ".join(map(_differs, _SELECTION))
-_OF_ONE_RUN = ", ".join(
+_DIFFERENCES = ", ".join(map(_difference_sql, _SELECTION))
+_LIST_COLUMNS = ", ".join(
     f'arg_min({{"v": r."{name}"}}, r.run_id).v AS "{name}"' for name in (*_SELECTION, "template_columns")
 )
-"""Of any run of a list, nulls too, which aggregates pass over."""
+"""Columns from any run of a list, including nulls, which other aggregates ignore."""
 
-_SHARED = """
+_SHARED_ANSWERS = """
 CREATE OR REPLACE VIEW shared_answers AS
 WITH counted AS (
     SELECT run_id, journal, rollouts - coalesce(transport_failed, 0) AS verdicts,
@@ -140,8 +140,8 @@ QUALIFY row_number() OVER (
     PARTITION BY s.run_id ORDER BY coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id
 ) = 1;
 """
-"""Runs that share more than half of their answers with a run that comes first: the one that was published first, if a
-server says so, else the one with the larger share of answers of its own, else the one that began first."""
+"""Runs that share more than half of their answers with a run that takes precedence: the one published first if a server
+knows the order, else the one with the larger share of own answers, else the one that started first."""
 
 _LEADERBOARD = f"""
 CREATE OR REPLACE VIEW leaderboard AS
@@ -170,7 +170,7 @@ WITH measured AS (
         ) AS place
     FROM measured GROUP BY benchmark, task
 ), lists AS (
-    SELECT t.benchmark, t.task, t.place, {_OF_ONE_RUN}
+    SELECT t.benchmark, t.task, t.place, {_LIST_COLUMNS}
     FROM tasks t JOIN measured r ON r.benchmark = t.benchmark AND r.task IS NOT DISTINCT FROM t.task
     WHERE t.place = 1 OR t.comparable > 1
     GROUP BY ALL
@@ -200,7 +200,7 @@ FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id
 ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id;
 """
 
-_SHARES = """
+_SHARES_SQL = """
     SELECT
         r.run_id, u.task, r.datapoint_id, d."group", d.label, avg(r.correct::INT) AS accuracy,
         count(*) AS plays, coalesce(var_samp(r.correct::INT), 0) AS variance,
@@ -215,11 +215,11 @@ _SHARES = """
 """
 """The share of right verdicts of each datapoint in each run."""
 
-_BOTH = "shares a JOIN shares b ON b.task = a.task AND b.datapoint_id = a.datapoint_id AND b.run_id <> a.run_id"
+_JOIN = "shares a JOIN shares b ON b.task = a.task AND b.datapoint_id = a.datapoint_id AND b.run_id <> a.run_id"
 
 _FLIPS = f"""
 CREATE OR REPLACE VIEW flips AS
-WITH shares AS ({_SHARES})
+WITH shares AS ({_SHARES_SQL})
 SELECT
     a.run_id AS run_a, b.run_id AS run_b, a.datapoint_id, a."group", a.label,
     CASE WHEN a.accuracy > b.accuracy THEN a.run_id ELSE b.run_id END AS right_in,
@@ -227,7 +227,7 @@ SELECT
     CASE WHEN a.accuracy > 0.5 THEN a.right_rollout ELSE a.wrong_rollout END AS rollout_a,
     CASE WHEN b.accuracy > 0.5 THEN b.right_rollout ELSE b.wrong_rollout END AS rollout_b,
     a.task
-FROM {_BOTH}
+FROM {_JOIN}
 WHERE (a.accuracy - 0.5) * (b.accuracy - 0.5) < 0;
 """
 
@@ -236,13 +236,13 @@ COMPARISON_COLUMNS: Mapping[str, str] = {
     "difference": "DOUBLE", "stderr": "DOUBLE", "ci_low": "DOUBLE", "ci_high": "DOUBLE", "p": "DOUBLE",
     "detectable": "DOUBLE", "datapoints": "BIGINT", "groups": "BIGINT", "differing": "BIGINT",
 }  # fmt: skip
-"""Of the view `comparisons`, which a question alone has: DuckDB by itself lacks the function in it."""
+"""The columns of the view `comparisons`, which exists only in questions: DuckDB itself lacks its function."""
 
 TESTED: Mapping[str, str] = {
     name: COMPARISON_COLUMNS[name]
     for name in ("difference", "stderr", "ci_low", "ci_high", "p", "detectable", "groups", "differing")
 }
-"""What the function `paired_test` gives for the differences of the groups and their sizes."""
+"""The columns that the function `paired_test` returns, given the differences of groups and their sizes."""
 
 OF_GROUP = """
         count(*)::DOUBLE AS size, sum(b.accuracy - a.accuracy) AS difference,
@@ -253,17 +253,17 @@ OF_GROUP = """
         min((1 + least(a.plays, b.plays) / greatest(a.plays, b.plays)) / 2) AS least_share,
         min(least(a.plays, b.plays)) AS fewest
 """
-"""What is tested of a group of datapoints that two systems, a and b, share; see `runner.statistics.paired_groups`."""
+"""The terms of the test for a group of datapoints of systems a and b; see `runner.statistics.paired_groups`."""
 
 OF_PAIR = """
             list(difference ORDER BY "group"), list(size ORDER BY "group"), list(spare ORDER BY "group"),
             list(least_share ORDER BY "group"), count(*) / (sum(size) * min(fewest))
 """
-"""The arguments of `Pairs`, of its groups."""
+"""The arguments of `Pairs`, aggregated over groups."""
 
 
-def _comparison_column(name: str) -> str:
-    """A column of `comparisons`; two samples of one system are not tested."""
+def _comparison_column_sql(name: str) -> str:
+    """Return SQL for a column of `comparisons`; two samples of one system are not tested."""
     if name in ("p", "detectable"):
         return f"CASE WHEN is_one_system THEN NULL ELSE t.{name} END AS {name}"
     return f"t.{name} AS {name}" if name in TESTED else name
@@ -271,12 +271,12 @@ def _comparison_column(name: str) -> str:
 
 COMPARISONS = f"""
 CREATE VIEW comparisons AS
-WITH shares AS ({_SHARES}), grouped AS (
+WITH shares AS ({_SHARES_SQL}), grouped AS (
     SELECT
         a.run_id AS run_a, b.run_id AS run_b, a.task, a."group", sum(a.accuracy) AS right_a,
         sum(b.accuracy) AS right_b, bool_or(a.stopped OR b.stopped) AS stopped,
         bool_or(a.game = b.game) AS is_one_system, {OF_GROUP}
-    FROM {_BOTH}
+    FROM {_JOIN}
     GROUP BY a.run_id, b.run_id, a.task, a."group"
 ), tested AS (
     SELECT
@@ -285,7 +285,7 @@ WITH shares AS ({_SHARES}), grouped AS (
         paired_test({OF_PAIR}, bool_or(stopped)) AS t
     FROM grouped GROUP BY run_a, run_b, task
 )
-SELECT {", ".join(map(_comparison_column, COMPARISON_COLUMNS))} FROM tested;
+SELECT {", ".join(map(_comparison_column_sql, COMPARISON_COLUMNS))} FROM tested;
 """
 
 _VERDICT = "0: reject (the solution is wrong), 1: accept (it is right), 2: none"
@@ -302,35 +302,35 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "kind": "benchmark: measures; training: its games are trained on, or it is a training run as a whole",
         "status": "running, done, incomplete (lost more in transport than the spec allows), failed or interrupted",
         "spec": "the resolved spec, every default written out",
-        "git_commit": "of the repository that holds the spec; NULL where none does",
-        "git_dirty": "whether that repository had changes that were not committed, or the spec itself was not",
+        "git_commit": "of the repository with the spec; NULL: it is not in a repository",
+        "git_dirty": "whether the repository or the spec itself had uncommitted changes",
         "parent_run_id": "the training run that it is a part of",
         "iteration": "of that training run, from 0",
         "completions": "answers of models, one for each call that was answered",
         "cached_tokens": "prompt tokens that the provider had in its own cache",
         "cost_usd": "NULL: the price of a model is unknown",
-        "outcomes": "how many rollouts had each outcome",
-        "training": "what became of each model group's training",
-        "point": "what the sweep sets in this run, as overrides",
+        "outcomes": "number of rollouts with each outcome",
+        "training": "the result of each model group's training",
+        "point": "the settings of the sweep in this run, as overrides",
         "limit": 'dataset.limit; NULL: all datapoints (quote it: "limit")',
         "per_datapoint": "plays of each datapoint",
-        "responses_per_step": "of trees of responses; NULL: single games",
+        "responses_per_step": "for trees of responses; NULL: single games",
         "failures": "rollouts that ended in a failure: transport_failed, invalid_response, refused or context_exceeded",
-        "transport_failed": "rollouts lost in transport: no verdict, and in no metric",
+        "transport_failed": "rollouts lost in transport, without a verdict and not in any metric",
         "no_decision": "rollouts that ended without a verdict",
         "max_transport_failed": "the share of rollouts that may be lost in transport",
         "template_columns": "the columns of the dataset that its templates use",
         "replay_of": "the run whose answers it was played with",
         "replay_until_round": "only the rounds before this one are replayed; NULL: all",
-        "rejudge_of": "the run whose debates its verifier judges; it played none itself",
+        "rejudge_of": "the run whose debates its verifier judges instead of its own",
         "fixed_verdicts": "why its verdicts say nothing about its verifier, as with force_guess; NULL: they do",
-        "journal": "the number of its journal, which no other journal has",
-        "answers_from": "how many verdicts were copied from other runs, by journal number or run_id; NULL: unknown",
+        "journal": "the unique number of its journal",
+        "answers_from": "number of verdicts copied from other runs, by journal number or run_id; NULL: unknown",
         "published": "its place in the order of publication, on a server",
         **_TOKEN_COMMENTS,
         "task": "what makes runs comparable: dataset_content_sha256 and the metric",
-        "until": "when it was to stop, by width of accuracy's interval or compared with a run; NULL: it played all",
-        "stopped": "after how many games `until` stopped it, and with what; or the run whose debates it judges",
+        "until": "its stopping rule: width of accuracy's interval, or comparison with a run; NULL: it plays all games",
+        "stopped": "when and how `until` stopped it, or stopped the run whose debates it judges",
         "dataset_sha256": "of the chosen datapoints, all their columns, in the order of play",
         "dataset_content_sha256": "of the played datapoints in any order: columns that templates use, labels, groups",
         "dataset_source_sha256": "of the dataset's file, byte by byte",
@@ -342,29 +342,29 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
     "agents": {
         "role": "prover or verifier",
         "model_group": "agents that share a model; they are fine-tuned together",
-        "model": "what is asked, with any fine-tuning",
+        "model": "the model that is called, with any fine-tuning",
         "base_model": "the model before any fine-tuning",
     },
     "metrics": {
-        "agent": "NULL: of the whole game",
+        "agent": "NULL: the whole game",
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval",
         "ci_high": "upper end of the 95 % interval",
         "n": "observations, such as rollouts",
-        "clusters": "groups of datapoints, which are independent; of what both labels decide, those of the rarer one",
+        "clusters": "independent groups of datapoints; those of the rarer label for metrics that need both labels",
         "reason": "why there is no interval, or no value",
     },
     "rollouts": {
-        "repeat": "which play of its datapoint, from 0",
+        "repeat": "number of the play of its datapoint, from 0",
         "y": "the label. 0: the solution is wrong, 1: it is right",
         "stance": "the verdict that provers argue for. 0: reject, 1: accept; NULL: each prover has its own",
         "swapped": "whether two seats had exchanged their players; NULL: no datapoint is played both ways",
-        "stances_exchanged": "whether opposed provers had exchanged their stances; NULL: none is played both ways",
+        "stances_exchanged": "whether opposed provers had exchanged their stances; NULL: never played both ways",
         "decision": f"the verdict of the verifier. {_VERDICT}",
-        "correct": "whether the decision is the label; false without a decision, NULL where it was lost in transport",
+        "correct": "whether the decision is the label; false without a decision, NULL: lost in transport",
         "outcome": "decided, no_decision, invalid_response, refused, context_exceeded or transport_failed",
         "rewards": "of each agent: rewards->>'verifier'",
-        "error": "why it ended, where that was a failure",
+        "error": "why it failed; NULL: it did not",
         "confidence_stated": "P(accept), from 0 to 1, as the verifier stated it; NULL: not asked for, or not known",
         "confidence_logprob": "P(accept), from 0 to 1, by the log-probabilities of the verdict; NULL: as above",
         "confidence_note": "why a confidence that was asked for is not known, or is only a bound",
@@ -372,84 +372,84 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "verdicts": "of a debate judged after each round: round, decision, votes and confidences of every verdict",
     },
     "datapoints": {
-        "group": 'datapoints of one group are one cluster; its own id where nothing is said (quote it: "group")',
+        "group": 'datapoints of one group are one cluster; without group_by, its id (quote it: "group")',
         "label": "0: the solution is wrong, 1: it is right",
-        "content_sha256": "of the columns that templates use, and of nothing else",
+        "content_sha256": "of only the columns that templates use",
         "columns": "all other columns, whether templates use them or not: columns->>'topic'",
     },
     "ranks": {
-        "rank": "the first that it may have within its list",
-        "rank_last": "the last: rows that no test tells apart from their leader have one range",
+        "rank": "the first rank that it may have in its list",
+        "rank_last": "the last rank that it may have: rows that no test separates from their leader share a range",
     },
     "rank_tests": {"p": "of the sign-flip test of a run against the leader of its list, or of the rest of it"},
     "flips": {
-        "run_a": "each two runs of one task stand here in both orders",
-        "right_in": "the run in which most verdicts are right; in the other most are wrong",
+        "run_a": "each pair of runs of one task is listed in both orders",
+        "right_in": "the run with mostly right verdicts; in the other run most are wrong",
         "accuracy_a": "the share of right verdicts on this datapoint in run_a",
         "accuracy_b": "the share of right verdicts on this datapoint in run_b",
-        "rollout_a": "one that went as most did: nip-run show RUN_A ROLLOUT_A RUN_B ROLLOUT_B",
-        "rollout_b": "one that went as most did",
+        "rollout_a": "a rollout with the majority verdict: nip-run show RUN_A ROLLOUT_A RUN_B ROLLOUT_B",
+        "rollout_b": "a rollout with the majority verdict",
     },
     "leaderboard": {
         "accuracy": "right verdicts, of all rollouts that were not lost in transport",
         "n": "rollouts that were not lost in transport",
-        "clusters": "groups of datapoints, which are independent",
-        "rank": "the first it may have in its list, where rows that no test tells apart are tied; NULL: see reason",
+        "clusters": "independent groups of datapoints",
+        "rank": "the first rank that it may have in its list; rows that no test separates are tied; NULL: see reason",
         "rank_last": "the last rank that it may have",
-        "reason": "why it does not rank",
+        "reason": "why it is unranked",
         "stopped": "it, or the run that it judges, stopped once decided: its interval is a confidence sequence",
-        "shared_with": "the run with which it shares most answers",
-        "shared": "how many of its verdicts come from answers that it shares with that run, at most",
-        "list": "the list of its benchmark that it stands in or below, from 1: one for each task",
+        "shared_with": "the run that it shares most answers with",
+        "shared": "maximum number of its verdicts that come from answers shared with that run",
+        "list": "the list of its benchmark that it is in or below, from 1: one for each task",
     },
 }  # fmt: skip
-"""By table and column; what its name says already has none."""
+"""Comments on columns by table; columns with a clear name have none."""
 
 
 RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
     "messages": {
         "round": "from 0",
-        "content": "what was delivered: '' where the agent's answer had no part for this channel",
+        "content": "the delivered text: '' if the agent's answer had no part for this channel",
     },
     "completions": {
         "round": "from 0",
-        "attempt": "from 0; a later one asked again for what could not be used",
-        "finish_reason": "the server's word; NULL: no answer came",
+        "attempt": "from 0; later attempts replace unusable answers",
+        "finish_reason": "as the server reports it; NULL: no answer came",
         "raw_message": "the answer before it was parsed",
         "cached_tokens": "prompt tokens that the provider had in its own cache",
         "latency_ms": "from sending to the whole answer, in milliseconds",
         "error": "why the attempt failed, or the answer could not be used",
-        "reasoning": "what the model said before its answer, where the server tells",
+        "reasoning": "the model's reasoning before its answer, if the server returns it",
         "verdict_logprobs": "the tokens of the decision with their log probabilities",
-        "vote": "which vote on one verdict, after the first; NULL: the first",
+        "vote": "number of the vote on one verdict, after the first; NULL: the first",
         **_TOKEN_COMMENTS,
-        "service_tier": "the processing tier that the provider says it used; NULL: it does not say",
+        "service_tier": "the processing tier that the provider reports; NULL: not reported",
         "usage_estimated": "true: a token count was missing or impossible, and is estimated from the text",
     },
     "comparisons": {
-        "run_a": "each two runs of one task stand here in both orders; say which: each pair asked for is tested",
-        "accuracy_a": "over the datapoints that both have, each weighing the same",
+        "run_a": "each pair of runs of one task is listed in both orders; filter by run, as each listed pair is tested",
+        "accuracy_a": "over the datapoints that both have, with equal weights",
         "difference": "accuracy_b less accuracy_a",
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",
         "p": "of the sign-flip test, of this pair alone; NULL: there is one group, or both are samples of one system",
         "detectable": "the minimum detectable difference at 80 % power",
-        "groups": "groups of datapoints, which are independent",
+        "groups": "independent groups of datapoints",
         "differing": "groups whose accuracy differs",
     },
     "notes": {
         "written_at": "in UTC",
-        "writer": "NULL: not said",
-        "rollout_id": "the game that it is of; NULL: of the run",
+        "writer": "NULL: unknown",
+        "rollout_id": "the game that the note is about; NULL: the run",
     },
 }
-"""Of what questions alone have: tables over all runs' Parquet files, their notes, and the view `comparisons`."""
+"""Comments on tables that exist only in questions: those of the runs' Parquet files, notes, and `comparisons`."""
 
 
 def definitions() -> str:
-    """The SQL that makes what is missing of the board: tables, columns, the view, comments."""
-    added = "".join(
+    """Return the SQL that creates missing parts of the board: tables, columns, views, comments."""
+    added_columns = "".join(
         f'ALTER TABLE {table} ADD COLUMN IF NOT EXISTS "{name}" {kind};\n'
         for table, columns in (
             ("runs", NEW_RUN_COLUMNS),
@@ -458,11 +458,11 @@ def definitions() -> str:
         )
         for name, kind in columns.items()
     )
-    return _TABLES + added + _SHARED + _COPIES + _LEADERBOARD + _FLIPS + comments(COMMENTS)
+    return _TABLES + added_columns + _SHARED_ANSWERS + _COPIES + _LEADERBOARD + _FLIPS + comments(COMMENTS)
 
 
 def comments(columns: Mapping[str, Mapping[str, str]]) -> str:
-    """The SQL that puts comments on columns, by table."""
+    """Return the SQL that adds comments to columns, by table."""
     return "".join(
         f"COMMENT ON COLUMN {table}.\"{name}\" IS '{text.replace(chr(39), 2 * chr(39))}';\n"
         for table, texts in columns.items()

@@ -1,7 +1,7 @@
-"""The points of a sweep as one table: a row a system, whose seeds are repeats of it, with intervals and rank ranges.
+"""The table of a sweep: a row for each system, with seeds as its repeats, and with intervals and ranges of ranks.
 
-Everything comes from the leaderboard. Points that differ in their seed alone are one row. Rows are ranked by accuracy
-among those that were asked the same task; who is not rejected against the leader is tied with it.
+All data comes from the leaderboard. Points that differ only in their seed form one row. Rows are ranked by accuracy
+among those with the same task; a row is tied with the leader if the test does not separate them.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _STOPPED = "seeds stopped once they were decided: no interval for a fixed number
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A point of a sweep: its run, and what the sweep sets in it."""
+    """A point of a sweep: its run, and the settings of the sweep in it."""
 
     name: str
-    """Of its spec."""
+    """The name of its spec."""
     run_id: str
     point: Mapping[str, Any]
     seed: int
 
     @property
     def system(self) -> tuple[str, str]:
-        """What tells systems apart: the spec, and all that is swept but the seed."""
+        """The identity of its system: the spec, and all swept settings except the seed."""
         return self.name, json.dumps({key: value for key, value in self.point.items() if key != SEED})
 
 
 @dataclass(frozen=True)
 class SweepValue:
-    """A metric of one row."""
+    """A metric of a row."""
 
     value: float | None = None
     ci_low: float | None = None
@@ -57,32 +57,32 @@ class SweepValue:
     between: float | None = None
     """The standard deviation of the seeds' means."""
     within: float | None = None
-    """What it is expected to be from sampling alone."""
+    """The expected standard deviation from sampling alone."""
     reason: str | None = None
-    """Why there is no value, or no interval."""
+    """The reason why there is no value or no interval."""
 
 
 @dataclass(frozen=True)
 class SweepRow:
-    """One system: what is swept, and what was measured over all its seeds that were played."""
+    """One system: the swept settings, and the metrics over all of its seeds that were played."""
 
     name: str
     point: Mapping[str, Any]
-    """What the sweep sets, without the seed."""
+    """The settings of the sweep without the seed."""
     run_ids: tuple[str, ...]
     seeds: tuple[int, ...]
     metrics: Mapping[str, SweepValue]
     missing: Mapping[str, str]
-    """Runs that are not there or not finished, each with its status."""
+    """The runs that are missing or not finished, with their status."""
     task: str | None
     cost_usd: float | None
-    """Of all its runs; None where a price is unknown."""
+    """The cost of all its runs; None if a price is unknown."""
     rank: RankRange | None
     """The first and the last rank that it may have among the rows of its task."""
     reason: str | None
-    """Why it has no rank."""
+    """The reason why it is unranked."""
     stopped: tuple[str, ...] = ()
-    """Its runs that were to stop once they were decided; it is tied with all whose intervals overlap with its own."""
+    """Its runs with a stopping rule; they tie it with all systems whose intervals overlap with its own."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -93,8 +93,8 @@ class SweepRow:
 
 
 @dataclass
-class _Seen:
-    """What the board has of the runs of a sweep."""
+class _BoardData:
+    """The board's data about the runs of a sweep."""
 
     status: dict[str, str] = field(default_factory=dict)
     task: dict[str, str | None] = field(default_factory=dict)
@@ -103,18 +103,18 @@ class _Seen:
     """The run whose answers a run shares to more than half."""
     cost: dict[str, float | None] = field(default_factory=dict)
     sums: dict[tuple[str, str], dict[str, tuple[int, float]]] = field(default_factory=lambda: defaultdict(dict))
-    """By run and metric."""
+    """The number of rollouts and the sum of a metric for each cluster, by run and metric."""
     grouped: set[str] = field(default_factory=set)
-    """Runs of which a cluster has several datapoints."""
+    """The runs with a cluster of several datapoints."""
     values: dict[tuple[str, str], SweepValue] = field(default_factory=dict)
     numbers: Callable[[Sequence[str]], Mapping[str, Estimate]] = lambda _: {}
-    """Of the verdicts of several runs together."""
+    """Returns metrics over the verdicts of several runs together."""
     stopped: set[str] = field(default_factory=set)
-    """Runs that were to stop once they were decided."""
+    """The runs with a stopping rule."""
 
 
 NOT_ON_BOARD = "not on the board"
-"""What stands for the status of a finished run that the board lacks, where nothing may be written."""
+"""The status of a finished run that the board lacks, if nothing may be written."""
 
 
 def sweep_rows(
@@ -125,64 +125,67 @@ def sweep_rows(
     writes: bool = True,
     numbers: Callable[[Sequence[str]], Mapping[str, Estimate]] | None = None,
 ) -> list[SweepRow]:
-    """The rows of a sweep, in the order of its points. A metric of an agent is `AGENT.METRIC`.
+    """Return the rows of a sweep, in the order of its points. A metric of an agent is `AGENT.METRIC`.
 
-    Finished runs that the board lacks, as after a kill before they came to it, are put on it; or, where this `writes`
-    nothing, are missing with that as their status. `numbers` finds what runs come to together, where the caller has it.
+    Finished runs that the board lacks, as after a kill, are added to it. Without `writes` they count as missing
+    instead, with that status. `numbers` returns metrics over several runs together, if the caller has such a function.
 
     Raises:
         UsageError: there is no metric of such a name.
-        LeaderboardError: the board is damaged, or stays locked.
+        LeaderboardError: the board is damaged, or remains locked.
     """
-    seen = _seen([point.run_id for point in points], results, dict.fromkeys((RANKING_METRIC, *metrics)), writes=writes)
+    names = dict.fromkeys((RANKING_METRIC, *metrics))
+    data = _load_board_data([point.run_id for point in points], results, names, writes=writes)
     if numbers is not None:
-        seen.numbers = numbers
+        data.numbers = numbers
     systems: dict[tuple[str, str], dict[str, SweepPoint]] = {}
     for point in points:
         systems.setdefault(point.system, {})[point.run_id] = point
-    rows = [_Row(tuple(members.values()), seen) for members in systems.values()]
-    ranks = _ranks(rows, results)
-    return [row.made(metrics, ranks.get(index)) for index, row in enumerate(rows)]
+    rows = [_System(tuple(members.values()), data) for members in systems.values()]
+    ranks = _rank_rows(rows, results)
+    return [row.build(metrics, ranks.get(index)) for index, row in enumerate(rows)]
 
 
-class _Row:
-    """The runs of one system."""
+class _System:
+    """The runs of one system, before ranking."""
 
-    def __init__(self, points: Sequence[SweepPoint], seen: _Seen) -> None:
-        self._points, self._seen = points, seen
-        self.played = [p.run_id for p in points if seen.status.get(p.run_id) in PLAYED]
+    def __init__(self, points: Sequence[SweepPoint], data: _BoardData) -> None:
+        self._points, self._data = points, data
+        self.played = [point.run_id for point in points if data.status.get(point.run_id) in PLAYED]
         self.missing = {
-            p.run_id: seen.status.get(p.run_id, "not begun") for p in points if seen.status.get(p.run_id) != Status.DONE
+            point.run_id: data.status.get(point.run_id, "not begun")
+            for point in points
+            if data.status.get(point.run_id) != Status.DONE
         }
-        tasks = {seen.task.get(run_id) for run_id in self.played}
+        tasks = {data.task.get(run_id) for run_id in self.played}
         self.task = tasks.pop() if len(tasks) == 1 else None
         self._has_tasks = bool(tasks)
 
     @property
     def hindrance(self) -> str | None:
-        """Why it does not rank, whatever the others are."""
+        """The reason why it is unranked regardless of other rows."""
         if self.missing:
             run_id, status = next(iter(self.missing.items()))
             more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
             return Unranked.MISSING_RUNS.format(runs=f"{run_id}{more}", status=status)
         if self._has_tasks:
             return str(Unranked.SEVERAL_TASKS)
-        return next((why for run_id in self.played if (why := self._seen.hindrance.get(run_id))), None)
+        return next((reason for run_id in self.played if (reason := self._data.hindrance.get(run_id))), None)
 
     def pooled(self, metric: str) -> Pooled:
-        seeds: list[Sums] = [self._seen.sums[run_id, metric] for run_id in self.played]
-        return pooled(seeds, proportion=_is_proportion(metric), grouped=not self._seen.grouped.isdisjoint(self.played))
+        seeds: list[Sums] = [self._data.sums[run_id, metric] for run_id in self.played]
+        return pooled(seeds, proportion=_is_proportion(metric), grouped=not self._data.grouped.isdisjoint(self.played))
 
     @property
     def stopped(self) -> tuple[str, ...]:
-        return tuple(run_id for run_id in self.played if run_id in self._seen.stopped)
+        return tuple(run_id for run_id in self.played if run_id in self._data.stopped)
 
     @property
-    def no_interval(self) -> str | None:
-        """Why its seeds together have no interval."""
-        sources = [self._seen.source.get(run_id) or run_id for run_id in self.played]
+    def interval_problem(self) -> str | None:
+        """The reason why its pooled seeds have no interval."""
+        sources = [self._data.source.get(run_id) or run_id for run_id in self.played]
         if len(set(sources)) < len(sources):
-            return "some of its seeds share their answers: no new sample"
+            return "some of its seeds share their answers, so they are not separate samples"
         return _STOPPED if self.stopped else None
 
     @property
@@ -190,58 +193,65 @@ class _Row:
         accuracy = self._value(RANKING_METRIC)
         return RankedSystem(self.played, accuracy.ci_low, accuracy.ci_high, bool(self.stopped))
 
-    def made(self, metrics: Sequence[str], ranks: RankRange | str | None) -> SweepRow:
+    def build(self, metrics: Sequence[str], ranks: RankRange | str | None) -> SweepRow:
         first = self._points[0]
-        costs = [self._seen.cost.get(run_id, 0.0) for run_id in (p.run_id for p in self._points)]
-        known = [cost for cost in costs if cost is not None]
+        costs = [self._data.cost.get(run_id, 0.0) for run_id in (point.run_id for point in self._points)]
+        known_costs = [cost for cost in costs if cost is not None]
         return SweepRow(
             first.name,
             {key: value for key, value in first.point.items() if key != SEED},
-            tuple(p.run_id for p in self._points),
-            tuple(p.seed for p in self._points),
+            tuple(point.run_id for point in self._points),
+            tuple(point.seed for point in self._points),
             {metric: self._value(metric) for metric in metrics},
             self.missing,
             self.task,
-            sum(known) if len(known) == len(costs) else None,
+            sum(known_costs) if len(known_costs) == len(costs) else None,
             ranks if isinstance(ranks, tuple) else None,
             ranks if isinstance(ranks, str) else self.hindrance,
             self.stopped,
         )
 
     def _value(self, metric: str) -> SweepValue:
-        of_runs = [value for run_id in self.played if (value := self._seen.values.get((run_id, metric))) is not None]
-        if len(self.played) < 2 or not of_runs:
-            return of_runs[0] if of_runs else SweepValue(reason="not measured" if self.played else "not played yet")
-        if _mean(metric) is not None and (all_of := self.pooled(metric)).value is not None:
-            if self.no_interval is not None:
+        run_values = [value for run_id in self.played if (value := self._data.values.get((run_id, metric))) is not None]
+        if len(self.played) < 2 or not run_values:
+            missing = SweepValue(reason="not measured" if self.played else "not played yet")
+            return run_values[0] if run_values else missing
+        if _pooled_by_sums(metric) is not None and (overall := self.pooled(metric)).value is not None:
+            if self.interval_problem is not None:
                 return SweepValue(
-                    all_of.value, None, None, all_of.n, all_of.clusters, all_of.between, all_of.within,
-                    self.no_interval,
+                    overall.value, None, None, overall.n, overall.clusters, overall.between, overall.within,
+                    self.interval_problem,
                 )  # fmt: skip
             return SweepValue(
-                all_of.value, all_of.ci_low, all_of.ci_high, all_of.n, all_of.clusters, all_of.between, all_of.within
+                overall.value,
+                overall.ci_low,
+                overall.ci_high,
+                overall.n,
+                overall.clusters,
+                overall.between,
+                overall.within,
             )
-        means = [value.value for value in of_runs if value.value is not None]
+        means = [value.value for value in run_values if value.value is not None]
         if not means:
-            return of_runs[0]
+            return run_values[0]
         plain = pooled([{metric: (1, mean)} for mean in means], proportion=False)
-        if (one := self._numbers.get(metric)) is not None:
-            ends, reason = (one.ci_low, one.ci_high), one.reason
-            if self.no_interval is not None:
-                ends, reason = (None, None), self.no_interval
-            return SweepValue(one.value, *ends, one.n, one.clusters, plain.between, reason=reason)
-        # The mean over seeds, whose interval nobody can tell from the seeds' own.
+        if (estimate := self._numbers.get(metric)) is not None:
+            ends, reason = (estimate.ci_low, estimate.ci_high), estimate.reason
+            if self.interval_problem is not None:
+                ends, reason = (None, None), self.interval_problem
+            return SweepValue(estimate.value, *ends, estimate.n, estimate.clusters, plain.between, reason=reason)
+        # The mean over seeds; its interval does not follow from the seeds' intervals.
         return SweepValue(
-            plain.value, n=sum(value.n for value in of_runs), between=plain.between,
-            reason="the mean of the seeds: the board has not what it takes to pool their rollouts",
+            plain.value, n=sum(value.n for value in run_values), between=plain.between,
+            reason="the mean of the seeds: the board lacks the data to pool their rollouts",
         )  # fmt: skip
 
     @cached_property
     def _numbers(self) -> Mapping[str, Estimate]:
-        return self._seen.numbers(self.played)
+        return self._data.numbers(self.played)
 
 
-def _mean(name: str) -> Metric | None:
+def _pooled_by_sums(name: str) -> Metric | None:
     """Return the metric if it is a mean over rollouts, whose seeds are pooled by sums."""
     metric = metric_named(name)
     return metric if metric is not None and metric.is_mean_of_rollouts else None
@@ -252,33 +262,36 @@ def _is_proportion(name: str) -> bool:
     return metric is not None and metric.is_proportion
 
 
-def _ranks(rows: Sequence[_Row], results: Results) -> dict[int, RankRange | str]:
-    """The range of ranks of each row that ranks; of one that is alone with its task among others, why it does not."""
+def _rank_rows(rows: Sequence[_System], results: Results) -> dict[int, RankRange | str]:
+    """Return the range of ranks of each ranked row, or the reason for a row that is alone with its task."""
     by_task: dict[str | None, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         if row.hindrance is None:
             by_task[row.task].append(index)
-    found: dict[int, RankRange | str] = {}
+    ranks: dict[int, RankRange | str] = {}
     for indices in by_task.values():
         if len(indices) == 1 and len(by_task) > 1:
-            found[indices[0]] = str(Unranked.ALONE)
+            ranks[indices[0]] = str(Unranked.ALONE)
             continue
-        found |= _ranges({index: rows[index] for index in indices}, results)
-    return found
+        ranks |= _rank_range_by_index({index: rows[index] for index in indices}, results)
+    return ranks
 
 
-def _ranges(rows: Mapping[int, _Row], results: Results) -> dict[int, RankRange]:
-    """Of the rows of one task: by the test that two runs are compared by, over all of their seeds."""
+def _rank_range_by_index(rows: Mapping[int, _System], results: Results) -> dict[int, RankRange]:
+    """Return the ranges of ranks of the rows of one task, by the test that compares two runs, over all seeds."""
     systems = {str(index): row.ranked for index, row in rows.items()}
 
-    def against(leader: int, others: Sequence[int]) -> list[float]:
-        return list(p_values(lambda *asked: results.board.query(*asked)[1], str(leader), [*map(str, others)], systems))
+    def ask(sql: str, parameters: dict[str, object]) -> list[tuple[Any, ...]]:
+        return results.board.query(sql, parameters)[1]
+
+    def p_values_against(leader: int, others: Sequence[int]) -> list[float]:
+        return list(p_values(ask, str(leader), [*map(str, others)], systems))
 
     values = ((index, row.pooled(RANKING_METRIC).value or 0.0) for index, row in sorted(rows.items()))
-    return rank(values, against)
+    return rank(values, p_values_against)
 
 
-_RUNS = f"""
+_RUNS_SQL = f"""
 SELECT r.run_id, r.status, r.task, r.cost_usd, r.stopped IS NOT NULL,
     CASE WHEN r.kind <> 'benchmark' THEN {Unranked.TRAINING_RUN.sql()} ELSE coalesce({HINDRANCE}, c.reason) END,
     c.source
@@ -288,7 +301,7 @@ LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = '{
 WHERE list_contains(?, r.run_id)
 """
 
-_SUMS = """
+_SUMS_SQL = """
 WITH played AS (
     SELECT r.*, coalesce(d."group", r.datapoint_id) AS cluster
     FROM rollouts r LEFT JOIN datapoints d ON d.run_id = r.run_id AND d.datapoint_id = r.datapoint_id
@@ -297,67 +310,67 @@ WITH played AS (
 SELECT run_id, cluster, count(DISTINCT datapoint_id){columns} FROM played GROUP BY run_id, cluster ORDER BY ALL
 """
 
-_VALUES = """
+_VALUES_SQL = """
 SELECT run_id, concat_ws('.', agent, metric), value, ci_low, ci_high, n, clusters, reason
 FROM metrics WHERE list_contains(?, run_id)
 """
 
 
-def _seen(run_ids: Sequence[str], results: Results, metrics: Iterable[str], *, writes: bool) -> _Seen:
-    seen, wanted, ids = _Seen(), list(metrics), list(run_ids)
-    stands = _statuses(ids, results, writes=writes)
+def _load_board_data(run_ids: Sequence[str], results: Results, metrics: Iterable[str], *, writes: bool) -> _BoardData:
+    data, names, ids = _BoardData(), list(metrics), list(run_ids)
+    statuses = _statuses(ids, results, writes=writes)
     if not results.board.path.is_file():
-        seen.status = stands
-        if NOT_ON_BOARD not in stands.values():
-            check_metrics(wanted, (), ())
-        return seen
-    for run_id, status, task, cost, stopped, hindrance, source in results.board.query(_RUNS, [ids])[1]:
-        seen.status[run_id], seen.task[run_id], seen.cost[run_id] = status, task, cost
-        seen.hindrance[run_id], seen.source[run_id] = hindrance, source
+        data.status = statuses
+        if NOT_ON_BOARD not in statuses.values():
+            check_metrics(names, (), ())
+        return data
+    for run_id, status, task, cost, stopped, hindrance, source in results.board.query(_RUNS_SQL, [ids])[1]:
+        data.status[run_id], data.task[run_id], data.cost[run_id] = status, task, cost
+        data.hindrance[run_id], data.source[run_id] = hindrance, source
         if stopped:
-            seen.stopped.add(run_id)
-    seen.status |= stands
+            data.stopped.add(run_id)
+    data.status |= statuses
     measured = set()
-    for run_id, name, value, low, high, n, clusters, reason in results.board.query(_VALUES, [ids])[1]:
+    for run_id, name, value, low, high, n, clusters, reason in results.board.query(_VALUES_SQL, [ids])[1]:
         measured.add(name)
-        seen.values[run_id, name] = SweepValue(value, low, high, n, clusters, reason=reason)
-    check_metrics(wanted, measured, {agent for agent, dot, _ in (name.rpartition(".") for name in measured) if dot})
-    seen.numbers = lambda runs: _pooled_estimates(results, runs)
-    means = [name for name in wanted if _mean(name) is not None]
-    columns = "".join(_sums_of(metric) for name in means if (metric := _mean(name)) is not None)
-    for run_id, cluster, datapoints, *numbers in results.board.query(_SUMS.format(columns=columns), [ids])[1]:
+        data.values[run_id, name] = SweepValue(value, low, high, n, clusters, reason=reason)
+    check_metrics(names, measured, {agent for agent, dot, _ in (name.rpartition(".") for name in measured) if dot})
+    data.numbers = lambda runs: _pooled_estimates(results, runs)
+    means = [name for name in names if _pooled_by_sums(name) is not None]
+    columns = "".join(_sums_sql(metric) for name in means if (metric := _pooled_by_sums(name)) is not None)
+    for run_id, cluster, datapoints, *numbers in results.board.query(_SUMS_SQL.format(columns=columns), [ids])[1]:
         if datapoints > 1:
-            seen.grouped.add(run_id)
+            data.grouped.add(run_id)
         for mean, count, total in zip(means, numbers[::2], numbers[1::2], strict=True):
             if count:
-                seen.sums[run_id, mean][cluster] = count, total
-    return seen
+                data.sums[run_id, mean][cluster] = count, total
+    return data
 
 
-def _sums_of(metric: Metric) -> str:
+def _sums_sql(metric: Metric) -> str:
     """Return the SQL of the count and the sum of a metric over a cluster; a missing reward is 0."""
     score = f"coalesce({metric.sql}, 0)" if metric.is_per_agent else metric.score_sql()
     return f", count({score}), sum({score})::DOUBLE"
 
 
 def _pooled_estimates(results: Results, run_ids: Sequence[str]) -> Mapping[str, Estimate]:
-    from runner.results.leaderboard.pooled_numbers import pooled_estimates  # loaded only where several seeds ask for it
+    from runner.results.leaderboard.pooled_numbers import pooled_estimates  # loaded only if there are several seeds
 
     return pooled_estimates(results, run_ids)
 
 
 def _statuses(run_ids: Sequence[str], results: Results, *, writes: bool) -> dict[str, str]:
-    """How runs stand by their own manifests; see `sweep_rows` for the finished ones that the board lacks."""
-    there = [folder for run_id in dict.fromkeys(run_ids) if (folder := results.run(run_id)).manifest_path.is_file()]
-    stands = {folder.run_id: str(folder.manifest().status) for folder in there if folder.damage() is None}
+    """Return the statuses of runs by their manifests; see `sweep_rows` for finished ones that the board lacks."""
+    folders = [folder for run_id in dict.fromkeys(run_ids) if (folder := results.run(run_id)).manifest_path.is_file()]
+    statuses = {folder.run_id: str(folder.manifest().status) for folder in folders if folder.damage() is None}
     board: dict[str, str] = {}
     if results.board.path.is_file():
         board = dict(results.board.query("SELECT run_id, status FROM runs")[1])
-    for folder in there:
-        status = stands.get(folder.run_id)
+    for folder in folders:
+        status = statuses.get(folder.run_id)
         if status in PLAYED and board.get(folder.run_id) != status:
             if writes:
                 results.board.append(folder)
             else:
-                stands[folder.run_id] = NOT_ON_BOARD
-    return stands
+                statuses[folder.run_id] = NOT_ON_BOARD
+    return statuses
