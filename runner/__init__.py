@@ -5,8 +5,7 @@
     result = run(load_spec("specs/quickstart.yaml"), results="results")
     result.accuracy
 
-What is public is in `__all__`, and nothing else. Names are imported when they are first used, so that `import runner`
-costs nothing.
+Only the names in `__all__` are public. Names are imported at their first use, so that `import runner` is fast.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ __all__ = [
     "sweep_table",
 ]
 
-if not TYPE_CHECKING:  # a type checker that saw this would take every name for one of ours
+if not TYPE_CHECKING:  # type checkers would otherwise accept any name
     _HOMES = {
         "runner.rollouts.agents.agent": ("AgentRuntime",),
         "runner.rollouts.agents.environment": ("Environment", "first_turn"),

@@ -1,4 +1,4 @@
-"""The public functions of `runner`: specs, runs, and what several runs are asked together."""
+"""The public functions of `runner` for specs, runs, and questions about several runs."""
 
 from runner.api.judging import rejudge
 from runner.api.queries import compare, query, sweep_table

@@ -1,4 +1,4 @@
-"""What the public functions share: a spec however it is given, and the results folder that is meant."""
+"""Arguments that the public functions share: specs in any form, and the results folder."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def loaded(spec: Spec | SpecSource, results: Results | None = None) -> Spec:
     return specs.load_spec(spec, (), (results or results_at(None)).path_of, finder_of(spec))
 
 
-def results_at(given: str | Path | None) -> Results:
-    """The results folder that is meant; where nothing is said, that of the command line.
+def results_at(folder: str | Path | None) -> Results:
+    """Return the given results folder, or the default one of the command line.
 
     Raises:
-        UsageError: no folder can be there.
+        UsageError: the path cannot be a folder.
     """
-    path = default_results() if given is None else str(given)
-    wrong = no_folder(path)
-    if wrong is not None:
-        raise UsageError(wrong)
+    path = default_results() if folder is None else str(folder)
+    problem = no_folder(path)
+    if problem is not None:
+        raise UsageError(problem)
     return Results(Path(path))

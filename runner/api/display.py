@@ -1,4 +1,4 @@
-"""What `runner` gives for notebooks: results and transcripts that show themselves, and figures of them."""
+"""Results and transcripts that notebooks display, with figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runner.runs.finished import result as played
 
 
 class Transcript(games.RolloutTranscript):
-    """One rollout, as `RunResult.transcript` gives it. In a notebook it is shown as a conversation."""
+    """One rollout, as `RunResult.transcript` returns it. A notebook displays it as a conversation."""
 
     def _repr_html_(self) -> str:
         from runner.pages.report.notebook import transcript_html  # here: a run does not wait for templates
@@ -17,7 +17,7 @@ class Transcript(games.RolloutTranscript):
 
 
 class RunResult(played.FinishedRun):
-    """What a run left. In a notebook it is shown with its numbers.
+    """The result of a run. A notebook displays its metrics.
 
     >>> from runner import load_spec, run
     >>> result = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2}))
@@ -27,34 +27,34 @@ class RunResult(played.FinishedRun):
 
     @classmethod
     def of(cls, result: played.FinishedRun) -> RunResult:
-        """The same result."""
+        """Convert a result to this class."""
         return result if isinstance(result, cls) else cls(**vars(result))
 
     def transcript(self, rollout: str) -> Transcript:
-        """One game, by the rollout's id, the start of it, or the datapoint's id (the first rollout of it).
+        """Return one game, given by the rollout's id, the start of it, or the datapoint's id (its first rollout).
 
         Raises:
-            UsageError: there is no such rollout; or of a training run, whose games are `parts`.
-            RunError: the rollout is not finished, or the journal is gone or damaged.
+            UsageError: there is no such rollout, or the run is a training run, which has its games in `parts`.
+            RunError: the rollout is not finished, or the journal is missing or damaged.
         """
         return Transcript(**vars(super().transcript(rollout)))
 
     def parts(self) -> list[played.FinishedRun]:
-        """Of a training run, its games and tests in order, each a run of its own; else nothing."""
+        """Return the games and tests of a training run in order, each a separate run; empty for other runs."""
         return [RunResult.of(part) for part in super().parts()]
 
     def plot(self, name: str = "forest", *others: played.FinishedRun, metric: str | None = None) -> Plot:
-        """A figure of this run, and of others beside it: those that `nip-run plot` draws, under the same names.
+        """Draw a figure of this run, and of other runs next to it; names are those of `nip-run plot`.
 
-        `metric` is of `forest` and `frontier`.
+        `metric` is for `forest` and `frontier`.
 
         Raises:
-            UsageError: there is no such figure, or the runs lack what it shows; the message says which lacks what.
+            UsageError: there is no such figure, or the runs lack its data; the message says which run lacks what.
             RunError, LeaderboardError: a file of a run, or the board, is damaged.
         """
         from runner.pages.figures.catalog import figure
 
-        return Plot(figure(name, [self.folder, *(other.folder for other in others)], metric))
+        return Plot(figure(name, [self.folder, *(run.folder for run in others)], metric))
 
     def _repr_html_(self) -> str:
         from runner.pages.report.notebook import run_html

@@ -1,4 +1,4 @@
-"""The public function that has the debates of a run judged again."""
+"""The public function that judges a run's debates again."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def rejudge(
     allow_commands: str | Sequence[str] = (),
     allow_hosts: str | Sequence[str] = (),
 ) -> list[RunResult]:
-    """Have the debates of a run judged by another judge; nobody else is asked.
+    """Judge the debates of a run again with another judge, without calling other models.
 
-    `run` is a run's result, id or folder. `overrides` say who judges and how: its model, templates, decision format,
-    `votes`, or a sweep over any of them, which makes a run for each point; the results come in their order. `verdict`
-    says whether it is asked at the end of each debate, or at every turn up to there in which it might have decided. All
-    else is as in `run`.
+    `run` is a run's result, id or folder. `overrides` configure the judge: its model, templates, decision format,
+    `votes`, or a sweep over any of them, which makes a run for each point; the results are in the same order. `verdict`
+    selects whether the judge decides at the end of each debate, or at every turn until then that allows a decision. All
+    other arguments are as in `run`.
 
         >>> from runner import load_spec, rejudge, run
         >>> debated = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2}))
@@ -43,16 +43,16 @@ def rejudge(
         (True, 2)
 
     Raises:
-        SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `run`; also where an override
-            would change what was debated, named.
+        SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `run`; also if an override
+            would change the debates; the message names it.
     """
     path = default_results() if results is None else str(results)
-    wrong = no_folder(path)
-    if wrong is not None:
-        raise UsageError(wrong)
-    found = Results(Path(path))
-    folder = run.folder if isinstance(run, played.FinishedRun) else found.find(str(run))
-    specs = rejudge_specs(folder, overrides, verdict, found.path_of, finder())
+    problem = no_folder(path)
+    if problem is not None:
+        raise UsageError(problem)
+    results_folder = Results(Path(path))
+    folder = run.folder if isinstance(run, played.FinishedRun) else results_folder.find(str(run))
+    specs = rejudge_specs(folder, overrides, verdict, results_folder.path_of, finder())
     problems = list(sweep_problems(str(folder.path), [build_games_plan(spec) for spec in specs]))
     if problems:
         raise SpecError(problems)

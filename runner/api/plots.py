@@ -1,4 +1,4 @@
-"""A figure in Python: shown by a notebook as it is, as rows, and as a chart of Altair or Matplotlib."""
+"""Figures in Python: displayed by notebooks, as rows, and as charts of Altair or Matplotlib."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Plot:
-    """A figure, as `RunResult.plot` gives it. A notebook shows it as SVG."""
+    """A figure, as `RunResult.plot` returns it. A notebook displays it as SVG."""
 
     def __init__(self, figure: Figure) -> None:
         self._figure = figure
@@ -25,27 +25,27 @@ class Plot:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What it could not show."""
+        """Notes on data that the figure does not show."""
         return self._figure.notes
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """What it is drawn from, all with the same keys; what is not known is None."""
+        """The data of the figure; all rows have the same keys, and unknown values are None."""
         return self._figure.frame()
 
     def frame(self) -> Any:
-        """The rows as a DataFrame of pandas.
+        """Return the rows as a DataFrame of pandas.
 
         Raises:
             UsageError: pandas is not installed.
         """
-        return _package("pandas").DataFrame(self.rows)
+        return _import_package("pandas").DataFrame(self.rows)
 
     def svg(self, width: str = "column", title: str | None = None) -> str:
-        """For a paper's `column` (3.25 in) or `page` (6.75 in); a title that is given is drawn above.
+        """Return the figure as SVG for a paper's `column` (3.25 in) or `page` (6.75 in), with a title if given.
 
         Raises:
-            UsageError: another width.
+            UsageError: the width is neither of these.
         """
         from runner.pages.charts.styles import PAPERS
 
@@ -54,91 +54,93 @@ class Plot:
         return str(self._figure.svg(PAPERS[width], title))
 
     def save(self, path: str | Path, width: str = "column", title: str | None = None) -> None:
-        """Write it to FILE.svg.
+        """Write the figure to FILE.svg.
 
         Raises:
-            UsageError: the name does not end in .svg, or another width.
-            RunError: it cannot be written.
+            UsageError: the name does not end in .svg, or the width is invalid.
+            RunError: the file cannot be written.
         """
         from runner.base.storage.atomic_files import atomic_write
 
         if Path(path).suffix.lower() != ".svg":
-            raise UsageError(f"{path}: the name of a figure ends in .svg; `rows` are its numbers")
+            raise UsageError(f"{path}: the file name must end in .svg; for the data, use `rows`")
         try:
             atomic_write(Path(path), f"{self.svg(width, title)}\n".encode())
         except OSError as error:
             raise RunError(f"cannot write {path}: {error.strerror}") from error
 
     def altair(self) -> Any:
-        """A chart of Altair with the same rows, to be changed further.
+        """Return a chart of Altair with the same rows, which you can modify.
 
         Raises:
             UsageError: Altair is not installed.
         """
-        alt, encoding = _package("altair"), self._figure.encoding
+        alt, encoding = _import_package("altair"), self._figure.encoding
         x, y, kind = encoding.x, encoding.y, encoding.kind
-        across, is_named = kind in ("points", "bars"), encoding.series is not None
-        up = {"type": "nominal", "sort": None} if across else {"type": "quantitative"}
+        is_horizontal, is_named = kind in ("points", "bars"), encoding.series is not None
+        y_type = {"type": "nominal", "sort": None} if is_horizontal else {"type": "quantitative"}
         channels = {
             "x": alt.X(x, type="ordinal" if kind == "columns" else "quantitative", title=encoding.x_name or x),
-            "y": alt.Y(y, title=encoding.y_name or y, **up),
+            "y": alt.Y(y, title=encoding.y_name or y, **y_type),
             **({"color": alt.Color(encoding.series, type="nominal")} if is_named else {}),
         }
         base = alt.Chart(alt.Data(values=self.rows), title=self._figure.title)
-        marked = {"bars": base.mark_bar, "columns": base.mark_bar, "lines": lambda: base.mark_line(point=True)}
-        chart = marked.get(kind, lambda: base.mark_point(filled=True))().encode(**channels)
+        marks = {"bars": base.mark_bar, "columns": base.mark_bar, "lines": lambda: base.mark_line(point=True)}
+        chart = marks.get(kind, lambda: base.mark_point(filled=True))().encode(**channels)
         if encoding.low is None or encoding.high is None:
             return chart
         low, high = encoding.low, encoding.high
         start, end = (
             (alt.X(low, type="quantitative"), alt.X2(high))
-            if across
+            if is_horizontal
             else (alt.Y(low, type="quantitative"), alt.Y2(high))
         )
-        ends = {**channels, "x": start, "x2": end} if across else {**channels, "y": start, "y2": end}
-        return chart + base.mark_rule().encode(**ends)
+        rule_channels = {**channels, "x": start, "x2": end} if is_horizontal else {**channels, "y": start, "y2": end}
+        return chart + base.mark_rule().encode(**rule_channels)
 
     def matplotlib(self) -> Any:
-        """A figure of Matplotlib with the same rows, apart from pyplot.
+        """Return a figure of Matplotlib with the same rows, independent of pyplot.
 
         Raises:
             UsageError: Matplotlib is not installed.
         """
-        figure = _package("matplotlib.figure").Figure(figsize=(4.5, 3), layout="constrained")
+        figure = _import_package("matplotlib.figure").Figure(figsize=(4.5, 3), layout="constrained")
         axes, encoding = figure.add_subplot(), self._figure.encoding
-        across, rows = encoding.kind in ("points", "bars"), self.rows
-        named: dict[Any, list[dict[str, Any]]] = {}
+        is_horizontal, rows = encoding.kind in ("points", "bars"), self.rows
+        rows_by_series: dict[Any, list[dict[str, Any]]] = {}
         for row in rows:
             if row[encoding.x] is not None and row[encoding.y] is not None:
-                named.setdefault(row[encoding.series] if encoding.series else None, []).append(row)
-        for name, drawn in named.items():
-            x, y = [row[encoding.x] for row in drawn], [row[encoding.y] for row in drawn]
-            style = {} if name is None else {"label": _plain(name)}
+                rows_by_series.setdefault(row[encoding.series] if encoding.series else None, []).append(row)
+        for name, series_rows in rows_by_series.items():
+            x, y = [row[encoding.x] for row in series_rows], [row[encoding.y] for row in series_rows]
+            style = {} if name is None else {"label": _escape_label(name)}
             if encoding.kind == "bars":
-                axes.barh([_plain(one) for one in y], x)
+                axes.barh([_escape_label(value) for value in y], x)
             elif encoding.kind == "columns":
                 axes.bar(x, y)
             error = (
                 None
                 if encoding.low is None
-                else _ends(drawn, encoding.x if across else encoding.y, encoding.low, encoding.high)
+                else _error_lengths(
+                    series_rows, encoding.x if is_horizontal else encoding.y, encoding.low, encoding.high
+                )
             )
             if encoding.kind in ("points", "lines", "scatter") or error is not None:
-                form = {"lines": "o-", "bars": "none"}.get(encoding.kind, "o")
-                places = [_plain(one) for one in y] if across else y
+                marker = {"lines": "o-", "bars": "none"}.get(encoding.kind, "o")
+                positions = [_escape_label(value) for value in y] if is_horizontal else y
                 axes.errorbar(
                     x,
-                    places,
-                    **{"xerr" if across else "yerr": error},
-                    fmt=form,
+                    positions,
+                    **{"xerr" if is_horizontal else "yerr": error},
+                    fmt=marker,
                     capsize=2,
                     ecolor="black" if encoding.kind == "bars" else None,
                     **style,
                 )
-        axes.set(xlabel=encoding.x_name, ylabel=encoding.y_name, title=_plain(self._figure.title))
-        if across:
+        axes.set(xlabel=encoding.x_name, ylabel=encoding.y_name, title=_escape_label(self._figure.title))
+        if is_horizontal:
             axes.invert_yaxis()
-        if encoding.series is not None and len(named) > 1:
+        if encoding.series is not None and len(rows_by_series) > 1:
             axes.legend()
         return figure
 
@@ -149,24 +151,24 @@ class Plot:
         return f"<Plot {self.name}: {len(self.rows)} rows>"
 
 
-def _ends(rows: Sequence[dict[str, Any]], value: str, low: str, high: str | None) -> list[list[float]]:
-    """How far the ends of intervals are from their values; an end that is not known is at the value."""
+def _error_lengths(rows: Sequence[dict[str, Any]], value: str, low: str, high: str | None) -> list[list[float]]:
+    """Return the distances from values to the ends of their intervals; 0 if an end is unknown."""
     return [
         [max(row[value] - row[low], 0.0) if row[low] is not None else 0.0 for row in rows],
         [max(row[high] - row[value], 0.0) if high is not None and row[high] is not None else 0.0 for row in rows],
     ]
 
 
-def _plain(name: Any) -> str:
-    """A name in which a dollar begins no formula, and nothing is hidden."""
+def _escape_label(name: Any) -> str:
+    """Return a label with hidden characters made visible, and `$` escaped, as it would start a formula."""
     from runner.pages.charts.labels import visible
 
     return visible(name).replace("$", r"\$")
 
 
-def _package(name: str) -> Any:
+def _import_package(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
         package = name.partition(".")[0]
-        raise UsageError(f"{package} is not installed; `pip install {package}`") from error
+        raise UsageError(f"{package} is not installed; run `pip install {package}`") from error

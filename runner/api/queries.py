@@ -1,4 +1,4 @@
-"""The public functions that ask several runs: a question in SQL, the table of a sweep, and who is better."""
+"""The public functions about several runs: SQL questions, the table of a sweep, and comparisons."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
 def query(
     sql: str, results: str | Path | None = None, **parameters: str | float | FinishedRun
 ) -> duckdb.DuckDBPyRelation:
-    """A question in SQL to all runs of a results folder, as a lazy relation (`.fetchall()`, `.df()`, `.pl()`).
+    """Ask all runs of a results folder a question in SQL; return a lazy relation (`.fetchall()`, `.df()`, `.pl()`).
 
-    `@NAME` asks a question that is kept in a file; `nip-run sql @` lists those that there are. `parameters` are the
-    values of `$NAME` in the question; with some of them it is read once, and held in memory.
+    `@NAME` is a named query; `nip-run sql @` lists them. `parameters` are the values of `$NAME` in the question; with
+    any of them, the answer is read once and held in memory.
 
-    The tables are `runs`, `agents`, `metrics`, `rollouts`, `messages`, `completions` and `notes`, and there is the view
-    `leaderboard`. A question only reads, and reaches no other file. `.df()` needs pandas, `.arrow()` pyarrow and
-    `.pl()` polars: nip-run installs none of them. To fetch a TIMESTAMPTZ, such as `now()`, DuckDB needs pytz; without
-    it, cast it: `now()::VARCHAR`. `results` is as in `run`.
+    The tables are `runs`, `agents`, `metrics`, `rollouts`, `messages`, `completions` and `notes`; `leaderboard` is a
+    view. A question only reads, and cannot open other files. `.df()` needs pandas, `.arrow()` pyarrow and `.pl()`
+    polars, which nip-run does not install. To fetch a TIMESTAMPTZ, such as `now()`, DuckDB needs pytz; without it, cast
+    the value: `now()::VARCHAR`. `results` is as in `run`.
 
         >>> from runner import load_spec, query, run
-        >>> _ = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "asked"}))
-        >>> query("SELECT name, n FROM leaderboard WHERE name = 'asked'").fetchall()
-        [('asked', 2)]
-        >>> query("@confusion", run="asked").aggregate("sum(games)").fetchall()
+        >>> _ = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "example"}))
+        >>> query("SELECT name, n FROM leaderboard WHERE name = 'example'").fetchall()
+        [('example', 2)]
+        >>> query("@confusion", run="example").aggregate("sum(games)").fetchall()
         [(2,)]
 
     Raises:
-        UsageError: the question is wrong, or is more than a question.
-        LeaderboardError: the board is damaged, or is missing where there are runs and the question is about it.
+        UsageError: the question is invalid, or not just a question.
+        LeaderboardError: the board is damaged, or is missing although there are runs and the question needs it.
     """
     folder = results_at(results)
-    given = {name: value.run_id if isinstance(value, FinishedRun) else str(value) for name, value in parameters.items()}
-    return folder.board.relation(*question(sql, given, folder))
+    texts = {name: value.run_id if isinstance(value, FinishedRun) else str(value) for name, value in parameters.items()}
+    return folder.board.relation(*question(sql, texts, folder))
 
 
 def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = (RANKING_METRIC,)) -> list[SweepRow]:
-    """The points of a sweep as a table: a row a system, its seeds pooled as repeats, with the ranks that it may have.
+    """Return the points of a sweep as a table: a row for each system, with pooled seeds and a range of ranks.
 
-    A metric of an agent is `AGENT.METRIC`. Rows are ranked by accuracy among those of one task: a range of ranks holds
-    all who are not told apart from its leader by a sign-flip test, corrected by Holm.
+    A metric of an agent is `AGENT.METRIC`. Rows are ranked by accuracy among those with the same task. A range of ranks
+    has all rows that a sign-flip test, corrected by Holm, does not separate from their leader.
 
         >>> from runner import load_specs, run_sweep, sweep_table
         >>> specs = load_specs("specs/quickstart.yaml", ["dataset.limit=2", "sweep={seed: [0, 1]}"])
@@ -62,12 +62,16 @@ def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = (RANKING_M
     Raises:
         LeaderboardError: the board is damaged.
     """
-    # Here and not above: it needs NumPy, and a run does not wait for that.
+    # Imported here, as it needs NumPy, and runs should start without it.
     from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
 
     if not runs:
         return []
-    points = [SweepPoint(m.name, run.run_id, m.point, m.seed) for run in runs for m in (run.manifest,)]
+    points = [
+        SweepPoint(manifest.name, run.run_id, manifest.point, manifest.seed)
+        for run in runs
+        for manifest in (run.manifest,)
+    ]
     return sweep_rows(points, Results.of(runs[0].folder), metrics)
 
 
@@ -79,36 +83,37 @@ def compare(
     baseline: str | None = None,
     asserts: str | Sequence[str] = (),
 ) -> Comparison:
-    """Say whether one run is better than another, and by how much. A sequence of runs is pooled as one system.
+    """Tell whether one run is better than another, and by how much. A sequence of runs is pooled as one system.
 
-    Datapoints are matched by label and by the columns that templates use; each weighs the same. Two systems are
-    compared with each other, the second less the first, and more with the leader. `baseline` is a run, or a protocol
-    whose run of the same task and verifier is found; `asserts` are as in `--assert`. `results` is as in `run`.
+    Datapoints are matched by label and by the columns that templates use; each has the same weight. Two systems are
+    compared with each other, the second less the first, and more than two with the leader. `baseline` is a run, or a
+    protocol whose run with the same task and verifier is used. `asserts` are as in `--assert`. `results` is as in
+    `run`.
 
         >>> from runner import compare, load_spec, run
-        >>> one = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "one"}))
-        >>> two = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "two", "seed": 1}))
-        >>> found = compare(one, two)
-        >>> [pair] = found.pairs
+        >>> first = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "first"}))
+        >>> second = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "second", "seed": 1}))
+        >>> comparison = compare(first, second)
+        >>> [pair] = comparison.pairs
         >>> pair.datapoints, pair.paired, 0 < pair.p <= 1
         (4, True, True)
 
     Raises:
-        UsageError: what is asked cannot be compared; the message says why.
+        UsageError: the systems cannot be compared; the message says why.
         RunError: a file of a run is missing or damaged.
     """
-    names = [_names(one) for one in runs]
+    names = [_run_names(system) for system in runs]
     return compare_systems(
         names, results_at(results), metric=metric, by=by, baseline=baseline,
         asserts=[asserts] if isinstance(asserts, str) else asserts,
     )  # fmt: skip
 
 
-def _names(system: FinishedRun | str | Path | Sequence[FinishedRun | str | Path]) -> list[str | Path]:
+def _run_names(system: FinishedRun | str | Path | Sequence[FinishedRun | str | Path]) -> list[str | Path]:
     if isinstance(system, str):
         return list(system.split(","))
     if isinstance(system, Path):
         return [system]
     if isinstance(system, FinishedRun):
         return [system.path]
-    return [name for one in system for name in _names(one)]
+    return [name for run in system for name in _run_names(run)]

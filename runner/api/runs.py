@@ -1,4 +1,4 @@
-"""The public functions that play: a run, the points of a sweep side by side, and a run that was played."""
+"""The public functions that play: a run, a sweep, and a finished run."""
 
 from __future__ import annotations
 
@@ -40,41 +40,43 @@ def run(
     on_progress: Callable[[Progress], None] | None = None,
     on_rollout: Callable[[Transcript], None] | None = None,
 ) -> RunResult:
-    """Run a spec, going on where an earlier process stopped.
+    """Run a spec, resuming where an earlier process stopped.
 
-    `results` is by default what `NIP_RUN_RESULTS` names, else `results`. A finished run is shown and not played again;
-    `again` plays it again, as a run of its own. `replay` plays the spec with the answers of another run (its result, id
-    or folder), all of them or those before `until_round`. `shard`, such as "3/8", plays that part of the run; `merge`
-    makes one run of all parts. `set_model` names the models that the user has trained, by group. `allow_keys` are the
-    pairs `VAR=HOST`, or one, that a spec which came from elsewhere may send; `allow_commands` the programs that it may
-    run, and `allow_hosts` the servers that it may ask without a key.
+    `results` is the results folder, by default `NIP_RUN_RESULTS` or `results`. A finished run is not played again, and
+    its result is returned; `again` plays it as a separate run. `replay` plays the spec with the answers of another run
+    (its result, id or folder), either all answers or those before `until_round`. `shard`, such as "3/8", plays that
+    part of the run; `merge` makes one run of all parts. `set_model` gives the models that you have trained, by group.
+    Three arguments are permissions for a spec from elsewhere: `allow_keys` are the `VAR=HOST` pairs, or one pair, that
+    it may send, `allow_commands` the programs that it may run, and `allow_hosts` the servers that it may call without
+    a key.
 
-    `on_progress` is called whenever the progress has moved, each time with a `Progress` of its own; `on_rollout` with
-    each finished rollout in the order of the plan, those too that an earlier process played. Both are called while
-    calls are in flight, which wait for them; what they raise ends the run, and the same call of `run` goes on with it.
-    A run that is finished already calls neither: ask its result for `rollouts()` and `transcript(...)`.
+    `on_progress` is called whenever the progress changes, with a new `Progress`. `on_rollout` is called with each
+    finished rollout in the order of the plan, including rollouts of an earlier process. Both are called while
+    calls are in flight, and the run waits for them. If they raise an error, the run ends; the same call of `run`
+    resumes it. They are not called for a run that was already finished: use `rollouts()` and `transcript(...)` of its
+    result.
 
         >>> from runner import load_spec, run
-        >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "heard"})
-        >>> heard = []
-        >>> result = run(spec, on_rollout=lambda rollout: heard.append(rollout.outcome))
-        >>> heard
+        >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "callbacks"})
+        >>> outcomes = []
+        >>> result = run(spec, on_rollout=lambda rollout: outcomes.append(rollout.outcome))
+        >>> outcomes
         ['decided', 'decided']
         >>> result.metrics["outcomes"]["decided"], result.manifest.cost_usd
         (2, 0.0)
 
     Raises:
-        SpecError: with everything that is wrong, as `problems`; nothing was called.
-        UsageError: what was asked is for the other kind of run, or `until_round` without `replay`; or a spec from
-            elsewhere wants a key, to ask a server, or to run a program.
-        BudgetExhausted: what is left does not fit the budget.
-        ProviderRefusal: key, billing, unknown model, refused parameter.
-        Interrupted: SIGINT or SIGTERM; run again to go on.
-        Waiting: a training run goes on when the models of `groups` were trained by hand.
-        RunError: disk, journal, server or leaderboard; the message says what to do.
+        SpecError: the spec is invalid; `problems` lists all mistakes, and no model was called.
+        UsageError: an argument does not apply to this kind of run, `until_round` is given without `replay`, or a spec
+            from elsewhere needs permission for a key, a server or a program.
+        BudgetExhausted: the remaining calls exceed the budget.
+        ProviderRefusal: the provider refused the key, billing, model or a parameter.
+        Interrupted: SIGINT or SIGTERM; run again to resume.
+        Waiting: a training run waits for models of `groups` that you train by hand.
+        RunError: an error of the disk, journal, server or leaderboard; the message says what to do.
     """
     folder = results_at(results)
-    source = _replayed(replay, until_round, folder)
+    source = _replay_source(replay, until_round, folder)
     options = RunOptions(
         replay=source,
         watch=None if on_progress is None else lambda progress: on_progress(progress.snapshot()),
@@ -82,49 +84,49 @@ def run(
         manual_models=set_model or {},
         allowed_keys=all_allowed(allow_keys, allow_commands, allow_hosts),
     )
-    meant = loaded(spec, folder)
+    loaded_spec = loaded(spec, folder)
     if shard is not None:
-        part = parse_shard(shard, again=again, replay=source, set_model=set_model)
-        meant = in_shard(plan_of(meant), part).spec
-    return RunResult.of(run_spec(meant, folder, options, WhichRun(run_id, again, source)))
+        planned_shard = parse_shard(shard, again=again, replay=source, set_model=set_model)
+        loaded_spec = in_shard(plan_of(loaded_spec), planned_shard).spec
+    return RunResult.of(run_spec(loaded_spec, folder, options, WhichRun(run_id, again, source)))
 
 
 def merge(
     run: str | Path, results: str | Path | None = None, *, parts: Sequence[played.FinishedRun | str | Path] = ()
 ) -> RunResult:
-    """Make one run of its shards, as if one process had played it; one that was merged already is shown.
+    """Merge the shards of a run into one run, as if one process had played it; return a merged run unchanged.
 
-    `run` is the run's id or folder. Its parts are those that stand in its folder, and `parts`, which stand elsewhere.
-    Nobody is asked, and no key is needed.
+    `run` is the run's id or folder. Its parts are those in its folder, and `parts` from other places. No model is
+    called, and no key is needed.
 
         >>> from runner import load_spec, merge, run
         >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "in-shards"})
-        >>> played = [run(spec, shard=f"{number}/2") for number in (1, 2)]
-        >>> [part.accuracy.n for part in played], merge(played[0].run_id.partition("/")[0]).accuracy.n
+        >>> parts = [run(spec, shard=f"{number}/2") for number in (1, 2)]
+        >>> [part.accuracy.n for part in parts], merge(parts[0].run_id.partition("/")[0]).accuracy.n
         ([2, 2], 4)
 
     Raises:
-        MergeError: a `RunError` with all that is wrong with the parts as `problems`: missing, there twice, of another
-            run, unfinished, edited.
+        MergeError: a `RunError` with all mistakes as `problems`: parts are missing, duplicate, unfinished, edited or of
+            another run.
         RunError, Interrupted: as `run`.
     """
-    # Here and not above: a run that is played whole needs none of it.
+    # Imported here, as only merging needs it.
     from runner.results.folder import RunFolder, split_part
     from runner.runs.shards.merge import merge as merged
 
     folder = results_at(results)
-    others = [part.folder if isinstance(part, played.FinishedRun) else RunFolder(Path(part)) for part in parts]
-    given = Path(run)
-    run_id = given.resolve().name if given.is_dir() else split_part(str(run))[0]
-    return RunResult.of(merged(run_id, folder, others))
+    part_folders = [part.folder if isinstance(part, played.FinishedRun) else RunFolder(Path(part)) for part in parts]
+    path = Path(run)
+    run_id = path.resolve().name if path.is_dir() else split_part(str(run))[0]
+    return RunResult.of(merged(run_id, folder, part_folders))
 
 
-def _replayed(
+def _replay_source(
     replay: played.FinishedRun | str | Path | None, until_round: int | None, results: Results
 ) -> ReplayOf | None:
     if replay is None:
         if until_round is not None:
-            raise UsageError("until_round needs replay: the run whose answers are taken before that round")
+            raise UsageError("until_round needs replay, the run whose answers are used before that round")
         return None
     folder = replay.folder if isinstance(replay, played.FinishedRun) else results.find(str(replay))
     return ReplayOf(folder.path, until_round)
@@ -140,11 +142,11 @@ def run_sweep(
     allow_hosts: str | Sequence[str] = (),
     on_progress: Callable[[Spec, Progress], None] | None = None,
 ) -> list[RunResult]:
-    """Run the points of a sweep side by side, under one budget and one set of limits; their results in order.
+    """Run the points of a sweep side by side, with a shared budget and shared limits; return their results in order.
 
-    What stops one point for good stops all; the same call goes on where they stopped. `rollouts.concurrency` is that of
-    all points together. `on_progress` is called with the spec of the point that has moved. All else is as in `run`;
-    training runs are run one after another.
+    If an error stops one point permanently, it stops all; the same call resumes them. `rollouts.concurrency` is for all
+    points together. `on_progress` is called with the spec of the point that progressed. All other arguments are as in
+    `run`. Training runs are run one after another.
 
         >>> from runner import load_specs, run_sweep
         >>> specs = load_specs("specs/quickstart.yaml", ["dataset.limit=2", "sweep={seed: [0, 1]}"])
@@ -152,7 +154,7 @@ def run_sweep(
         [0, 1]
 
     Raises:
-        SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, Waiting, RunError: as `run`, of the point
+        SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, Waiting, RunError: as `run`, for the point
             that failed first.
     """
     folder = results_at(results)
@@ -160,14 +162,14 @@ def run_sweep(
     allowed = all_allowed(allow_keys, allow_commands, allow_hosts)
     for point in points:
         check_trust(point.plan, None, allowed)
-    done: list[RunResult] = []
+    finished: list[RunResult] = []
     waiting: list[Waiting] = []
 
-    def ended(place: int, result: played.FinishedRun | Waiting) -> None:
+    def ended(index: int, result: played.FinishedRun | Waiting) -> None:
         if isinstance(result, Waiting):
             waiting.append(result)
         else:
-            done.append(RunResult.of(replace(result, notes=(*points[place].notes, *result.notes))))
+            finished.append(RunResult.of(replace(result, notes=(*points[index].notes, *result.notes))))
 
     def watch(spec: Spec) -> Callable[[Progress], None] | None:
         return None if on_progress is None else lambda progress: on_progress(spec, progress.snapshot())
@@ -189,12 +191,12 @@ def run_sweep(
         run_all(runs, folder, ended)
     if waiting:
         raise waiting[0]
-    return done
+    return finished
 
 
 @dataclass(frozen=True)
-class _Point:
-    """A point of a sweep, as it was begun: its plan, the run that it is, and what is to be said of that."""
+class _SweepPoint:
+    """A point of a sweep as it starts: its spec, plan, run id and notes."""
 
     spec: Spec
     plan: AnyPlan
@@ -203,34 +205,34 @@ class _Point:
 
     @property
     def key(self) -> Hashable:
-        """What points have alike that share a budget."""
+        """The key that points with a shared budget have in common."""
         return str(self.spec.path), self.spec.experiment.budget
 
 
-def _points(specs: Sequence[Spec], results: Results, which: WhichRun) -> list[_Point]:
+def _points(specs: Sequence[Spec], results: Results, which: WhichRun) -> list[_SweepPoint]:
     plans = [plan_of(spec) for spec in specs]
-    own = {plan.run_id for plan in plans}
+    run_ids = {plan.run_id for plan in plans}
     names: list[str] = []
     points = []
-    begun = [with_original_formats(plan, results, which, other_run_ids=own - {plan.run_id}) for plan in plans]
-    for spec, (plan, note) in zip(specs, begun, strict=True):
+    started_plans = [with_original_formats(plan, results, which, other_run_ids=run_ids - {plan.run_id}) for plan in plans]
+    for spec, (plan, note) in zip(specs, started_plans, strict=True):
         names.append(choose_run_id(plan, results, which, given=names))
-        points.append(_Point(spec, plan, names[-1], [] if note is None else [note]))
+        points.append(_SweepPoint(spec, plan, names[-1], [] if note is None else [note]))
     return points
 
 
 def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
-    """A run that was played, finished or not: by its id, by the start of it, or by its folder.
+    """Open a run, finished or not, by its id, a unique start of it, or its folder.
 
     `results` is as in `run`.
 
         >>> from runner import load_spec, open_run, run
-        >>> played = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "opened"}))
-        >>> open_run("opened").accuracy == played.accuracy
+        >>> result = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "opened"}))
+        >>> open_run("opened").accuracy == result.accuracy
         True
 
     Raises:
-        UsageError: there is none, or the start is that of several.
-        RunError: it is damaged, or a newer nip-run wrote it.
+        UsageError: there is no such run, or several ids begin so.
+        RunError: the run is damaged, or a newer nip-run wrote it.
     """
     return RunResult.of(played.FinishedRun.opened(results_at(results).find(str(run))))

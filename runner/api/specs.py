@@ -1,4 +1,4 @@
-"""The public functions of specs: load, check, estimate and plan their size. They call no model and write nothing."""
+"""The public functions for specs: load, check, estimate cost, plan size. They call no model and write nothing."""
 
 from __future__ import annotations
 
@@ -28,48 +28,48 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Check:
-    """What a spec without errors would play, and what that would cost. Printed, it is a text to read."""
+    """The size and cost of a valid spec. Its `repr` is text for a person."""
 
     spec: Spec
     run_id: str
-    """The id of the run that it makes, or goes on with."""
+    """The id of the run that it starts or resumes."""
     rollouts: int
-    """How many games, those of all iterations and tests included; of a spec that plays trees, how many trees."""
+    """The number of games, including all iterations and tests; for a spec with trees, the number of trees."""
     datapoints: int
     models: tuple[CostEstimate, ...]
-    """Calls, tokens and cost by model group, each from the least to the most."""
+    """Calls, tokens and cost by model group, as ranges from least to most."""
     keys: tuple[str, ...]
-    """The variables that a run sends, and where: `OPENAI_API_KEY -> api.openai.com`."""
+    """The variables that a run sends, with their hosts: `OPENAI_API_KEY -> api.openai.com`."""
     warnings: tuple[str, ...]
-    """What is allowed, and may not be what was meant."""
+    """Warnings about settings that are valid, but perhaps unintended."""
 
     @property
     def calls(self) -> tuple[int, int]:
-        """Of all model groups, from the least to the most."""
-        return sum(one.calls[0] for one in self.models), sum(one.calls[1] for one in self.models)
+        """The calls of all model groups, from least to most."""
+        return sum(model.calls[0] for model in self.models), sum(model.calls[1] for model in self.models)
 
     @property
     def cost_usd(self) -> tuple[float, float] | None:
-        """Of all model groups, from the least to the most; None where a price is unknown."""
-        costs = [one.cost_usd for one in self.models if one.cost_usd is not None]
+        """The cost of all model groups, from least to most; None if a price is unknown."""
+        costs = [model.cost_usd for model in self.models if model.cost_usd is not None]
         return None if len(costs) < len(self.models) else (sum(low for low, _ in costs), sum(high for _, high in costs))
 
     def __repr__(self) -> str:
         calls = "{:,} to {:,} calls, cost ".format(*self.calls) + dollar_range(self.cost_usd)
         kind = "rollouts" if self.spec.experiment.rollouts.num_responses_per_timestep is None else "trees"
-        first = f"run {self.run_id}: {self.rollouts} {kind} on {self.datapoints} datapoints, {calls}"
+        summary = f"run {self.run_id}: {self.rollouts} {kind} on {self.datapoints} datapoints, {calls}"
         return "\n".join(
-            [first, *(f"sends {key}" for key in self.keys), *(f"warning: {line}" for line in self.warnings)]
+            [summary, *(f"sends {key}" for key in self.keys), *(f"warning: {line}" for line in self.warnings)]
         )
 
 
 def load_spec(source: SpecSource, overrides: Overrides = (), results: str | Path | None = None) -> Spec:
-    """Load a spec without a sweep: a file, given here or built in, or a mapping that says what such a file says.
+    """Load a spec without a sweep: a file, given or built in, or a mapping with the content of such a file.
 
     Paths in a mapping are relative to the current folder. `overrides` are lines as on the command line (`KEY=VALUE`,
-    `+KEY=VALUE`, `~KEY`), one of them as a text, or values by dotted key, which are taken as they are. Values may be
-    NumPy's scalars, paths and tuples. `results`, as in `run`, is where the runs are that the spec takes models of.
-    Releases that it names are those that `nip-run.lock` pins, as `nip-run install` left them.
+    `+KEY=VALUE`, `~KEY`), a single line, or values by dotted key, which are not parsed. Values may be NumPy scalars,
+    paths and tuples. `results`, as in `run`, is the folder with the runs that the spec takes models from. Releases that
+    the spec names are those pinned by `nip-run.lock` and installed by `nip-run install`.
 
         >>> from runner import load_spec
         >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "agents.prover.max_response_words": 50})
@@ -79,7 +79,7 @@ def load_spec(source: SpecSource, overrides: Overrides = (), results: str | Path
         'mine'
 
     Raises:
-        SpecError: with everything that is wrong, in all files, as `problems`; also where the spec sweeps (see
+        SpecError: the spec is invalid; `problems` lists all mistakes in all files. Also if the spec has a sweep (see
             `load_specs`).
     """
     return specs.load_spec(source, overrides, results_at(results).path_of, finder_of(source))
@@ -88,7 +88,7 @@ def load_spec(source: SpecSource, overrides: Overrides = (), results: str | Path
 def load_specs(source: SpecSource, overrides: Overrides = (), results: str | Path | None = None) -> list[Spec]:
     """Load every point of a spec's sweep, in order: the first key varies slowest. See `load_spec`.
 
-    Of a run's folder, the spec that was saved in it.
+    For a run's folder, this is the spec that was saved in it.
 
         >>> from runner import load_specs
         >>> points = load_specs("specs/quickstart.yaml", {"dataset.limit": 2, "sweep": {"seed": [0, 1]}})
@@ -96,13 +96,13 @@ def load_specs(source: SpecSource, overrides: Overrides = (), results: str | Pat
         [{'seed': 0}, {'seed': 1}]
 
     Raises:
-        SpecError: with everything that is wrong, in all files and all points.
+        SpecError: the spec is invalid; `problems` lists all mistakes in all files and points.
     """
     return specs.load_specs(source, overrides, results_at(results).path_of, finder_of(source))
 
 
 def check(spec: Spec | SpecSource) -> Check:
-    """See what a spec would play and cost. Calls no model, writes nothing. Overrides: check `load_spec(...)`.
+    """Check the size and cost of a spec without calling a model or writing. With overrides, check `load_spec(...)`.
 
         >>> from runner import SpecError, check
         >>> check("specs/quickstart.yaml").calls
@@ -114,33 +114,33 @@ def check(spec: Spec | SpecSource) -> Check:
         no protocol 'debat'; did you mean 'debate'?; or give a .yaml file
 
     Raises:
-        SpecError: with everything that is wrong, as `problems`.
+        SpecError: the spec is invalid; `problems` lists all mistakes.
     """
-    read = loaded(spec)
-    plan = plan_of(read)
+    loaded_spec = loaded(spec)
+    plan = plan_of(loaded_spec)
     return Check(
-        spec=read,
+        spec=loaded_spec,
         run_id=plan.run_id,
         rollouts=sum(games.size for games in plan.all_games()),
-        datapoints=len(read.dataset.datapoints),
-        models=tuple(estimate(read)),
+        datapoints=len(loaded_spec.dataset.datapoints),
+        models=tuple(estimate(loaded_spec)),
         keys=tuple(map(str, key_uses_of(plan))),
-        warnings=(*map(str, read.renamed), *check_warnings_of(read)),
+        warnings=(*map(str, loaded_spec.renamed), *check_warnings_of(loaded_spec)),
     )
 
 
 def estimate(spec: Spec | SpecSource) -> list[CostEstimate]:
-    """Calls, tokens and cost of a whole run by model group: from the shortest games to the longest, without retries.
+    """Estimate calls, tokens and cost of a whole run by model group, as ranges from shortest to longest games.
 
-    Tokens are rough: four bytes of a prompt are one, and an answer goes from its word limit to the most that its model
-    may say. What fine-tuning costs is not in it.
+    Retries and fine-tuning are not included. Tokens are approximate: four bytes of a prompt count as one token, and an
+    answer ranges from its word limit to its model's limit.
 
         >>> from runner import estimate
         >>> [(row.group, row.model, row.calls, row.cost_usd) for row in estimate("specs/quickstart.yaml")]
         [('offline', 'dummy', (96, 672), (0.0, 0.0))]
 
     Raises:
-        SpecError: with everything that is wrong, as `problems`.
+        SpecError: the spec is invalid; `problems` lists all mistakes.
     """
     return sum_by_group(row for games in plan_of(loaded(spec)).all_games() for row in estimate_costs(games))
 
@@ -153,31 +153,33 @@ def sample_size(
     against: str | Path | None = None,
     results: str | Path | None = None,
 ) -> SampleSize:
-    """How many datapoints and repeats show a difference of `detect` (0.05: five points), and what they would cost.
+    """Return the datapoints and repeats that detect a difference of `detect` (0.05: five points), and their cost.
 
-    At a power of 80 % and a level of 5 %. The variance is that of an earlier run of a like system, or of two that are
-    like those to be compared (`from_runs`); or that of the run which this one is compared `against`, and which is not
-    played again. Without any it is the most that there may be. `results` is as in `run`.
+    The power is 80 % at a level of 5 %. The variance comes from an earlier run of a similar system, or from two that
+    are similar to those to be compared (`from_runs`); or from the run that this one is compared `against`, which is not
+    played again. Without these, the largest possible variance is used. `results` is as in `run`.
 
         >>> from runner import load_spec, run, sample_size
         >>> size = sample_size("specs/quickstart.yaml", 0.2)
         >>> size.rows[0].groups, size.rows[0].datapoints, size.rows[0].calls, size.cheapest
         (112, 224, (224, 1568), None)
-        >>> played = run(load_spec("specs/quickstart.yaml", {"name": "varied", "rollouts.per_datapoint": 2}))
+        >>> result = run(load_spec("specs/quickstart.yaml", {"name": "varied", "rollouts.per_datapoint": 2}))
         >>> size = sample_size("specs/quickstart.yaml", 0.2, from_runs=["varied"])
         >>> [row.repeats for row in size.rows]
         [1, 2, 3, 5, 10]
 
     Raises:
-        SpecError: with everything that is wrong, as `problems`.
-        UsageError: what is asked is out of bounds, or a run is not there, not finished, or on other datapoints.
+        SpecError: the spec is invalid; `problems` lists all mistakes.
+        UsageError: an argument is out of bounds, or a run does not exist, is not finished, or has other datapoints.
         RunError: the files of a run are damaged.
     """
     plan = plan_of(loaded(spec))
     if isinstance(plan, TrainingPlan):
         raise UsageError("the spec trains models; plan a benchmark of them (kind: benchmark)")
-    other = None if against is None else str(against)
-    return sample_size_of(plan, detect, results_at(results), from_runs=[str(one) for one in from_runs], against=other)
+    against_run = None if against is None else str(against)
+    return sample_size_of(
+        plan, detect, results_at(results), from_runs=[str(run) for run in from_runs], against=against_run
+    )
 
 
 def duration(
@@ -190,33 +192,33 @@ def duration(
     measure: float = 2.0,
     results: str | Path | None = None,
 ) -> Duration:
-    """How long a run takes with so many workers or shards, and what bounds it.
+    """Estimate the duration of a run with a number of workers or shards, and what limits it.
 
-    For some seconds (`measure` for each thing) it plays games of the spec by `dummy`, on the disk of the results, and
-    throws them away. What is known of its games and servers is that of an earlier run: `like`, or else the newest that
-    fits. `cores` are those of all machines together; default: of this one. `results` is as in `run`.
+    For some seconds (`measure` for each thing) it plays games of the spec with `dummy`, on the disk of the results, and
+    discards them. The properties of games and servers come from an earlier run: `like`, or the newest comparable run.
+    `cores` are those of all machines together, by default of this one. `results` is as in `run`.
 
         >>> from runner import duration
-        >>> found = duration("specs/quickstart.yaml", measure=0.02)
-        >>> found.games, found.bounds[0].name, found.servers_known
+        >>> forecast = duration("specs/quickstart.yaml", measure=0.02)
+        >>> forecast.games, forecast.bounds[0].name, forecast.servers_known
         (96, 'core', True)
 
     Raises:
-        SpecError: with everything that is wrong, as `problems`.
-        UsageError: what is asked is out of bounds, or not known of such a run; `like` is no run that is like it.
+        SpecError: the spec is invalid; `problems` lists all mistakes.
+        UsageError: an argument is out of bounds or unknown for such a run, or `like` is not a comparable run.
         RunError: nothing can be measured here, or the files of a run are damaged.
     """
-    from runner.runs.planning.duration import PlayOptions, duration_of  # loads all that plays
+    from runner.runs.planning.duration import PlayOptions, duration_of  # loads everything needed to play
 
     plan = plan_of(loaded(spec))
     if isinstance(plan, TrainingPlan):
         raise UsageError("the spec trains models; plan a benchmark of them (kind: benchmark)")
-    asked = PlayOptions(workers, shards, cores, None if like is None else str(like), measure)
-    return duration_of(plan, results_at(results), asked)
+    options = PlayOptions(workers, shards, cores, None if like is None else str(like), measure)
+    return duration_of(plan, results_at(results), options)
 
 
 def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, folder: str | Path = ".") -> Protocol:
-    """Load a protocol by its built-in name, or by its file's path from a folder, with parameters for it.
+    """Load a protocol, given by its built-in name or its file's path relative to a folder, with parameters.
 
         >>> from runner import load_protocol
         >>> debate = load_protocol("debate", {"max_message_rounds": 4})
@@ -224,12 +226,12 @@ def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, fol
         (('prover0', 'prover1', 'verifier'), 4)
 
     Raises:
-        SpecError: with everything that is wrong with the file or with the parameters for it.
+        SpecError: the file or the parameters are invalid; `problems` lists all mistakes.
     """
-    refused: list[tuple[KeyPath, str]] = []
-    values = plain({"protocol": dict(parameters or {})}, refused)["protocol"]
-    if refused:
-        raise SpecError([Problem(Place("protocol"), ".".join(map(str, at)), message) for at, message in refused])
+    rejected: list[tuple[KeyPath, str]] = []
+    values = plain({"protocol": dict(parameters or {})}, rejected)["protocol"]
+    if rejected:
+        raise SpecError([Problem(Place("protocol"), ".".join(map(str, path)), message) for path, message in rejected])
     protocol = protocols.load_protocol(name, values, folder=Path(folder))
     problems = list(protocols.unplayable(protocol, lambda _: Place("protocol")))
     if problems:
