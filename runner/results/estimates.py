@@ -18,10 +18,10 @@ _NAMED_IN_FILE = frozenset(Source) - {Source.GAMES, Source.AGENTS, Source.DATAPO
 
 @dataclass(frozen=True)
 class Estimate:
-    """A metric of a run: a row of `metrics.json`. One end of its interval is None if it is open."""
+    """A metric of a run: a row of `metrics.json`. An open end of its interval is None."""
 
     agent: str | None
-    """None for the whole game."""
+    """The agent; None for the whole game."""
     metric: str
     value: float | None
     stderr: float | None

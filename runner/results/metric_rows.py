@@ -30,7 +30,7 @@ def metric_rows(metrics: Mapping[str, Any], *, whole: bool = True) -> list[tuple
 def told_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the metrics that have a meaning, those of the whole game first.
 
-    `decision` is the mean of 0 (reject), 1 (accept) and 2 (none), so it is not a share if a game is undecided.
+    `decision` is the mean of 0 (reject), 1 (accept) and 2 (none), which is not a share if a game is undecided.
     """
     outcomes: Mapping[str, int] = metrics["outcomes"]
     undecided = sum(outcomes.values()) - outcomes.get("decided", 0)

@@ -748,7 +748,7 @@ def _index_by_name() -> dict[str, Metric]:
 
 
 METRICS: dict[str, Metric] = _index_by_name()
-"""All metrics by name, in display order. An option names the metric of an agent `AGENT.NAME`."""
+"""The metrics by name, in display order. An option names the metric of an agent `AGENT.NAME`."""
 
 
 def metrics_of(*sources: Source, kind: str | None = None) -> Iterator[Metric]:
@@ -779,7 +779,7 @@ def metric_named(name: str) -> Metric | None:
 
 
 def option_names(agents: Iterable[str], *, compared: bool = False) -> list[str]:
-    """Return the names that an option accepts; with `compared`, only those that runs are compared by."""
+    """Return the names that an option accepts; with `compared`, only metrics that runs are compared by."""
     metrics = [
         metric for metric in METRICS.values() if (metric.is_compared if compared else metric.source is not Source.CALLS)
     ]

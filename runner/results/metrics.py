@@ -141,5 +141,5 @@ def is_by_group(metrics: Mapping[str, Any]) -> bool:
 
 
 def _vote(vote: Estimate) -> dict[str, Any]:
-    left_out = ("agent", "metric", "plays")
-    return {"k": vote.plays, **{name: value for name, value in vars(vote).items() if name not in left_out}}
+    omitted = ("agent", "metric", "plays")
+    return {"k": vote.plays, **{name: value for name, value in vars(vote).items() if name not in omitted}}

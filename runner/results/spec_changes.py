@@ -91,7 +91,7 @@ def _stops_sooner(saved: Spec, spec: Spec) -> bool:
 
 
 def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequence[str] = ()) -> list[str]:
-    """Return the keys in which a saved spec differs from a plan, without those below `free`, which a run may change."""
+    """Return the keys whose values differ between a saved spec and a plan, except those below `free`."""
     try:
         saved = Plan(load_saved(folder.spec))
     except SpecError as error:
@@ -126,9 +126,7 @@ def _replace_replayed_paths(saved: dict[str, Any], replayed: Mapping[str, str]) 
 def _is_below(key: str, name: str) -> bool:
     """Tell whether a dotted key equals `name` or is below it; `*` in `name` matches any part."""
     parts, pattern = key.split("."), name.split(".")
-    return len(parts) >= len(pattern) and all(
-        wanted in ("*", part) for part, wanted in zip(parts, pattern, strict=False)
-    )
+    return len(parts) >= len(pattern) and all(p in ("*", part) for part, p in zip(parts, pattern, strict=False))
 
 
 def _flatten(data: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

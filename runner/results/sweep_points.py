@@ -12,23 +12,23 @@ def shown_point(point: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
 
 
-def point_of(shown: str) -> dict[str, Any]:
+def point_of(line: str) -> dict[str, Any]:
     """Parse a point from its line.
 
     Raises:
         ValueError: the line is invalid, as a line of a foreign board may be.
     """
     point: dict[str, Any] = {}
-    decoder, at = json.JSONDecoder(), 0
-    while at < len(shown):
-        key, is_there, _ = shown[at:].partition("=")
+    decoder, position = json.JSONDecoder(), 0
+    while position < len(line):
+        key, is_there, _ = line[position:].partition("=")
         if not is_there or not key or key in point:
-            raise ValueError(f"{shown!r} is not a point of a sweep")
+            raise ValueError(f"{line!r} is not a point of a sweep")
         try:
-            point[key], end = decoder.raw_decode(shown, at + len(key) + 1)
+            point[key], end = decoder.raw_decode(line, position + len(key) + 1)
         except RecursionError as error:
             raise ValueError("a value is nested too deeply") from error
-        at = end + 1
-        if end < len(shown) and shown[end] != " ":
-            raise ValueError(f"{shown!r} is not a point of a sweep")
+        position = end + 1
+        if end < len(line) and line[end] != " ":
+            raise ValueError(f"{line!r} is not a point of a sweep")
     return point

@@ -219,8 +219,8 @@ class PartFiles:
 
     def _seal(self, name: str) -> None:
         table, target = self._tables[name], self._target / f"{name}.parquet"
-        beside = self.folder / f"{name}.parquet"
-        write_parquet(table.paths, COLUMNS[name], target, longest=table.longest, beside=beside)
+        temporary = self.folder / f"{name}.parquet"
+        write_parquet(table.paths, COLUMNS[name], target, longest=table.longest, beside=temporary)
 
 
 def _disk_error(path: Path, error: OSError) -> RunError:

@@ -34,7 +34,7 @@ class PlayedDatapoint:
     content_sha256: str
     """The hash of the columns that templates use."""
     columns: Mapping[str, Any]
-    """All columns but id and label, since a question may slice by a column that no template uses."""
+    """The columns except id and label, including columns that no template uses, since a question may slice by them."""
     group_is_hash: bool = False
     """Whether its group is withheld, so that `group` is a hash."""
 
@@ -45,7 +45,7 @@ class PlayedDatapoint:
 
     @property
     def digest(self) -> str:
-        """Its hash for the task, which follows from hashes alone if its group and columns are withheld."""
+        """The hash of it within the task, which follows from hashes alone if its group and columns are withheld."""
         return tagged_hash("played", [self.id, self.group_sha256 or self.id, self.label, self.content_sha256])
 
     @property

@@ -120,7 +120,7 @@ class JudgedGames:
         return self._sorted_columns()[0]
 
     def estimates(self) -> Iterator[Estimate]:
-        """Yield all metrics that apply; those that need labels only if labels are known."""
+        """Yield all metrics that apply; metrics that need labels only if labels are known."""
         if not self.n:
             return
         verdicts, argued, confidences, bound = self._sorted_columns()
@@ -222,12 +222,14 @@ def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
     """Return the shares of known probabilities that are only bounds, and that are bounds far from 0 and 1."""
     if bound is None:
         return 0.0, 0.0
-    known = ~np.isnan(p)
-    is_only_bound = bound[known] == 1
-    return float(is_only_bound.mean()), float((is_only_bound & (np.minimum(p[known], 1 - p[known]) > LOOSE)).mean())
+    is_known = ~np.isnan(p)
+    is_only_bound = bound[is_known] == 1
+    return float(is_only_bound.mean()), float(
+        (is_only_bound & (np.minimum(p[is_known], 1 - p[is_known]) > LOOSE)).mean()
+    )
 
 
 def forecasts_of(verdicts: Verdicts, p: Floats) -> Forecasts:
     """Return the known probabilities with the labels of their games."""
-    known = ~np.isnan(p)
-    return Forecasts(p[known], verdicts.labels[known], verdicts.clusters[known], verdicts.total)
+    is_known = ~np.isnan(p)
+    return Forecasts(p[is_known], verdicts.labels[is_known], verdicts.clusters[is_known], verdicts.total)

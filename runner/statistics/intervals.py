@@ -28,7 +28,7 @@ def interval(
 
 
 def wilson(p: float, stderr: float | None, n: float, clusters: int, level: float = CONFIDENCE) -> tuple[float, float]:
-    """Return Wilson's interval of a proportion; `n` limits the effective sample size, `clusters` is it without error."""
+    """Return Wilson's interval of a proportion. The effective sample size is at most `n`; without error, `clusters`."""
     z = NormalDist().inv_cdf(0.5 + level / 2)
     size = min(n, p * (1 - p) / stderr**2) * (z / student(clusters, level)) ** 2 if stderr else float(clusters)
     centre = (p + z * z / (2 * size)) / (1 + z * z / size)

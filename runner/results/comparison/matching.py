@@ -12,7 +12,7 @@ _Key = tuple[int, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Matched:
-    """The datapoints that two systems share, and those that only one has."""
+    """The datapoints that two systems share, and the datapoints that only one has."""
 
     pairs: Sequence[tuple[DatapointScores, DatapointScores]]
     groups: Sequence[str]

@@ -11,7 +11,7 @@ from runner.results.comparison.matching import Matched
 from runner.results.comparison.systems import System
 
 SLICES = 100
-"""The maximum number of slices; more could not be told apart by a test."""
+"""The maximum number of slices; a test could not separate more."""
 MISSING = "(null)"
 
 

@@ -243,8 +243,8 @@ def _load_points(folder: RunFolder, by: str | None) -> Iterator[DatapointScores]
         for point in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
             if point.label is None:
                 raise UsageError(
-                    f"{folder.run_id} has no labels, as the owner of its dataset withholds them, so it is unknown "
-                    "which of its verdicts are right"
+                    f"{folder.run_id} has no labels, as the owner of its dataset withholds them; it is unknown which "
+                    "of its verdicts are right"
                 )
             contents = {name: tagged_hash("column", point.columns[name]) for name in used if name in point.columns}
             hashes.append(point.sha256)

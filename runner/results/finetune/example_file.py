@@ -74,12 +74,12 @@ class _LineWriter:
 
     def __init__(self, target: Path) -> None:
         self.target = target
-        self.beside = target.with_name(target.name + ".new")
+        self.temporary = target.with_name(target.name + ".new")
         self.size = self.longest = 0
         self._hash = hashlib.sha256()
         self._buffer: list[bytes] = []
         self._written = 0
-        self._file: IO[bytes] = create(self.beside)
+        self._file: IO[bytes] = create(self.temporary)
 
     @property
     def sha256(self) -> str:
@@ -106,12 +106,12 @@ class _LineWriter:
         self._file.close()
 
     def put(self) -> None:
-        self.beside.replace(self.target)
+        self.temporary.replace(self.target)
 
     def discard(self) -> None:
         with suppress(OSError):  # must not hide the error of a full disk
             self._file.close()
-        self.beside.unlink(missing_ok=True)
+        self.temporary.unlink(missing_ok=True)
 
 
 class ExampleFile:
@@ -228,7 +228,7 @@ class ExampleFile:
         if self.format.columns is None:
             self._lines.put()
         else:
-            write_parquet([self._lines.beside], self.format.columns, self.target, longest=self._lines.longest)
+            write_parquet([self._lines.temporary], self.format.columns, self.target, longest=self._lines.longest)
             self._lines.discard()
             sha256 = file_hash(self.target)
         fsync_dir(self.target.parent)

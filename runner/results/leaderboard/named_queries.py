@@ -53,30 +53,29 @@ class Parameter:
         """The parameter as a user writes it."""
         return f"{self.name}={self.kind if self.default is None else self.default}"
 
-    def value(self, given: str, results: Results, run: str | None) -> Value:
+    def value(self, text: str, results: Results, run: str | None) -> Value:
         """Return the value that DuckDB gets for a text; `run` is the run in question, if there is one.
 
         Raises:
             UsageError: it is not a number, the run does not exist, or the board has no such name of this kind.
         """
         if self.kind == "RUN":
-            return results.find(given).run_id
+            return results.find(text).run_id
         if self.kind in _VALUES_SQL:
-            names = sorted(
-                str(name) for (name,) in results.board.query(_VALUES_SQL[self.kind], {"run": run})[1] if name
-            )
-            if given not in names:
+            rows = results.board.query(_VALUES_SQL[self.kind], {"run": run})[1]
+            names = sorted(str(name) for (name,) in rows if name)
+            if text not in names:
                 available = f"; there are: {comma_join(names)}" if names else "; there are none"
                 scope = f"the datasets of {run or results.path}" if self.kind == "COLUMN" else str(results.path)
-                hint = did_you_mean(given, names) or available
-                raise UsageError(f"{self.name}={given}: no {self.kind.lower()} of this name in {scope}{hint}")
-            return given
+                hint = did_you_mean(text, names) or available
+                raise UsageError(f"{self.name}={text}: no {self.kind.lower()} of this name in {scope}{hint}")
+            return text
         if self.kind == "TEXT":
-            return given
+            return text
         try:
-            return float(given)
+            return float(text)
         except ValueError:
-            raise UsageError(f"{self.name}={given}: not a number") from None
+            raise UsageError(f"{self.name}={text}: not a number") from None
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class NamedQuery:
     def name(self) -> str:
         return self.path.stem
 
-    def values(self, given: Mapping[str, str], results: Results) -> dict[str, Value]:
+    def values(self, arguments: Mapping[str, str], results: Results) -> dict[str, Value]:
         """Return the value of each parameter.
 
         Raises:
@@ -101,19 +100,19 @@ class NamedQuery:
         parameters = {parameter.name: parameter for parameter in self.parameters}
         problems = [
             f"{name}: no parameter of {MARK}{self.name}{did_you_mean(name, parameters) or _parameter_list(parameters)}"
-            for name in given
+            for name in arguments
             if name not in parameters
         ]
         values: dict[str, Value] = {}
         for name, parameter in sorted(parameters.items(), key=lambda item: item[1].kind != "RUN"):
             try:
-                text = given.get(name, None if parameter.default == "NULL" else parameter.default)
-                is_known = text is None or (name not in given and parameter.kind in _VALUES_SQL)
+                text = arguments.get(name, None if parameter.default == "NULL" else parameter.default)
+                is_known = text is None or (name not in arguments and parameter.kind in _VALUES_SQL)
                 values[name] = text if is_known else parameter.value(str(text), results, self._run(values))
             except UsageError as error:
                 values[name] = None
                 problems.append(str(error))
-            if name not in given and parameter.default is None:
+            if name not in arguments and parameter.default is None:
                 problems.append(f"{MARK}{self.name} needs {parameter.written}: {parameter.about}")
         if problems:
             raise UsageError("; ".join(problems))
@@ -129,19 +128,19 @@ def _parameter_list(parameters: Mapping[str, Parameter]) -> str:
     return f"; it has {comma_join(parameters)}" if parameters else "; it has none"
 
 
-def question(asked: str, given: Mapping[str, str], results: Results) -> tuple[str, Mapping[str, Value]]:
+def question(text: str, arguments: Mapping[str, str], results: Results) -> tuple[str, Mapping[str, Value]]:
     """Return the SQL of a question, which may be `@NAME`, and the values of its parameters.
 
     Raises:
         UsageError: no query has this name, or a parameter is unknown, missing or invalid.
         LeaderboardError: the question needs the board, which is missing although there are runs.
     """
-    if not asked.startswith(MARK):
-        _require_board(asked, results)
-        return asked, dict(given)
-    query = find_query(asked, results)
+    if not text.startswith(MARK):
+        _require_board(text, results)
+        return text, dict(arguments)
+    query = find_query(text, results)
     _require_board(query.sql, results)
-    return query.sql, query.values(given, results)
+    return query.sql, query.values(arguments, results)
 
 
 def _require_board(sql: str, results: Results) -> None:
@@ -168,19 +167,19 @@ def named_queries(results: Results) -> list[NamedQuery]:
     return [_read_query(path) for _, path in sorted(_query_files(results).items())]
 
 
-def find_query(word: str, results: Results) -> NamedQuery:
+def find_query(reference: str, results: Results) -> NamedQuery:
     """Return the query for `@NAME`, or for `@` and the path of a file.
 
     Raises:
         UsageError: there is no such query, with the nearest name; or it cannot be read.
     """
-    name = word.removeprefix(MARK)
+    name = reference.removeprefix(MARK)
     if "/" in name or name.endswith(SUFFIX):
         return _read_query(Path(name))
     files = _query_files(results)
     if name not in files:
         hint = did_you_mean(name, files).replace("'", f"'{MARK}", 1) or f"; `nip-run sql {MARK}` lists them"
-        raise UsageError(f"no query {word!r}{hint}")
+        raise UsageError(f"no query {reference!r}{hint}")
     return _read_query(files[name])
 
 

@@ -55,7 +55,7 @@ class RankedSystem:
     low: float | None
     high: float | None
     stopped: bool
-    """Whether one of its runs has a stopping rule, so that no test for a fixed number of games is valid."""
+    """Whether one of its runs has a stopping rule, which invalidates tests for a fixed number of games."""
     game: str | None = None
     """The hash of its games' common settings: two samples of one system have the same, and neither is better."""
 

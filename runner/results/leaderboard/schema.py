@@ -20,7 +20,7 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
     "fixed_verdicts": "VARCHAR", "journal": "VARCHAR", "answers_from": "JSON", "published": "BIGINT",
     **dict.fromkeys(LATER_CLASSES, "BIGINT"),
 }  # fmt: skip
-"""The columns of `runs` added after 0.1.0, in the order in which they follow the original ones."""
+"""The columns of `runs` added after 0.1.0, in their order in the table."""
 
 NEW_ROLLOUT_COLUMNS: Mapping[str, str] = {
     "swapped": "BOOLEAN",
@@ -87,8 +87,8 @@ END
 
 def _difference_sql(name: str) -> str:
     """Return SQL for the difference between a run's selection and that of the list above it; NULL if they are equal."""
-    ours, theirs = (f"coalesce({alias}.\"{name}\"::VARCHAR, 'none')" for alias in ("o", "l"))
-    return f"CASE WHEN {ours} <> {theirs} THEN '{name} ' || {ours} || ' (this list: ' || {theirs} || ')' END"
+    row, listed = (f"coalesce({alias}.\"{name}\"::VARCHAR, 'none')" for alias in ("o", "l"))
+    return f"CASE WHEN {row} <> {listed} THEN '{name} ' || {row} || ' (this list: ' || {listed} || ')' END"
 
 
 _DIFFERENCES = ", ".join(map(_difference_sql, _SELECTION))

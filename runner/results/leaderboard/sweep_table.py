@@ -82,7 +82,7 @@ class SweepRow:
     reason: str | None
     """The reason why it is unranked."""
     stopped: tuple[str, ...] = ()
-    """Its runs with a stopping rule; they tie it with all systems whose intervals overlap with its own."""
+    """The runs with a stopping rule; their system is tied with all systems whose intervals overlap with its own."""
 
     def to_json(self) -> dict[str, Any]:
         return {
