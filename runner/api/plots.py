@@ -107,6 +107,7 @@ class Plot:
         figure = _import_package("matplotlib.figure").Figure(figsize=(4.5, 3), layout="constrained")
         axes, encoding = figure.add_subplot(), self._figure.encoding
         is_horizontal, rows = encoding.kind in ("points", "bars"), self.rows
+        value_column = encoding.x if is_horizontal else encoding.y
         rows_by_series: dict[Any, list[dict[str, Any]]] = {}
         for row in rows:
             if row[encoding.x] is not None and row[encoding.y] is not None:
@@ -119,11 +120,7 @@ class Plot:
             elif encoding.kind == "columns":
                 axes.bar(x, y)
             error = (
-                None
-                if encoding.low is None
-                else _error_lengths(
-                    series_rows, encoding.x if is_horizontal else encoding.y, encoding.low, encoding.high
-                )
+                None if encoding.low is None else _error_lengths(series_rows, value_column, encoding.low, encoding.high)
             )
             if encoding.kind in ("points", "lines", "scatter") or error is not None:
                 marker = {"lines": "o-", "bars": "none"}.get(encoding.kind, "o")

@@ -67,11 +67,7 @@ def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = (RANKING_M
 
     if not runs:
         return []
-    points = [
-        SweepPoint(manifest.name, run.run_id, manifest.point, manifest.seed)
-        for run in runs
-        for manifest in (run.manifest,)
-    ]
+    points = [SweepPoint(run.manifest.name, run.run_id, run.manifest.point, run.manifest.seed) for run in runs]
     return sweep_rows(points, Results.of(runs[0].folder), metrics)
 
 

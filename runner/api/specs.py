@@ -176,10 +176,8 @@ def sample_size(
     plan = plan_of(loaded(spec))
     if isinstance(plan, TrainingPlan):
         raise UsageError("the spec trains models; plan a benchmark of them (kind: benchmark)")
-    against_run = None if against is None else str(against)
-    return sample_size_of(
-        plan, detect, results_at(results), from_runs=[str(run) for run in from_runs], against=against_run
-    )
+    baseline = None if against is None else str(against)
+    return sample_size_of(plan, detect, results_at(results), from_runs=[*map(str, from_runs)], against=baseline)
 
 
 def duration(

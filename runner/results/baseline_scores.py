@@ -66,9 +66,7 @@ def frozen(path: Path) -> BaselineScores | None:
         scores = {str(key): (int(right), int(games)) for key, (right, games) in data["scores"].items()}
         return BaselineScores(str(data["run_id"]), str(data["asked"]), tuple(map(str, data["columns"])), scores)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(
-            f"{path} is damaged: {error}; remove it and repeat the command, which writes it again"
-        ) from error
+        raise RunError(f"{path} is damaged: {error}; remove it and repeat the command to rebuild it") from error
 
 
 def key_of(point: Datapoint, columns: tuple[str, ...]) -> str:

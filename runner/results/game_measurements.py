@@ -119,10 +119,8 @@ def _measure_game(protocol: Protocol, rollout: Rollout) -> list[Added]:
 @cache
 def _metric_functions(source: Source, names: tuple[str, ...]) -> list[tuple[str, Callable[..., Any]]]:
     """Return the functions of the metrics of a source, by name; `names` are those of the whole table."""
-    metrics = (METRICS[name] for name in names)
-    return [
-        (metric.name, metric.compute) for metric in metrics if metric.source is source and metric.compute is not None
-    ]
+    metrics = [METRICS[name] for name in names if METRICS[name].source is source]
+    return [(metric.name, metric.compute) for metric in metrics if metric.compute is not None]
 
 
 def _add_agent_values(additions: list[Added], protocol: Protocol, rollout: Rollout) -> None:

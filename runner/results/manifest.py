@@ -256,9 +256,7 @@ class Manifest:
 
 
 _FACTS = [fact for fact in fields(Manifest) if fact.name not in ("recorded", "unknown")]
-_DEFAULTS: Mapping[str, Any] = {
-    fact.name: {} if fact.default_factory is not MISSING else fact.default for fact in _FACTS
-}
+_DEFAULTS: Mapping[str, Any] = {f.name: {} if f.default_factory is not MISSING else f.default for f in _FACTS}
 """Every fact in the order of a new manifest, with its value if it was not recorded."""
 
 INITIAL_FACTS = tuple(_DEFAULTS)[: list(_DEFAULTS).index("finished_at") + 1]

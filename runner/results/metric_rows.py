@@ -79,10 +79,9 @@ def judging_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     if balanced is None or balanced["ci_low"] is None:
         return ()
     rows = [("balanced", f"{shown_value(balanced)} (accuracy, both labels alike)")]
-    signals = [
-        f"{METRICS[name].symbol} {shown_value(by_name[name])}" for name in (SENSITIVITY, CRITERION) if name in by_name
-    ]
-    return [*rows, ("signal", ", ".join(signals))] if signals else rows
+    names = [name for name in (SENSITIVITY, CRITERION) if name in by_name]
+    signals = ", ".join(f"{METRICS[name].symbol} {shown_value(by_name[name])}" for name in names)
+    return [*rows, ("signal", signals)] if names else rows
 
 
 def extra_lines(metrics: Mapping[str, Any]) -> list[str]:

@@ -780,9 +780,7 @@ def metric_named(name: str) -> Metric | None:
 
 def option_names(agents: Iterable[str], *, compared: bool = False) -> list[str]:
     """Return the names that an option accepts; with `compared`, only metrics that runs are compared by."""
-    metrics = [
-        metric for metric in METRICS.values() if (metric.is_compared if compared else metric.source is not Source.CALLS)
-    ]
+    metrics = [m for m in METRICS.values() if (m.is_compared if compared else m.source is not Source.CALLS)]
     return [
         *(metric.name for metric in metrics if not metric.is_per_agent),
         *(f"{agent}.{metric.name}" for agent in agents for metric in metrics if metric.is_per_agent),
@@ -808,17 +806,14 @@ def compared_metric(name: str, agents: Collection[str]) -> Metric:
     Raises:
         UsageError: there is none of this name, or runs are not compared by it.
     """
-    available = option_names(agents, compared=True)
+    names = option_names(agents, compared=True)
     metric = metric_named(name)
-    if name in available and metric is not None:
+    if name in names and metric is not None:
         return metric
     if metric is not None and metric.not_compared and metric.agent in (None, *agents):
-        raise UsageError(
-            f"runs are not compared by {name!r}: {metric.not_compared}. Compare by: {comma_join(available)}"
-        )
-    raise UsageError(
-        f"no metric {name!r} to compare by{did_you_mean(name, available) or f'; there are: {comma_join(available)}'}"
-    )
+        raise UsageError(f"runs are not compared by {name!r}: {metric.not_compared}. Compare by: {comma_join(names)}")
+    hint = did_you_mean(name, names) or f"; there are: {comma_join(names)}"
+    raise UsageError(f"no metric {name!r} to compare by{hint}")
 
 
 def exported_name(agent: str | None, name: str) -> str:

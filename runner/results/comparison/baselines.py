@@ -74,9 +74,7 @@ def _find_named_runs(name: str, system: System, results: Results) -> System:
                 f"{name} is a protocol without runs on the task of {system.name}: {results.path} has no run "
                 "of it. Play it on the same datapoints, or choose a run:  --baseline RUN"
             ) from error
-        names = sorted(
-            {*shipped, *(manifest.protocol for manifest in manifests), *(manifest.run_id for manifest in manifests)}
-        )
+        names = sorted({*shipped, *(name for manifest in manifests for name in (manifest.protocol, manifest.run_id))})
         hint = did_you_mean(name, names) or "; `nip-run runs` lists the runs"
         raise UsageError(f"no run and no protocol {name!r} in {results.path}{hint}") from error
 

@@ -287,10 +287,8 @@ class _ComparisonRun:
         value = difference_in_words(measure, base.name, other.name, result.difference)
         if remark is not None:
             estimate = told(row.difference, measure, without_error(result.difference))
-            row = _without_test(
-                replace(row, stderr=None, ci_low=None, ci_high=None),
-                f"no test: {remark}; {other.name} less {base.name} is {estimate}",
-            )
+            verdict_text = f"no test: {remark}; {other.name} less {base.name} is {estimate}"
+            row = _without_test(replace(row, stderr=None, ci_low=None, ci_high=None), verdict_text)
         elif _is_one_system(base, other):
             pooled = self._describe_pooled(measure, matched_points, stopped=bool(stopping_notes))
             row = _without_test(row, f"{ONE_SYSTEM}: {value}; pooled, {measure.name} is {pooled}")

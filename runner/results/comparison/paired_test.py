@@ -183,9 +183,8 @@ def flips_of(matched: Matched, base: str, other: str) -> list[Flip]:
     for group, (base_point, other_point) in zip(matched.groups, matched.pairs, strict=True):
         shares = [_mean([float(rollout.correct) for rollout in point.rollouts]) for point in (base_point, other_point)]
         if (shares[0] - 0.5) * (shares[1] - 0.5) < 0:
-            base_game, other_game = (
-                _typical_rollout(p, right=s > 0.5) for p, s in zip((base_point, other_point), shares, strict=True)
-            )
+            base_game = _typical_rollout(base_point, right=shares[0] > 0.5)
+            other_game = _typical_rollout(other_point, right=shares[1] > 0.5)
             right = base if shares[0] > shares[1] else other
             flips.append(
                 Flip(

@@ -34,9 +34,7 @@ def sliced(matched_points: Matched, column: str, base: System, other: System) ->
         more = f", and {len(mismatches) - 1} more" if len(mismatches) > 1 else ""
         raise UsageError(f"column {column!r} differs between the runs: {mismatches[0]}{more}; slice by another column")
     if len(slices) > SLICES:
-        raise UsageError(
-            f"column {column!r} has {len(slices):,} values; at most {SLICES} are possible. Slice by another column"
-        )
+        raise UsageError(f"column {column!r} has {len(slices):,} values; slice by one with at most {SLICES}")
     return {name: _select_pairs(matched_points, slices[name]) for name in sorted(slices, key=_sort_key)}
 
 
@@ -50,9 +48,8 @@ def untested(column: str, tested: Sequence[bool]) -> Iterator[str]:
 
 
 def _select_pairs(matched_points: Matched, indices: Sequence[int]) -> Matched:
-    return Matched(
-        [matched_points.pairs[index] for index in indices], [matched_points.groups[index] for index in indices], (), ()
-    )
+    pairs, groups = matched_points.pairs, matched_points.groups
+    return Matched([pairs[index] for index in indices], [groups[index] for index in indices], (), ())
 
 
 def _slice_name(value: Any) -> str:

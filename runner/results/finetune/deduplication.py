@@ -53,10 +53,8 @@ class DedupIndex:
 
     def _holder_on_disk(self, key: bytes, file: str) -> str | None:
         try:
-            if (
-                self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", [key, self._file_number(file)]).rowcount
-                == 1
-            ):
+            insert = "INSERT OR IGNORE INTO seen VALUES (?, ?)"
+            if self._db.execute(insert, [key, self._file_number(file)]).rowcount == 1:
                 return None
             row: tuple[int] = self._db.execute("SELECT file FROM seen WHERE key = ?", [key]).fetchone()
         except sqlite3.Error as error:

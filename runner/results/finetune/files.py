@@ -134,9 +134,8 @@ class DatasetFiles:
     def _close_file(self, file: ExampleFile) -> dict[str, Any]:
         row = file.close()
         subfolder = file.target.parent.relative_to(self._folder)
-        return {
-            name: str(subfolder / row[name]) if name in ("file", "trace") and row[name] else row[name] for name in row
-        }
+        paths = {name: str(subfolder / row[name]) for name in ("file", "trace") if row[name]}
+        return {**row, **paths}
 
     def discard(self) -> None:
         """Remove the temporary files."""

@@ -71,11 +71,8 @@ def _messages_after_last_turn(agent: Agent, rollout: Rollout) -> list[ChatMessag
     end = min(len(rollout.rounds), agent.max_message_rounds - 1)
     settings = agent.model_settings
     chat = agent.with_chat_format("openai").final_prompt(rollout.job.observation(end, rollout.rounds))
-    visible = [
-        message
-        for index, message in enumerate(chat)
-        if index <= _last_assistant_index(chat) or message["role"] != "system"
-    ]
+    last = _last_assistant_index(chat)
+    visible = [message for index, message in enumerate(chat) if index <= last or message["role"] != "system"]
     # Formatted with the messages before it: alone, its first message would be treated as the start of a chat.
     formatted_chat = formatted(visible, settings.resolved_chat_format, instructions=settings.system_role)
     return list(settings.sent_messages(formatted_chat[_last_assistant_index(formatted_chat) + 1 :]))

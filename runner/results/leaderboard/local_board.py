@@ -31,10 +31,8 @@ def _check_benchmark(results: Results, name: str) -> None:
     benchmarks = [str(row[0]) for row in rows]
     if name in benchmarks:
         return
-    hint = did_you_mean(name, benchmarks) or (
-        f"; there are: {comma_join(benchmarks)}" if benchmarks else without_board(results)
-    )
-    raise UsageError(f"no benchmark {name!r} in {results.path}{hint}")
+    available = f"; there are: {comma_join(benchmarks)}" if benchmarks else without_board(results)
+    raise UsageError(f"no benchmark {name!r} in {results.path}{did_you_mean(name, benchmarks) or available}")
 
 
 def without_board(results: Results) -> str:

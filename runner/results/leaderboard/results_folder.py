@@ -103,9 +103,7 @@ class Results:
         if len(runs) > 1:
             raise UsageError(f"{name!r} is the start of {len(runs)} runs: {', '.join(f.run_id for f in runs[:5])}")
         if not runs:
-            raise UsageError(
-                f"no run {name!r} in {self.path} was played in shards; choose another run, or omit --shard"
-            )
+            raise UsageError(f"no run {name!r} in {self.path} was played in shards; omit --shard or name another run")
         part = runs[0].part(shard)
         if not is_file(part.manifest_path):
             raise UsageError(f"shard {shard} of run {runs[0].run_id} has not started here{_started_shards(runs[0])}")
