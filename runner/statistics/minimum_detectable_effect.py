@@ -31,7 +31,7 @@ _BISECTIONS = 30
 
 
 def detectable_share(groups: int, differing: float) -> float | None:
-    """Return the smallest detectable net share of groups; `differing` is how many should differ at all.
+    """Return the smallest detectable net share of groups, if `differing` groups are expected to differ at all.
 
     None if there are too few groups to detect anything.
     """
