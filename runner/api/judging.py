@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.api.arguments import results_at
 from runner.api.display import RunResult
 from runner.api.runs import run_sweep
-from runner.base.errors import SpecError, UsageError
+from runner.base.errors import SpecError
 from runner.registry.components.lookup import finder
-from runner.results.default_folder import default_results, no_folder
-from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished import result as played
 from runner.runs.finished.debates import build_games_plan
@@ -46,16 +45,12 @@ def rejudge(
         SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `run`; also if an override
             would change the debates; the message names it.
     """
-    path = default_results() if results is None else str(results)
-    problem = no_folder(path)
-    if problem is not None:
-        raise UsageError(problem)
-    results_folder = Results(Path(path))
+    results_folder = results_at(results)
     folder = run.folder if isinstance(run, played.FinishedRun) else results_folder.find(str(run))
     specs = rejudge_specs(folder, overrides, verdict, results_folder.path_of, finder())
     problems = list(sweep_problems(str(folder.path), [build_games_plan(spec) for spec in specs]))
     if problems:
         raise SpecError(problems)
     return run_sweep(
-        specs, path, again=again, allow_keys=allow_keys, allow_commands=allow_commands, allow_hosts=allow_hosts
+        specs, results, again=again, allow_keys=allow_keys, allow_commands=allow_commands, allow_hosts=allow_hosts
     )

@@ -121,7 +121,7 @@ class Notes:
         """
         note = _parse_note({"id": secrets.token_hex(8), "at": now(), "rollout_id": rollout_id, "text": text,
                          "tags": list(tags), "by": by})  # fmt: skip
-        self._append([_Line(note.id, replaces, note)])
+        self._append(_Line(note.id, replaces, note))
         return note
 
     def remove(self, note_id: str) -> None:
@@ -131,7 +131,7 @@ class Notes:
             UsageError: there is no such note.
             RunError: the removal cannot be saved.
         """
-        self._append([_Line(secrets.token_hex(8), note_id, None)])
+        self._append(_Line(secrets.token_hex(8), note_id, None))
 
     def take_in(self, data: bytes) -> tuple[int, int]:
         """Import all notes of another `notes.jsonl`, or none; return the numbers of new and of known notes.
@@ -155,13 +155,12 @@ class Notes:
             self._write(new)
         return len(new), len(lines) - len(new)
 
-    def _append(self, lines: Sequence[_Line]) -> None:
+    def _append(self, line: _Line) -> None:
         with self._locked():
-            current_ids = {note.id for note in self.all()}
-            for line in lines:
-                if line.replaced_id is not None and line.replaced_id not in current_ids:
-                    raise UsageError(f"run {self._run_id} has no note {shortened(line.replaced_id)!r}")
-            self._write(lines)
+            current_ids = {None, *(note.id for note in self.all())}
+            if line.replaced_id not in current_ids:
+                raise UsageError(f"run {self._run_id} has no note {shortened(str(line.replaced_id))!r}")
+            self._write([line])
 
     def _locked(self) -> AbstractContextManager[None]:
         return locked(self._lock, f"{NOTES} of run {self._run_id}", LOCK_SECONDS)

@@ -113,15 +113,13 @@ class StoppingDecision:
 
     def note(self) -> str:
         """Return the outcome in one line."""
-        outcome = self._describe_width() if self._baseline is None else self._describe_difference(self._baseline)
+        low, high = self._accuracy.interval()
+        width = f"width {decimal(high - low)}"
+        outcome = width if self._baseline is None else self._describe_difference(self._baseline)
         games, planned = f"{self.games:,}", f"{self._planned.total():,}"
         if self.decided:
             return f"stopped after {games} of {planned} games: {outcome}"
         return f"not decided after all {planned} games: {outcome}"
-
-    def _describe_width(self) -> str:
-        low, high = self._accuracy.interval()
-        return f"width {decimal(high - low)}"
 
     def _describe_difference(self, baseline: BaselineScores) -> str:
         mean, (low, high) = self._difference.mean, self._difference.interval()

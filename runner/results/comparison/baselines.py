@@ -11,7 +11,7 @@ from runner.results.comparison.systems import System, system_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
-from runner.results.manifest import Manifest, Status
+from runner.results.manifest import Status, verifiers_of
 from runner.results.tasks import Task, played_datapoints, template_variables
 
 
@@ -34,7 +34,7 @@ def baseline_of(name: str, system: System, results: Results) -> System:
         for folder, manifest in candidates
         if manifest.status == Status.DONE and manifest.replay_of is None and manifest.rejudge_of is None
         and folder.path.resolve() not in own_paths
-        and _verifier_models(manifest) == system.verifier_models
+        and {model for _, model in verifiers_of(manifest)} == system.verifier_models
         and fixed_verdicts_of(folder) is None
         and _task_of(folder) == task
     ]  # fmt: skip
@@ -77,10 +77,6 @@ def _find_named_runs(name: str, system: System, results: Results) -> System:
         names = sorted({*shipped, *(name for manifest in manifests for name in (manifest.protocol, manifest.run_id))})
         hint = did_you_mean(name, names) or "; `nip-run runs` lists the runs"
         raise UsageError(f"no run and no protocol {name!r} in {results.path}{hint}") from error
-
-
-def _verifier_models(manifest: Manifest) -> set[str]:
-    return {row["model"] for row in manifest.agents if row["role"] == "verifier"}
 
 
 def _task_of(folder: RunFolder) -> str | None:

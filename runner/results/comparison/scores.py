@@ -42,7 +42,11 @@ def scored(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
     """
     table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
     available = set(table.columns)
-    missing = {m.name: _no_score(folder, m) for m in measures if not _optional_columns(m) <= available}
+    missing = {
+        m.name: UsageError(f"no rollout of {folder.run_id} has a score for {m.name}")
+        for m in measures
+        if not _optional_columns(m) <= available
+    }
     plain = [measure for measure in measures if measure.source is not Source.CALLS and measure.name not in missing]
     columns = ["datapoint_id, rollout_id, coalesce(correct, false)", *(measure.score_sql() for measure in plain)]
     answered = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'")
@@ -56,10 +60,6 @@ def scored(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
 
 def _optional_columns(measure: Metric) -> set[str]:
     return {name for name in _OPTIONAL_COLUMNS if name in measure.sql}
-
-
-def _no_score(folder: RunFolder, measure: Metric) -> UsageError:
-    return UsageError(f"no rollout of {folder.run_id} has a score for {measure.name}")
 
 
 def _call_scores(

@@ -15,7 +15,7 @@ from runner.results.comparison.scores import scored
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
-from runner.results.manifest import PLAYED, Manifest
+from runner.results.manifest import PLAYED, Manifest, verifiers_of
 from runner.results.metric_table import Metric, compared_metric, option_names
 from runner.results.tasks import played_datapoints, template_variables
 
@@ -67,7 +67,7 @@ class System:
     @property
     def verifier_models(self) -> set[str]:
         """The models of its verifiers."""
-        return {row["model"] for row in self.manifests[0].agents if row["role"] == "verifier"}
+        return {model for _, model in verifiers_of(self.manifests[0])}
 
     @property
     def addresses(self) -> dict[str, Any]:

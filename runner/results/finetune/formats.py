@@ -57,7 +57,7 @@ def _assistant(content: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": content}]
 
 
-def _supervised_problem(example: Supervised, tokens: tuple[str, ...]) -> str | None:
+def _supervised_problem(example: Supervised, tokens: tuple[str, ...] = ()) -> str | None:
     if not any(message["role"] == "assistant" for message in example.messages):
         return "no assistant message"
     if not example.learnt:
@@ -65,7 +65,7 @@ def _supervised_problem(example: Supervised, tokens: tuple[str, ...]) -> str | N
     return chat_problem(example.messages, tokens)
 
 
-def _preference_problem(example: Preference, tokens: tuple[str, ...]) -> str | None:
+def _preference_problem(example: Preference, tokens: tuple[str, ...] = ()) -> str | None:
     if not example.prompt:
         return "no prompt"
     if example.preferred == example.non_preferred:
@@ -82,10 +82,6 @@ def _preference_problem(example: Preference, tokens: tuple[str, ...]) -> str | N
 OPENAI_MAX_BYTES = 512 * 10**6
 
 
-def _openai_sft_problem(example: Supervised) -> str | None:
-    return _supervised_problem(example, ())
-
-
 def _openai_sft(example: Supervised) -> dict[str, Any]:
     return {
         "messages": [
@@ -93,10 +89,6 @@ def _openai_sft(example: Supervised) -> dict[str, Any]:
             for index, message in enumerate(example.messages)
         ]
     }
-
-
-def _openai_dpo_problem(example: Preference) -> str | None:
-    return _preference_problem(example, ())
 
 
 def _openai_dpo(example: Preference) -> dict[str, Any]:
@@ -180,8 +172,8 @@ def _verl_rl(example: RlTurn) -> dict[str, Any]:
 
 
 _ALL = (
-    Format("openai", "sft", ".sft.jsonl", _openai_sft, _openai_sft_problem, OPENAI_MAX_BYTES),
-    Format("openai", "dpo", ".dpo.jsonl", _openai_dpo, _openai_dpo_problem, OPENAI_MAX_BYTES),
+    Format("openai", "sft", ".sft.jsonl", _openai_sft, _supervised_problem, OPENAI_MAX_BYTES),
+    Format("openai", "dpo", ".dpo.jsonl", _openai_dpo, _preference_problem, OPENAI_MAX_BYTES),
     Format("trl", "sft", ".sft.trl.jsonl", _trl_sft, _trl_sft_problem, single_turns=True),
     Format("trl", "dpo", ".dpo.trl.jsonl", _trl_dpo, _trl_dpo_problem),
     Format(

@@ -224,7 +224,8 @@ class Leaderboard:
                     connection.execute(f"ATTACH {duckdb_literal(copy)} AS board (ROW_GROUP_SIZE {BOARD_GROUP_ROWS})")
                     connection.execute("USE board")
                     _refuse_newer(connection, path)
-                    _create_missing(connection)
+                    # In one transaction, since separate statements would each be written to disk.
+                    connection.execute(f"BEGIN; {definitions()} COMMIT;")
                     self._upgrade_rows(connection)
                     yield connection  # no transaction: the copy replaces the file or is discarded
                     connection.execute("CHECKPOINT")  # not in close(), which hides that the disk is full
@@ -262,11 +263,6 @@ def _refuse_newer(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 def _has_table(connection: duckdb.DuckDBPyConnection, database: str, table: str) -> bool:
     query = "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND table_name = ?"
     return bool(connection.execute(query, [database, table]).fetchall())
-
-
-def _create_missing(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create missing parts of the board in one transaction, since separate statements would each be written to disk."""
-    connection.execute(f"BEGIN; {definitions()} COMMIT;")
 
 
 @contextmanager

@@ -66,11 +66,11 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     saved_spec = _load_spec(folder)
     spec = json.dumps(saved_spec, sort_keys=True)
     row = [getattr(manifest, name) for name in _RUN_COLUMNS]
-    names = ", ".join(_RUN_COLUMNS)
+    names, training = ", ".join(_RUN_COLUMNS), manifest.training
     placeholders = ", ".join("?" * len(_RUN_COLUMNS))
     connection.execute(
         f"INSERT INTO runs ({names}, spec, outcomes, training) VALUES ({placeholders}, ?, ?, ?)",
-        [*row, spec, json.dumps(metrics["outcomes"]), _json_or_null(manifest.training)],
+        [*row, spec, json.dumps(metrics["outcomes"]), None if training is None else json.dumps(training)],
     )
     add_facts(connection, folder, saved_spec)
     connection.begin()  # otherwise each of these small rows would be written to disk separately
@@ -238,10 +238,6 @@ def _row_ranges(connection: duckdb.DuckDBPyConnection, path: str) -> Iterator[tu
 def saved_value(folder: RunFolder, *names: str) -> Any:
     """Return the value at a path of keys in a run's saved spec; None if there is none."""
     return _lookup(_load_spec(folder), *names)
-
-
-def _json_or_null(value: Any) -> str | None:
-    return None if value is None else json.dumps(value)
 
 
 def _load_spec(folder: RunFolder) -> dict[str, Any]:
