@@ -76,7 +76,7 @@ def _left_out(observations: Iterator[tuple[float, float]], truth: float) -> bool
     sequence = ConfidenceSequence()
     for value, weight in observations:
         sequence.add(value, weight)
-        if sequence.excludes(truth):
+        if sequence.evidence(truth) >= 1:
             return True
     return False
 

@@ -15,6 +15,7 @@ from runner.game.protocols import loader as protocols
 from runner.game.protocols.protocol import Protocol
 from runner.registry.components.lookup import finder_of
 from runner.rollouts.estimate import CostEstimate, estimate_costs, sum_by_group
+from runner.rollouts.plan import Plan
 from runner.runs.planning.sample_size import SampleSize, sample_size_of
 from runner.spec import loader as specs
 from runner.spec.loader import Overrides, Spec, SpecSource
@@ -173,11 +174,16 @@ def sample_size(
         UsageError: an argument is out of bounds, or a run does not exist, is not finished, or has other datapoints.
         RunError: the files of a run are damaged.
     """
+    plan = _benchmark_plan(spec)
+    baseline = None if against is None else str(against)
+    return sample_size_of(plan, detect, results_at(results), from_runs=[*map(str, from_runs)], against=baseline)
+
+
+def _benchmark_plan(spec: Spec | SpecSource) -> Plan:
     plan = plan_of(loaded(spec))
     if isinstance(plan, TrainingPlan):
         raise UsageError("the spec trains models; plan a benchmark of them (kind: benchmark)")
-    baseline = None if against is None else str(against)
-    return sample_size_of(plan, detect, results_at(results), from_runs=[*map(str, from_runs)], against=baseline)
+    return plan
 
 
 def duration(
@@ -208,9 +214,7 @@ def duration(
     """
     from runner.runs.planning.duration import PlayOptions, duration_of  # loads everything needed to play
 
-    plan = plan_of(loaded(spec))
-    if isinstance(plan, TrainingPlan):
-        raise UsageError("the spec trains models; plan a benchmark of them (kind: benchmark)")
+    plan = _benchmark_plan(spec)
     options = PlayOptions(workers, shards, cores, None if like is None else str(like), measure)
     return duration_of(plan, results_at(results), options)
 

@@ -59,7 +59,7 @@ class Metrics:
             tally = tallies.get((agent, metric))
             if tally is None:
                 tally = tallies[agent, metric] = ClusterSums()
-            tally.add_all(cluster, values)
+            tally.add(cluster, values)
 
     def estimates(self) -> list[Estimate]:
         """Return all metrics in a fixed order, those of the whole game first."""

@@ -18,10 +18,7 @@ class ClusterSums:
     _mean: tuple[int, float] | None = None
     """The number of values and their mean, cached since sums over many clusters take a while."""
 
-    def add(self, cluster: str, value: float) -> None:
-        self.add_all(cluster, (value,))
-
-    def add_all(self, cluster: str, values: Collection[float]) -> None:
+    def add(self, cluster: str, values: Collection[float]) -> None:
         """Add several values of one cluster, in this order."""
         self.n += len(values)
         if len(self.values) < 3:

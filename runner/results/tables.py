@@ -166,11 +166,10 @@ class PartFiles:
         RunError: from all methods, if a file cannot be written; from the constructor, if a table could not be sealed.
     """
 
-    def __init__(self, folder: Path, run_id: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self._target = folder
         self.folder = folder / ".parts"
         """The folder of the unsealed tables, removed once they are sealed."""
-        self._run_id = run_id
         self._tables = {name: _Parts(self.folder, name) for name in COLUMNS}
         try:
             remove_folder(self.folder)
@@ -181,12 +180,8 @@ class PartFiles:
             raise _disk_error(self.folder, error) from error
         try_parquet(self.folder, {name: kind for columns in COLUMNS.values() for name, kind in columns.items()})
 
-    def write(self, rollout: Rollout) -> None:
-        """Add a rollout's rows; rollouts come in the order of the plan."""
-        self.add(table_rows(self._run_id, rollout))
-
     def add(self, rows: Sequence[Rows]) -> None:
-        """Add the rows that `table_rows` returned, in the order of the plan."""
+        """Add the rows of a rollout that `table_rows` returned; rollouts come in the order of the plan."""
         try:
             for table, new_rows in zip(self._tables.values(), rows, strict=True):
                 table.write(new_rows)

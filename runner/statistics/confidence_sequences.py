@@ -88,12 +88,11 @@ class ConfidenceSequence:
         low = self._lower_limit(counts, weights, values, mean)
         return low, 1 - self._lower_limit(counts, weights, 1 - values, 1 - mean)
 
-    def excludes(self, theta: float) -> bool:
-        """Tell whether a mean strictly between 0 and 1 is rejected now, that is, outside `interval`."""
-        return self.evidence(theta) >= 1
-
     def evidence(self, theta: float) -> float:
-        """Return the progress towards rejecting a mean: the log of the bet's capital, as a share of what rejects it."""
+        """Return the progress towards rejecting a mean strictly between 0 and 1; at 1 or more it is outside `interval`.
+
+        The progress is the log of the bet's capital, as a share of the log that rejects.
+        """
         mean = self.mean
         if mean is None:
             return 0.0

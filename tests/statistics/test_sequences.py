@@ -48,7 +48,7 @@ def test_excluding_is_to_be_outside_of_the_interval() -> None:
     sequence = sequence_of(*[1.0, 1.0, 0.0] * 20)
     low, high = sequence.interval()
     assert low < 2 / 3 < high
-    assert [sequence.excludes(at) for at in (low - 1e-9, low + 1e-9, high - 1e-9, high + 1e-9)] == [
+    assert [sequence.evidence(at) >= 1 for at in (low - 1e-9, low + 1e-9, high - 1e-9, high + 1e-9)] == [
         True, False, False, True,
     ]  # fmt: skip
 
@@ -96,6 +96,6 @@ def test_looked_at_after_every_game_it_errs_at_most_5_percent() -> None:
         for _ in range(50):
             sequence.add(float(rng.random() < 0.7))
             difference.add(rng.choice((-1.0, 0.0, 0.0, 1.0)))
-            left_out = left_out or sequence.excludes(0.7) or difference.decided
+            left_out = left_out or sequence.evidence(0.7) >= 1 or difference.decided
         wrong += left_out
     assert wrong <= 6  # two errors of at most 5 % each

@@ -166,12 +166,9 @@ class ExampleFile:
     def put(self, line: ExampleLine | str, trace: bytes) -> str | None:
         """Write the results of `line_of` and `traced` for this file's format; return the reason if it was left out."""
         problem = line if isinstance(line, str) else self._write(line, trace)
-        return self.leave_out(problem) if problem else None
-
-    def leave_out(self, reason: str) -> str:
-        """Count an example that could not be built, by reason."""
-        self._omitted[reason] += 1
-        return reason
+        if problem is not None:
+            self._omitted[problem] += 1
+        return problem
 
     def _write(self, line: ExampleLine, trace: bytes) -> str | None:
         limit = self.format.max_bytes

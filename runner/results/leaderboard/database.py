@@ -31,7 +31,7 @@ from runner.base.storage.locks import locked
 from runner.base.storage.read_only_sql import Parameters
 from runner.base.storage.safe_files import create, open_to_read
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.queries import Sources
+from runner.results.leaderboard.queries import Sources, table_names
 from runner.results.leaderboard.ranks import rank_rows
 from runner.results.leaderboard.rows import MEMORY, add_facts, insert, remove
 from runner.results.leaderboard.schema import definitions
@@ -254,15 +254,10 @@ def _check_format(path: Path) -> None:
 
 def _refuse_newer(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """Raise an error if a newer nip-run wrote the attached board; `path` is the board's file."""
-    if _has_table(connection, "board", "format"):
+    if "format" in table_names(connection, "board"):
         ((version,),) = connection.execute("SELECT max(version) FROM board.format").fetchall()
         hint = ", or remove the file and rebuild it from the run folders: nip-run leaderboard --rebuild"
         refuse_newer(path, version, LEADERBOARD, error=LeaderboardError, hint=hint)
-
-
-def _has_table(connection: duckdb.DuckDBPyConnection, database: str, table: str) -> bool:
-    query = "SELECT 1 FROM duckdb_tables() WHERE database_name = ? AND table_name = ?"
-    return bool(connection.execute(query, [database, table]).fetchall())
 
 
 @contextmanager

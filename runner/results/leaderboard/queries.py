@@ -174,7 +174,7 @@ class Sources:
 
     def _create_board_views(self, connection: DuckDBPyConnection) -> None:
         """Create the board's tables as views of its file, or of the longest one if an earlier version wrote it."""
-        tables = _table_names(connection, "board")
+        tables = table_names(connection, "board")
         is_current = "format" in tables and connection.execute(
             "SELECT max(version) = ? FROM board.format", [LEADERBOARD]
         ).fetchall() == [(True,)]
@@ -246,7 +246,8 @@ def _create_comparisons_view(connection: DuckDBPyConnection, question: str) -> N
     connection.execute(comments({"comparisons": RECORD_COMMENTS["comparisons"]}))
 
 
-def _table_names(connection: DuckDBPyConnection, database: str) -> set[str]:
+def table_names(connection: DuckDBPyConnection, database: str) -> set[str]:
+    """Return the names of a database's tables."""
     cursor = connection.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = ?", [database])
     return {name for (name,) in cursor.fetchall()}
 

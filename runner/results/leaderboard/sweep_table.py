@@ -174,7 +174,8 @@ class _System:
 
     def pooled(self, metric: str) -> Pooled:
         seeds: list[Sums] = [self._data.sums[run_id, metric] for run_id in self.played]
-        return pooled(seeds, proportion=_is_proportion(metric), grouped=not self._data.grouped.isdisjoint(self.played))
+        known, is_grouped = metric_named(metric), not self._data.grouped.isdisjoint(self.played)
+        return pooled(seeds, proportion=known is not None and known.is_proportion, grouped=is_grouped)
 
     @property
     def stopped(self) -> tuple[str, ...]:
@@ -255,11 +256,6 @@ def _pooled_by_sums(name: str) -> Metric | None:
     """Return the metric if it is a mean over rollouts, whose seeds are pooled by sums."""
     metric = metric_named(name)
     return metric if metric is not None and metric.is_mean_of_rollouts else None
-
-
-def _is_proportion(name: str) -> bool:
-    metric = metric_named(name)
-    return metric is not None and metric.is_proportion
 
 
 def _rank_rows(rows: Sequence[_System], results: Results) -> dict[int, RankRange | str]:

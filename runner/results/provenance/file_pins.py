@@ -51,14 +51,14 @@ class PinnedFiles(NamedTuple):
 
 def sources(parts: Mapping[str, PinnedFiles]) -> dict[str, FileSource]:
     """Return where others can get each part; each repository is read once, for all files in it."""
-    files = {file for part in parts.values() for file in part.files if not _is_builtin(file)}
-    repositories = _Repositories(files)
-    return {name: _release_source(name, part) or _git_source(part, repositories) for name, part in parts.items()}
-
-
-def _release_source(name: str, part: PinnedFiles) -> FileSource | None:
-    files = [file for file in part.files if not _is_builtin(file)]
-    return got_source(part.path, files, edits_are_kept=name == "spec") if files else None
+    own_files = {name: [file for file in part.files if not _is_builtin(file)] for name, part in parts.items()}
+    repositories = _Repositories(file for files in own_files.values() for file in files)
+    found = {}
+    for name, part in parts.items():
+        files = own_files[name]
+        release = got_source(part.path, files, edits_are_kept=name == "spec") if files else None
+        found[name] = release or _git_source(part, files, repositories)
+    return found
 
 
 def of_hub(path: str, revision: str | None) -> FileSource:
@@ -193,8 +193,7 @@ def _remote_sort_key(name: str) -> tuple[bool, str]:
     return name != "origin", name
 
 
-def _git_source(part: PinnedFiles, repositories: _Repositories) -> FileSource:
-    files = [file for file in part.files if not _is_builtin(file)]
+def _git_source(part: PinnedFiles, files: Sequence[Path], repositories: _Repositories) -> FileSource:
     builtin = builtin_name(part.path)
     if not files:
         name = BUILTIN + (builtin or part.path.name)

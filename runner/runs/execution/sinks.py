@@ -33,7 +33,7 @@ class RecordSinks:
         stopped = None if plan.debates is None else plan.debates.stopped
         self._selected = None if stopped is None else StoppedDebates(plan, stopped)
         self._statistics = None if self._shape is None else TreeStatistics(plan.spec.protocol, self._shape)
-        self._parts = PartFiles(folder.path, folder.run_id)
+        self._parts = PartFiles(folder.path)
         self._settings = fine_tune_of(plan)
         trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
         self._files: FineTuneFiles | None = None
