@@ -152,11 +152,8 @@ class _System:
     def __init__(self, points: Sequence[SweepPoint], data: _BoardData) -> None:
         self._points, self._data = points, data
         self.played = [point.run_id for point in points if data.status.get(point.run_id) in PLAYED]
-        self.missing = {
-            point.run_id: data.status.get(point.run_id, "not begun")
-            for point in points
-            if data.status.get(point.run_id) != Status.DONE
-        }
+        statuses = {point.run_id: data.status.get(point.run_id, "not begun") for point in points}
+        self.missing = {run_id: status for run_id, status in statuses.items() if status != Status.DONE}
         tasks = {data.task.get(run_id) for run_id in self.played}
         self.task = tasks.pop() if len(tasks) == 1 else None
         self._has_tasks = bool(tasks)
@@ -217,30 +214,18 @@ class _System:
         if len(self.played) < 2 or not run_values:
             missing = SweepValue(reason="not measured" if self.played else "not played yet")
             return run_values[0] if run_values else missing
-        if _pooled_by_sums(metric) is not None and (overall := self.pooled(metric)).value is not None:
-            if self.interval_problem is not None:
-                return SweepValue(
-                    overall.value, None, None, overall.n, overall.clusters, overall.between, overall.within,
-                    self.interval_problem,
-                )  # fmt: skip
-            return SweepValue(
-                overall.value,
-                overall.ci_low,
-                overall.ci_high,
-                overall.n,
-                overall.clusters,
-                overall.between,
-                overall.within,
-            )
+        problem = self.interval_problem
+        if _pooled_by_sums(metric) is not None and (total := self.pooled(metric)).value is not None:
+            ends = (None, None) if problem else (total.ci_low, total.ci_high)
+            return SweepValue(total.value, *ends, total.n, total.clusters, total.between, total.within, problem)
         means = [value.value for value in run_values if value.value is not None]
         if not means:
             return run_values[0]
         plain = pooled([{metric: (1, mean)} for mean in means], proportion=False)
         if (estimate := self._numbers.get(metric)) is not None:
-            ends, reason = (estimate.ci_low, estimate.ci_high), estimate.reason
-            if self.interval_problem is not None:
-                ends, reason = (None, None), self.interval_problem
-            return SweepValue(estimate.value, *ends, estimate.n, estimate.clusters, plain.between, reason=reason)
+            ends = (None, None) if problem else (estimate.ci_low, estimate.ci_high)
+            counts = estimate.n, estimate.clusters
+            return SweepValue(estimate.value, *ends, *counts, plain.between, reason=problem or estimate.reason)
         # The mean over seeds; its interval does not follow from the seeds' intervals.
         return SweepValue(
             plain.value, n=sum(value.n for value in run_values), between=plain.between,
@@ -269,11 +254,11 @@ def _rank_rows(rows: Sequence[_System], results: Results) -> dict[int, RankRange
         if len(indices) == 1 and len(by_task) > 1:
             ranks[indices[0]] = str(Unranked.ALONE)
             continue
-        ranks |= _rank_range_by_index({index: rows[index] for index in indices}, results)
+        ranks |= _rank_task({index: rows[index] for index in indices}, results)
     return ranks
 
 
-def _rank_range_by_index(rows: Mapping[int, _System], results: Results) -> dict[int, RankRange]:
+def _rank_task(rows: Mapping[int, _System], results: Results) -> dict[int, RankRange]:
     """Return the ranges of ranks of the rows of one task, by the test that compares two runs, over all seeds."""
     systems = {str(index): row.ranked for index, row in rows.items()}
 
