@@ -249,7 +249,7 @@ def test_the_results_folder_is_by_default_that_of_the_command_line(
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv("NIP_RUN_RESULTS", str(file))
-    with pytest.raises(UsageError, match=r"\(from NIP_RUN_RESULTS\): not a folder"):
+    with pytest.raises(UsageError, match=r"\(from NIP_RUN_RESULTS\) as a folder: not a folder"):
         runner.open_run("x")
 
 

@@ -131,10 +131,10 @@ class _Repositories:
     def _find_root(self, folder: Path) -> Path | None:
         """Return the folder that holds `.git`, also for a worktree or a submodule."""
         if folder not in self._roots:
-            parent = folder
-            while not (parent / ".git").exists() and parent != parent.parent:
-                parent = parent.parent
-            self._roots[folder] = parent if (parent / ".git").exists() else None
+            root = folder
+            while not (root / ".git").exists() and root != root.parent:
+                root = root.parent
+            self._roots[folder] = root if (root / ".git").exists() else None
         return self._roots[folder]
 
 

@@ -167,9 +167,9 @@ def test_several_are_compared_with_the_leader_and_corrected(results: Path) -> No
 
 def test_a_run_is_not_compared_with_itself(results: Path) -> None:
     for names in (("good", "fair", "good"), ("good", "good"), (["good", "half"], "half")):
-        with pytest.raises(UsageError, match=r"(good|half) is in two of the systems|play another game"):
+        with pytest.raises(UsageError, match=r"(good|half) is in two of the compared systems|play another game"):
             compare(*names, results=results)
-    with pytest.raises(UsageError, match="good is in two of the systems"):
+    with pytest.raises(UsageError, match="good is in two of the compared systems"):
         compare("fair", "good", baseline="good", results=results)
 
 
@@ -361,6 +361,6 @@ def test_equal_names_of_models_at_two_servers_are_pointed_out(tmp_path: Path) ->
             played(path, tmp_path / "results", f"models.m.base_url={address}", f"seed={seed}")
             for address, seed in ((first.base_url, 1), (first.base_url, 2), (second.base_url, 3))
         )
-    places = f"models.m was asked at two addresses ({first.base_url}, {second.base_url})"
+    places = f"models.m has two addresses ({first.base_url}, {second.base_url})"
     assert any(note.startswith(places) for note in only(compare(one, other, results=tmp_path / "results")).notes)
     assert not any("addresses" in note for note in only(compare(one, again, results=tmp_path / "results")).notes)
