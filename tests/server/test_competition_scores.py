@@ -18,7 +18,7 @@ def part(rows: int, right: set[int], plays: int = 1, groups: int | None = None) 
     tally = ClusterSums()
     for row in range(rows):
         for _ in range(plays):
-            tally.add(str(row if groups is None else row % groups), float(row in right))
+            tally.add(str(row if groups is None else row % groups), (float(row in right),))
     mean = Mean(METRICS[ACCURACY].rule, tally.mean, tally.stderr, tally.n, len(tally.clusters), groups is not None)
     ends, _ = mean.of_share()
     low, high = ends or (None, None)
