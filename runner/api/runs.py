@@ -214,8 +214,8 @@ def _points(specs: Sequence[Spec], results: Results, which: WhichRun) -> list[_S
     run_ids = {plan.run_id for plan in plans}
     names: list[str] = []
     points = []
-    started_plans = [with_original_formats(plan, results, which, other_run_ids=run_ids - {plan.run_id}) for plan in plans]
-    for spec, (plan, note) in zip(specs, started_plans, strict=True):
+    started = [with_original_formats(plan, results, which, other_run_ids=run_ids - {plan.run_id}) for plan in plans]
+    for spec, (plan, note) in zip(specs, started, strict=True):
         names.append(choose_run_id(plan, results, which, given=names))
         points.append(_SweepPoint(spec, plan, names[-1], [] if note is None else [note]))
     return points
