@@ -13,7 +13,7 @@ from runner.cli.commands import COMMANDS
 from runner.cli.terminal.output import note, warn, wrapped
 from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
 from runner.registry.components.lookup import finder_of
-from runner.registry.fetched_release import is_got, opened
+from runner.registry.fetched_release import is_fetched, open_fetched
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished.selection import OWN_RUN, WhichRun
@@ -101,8 +101,8 @@ def _check_rows(path: str, error: SpecError) -> None:
     Raises:
         UsageError: they are what is missing.
     """
-    if any(problem.key == "dataset.path" for problem in error.problems) and is_got(Path(path)):
-        got = opened(Path(path))
+    if any(problem.key == "dataset.path" for problem in error.problems) and is_fetched(Path(path)):
+        got = open_fetched(Path(path))
         if lacks_rows(got):
             raise UsageError(f"{path}: {what_is_needed(got)}") from error
 

@@ -93,7 +93,7 @@ def get(
     notes = [] if entry.yanked is None else [f"{entry.reference} was yanked: {entry.yanked}"]
     notes += [] if signed is None else [signed]
     target = (folder or Path(entry.reference.name)).absolute()
-    with whole(target) as temporary:
+    with replace_folder(target) as temporary:
         also = {MARKER: marker(str(entry.reference), entry.sha256, registry.where)}
         release = registry.unpack(entry, temporary, also=also)
         try:
@@ -113,7 +113,7 @@ def get(
 
 
 @contextmanager
-def whole(target: Path) -> Iterator[Path]:
+def replace_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that replaces `target` at the end, and remove the folders of killed calls of `get`.
 
     Raises:
@@ -138,7 +138,7 @@ def check_lock(folder: Path, release: Release) -> None:
     """
     if release.file(LOCK) is None:
         return
-    lines = small(folder / LOCK, MAX_LOCK, LOCK).decode("utf-8", "replace").splitlines()
+    lines = read_small(folder / LOCK, MAX_LOCK, LOCK).decode("utf-8", "replace").splitlines()
     for number, line in enumerate(lines, 1):
         if line and not _PINNED.fullmatch(line) and not _COMMENT.fullmatch(line):
             raise ReleaseError(
@@ -147,35 +147,35 @@ def check_lock(folder: Path, release: Release) -> None:
             )
 
 
-def opened(folder: Path) -> FetchedRelease:
+def open_fetched(folder: Path) -> FetchedRelease:
     """Open a folder that `get` wrote. Its files may have changed since; `registry.verification.verify` checks them.
 
     Raises:
         UsageError: `get` did not write it.
         ReleaseError: its manifest is missing or damaged.
     """
-    if not is_got(folder):
+    if not is_fetched(folder):
         raise UsageError(f"{folder} was not written by `nip-run get`: it has no {MARKER}")
-    data, marker_content = small(folder / MANIFEST), got_from(folder)
+    data, marker_content = read_small(folder / MANIFEST), got_from(folder)
     release = Release.from_bytes(data)
-    if read_checksum(small(folder / CHECKSUM)) != digest(data):
+    if read_checksum(read_small(folder / CHECKSUM)) != digest(data):
         raise ReleaseError(f"{folder / MANIFEST} is damaged: its SHA-256 differs from the one in {CHECKSUM}")
     if marker_content is None or marker_content != {"release": str(release.reference), "sha256": digest(data)}:
         raise ReleaseError(f"{folder / MARKER} is damaged: it does not name the release in this folder")
     return FetchedRelease(folder, release, digest(data))
 
 
-def is_got(folder: Path) -> bool:
+def is_fetched(folder: Path) -> bool:
     """Tell whether `get` wrote a folder."""
     return (folder / MARKER).is_file() and (folder / MANIFEST).is_file()
 
 
-def got_into(results: Results) -> list[Path]:
+def fetched_folders(results: Results) -> list[Path]:
     """Return the folders of the releases that `reproduce` fetched into a results folder."""
-    return sorted(folder for folder in (results.path / PUBLISHED).glob("*/*/*") if is_got(folder))
+    return sorted(folder for folder in (results.path / PUBLISHED).glob("*/*/*") if is_fetched(folder))
 
 
-def small(path: Path, most: int = MAX_SMALL, name: str | None = None) -> bytes:
+def read_small(path: Path, most: int = MAX_SMALL, name: str | None = None) -> bytes:
     """Read a small file of a fetched folder; `name` is its name in messages.
 
     Raises:
@@ -194,7 +194,7 @@ def read_pin(path: Path) -> dict[str, Any]:
         ReleaseError: it is missing or damaged.
     """
     try:
-        pin = loads(small(path, MAX_PIN))
+        pin = loads(read_small(path, MAX_PIN))
     except ValueError as error:
         raise ReleaseError(f"{path} is damaged: {error}") from error
     if not isinstance(pin, dict):
@@ -202,7 +202,7 @@ def read_pin(path: Path) -> dict[str, Any]:
     return pin
 
 
-def found_in(registry: Registry, reference: Reference | Digest) -> ReleaseEntry:
+def find_run(registry: Registry, reference: Reference | Digest) -> ReleaseEntry:
     """Find the entry of a release, which must be a run. Raises as `Registry.find`; UsageError: it is not a run."""
     entry = registry.find(reference)
     if entry.reference.kind != Kind.RUN:

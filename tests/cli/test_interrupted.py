@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.registry.fetched_release import opened
+from runner.registry.fetched_release import open_fetched
 from runner.registry.transports.locations import connect
 from tests.support.got import bundle_of, publish
 from tests.support.processes import nip_run_here, python
@@ -75,4 +75,4 @@ def test_an_interrupted_get_leaves_nothing(event: str, name: str, run: Path, tmp
     assert list(here.iterdir()) == []
     again = nip_run_here(*words, cwd=here)
     assert again.returncode == 0, again.stderr
-    assert opened(here / "got").run is not None
+    assert open_fetched(here / "got").run is not None

@@ -16,7 +16,7 @@ from runner.base.errors import NotPublished, ReleaseError, UsageError
 from runner.documents.releases.manifest import digest
 from runner.documents.releases.reference import Kind, parse
 from runner.registry.bundles.requirements import what_it_takes
-from runner.registry.fetched_release import get, opened, whole
+from runner.registry.fetched_release import get, open_fetched, replace_folder
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
 from runner.results.tasks import Task
@@ -50,7 +50,7 @@ def test_what_is_got_says_where_it_came_from_and_has_the_published_bytes(
     folder = got(published, tmp_path / "a" / "got")
     said = json.loads((folder / MARKER).read_bytes())
     assert (said["release"], said["where"]) == (published[1], f"file:{published[0]}")
-    assert said["sha256"] == digest((folder / "release.json").read_bytes()) == opened(folder).sha256
+    assert said["sha256"] == digest((folder / "release.json").read_bytes()) == open_fetched(folder).sha256
     assert (folder / "data" / "journal.jsonl").read_bytes() == (published[2] / "journal.jsonl").read_bytes()
     assert [path.name for path in folder.parent.iterdir()] == ["got"], "nothing is left beside it"
 
@@ -87,7 +87,7 @@ def test_a_new_run_of_it_says_what_it_was_got_from_and_is_of_the_same_task(
 ) -> None:
     folder = got(published, tmp_path / "got")
     again = run(load_spec(folder / "spec.yaml", {"seed": 8}), tmp_path / "results")
-    release = {"release": published[1], "sha256": opened(folder).sha256}
+    release = {"release": published[1], "sha256": open_fetched(folder).sha256}
     assert again.manifest.got_from == release
     (pair,) = compare(folder, again, results=tmp_path / "results").pairs
     assert (pair.paired, pair.datapoints, pair.base) == (True, 12, published[2].name)
@@ -137,7 +137,7 @@ def test_the_loser_of_two_gets_is_told_that_it_is_there_and_what_a_killed_one_le
         (folder / "data").mkdir(parents=True)
     for path in (old / "data", old):
         os.utime(path, (0, 0))
-    with pytest.raises(UsageError, match="is there already"), whole(tmp_path / "got") as beside:
+    with pytest.raises(UsageError, match="is there already"), replace_folder(tmp_path / "got") as beside:
         beside.mkdir()
         (tmp_path / "got").mkdir()
         (tmp_path / "got" / "theirs").touch()
@@ -193,7 +193,7 @@ def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_has
 
 def test_an_empty_folder_is_used(published: tuple[Path, str, Path], tmp_path: Path) -> None:
     (tmp_path / "got").mkdir()
-    assert opened(got(published, tmp_path / "got")).release.kind == Kind.RUN
+    assert open_fetched(got(published, tmp_path / "got")).release.kind == Kind.RUN
 
 
 def test_a_damaged_release_leaves_nothing(published: tuple[Path, str, Path], tmp_path: Path) -> None:
@@ -287,6 +287,6 @@ def test_a_killed_get_leaves_nothing_or_all_of_it(
     process.send_signal(signal.SIGKILL)
     process.wait()
     if (tmp_path / "got").exists():
-        assert opened(tmp_path / "got").run is not None
+        assert open_fetched(tmp_path / "got").run is not None
     again = nip_run_here("get", published[1], "other", "--from", published[0], cwd=tmp_path)
     assert again.returncode == 0, again.stderr

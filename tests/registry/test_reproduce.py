@@ -16,7 +16,7 @@ import pytest
 from runner.base.errors import Interrupted, ReleaseError, UsageError
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import parse
-from runner.registry.fetched_release import FetchedRelease, get, opened
+from runner.registry.fetched_release import FetchedRelease, get, open_fetched
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.interface import Stored
 from runner.registry.transports.locations import connect
@@ -244,7 +244,7 @@ def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
     brought = nip_run_here("get", reference, "my copy", "--from", registry, cwd=tmp_path)
     assert f"nip-run reproduce '{tmp_path / 'my copy'}' --from file:{registry}" in brought.stdout, brought
     assert "--fresh" not in brought.stdout, "it would be refused"
-    got = opened(tmp_path / "my copy")
+    got = open_fetched(tmp_path / "my copy")
     with pytest.raises(UsageError, match=r"run/acme/.* to repeat the training: nip-run '"):
         fresh_plan(got, [])
     asked = nip_run_here("reproduce", "my copy", cwd=tmp_path)
@@ -336,7 +336,7 @@ def test_a_model_that_is_as_it_was_is_reproduced_if_its_interval_is_within_the_m
     done = anew(seer[0], tmp_path, 3.0, 5, "--margin", "0.2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "accuracy reproduced within 20 points: " in done.stdout
-    got = opened(seer[0])
+    got = open_fetched(seer[0])
     results = Results(tmp_path / "results")
     (folder,) = results.runs()
     narrower = compared(got, FinishedRun(folder, folder.manifest(), {}), results, "accuracy", 0.01)

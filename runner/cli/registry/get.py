@@ -167,14 +167,14 @@ def _result(got: FetchedRelease) -> str:
     """Return the accuracy with its interval, as it was published; of a training run, that of each test."""
     from runner.base.errors import ReleaseError
     from runner.base.storage.strict_json import loads
-    from runner.registry.fetched_release import small
+    from runner.registry.fetched_release import read_small
     from runner.spec.origin import DATA
     from runner.training.summary import test_name
 
     if not got.is_training_run:
         return _accuracy(got.release.facts.get("accuracy"))
     try:
-        metrics = loads(small(got.folder / DATA / "metrics.json"))
+        metrics = loads(read_small(got.folder / DATA / "metrics.json"))
         done = len(metrics["iterations"])
         tests = [f"{test_name(test, done, over=True)}: {_accuracy(test['accuracy'])}" for test in metrics["tests"]]
     except (ReleaseError, ValueError, KeyError, TypeError):

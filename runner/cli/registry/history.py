@@ -73,14 +73,14 @@ def _local(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
 def _got(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
     """What `reproduce` has got into the results folder."""
     from runner.base.storage.atomic_files import read_json
-    from runner.registry.fetched_release import got_into, opened
+    from runner.registry.fetched_release import fetched_folders, open_fetched
     from runner.registry.lineage.sessions import session_of_release
     from runner.registry.skipped_releases import in_words
     from runner.registry.transports.registry import ReleaseEntry
 
-    for folder in got_into(results):
+    for folder in fetched_folders(results):
         try:
-            got = opened(folder)
+            got = open_fetched(folder)
             where = str(read_json(folder / MARKER).get("where"))
             yield session_of_release(ReleaseEntry(got.release.reference, got.sha256), got.release, where)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's

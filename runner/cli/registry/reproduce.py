@@ -109,13 +109,13 @@ def execute(args: argparse.Namespace) -> int:
 def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind, parse
-    from runner.registry.fetched_release import found_in, is_got, opened
+    from runner.registry.fetched_release import find_run, is_fetched, open_fetched
     from runner.registry.transports.locations import to_read
     from runner.registry.verification.reproducible import got_for
 
     folder = Path(args.reference)
-    if is_got(folder):
-        return opened(folder)
+    if is_fetched(folder):
+        return open_fetched(folder)
     if folder.exists():
         raise UsageError(f"{folder}: not a published run; give its name, or a folder written by `nip-run get`")
     try:
@@ -123,7 +123,7 @@ def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
     except UsageError as error:
         raise UsageError(_of_own(args, results) or str(error)) from error
     with to_read(args.where) as registry:
-        return got_for(registry, found_in(registry, named), results)
+        return got_for(registry, find_run(registry, named), results)
 
 
 def _of_own(args: argparse.Namespace, results: Results) -> str | None:

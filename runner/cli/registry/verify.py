@@ -65,14 +65,14 @@ def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
     """Of a got folder the files that its reader changed and may, and why not all could be checked."""
     from runner.base.errors import ReleaseError
     from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
-    from runner.registry.fetched_release import is_got, opened
+    from runner.registry.fetched_release import is_fetched, open_fetched
     from runner.registry.verification.verify import edited
 
     folder = Path(args.what)
-    if not is_got(folder):
+    if not is_fetched(folder):
         return [], None
     try:
-        got = opened(folder)
+        got = open_fetched(folder)
         return edited(folder), what_is_needed(got) if lacks_rows(got) else None
     except ReleaseError:  # which is told among what is wrong
         return [], None
@@ -106,16 +106,16 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
     """What was checked, what of it beside its hashes, and all that is wrong with it."""
     from runner.documents.releases.reference import Kind, is_reference, parse
     from runner.registry.board.wording import tier_in_words
-    from runner.registry.fetched_release import is_got, opened
+    from runner.registry.fetched_release import is_fetched, open_fetched
     from runner.registry.transports.locations import to_read
     from runner.registry.verification.verify import wrong_in_got, wrong_in_release, wrong_in_run
     from runner.results.leaderboard.results_folder import Results
 
     folder = Path(args.what)
-    if is_got(folder):
+    if is_fetched(folder):
         _check_no_signer_key(args)
         wrong = list(wrong_in_got(folder))
-        return str(folder), "" if _any(wrong) else _also(opened(folder).release), wrong
+        return str(folder), "" if _any(wrong) else _also(open_fetched(folder).release), wrong
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
         named = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
         with to_read(args.where) as registry:

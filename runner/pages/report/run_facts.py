@@ -16,7 +16,7 @@ from runner.models.prices import describe_price, price_of
 from runner.models.settings import ModelSettings
 from runner.pages.numbers import took
 from runner.registry.bundles.missing_rows import OPTION, lacks_rows
-from runner.registry.fetched_release import is_got, opened
+from runner.registry.fetched_release import is_fetched, open_fetched
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.provenance.sources_snapshot import OVERRIDES, WRITTEN
@@ -204,7 +204,7 @@ def _release_folder(folder: RunFolder) -> Path | None:
 
 def _rows(release: Path) -> list[str]:
     """What a command takes for a run whose rows are not there; `FILE` is the user's to name."""
-    return ["--set", f"{OPTION}=FILE"] if is_got(release) and lacks_rows(opened(release)) else []
+    return ["--set", f"{OPTION}=FILE"] if is_fetched(release) and lacks_rows(open_fetched(release)) else []
 
 
 def _as_written(folder: RunFolder, manifest: Manifest) -> str | None:

@@ -12,7 +12,7 @@ from runner.pages.numbers import count
 from runner.pages.report.run_games import GamesSummary, Gathered
 from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
 from runner.registry.bundles.withheld_rows import take_withheld
-from runner.registry.fetched_release import WITHOUT_ROWS, is_got, opened
+from runner.registry.fetched_release import WITHOUT_ROWS, is_fetched, open_fetched
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.rollouts.plan import Plan
@@ -37,9 +37,9 @@ def missing_rows(folder: RunFolder) -> MissingRows | None:
         RunError: it cannot be read.
     """
     root = folder.path.parent
-    if folder.path.name != DATA or not is_got(root):
+    if folder.path.name != DATA or not is_fetched(root):
         return None
-    got = opened(root)
+    got = open_fetched(root)
     if not lacks_rows(got):
         return None
     try:
@@ -71,8 +71,8 @@ def state(
     """
     lines = list(_read(manifest, games))
     root = folder.path.parent
-    if tells_source and folder.path.name == DATA and is_got(root):
-        lines.append(f"Got from a registry, as {opened(root).release.reference}.")
+    if tells_source and folder.path.name == DATA and is_fetched(root):
+        lines.append(f"Got from a registry, as {open_fetched(root).release.reference}.")
     if (judged := manifest.rejudge_of) is not None:
         lines.append(f"A judging: the debates are those of {judged.run_id}; nobody but the judge was asked.")
     if until := (metrics or {}).get("until"):

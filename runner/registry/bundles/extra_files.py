@@ -17,7 +17,7 @@ from runner.documents.yaml_reader import Document, parse
 from runner.documents.yaml_writer import dump, dump_inline
 from runner.registry.bundles import parameters, run_data
 from runner.registry.check_notes import limit_differences
-from runner.registry.fetched_release import FetchedRelease, small
+from runner.registry.fetched_release import FetchedRelease, read_small
 from runner.registry.metric_differences import MAX_SHOWN, is_from_other_version
 from runner.results.folder import RunFolder
 from runner.spec.experiment import SAVED_SPEC
@@ -50,7 +50,7 @@ def wrong_beside(fetched: FetchedRelease, run: RunFolder, ignored: frozenset[str
 
 def _differences(name: str, path: Path, expected: bytes, *, may_have_more: bool) -> Iterator[str]:
     try:
-        data = small(path, name=name)
+        data = read_small(path, name=name)
     except ReleaseError as error:
         yield str(error)
         return

@@ -9,7 +9,7 @@ from runner.base.errors import ReleaseError, UsageError
 from runner.base.text import comma_join
 from runner.documents.fetched_files import where_from
 from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
-from runner.registry.fetched_release import PUBLISHED, FetchedRelease, get, is_got, opened
+from runner.registry.fetched_release import PUBLISHED, FetchedRelease, get, is_fetched, open_fetched
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.verify import find_changed_files
 from runner.results.folder import RunFolder
@@ -30,8 +30,8 @@ def got_for(registry: Registry, entry: ReleaseEntry, results: Results) -> Fetche
     reference = entry.reference
     folder = results.path / PUBLISHED / reference.owner / reference.name / str(reference.version)
     try:
-        if is_got(folder):
-            fetched = opened(folder)
+        if is_fetched(folder):
+            fetched = open_fetched(folder)
             if fetched.sha256 != entry.sha256:
                 raise ReleaseError(f"{folder} has another release of this name")
             _check_data(fetched)

@@ -23,7 +23,7 @@ from runner.registry.bundles.missing_rows import lacks_rows
 from runner.registry.bundles.run_data import accuracy_of
 from runner.registry.bundles.runs import ROWS
 from runner.registry.check_notes import CheckNote, VersionNote, limit_differences
-from runner.registry.fetched_release import PARAMETERS, PIN, SPEC, FetchedRelease, check_lock, get, opened
+from runner.registry.fetched_release import PARAMETERS, PIN, SPEC, FetchedRelease, check_lock, get, open_fetched
 from runner.registry.lineage.listed_facts import wrong_facts
 from runner.registry.metric_differences import (
     compare_counts,
@@ -103,7 +103,7 @@ def _without_folder(temporary: str, line: str) -> str:
 def wrong_in_got(folder: Path) -> Iterator[str]:
     """Yield what is wrong in a folder that `get` wrote: each changed file, and the run's records."""
     try:
-        fetched = opened(folder)
+        fetched = open_fetched(folder)
     except ReleaseError as error:
         yield str(error)
         return
@@ -122,9 +122,9 @@ def edited(folder: Path) -> list[str]:
     """Return the editable files of a fetched run that were changed.
 
     Raises:
-        UsageError, ReleaseError: as `opened`.
+        UsageError, ReleaseError: as `open_fetched`.
     """
-    fetched = opened(folder)
+    fetched = open_fetched(folder)
     return sorted(find_changed_files(fetched, EDITABLE.__contains__)) if fetched.release.kind == Kind.RUN else []
 
 
