@@ -44,7 +44,7 @@ class RecomputedRun:
 
 
 @contextmanager
-def recomputed(folder: RunFolder, parent: Path | None = None) -> Iterator[RecomputedRun]:
+def recompute_run(folder: RunFolder, parent: Path | None = None) -> Iterator[RecomputedRun]:
     """Recompute a run from its journal, in a temporary folder in `parent` or in the system's temporary folder.
 
     Raises:
@@ -98,7 +98,7 @@ def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
 
 
 def write_tables(folder: RunFolder) -> None:
-    """Write the tables of a fetched run, which releases do not contain. Raises as `recomputed`."""
-    with recomputed(folder, folder.path.parent) as run:
+    """Write the tables of a fetched run, which releases do not contain. Raises as `recompute_run`."""
+    with recompute_run(folder, folder.path.parent) as run:
         for name in COLUMNS:
             run.folder.table(name).replace(folder.table(name))

@@ -29,7 +29,7 @@ MAX_ROW = 16 << 20
 """Maximum size of a row in bytes; the texts of a rollout are in other tables."""
 
 
-def rollouts_jsonl(folder: RunFolder) -> Path:
+def write_rollouts(folder: RunFolder) -> Path:
     """Write a run's rollouts, one JSON object per line, to a file that is removed when the process ends.
 
     The table is read and written in pieces, because it may be larger than memory.
@@ -59,7 +59,7 @@ def rollouts_jsonl(folder: RunFolder) -> Path:
     return target
 
 
-def published_rows(path: Path) -> Iterator[dict[str, Any]]:
+def read_published_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a published `rollouts.jsonl`; their columns are not checked.
 
     Raises:

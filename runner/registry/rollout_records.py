@@ -15,7 +15,7 @@ from runner.base.storage.safe_files import open_to_read
 from runner.base.storage.strict_json import is_same
 from runner.game.protocols.schema import Parameters
 from runner.registry.recomputed_run import check_claims
-from runner.registry.records import ROLLOUTS_FILE, published_rows
+from runner.registry.records import ROLLOUTS_FILE, read_published_rows
 from runner.results.baseline_scores import FILE, frozen
 from runner.results.folder import RunFolder
 from runner.results.metric_table import METRICS
@@ -29,19 +29,19 @@ from runner.rollouts.rollout import Outcome, Rollout
 _COMPARED = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
-def rows_of(path: Path) -> Iterator[dict[str, Any]]:
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a `rollouts.jsonl`, with null for columns that its version did not have.
 
     Raises:
         RunError, ReleaseError: it cannot be read, or a line is not a rollout.
     """
-    for number, row in enumerate(published_rows(path), 1):
+    for number, row in enumerate(read_published_rows(path), 1):
         if not row.keys() <= COLUMNS["rollouts"].keys():
             raise ReleaseError(f"{path.name}:{number}: not a row of the table of rollouts")
         yield {name: row.get(name) for name in COLUMNS["rollouts"]}
 
 
-class Records:
+class RolloutChecker:
     """Checker of the rollouts of one run: compares each with the game at its position in the plan."""
 
     def __init__(self, folder: RunFolder, plan: Plan) -> None:
@@ -181,7 +181,7 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def differing(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> list[str]:
+def describe_differences(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> list[str]:
     """Describe each published metric that differs from the recomputed one; metrics that need calls are not compared."""
     recomputed_metrics = {(row["agent"], row["metric"]): row for row in recomputed["metrics"]}
     published_metrics = {(row["agent"], row["metric"]): row for row in published["metrics"]}
@@ -206,7 +206,7 @@ def _needs_calls(name: str) -> bool:
     return name in METRICS and METRICS[name].needs_calls
 
 
-def merged(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> dict[str, Any]:
+def merge_metrics(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> dict[str, Any]:
     """Replace published metrics with the recomputed ones, except for metrics that need calls."""
     needing_calls = [row for row in published["metrics"] if _needs_calls(row["metric"])]
     recomputed_rows = [row for row in recomputed["metrics"] if not _needs_calls(row["metric"])]

@@ -20,7 +20,7 @@ SENT = "sent"
 """Folder in a results folder with a file RUN_ID/SHA256.json for each release."""
 
 
-def record(folder: RunFolder, release: str, sha256: str, where: str) -> None:
+def record_release(folder: RunFolder, release: str, sha256: str, where: str) -> None:
     """Record that a release was published from a run of a results folder.
 
     Raises:
@@ -35,7 +35,7 @@ def record(folder: RunFolder, release: str, sha256: str, where: str) -> None:
     atomic_write(path / f"{sha256}.json", json.dumps(entry, indent=2) + "\n")
 
 
-def sent_as(folder: RunFolder) -> frozenset[str]:
+def sent_hashes(folder: RunFolder) -> frozenset[str]:
     """Return the manifest hashes of the releases that were published from a run of this results folder."""
     hashes = set()
     with suppress(OSError):

@@ -10,7 +10,7 @@ import pytest
 from runner.base.errors import UsageError
 from runner.pages.report.games import games_of
 from runner.pages.report.run_totals import RunTally
-from runner.registry.recomputed_run import recomputed
+from runner.registry.recomputed_run import recompute_run
 from runner.registry.verification.verify import wrong_in_run
 from runner.results.comparison.scores import scored
 from runner.results.folder import RunFolder
@@ -62,7 +62,7 @@ def test_pages_and_checks_of_an_old_run_show_its_recorded_cost(old_run: Path) ->
         tally.add(game.told)
     (verifier,) = tally.agents
     assert verifier.usd == pytest.approx(AS_BILLED_THEN)
-    with recomputed(folder) as again:
+    with recompute_run(folder) as again:
         assert again.counts["cost_usd"] == pytest.approx(AS_BILLED_THEN)
 
 

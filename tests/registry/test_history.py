@@ -12,7 +12,7 @@ from runner.documents.releases.manifest import ReleaseLink
 from runner.registry.lineage.descriptions import describe_origin
 from runner.registry.lineage.history import history_of, whole_history
 from runner.registry.lineage.sessions import LineageSession
-from runner.registry.sent_releases import record, sent_as
+from runner.registry.sent_releases import record_release, sent_hashes
 from runner.results.folder import RunFolder
 from tests.registry.planted import measured, step, training
 
@@ -101,8 +101,8 @@ def test_a_release_that_this_machine_did_not_make_of_a_run_is_another_whatever_f
 
 def test_what_was_made_of_a_run_is_written_down_beside_the_runs(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "runs" / "a")
-    assert sent_as(folder) == frozenset()
+    assert sent_hashes(folder) == frozenset()
     for sha256 in ("ab" * 32, "cd" * 32, "ab" * 32):
-        record(folder, "run/acme/a@1", sha256, "file:/there")
-    assert sent_as(folder) == {"ab" * 32, "cd" * 32}
-    assert sent_as(RunFolder(tmp_path / "runs" / "b")) == frozenset()
+        record_release(folder, "run/acme/a@1", sha256, "file:/there")
+    assert sent_hashes(folder) == {"ab" * 32, "cd" * 32}
+    assert sent_hashes(RunFolder(tmp_path / "runs" / "b")) == frozenset()

@@ -284,7 +284,7 @@ def _record(
 ) -> None:
     """Write down in the results folder of each run what was made of it; what was got is no run of ours."""
     from runner.base.errors import RunError
-    from runner.registry.sent_releases import record
+    from runner.registry.sent_releases import record_release
     from runner.results.leaderboard.results_folder import Results
 
     for folder in (one for one in folders if one.name is None):
@@ -295,7 +295,7 @@ def _record(
             run_id = prepared.draft.release.facts.get("run_id")
             if run_id in parts:
                 try:
-                    record(results.run(run_id), str(one.reference), one.sha256, where)
+                    record_release(results.run(run_id), str(one.reference), one.sha256, where)
                 except RunError as error:
                     note(f"{error}; `nip-run history` will show {one.reference} as a run of its own")
 

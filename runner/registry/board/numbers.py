@@ -21,7 +21,7 @@ from runner.registry.bundles.withheld_rows import take_withheld
 from runner.registry.fetched_release import PIN
 from runner.registry.lineage.session_facts import MAX_COUNT
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.rollout_records import Records, differing, merged, rows_of
+from runner.registry.rollout_records import RolloutChecker, describe_differences, merge_metrics, read_rows
 from runner.registry.verification.kinds import wrong_kind
 from runner.results.folder import RunFolder
 from runner.results.manifest import COUNTED, PLAYED, Manifest
@@ -94,17 +94,17 @@ def _recompute_metrics(
     plan, manifest = played_plan(folder, withheld), folder.manifest()
     if plan.shape is not None:
         return (f"{NOT_RECOMPUTED}: a tree",), dict(published)
-    records = Records(folder, plan)
-    for row in rows_of(folder.path / ROLLOUTS_FILE):
+    records = RolloutChecker(folder, plan)
+    for row in read_rows(folder.path / ROLLOUTS_FILE):
         records.add(row)
     recomputed = records.summary()
     if plan.debates is not None and plan.debates.stopped is not None:
         return (f"{NOT_RECOMPUTED}: it judges the debates of a run that had stopped",), dict(published)
-    differences = differing(published, recomputed)
+    differences = describe_differences(published, recomputed)
     if differences and manifest.version == __version__:
         raise ReleaseError(f"its numbers do not follow from its records: {'; '.join(differences[:5])}")
     marks = (f"recomputed with {__version__} (published with {manifest.version}): {'; '.join(differences[:3])}",)
-    return marks if differences else (), merged(published, recomputed)
+    return marks if differences else (), merge_metrics(published, recomputed)
 
 
 def _write_rows(folder: RunFolder, key: str) -> None:
@@ -113,7 +113,7 @@ def _write_rows(folder: RunFolder, key: str) -> None:
     longest = size = rows = 0
     file: IO[bytes] | None = None
     try:
-        for row in rows_of(folder.path / ROLLOUTS_FILE):
+        for row in read_rows(folder.path / ROLLOUTS_FILE):
             line = orjson.dumps({**row, "run_id": key}, option=orjson.OPT_APPEND_NEWLINE)
             if file is None or rows >= PART_ROWS or size + len(line) > PART_BYTES:
                 if file is not None:

@@ -26,7 +26,7 @@ from runner.registry.components import croissant
 from runner.registry.draft import Draft, Naming
 from runner.registry.fetched_release import MAX_LOCK, PIN
 from runner.registry.lineage.links import links_of, release_name
-from runner.registry.records import ROLLOUTS_FILE, rollouts_jsonl
+from runner.registry.records import ROLLOUTS_FILE, write_rollouts
 from runner.results import baseline_scores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -84,7 +84,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, points)}),
     }
     if not manifest.is_training_run and manifest.status in PLAYED:
-        contents[f"{DATA}/{ROLLOUTS_FILE}"] = rollouts_jsonl(folder)
+        contents[f"{DATA}/{ROLLOUTS_FILE}"] = write_rollouts(folder)
     missing = missing_lines(read_index(folder.path / "inputs" / FOLDER))
     notes = (*_notes(manifest, spec, contents, has_rows=has_rows), *(f"not in the release: {line}" for line in missing))
     derived = {readme.FILE: lambda redacted, root: _readme(redacted, RunFolder.got(root / DATA), has_rows=has_rows)}

@@ -22,7 +22,7 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.game.prompts.templates import VARIABLES
 from runner.registry.fetched_release import PIN, read_pin
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.rollout_records import rows_of
+from runner.registry.rollout_records import read_rows
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import saved_value
 from runner.results.tasks import WITHHELD, PlayedDatapoint, template_variables
@@ -55,7 +55,7 @@ def take_withheld(folder: RunFolder) -> Dataset:
     manifest = folder.manifest()
     group_by = saved_value(folder, "dataset", "group_by")
     rows = list(_pinned_rows(folder.path / PIN.partition("/")[2]))
-    labels = {str(row["datapoint_id"]): row["y"] for row in rows_of(folder.path / ROLLOUTS_FILE)}
+    labels = {str(row["datapoint_id"]): row["y"] for row in read_rows(folder.path / ROLLOUTS_FILE)}
     are_labels_withheld = bool(labels) and all(label is None for label in labels.values())  # by the dataset's owner
     unknown = [
         row["id"]

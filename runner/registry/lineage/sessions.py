@@ -14,7 +14,7 @@ from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.lineage.links import links_of_manifest, trained_facts
 from runner.registry.lineage.session_facts import Group, WrongFact, check_types, groups_of, typed
-from runner.registry.sent_releases import sent_as
+from runner.registry.sent_releases import sent_hashes
 from runner.registry.transports.registry import ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
@@ -170,7 +170,7 @@ def session_of_folder(folder: RunFolder) -> LineageSession:
         groups,
         links_of_manifest(manifest),
         points=lambda: content_hashes(folder),
-        sent_as=sent_as(folder),
+        sent_as=sent_hashes(folder),
     )
 
 

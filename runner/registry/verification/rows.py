@@ -11,7 +11,7 @@ from runner.base.storage.parquet import read_tables
 from runner.base.storage.strict_json import is_same, loads
 from runner.base.text import in_one_line, shortened
 from runner.models.interface import LATER_CLASSES
-from runner.registry.records import ROLLOUTS_FILE, published_rows
+from runner.registry.records import ROLLOUTS_FILE, read_published_rows
 from runner.registry.verification.row_matching import Key, Row, TooFar, matched
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
@@ -137,7 +137,7 @@ def _format_value(row: Row, name: str) -> str:
 def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:
     """Yield the rows of a `rollouts.jsonl`; columns that another version did not write are null."""
     missing: Row | None = None
-    for row in published_rows(path):
+    for row in read_published_rows(path):
         if missing is None:
             missing = dict.fromkeys(COLUMNS["rollouts"].keys() - row.keys()) if other_version else {}
         yield {**missing, **row}

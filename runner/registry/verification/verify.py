@@ -32,7 +32,7 @@ from runner.registry.metric_differences import (
     is_from_0_1,
     is_from_other_version,
 )
-from runner.registry.recomputed_run import recomputed
+from runner.registry.recomputed_run import recompute_run
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.signing import check_release
 from runner.registry.skipped_releases import in_words
@@ -277,7 +277,7 @@ def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     """Yield recorded numbers that do not follow from the journal."""
     if manifest.status not in PLAYED:
         return
-    with recomputed(folder) as recomputed_run:
+    with recompute_run(folder) as recomputed_run:
         differences = compare_metrics(read_json(folder.metrics), recomputed_run.metrics, manifest)
         yield from limit_differences(differences.wrong, "numbers")
         if differences.other_version:
