@@ -66,16 +66,16 @@ def run_child(folder: Path, real: int, counts: list[int]) -> None:
 
 def multiplied(worker: object, count: int) -> dict[str, object]:
     """Write a board of so many rows: those that were read, again and again, renamed; beside it one of one row."""
-    from runner.registry.board.board import Read, RegistryBoard
+    from runner.registry.board.board import LoadedBoard, RegistryBoard
     from runner.server.boards.builder import BoardInput, write_folder
     from runner.server.boards.public_registry import PublicRegistry
     from runner.server.boards.verification_tiers import assign_tiers
 
     kept, settings = worker._cache, worker._settings
     registry = PublicRegistry(worker._database, worker._blobs, settings.address, settings.limits)
-    from runner.registry.board.board import read_board
+    from runner.registry.board.board import load_board
 
-    read = read_board(registry, kept)
+    read = load_board(registry, kept)
     known = assign_tiers(worker._database, registry, kept, read)
     entries, rows = list(read.releases), {row["release_sha256"]: row for row in read.board.rows}
     releases, sessions, listed, told = {}, {}, [], {}
@@ -96,7 +96,7 @@ def multiplied(worker: object, count: int) -> dict[str, object]:
     folder.mkdir(parents=True)
     begun, cpu = time.perf_counter(), time.process_time()
     board = RegistryBoard(read.board.where, listed)
-    write_folder(BoardInput(registry, Read(board, releases, sessions), {}, told), folder)
+    write_folder(BoardInput(registry, LoadedBoard(board, releases, sessions), {}, told), folder)
     return {"name": folder.name, "wall": time.perf_counter() - begun, "cpu": time.process_time() - cpu}
 
 

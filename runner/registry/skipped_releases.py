@@ -14,7 +14,7 @@ from runner.spec.origin import DATA
 _NO_MEMORY = re.compile("(?i)failed to map|cannot (?:allocate|map)|can't start new thread")
 
 
-def in_words(error: Exception, folder: Path | None = None) -> str:
+def describe_error(error: Exception, folder: Path | None = None) -> str:
     """Describe in one line why a release is skipped, with paths in the release instead of those in `folder`.
 
     A malformed release can raise any exception in the code that reads it; that must not stop the others.
@@ -42,7 +42,7 @@ def lacks_memory(error: BaseException) -> bool:
     )
 
 
-def is_passing(error: BaseException, folder: Path) -> bool:
+def is_temporary(error: BaseException, folder: Path) -> bool:
     """Tell whether reading the same files in `folder` again may succeed.
 
     It may after a full disk, too many open files or too little memory, but not if the release lacks a file.

@@ -29,7 +29,7 @@ from runner.base.errors import NipRunError, ReleaseError, RunError
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.duckdb_connections import kept_connections
 from runner.base.storage.safe_files import make_folders, read_bounded, remove_folder
-from runner.registry.skipped_releases import in_words, lacks_memory
+from runner.registry.skipped_releases import describe_error, lacks_memory
 from runner.server.settings import Settings
 from runner.server.store.blobs import BlobStoreError
 
@@ -240,4 +240,4 @@ def _catch_errors(folder: Path, settings: Settings, work: Callable[..., dict[str
     except NipRunError as error:
         if is_server_fault(error):
             raise
-        return {"error": in_words(error)}
+        return {"error": describe_error(error)}

@@ -12,7 +12,7 @@ import pytest
 
 from runner.base.errors import UsageError
 from runner.documents.releases.bundle import Bundle
-from runner.registry.board.board import PublishedRow, registry_board, with_own_lists
+from runner.registry.board.board import PublishedRow, registry_board, separate_tasks
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
@@ -52,7 +52,7 @@ def test_each_task_has_a_list_of_its_own_whatever_keeps_its_runs_from_ranking() 
         row("replay", "small", **below, reason="replay of lost"),
         row("next", "second", list=2),
     ]
-    found = {one.run_id: (one.list, one.rank) for one in with_own_lists(rows)}
+    found = {one.run_id: (one.list, one.rank) for one in separate_tasks(rows)}
     assert found == {
         "best": (1, 1), "tree": (1, None), "lost": (3, None), "alone": (4, 1), "replay": (3, None), "next": (2, 1),
     }  # fmt: skip

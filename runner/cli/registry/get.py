@@ -37,7 +37,7 @@ def execute(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from runner.documents.releases.reference import Kind, parse
-    from runner.registry.board.wording import tier_in_words
+    from runner.registry.board.wording import describe_tier
     from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
     from runner.registry.bundles.requirements import what_it_takes
     from runner.registry.fetched_release import WITHOUT_ROWS, get
@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     with to_read(args.where) as registry:
         got = get(registry, named, args.folder, args.signer_key)
-        vouched = tier_in_words(registry.find(got.release.reference), registry.where)
+        vouched = describe_tier(registry.find(got.release.reference), registry.where)
     takes = what_it_takes(got.folder) if got.release.kind == Kind.RUN else None
     if lacks_rows(got):
         got = replace(got, notes=(*(line for line in got.notes if line != WITHOUT_ROWS), what_is_needed(got)))
@@ -95,7 +95,7 @@ def _environment(got: FetchedRelease) -> str:
 
 
 def _of_run(got: FetchedRelease, takes: PlayRequirements, vouched: str | None, *, quiet: bool) -> list[tuple[str, str]]:
-    from runner.registry.board.board import TIER as SELF_REPORTED
+    from runner.registry.board.board import DEFAULT_TIER as SELF_REPORTED
     from runner.registry.bundles.requirements import to_reproduce
     from runner.registry.fetched_release import PARAMETERS
 

@@ -60,13 +60,13 @@ def execute(args: argparse.Namespace) -> int:
 
 def _local(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
     from runner.registry.lineage.sessions import session_of_folder
-    from runner.registry.skipped_releases import in_words
+    from runner.registry.skipped_releases import describe_error
 
     for folder in results.runs():
         try:
             yield session_of_folder(folder)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this run's
-            left_out.append(f"left out: {folder.run_id}: {in_words(error)}")
+            left_out.append(f"left out: {folder.run_id}: {describe_error(error)}")
     left_out.extend(results.damaged())
 
 
@@ -75,7 +75,7 @@ def _got(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
     from runner.base.storage.atomic_files import read_json
     from runner.registry.fetched_release import fetched_folders, open_fetched
     from runner.registry.lineage.sessions import session_of_release
-    from runner.registry.skipped_releases import in_words
+    from runner.registry.skipped_releases import describe_error
     from runner.registry.transports.registry import ReleaseEntry
 
     for folder in fetched_folders(results):
@@ -84,14 +84,14 @@ def _got(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
             where = str(read_json(folder / MARKER).get("where"))
             yield session_of_release(ReleaseEntry(got.release.reference, got.sha256), got.release, where)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
-            left_out.append(f"left out: {folder}: {in_words(error)}")
+            left_out.append(f"left out: {folder}: {describe_error(error)}")
 
 
 def _published(where: str | None, left_out: list[str]) -> Iterator[LineageSession]:
     from runner.documents.releases.manifest import MANIFEST
     from runner.documents.releases.reference import Kind
     from runner.registry.lineage.sessions import session_of_release
-    from runner.registry.skipped_releases import in_words
+    from runner.registry.skipped_releases import describe_error
 
     if where is None:
         return
@@ -105,7 +105,7 @@ def _published(where: str | None, left_out: list[str]) -> Iterator[LineageSessio
                 release, _ = registry.read(entry)
                 yield session_of_release(entry, release, registry.where)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
-                left_out.append(f"left out: {entry.reference}: {in_words(error)}")
+                left_out.append(f"left out: {entry.reference}: {describe_error(error)}")
 
 
 def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:

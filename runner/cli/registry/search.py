@@ -147,7 +147,7 @@ def _read(registry: Registry, entries: Sequence[ReleaseEntry], damaged: list[str
     from runner.documents.releases.manifest import MANIFEST
     from runner.documents.releases.reference import Kind
     from runner.registry.lineage.sessions import session_of_release
-    from runner.registry.skipped_releases import in_words
+    from runner.registry.skipped_releases import describe_error
 
     registry.expect((entry, MANIFEST) for entry in entries)
     for entry in entries:
@@ -157,7 +157,7 @@ def _read(registry: Registry, entries: Sequence[ReleaseEntry], damaged: list[str
             found = _Found(entry, release, session)
             "\n".join(_texts(release))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
-            damaged.append(f"left out: {entry.reference}: {in_words(error)}")
+            damaged.append(f"left out: {entry.reference}: {describe_error(error)}")
             continue
         yield found
 

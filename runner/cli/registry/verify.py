@@ -105,7 +105,7 @@ def _any(lines: Iterable[str]) -> bool:
 def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
     """What was checked, what of it beside its hashes, and all that is wrong with it."""
     from runner.documents.releases.reference import Kind, is_reference, parse
-    from runner.registry.board.wording import tier_in_words
+    from runner.registry.board.wording import describe_tier
     from runner.registry.fetched_release import is_fetched, open_fetched
     from runner.registry.transports.locations import to_read
     from runner.registry.verification.verify import wrong_in_got, wrong_in_release, wrong_in_run
@@ -121,7 +121,7 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
         with to_read(args.where) as registry:
             entry = registry.find(named)
             wrong = list(wrong_in_release(registry, entry, args.signer_key))
-            if (said := tier_in_words(entry, registry.where)) and not (args.quiet or args.json):
+            if (said := describe_tier(entry, registry.where)) and not (args.quiet or args.json):
                 note(f"{entry.reference}: {said}; what follows was checked here")
             return str(entry.reference), "" if _any(wrong) else _also(registry.read(entry)[0], in_registry=True), wrong
     _check_no_signer_key(args)

@@ -9,7 +9,7 @@ from runner.base.text import in_one_line
 from runner.cli.terminal.board_lists import show_lists
 from runner.cli.terminal.output import note, print_json, say, wrapped
 from runner.registry.board.board import PublishedRow, registry_board
-from runner.registry.board.wording import games_learnt_from, not_shown, tiers_in_words
+from runner.registry.board.wording import describe_omissions, describe_training_games, explain_tiers
 from runner.registry.lineage.descriptions import legend
 from runner.registry.transports.locations import to_read
 
@@ -29,12 +29,12 @@ def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     if board.rows:
         columns = [name for name in (TIER, TRAINED, MARKS) if any(_cells(row)[name] for row in board.rows)]
         show_lists(board.rows, columns, _cells)
-        note(wrapped(tiers_in_words(board)))
+        note(wrapped(explain_tiers(board)))
         if told is not None:
             note(wrapped(told))
     else:
         say(f"no benchmark is published in {board.where}")
-    for line in not_shown(board):
+    for line in describe_omissions(board):
         note(line)
     return ExitCode.DONE
 
@@ -44,7 +44,7 @@ def _cells(row: PublishedRow) -> dict[str, str]:
     return {
         "run": row.release.removeprefix("run/"),
         TIER: row.tier,
-        TRAINED: games_learnt_from(row.effort),
+        TRAINED: describe_training_games(row.effort),
         MARKS: _marks(row.marks),
     }
 

@@ -16,7 +16,7 @@ from typing import Any
 from runner.pages.boards.marks import Mark, mark_of
 from runner.pages.sweeps import SweepPoints, published_sweeps, short_names, sweeps_of
 from runner.registry.board.board import PublishedRow, RegistryBoard
-from runner.registry.board.wording import games_learnt_from, not_shown, tiers_in_words
+from runner.registry.board.wording import describe_omissions, describe_training_games, explain_tiers
 from runner.registry.lineage.descriptions import legend
 from runner.results.leaderboard.local_board import local_rows, with_stop_reasons, without_board
 from runner.results.leaderboard.model import LeaderboardRow, Row, lists_of
@@ -138,7 +138,7 @@ def published_board(
     names = _names(lists) if name_of is None else [name_of(listed[0]) for listed in lists]
     tasks = _task_lists(lists, names, _published, published_sweeps)
     place = f" --from {shlex.quote(board.where)}"
-    hidden = [line for line in not_shown(board) if not line.startswith("left out: ")]
+    hidden = [line for line in describe_omissions(board) if not line.startswith("left out: ")]
     if not board.rows:
         said = [f"No benchmark is published in {board.where}.", *hidden]
         return BoardPage(board.where, True, place, tasks, board.left_out, said)
@@ -150,7 +150,7 @@ def published_board(
         ("Every hash and record of it", f"nip-run verify REF{place}"),
         ("Two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
     ]
-    said = [tiers_in_words(board), *([meaning] if meaning else []), *hidden]
+    said = [explain_tiers(board), *([meaning] if meaning else []), *hidden]
     return BoardPage(board.where, True, place, tasks, board.left_out, said, commands)
 
 
@@ -195,7 +195,7 @@ def _published(row: PublishedRow, short_point: str | None) -> BoardRow:
         "run": row.release.removeprefix("run/"),
         "release": row.release,
         **_shared(row, short_point),
-        "trained_on": games_learnt_from(row.effort) or None,
+        "trained_on": describe_training_games(row.effort) or None,
         **{name: getattr(row, name) for name in ("tier", "numbers", "owner", "signed", "release_sha256")},
     }
     return BoardRow(own, _marks(row, *row.marks))

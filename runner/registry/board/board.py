@@ -23,12 +23,12 @@ from runner.registry.lineage.lineage import Ancestry, Lineage
 from runner.registry.lineage.relations import kin_in_words, replayed_run
 from runner.registry.lineage.sessions import LineageSession
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.skipped_releases import in_words
+from runner.registry.skipped_releases import describe_error
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.results.leaderboard.database import Leaderboard
 from runner.results.leaderboard.model import OTHER_TASK, LeaderboardRow, rows_of_view
 
-TIER = "self-reported"
+DEFAULT_TIER = "self-reported"
 """The tier of a row if the registry states none. Nothing shows that the games were played: a board replays no journal,
 and a publisher can write records that agree with each other."""
 RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
@@ -76,7 +76,7 @@ class RegistryBoard:
 
 
 @dataclass(frozen=True)
-class Read:
+class LoadedBoard:
     """A board, and the releases that were read for it."""
 
     board: RegistryBoard
@@ -96,10 +96,10 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
         LeaderboardError: another process keeps the board in the cache locked.
         UsageError: nothing is published for the benchmark.
     """
-    return read_board(registry, BoardCache.of(registry, cache), benchmark).board
+    return load_board(registry, BoardCache.of(registry, cache), benchmark).board
 
 
-def read_board(registry: Registry, cache: BoardCache, benchmark: str | None = None) -> Read:
+def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = None) -> LoadedBoard:
     """Return `registry_board` with the releases that it read. Raises as `registry_board`."""
     board = RegistryBoard(registry.where)
     releases = dict(_manifests(registry, cache, board))
@@ -120,9 +120,9 @@ def read_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
             published = _published_row(row, entry, runs[row.run_id], lineage, sessions)
             board.rows.append(replace(published, marks=[*repeats.get(entry.sha256, ()), *published.marks]))
         except Exception as error:  # noqa: BLE001 - see `_read_manifests`
-            board.left_out.append((str(entry.reference), in_words(error)))
+            board.left_out.append((str(entry.reference), describe_error(error)))
     board.cycles = lineage.cycles()
-    return Read(board, releases, sessions)
+    return LoadedBoard(board, releases, sessions)
 
 
 def _manifests(registry: Registry, cache: BoardCache, board: RegistryBoard) -> Iterator[tuple[ReleaseEntry, Release]]:
@@ -133,7 +133,7 @@ def _manifests(registry: Registry, cache: BoardCache, board: RegistryBoard) -> I
         try:
             yield entry, cache.release(registry, entry)
         except Exception as error:  # noqa: BLE001 - any error concerns only this release
-            board.left_out.append((str(entry.reference), in_words(error)))
+            board.left_out.append((str(entry.reference), describe_error(error)))
 
 
 def _read_sessions(
@@ -145,7 +145,7 @@ def _read_sessions(
             if session.trains and entry.reference.kind == Kind.RUN and not session.private:
                 cache.check_training(registry, entry, release)
         except Exception as error:  # noqa: BLE001 - see `_read_manifests`
-            board.left_out.append((str(entry.reference), in_words(error)))
+            board.left_out.append((str(entry.reference), describe_error(error)))
             continue
         if entry.reference.kind == Kind.RUN and not session.private:
             stated = session.datapoints
@@ -184,7 +184,7 @@ def _read_runs(
         try:
             yield sha256, cache.run(registry, entry, releases[entry])
         except Exception as error:  # noqa: BLE001 - see `_read_manifests`
-            board.left_out.append((str(entry.reference), in_words(error)))
+            board.left_out.append((str(entry.reference), describe_error(error)))
 
 
 def _rank_runs(
@@ -206,7 +206,7 @@ def _rank_runs(
         for sha256, reason in database.update(added, removed, registry.publication_order()).items():
             board.left_out.append((str(listed[sha256].reference), reason))
     rows = rows_of_view(*database.query("SELECT * FROM leaderboard"))
-    return with_own_lists([_with_shared_release(row, listed) for row in rows])
+    return separate_tasks([_with_shared_release(row, listed) for row in rows])
 
 
 def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
@@ -217,7 +217,7 @@ def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]
     return replace(row, shared_with=release, reason=row.reason and row.reason.replace(sha256, release))
 
 
-def with_own_lists(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
+def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     """Put each task's runs into a list of their own; the view puts those of some tasks below another task's list."""
     last: dict[str | None, int] = {}
     lists: dict[tuple[str | None, str | None], int] = {}
@@ -297,7 +297,7 @@ def _published_row(
         effort=total_json(ancestry),
         trained_on=None if contact is None else {**vars(contact), "shown": str(contact)},
         lineage=[origin_json(origin) for origin in ancestry.origins],
-        tier=entry.vouched or TIER,
+        tier=entry.vouched or DEFAULT_TIER,
         numbers=AS_PUBLISHED if is_published else RECOMPUTED,
         marks=[*cached.marks, *shared, *kin_in_words(session), *marks_of(session, ancestry, contact)],
     )

@@ -23,10 +23,10 @@ from runner.base.storage.safe_files import create, make_folders, read_bounded, r
 from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import FileEntry, Release, digest
-from runner.registry.board.numbers import checked_run
+from runner.registry.board.numbers import check_run
 from runner.registry.lineage.sessions import LineageSession, content_hashes, session_of_release
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.skipped_releases import in_words, is_passing
+from runner.registry.skipped_releases import describe_error, is_temporary
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import wrong_kind
 from runner.results.folder import RunFolder
@@ -130,7 +130,7 @@ class BoardCache:
             if rollouts is not None:
                 fetch(registry, entry, release, folder.path, lambda path: path == rollouts.path, most=MAX_ROLLOUTS)
             with _refusing_malformed(entry, folder):
-                marks, run_id = checked_run(folder, release, entry.sha256, has_rollouts=rollouts is not None)
+                marks, run_id = check_run(folder, release, entry.sha256, has_rollouts=rollouts is not None)
             return {"marks": marks, "run_id": run_id}
 
         result = self._check_once(entry, folder, check)
@@ -219,8 +219,8 @@ def _refusing_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None
     try:
         yield
     except Exception as error:
-        reason = in_words(error, folder.path)
-        if is_passing(error, folder.path):
+        reason = describe_error(error, folder.path)
+        if is_temporary(error, folder.path):
             raise ReleaseError(f"{entry.reference} cannot be read now: {reason}") from error
         raise RefusedRelease(reason) from error
 

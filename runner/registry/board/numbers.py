@@ -36,7 +36,7 @@ NOT_RECOMPUTED = "not recomputed"
 """Prefix of the mark of a row that has the published metrics."""
 
 
-def checked_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bool) -> tuple[tuple[str, ...], str]:
+def check_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bool) -> tuple[tuple[str, ...], str]:
     """Check that a run matches its release, and write its table of rollouts; return its marks and the run's id.
 
     Raises:

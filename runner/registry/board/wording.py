@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.base.text import counted
-from runner.registry.board.board import TIER, RegistryBoard
+from runner.registry.board.board import DEFAULT_TIER, RegistryBoard
 from runner.registry.transports.listing import ReleaseEntry
 
 _SELF_REPORTED = (
@@ -15,7 +15,7 @@ _SELF_REPORTED = (
 )
 
 
-def tiers_in_words(board: RegistryBoard) -> str:
+def explain_tiers(board: RegistryBoard) -> str:
     """Explain the tiers of the rows, and name the command that checks one run further."""
     tiers = {row.tier.partition(" ")[0] for row in board.rows}
     explanations = [
@@ -25,23 +25,23 @@ def tiers_in_words(board: RegistryBoard) -> str:
         f"reproduced: {board.where} says that others (their number is in the tier) published another run with the "
         "same result, whose metrics it recomputed too"
         if "reproduced" in tiers else "",
-        _SELF_REPORTED if TIER in tiers else "",
+        _SELF_REPORTED if DEFAULT_TIER in tiers else "",
     ]  # fmt: skip
     text = "; ".join(line for line in explanations if line)
-    return f"{text}. To check one run further: {verifying(board, board.rows[0].release)}"
+    return f"{text}. To check one run further: {verify_command(board, board.rows[0].release)}"
 
 
-def tier_in_words(entry: ReleaseEntry, where: str) -> str | None:
+def describe_tier(entry: ReleaseEntry, where: str) -> str | None:
     """Describe how far the server says it checked one run; None if it does not say, or is not a server."""
     return f"{entry.vouched}, says {where}" if entry.vouched else None
 
 
-def verifying(board: RegistryBoard, release: str) -> str:
+def verify_command(board: RegistryBoard, release: str) -> str:
     """Return the command that checks a release of a board further."""
     return f"nip-run verify {release} --from {board.where}"
 
 
-def games_learnt_from(effort: Mapping[str, Any]) -> str:
+def describe_training_games(effort: Mapping[str, Any]) -> str:
     """Describe how many games all training behind a run learned from."""
     rollouts = effort["rollouts"] or 0
     if "rollouts" in effort["at_least"]:
@@ -49,7 +49,7 @@ def games_learnt_from(effort: Mapping[str, Any]) -> str:
     return counted(rollouts, "rollout") if rollouts else ""
 
 
-def not_shown(board: RegistryBoard) -> list[str]:
+def describe_omissions(board: RegistryBoard) -> list[str]:
     """Describe what a board omits and why, one line each."""
     lines = [f"left out: {release}: {reason}" for release, reason in board.left_out]
     lines += [

@@ -11,7 +11,7 @@ from runner.base.storage.atomic_files import read_json
 from runner.base.storage.strict_json import is_same
 from runner.documents.releases.reference import Kind, Reference, parse
 from runner.registry.fetched_release import FetchedRelease
-from runner.registry.skipped_releases import in_words
+from runner.registry.skipped_releases import describe_error
 from runner.registry.transports.registry import Registry
 from runner.registry.verification.replay import ReplayResult, replayed
 from runner.registry.verification.reproducible import check_whole, got_for
@@ -68,7 +68,7 @@ def chain_of(fetched: FetchedRelease, registry: Registry, results: Results) -> C
             except NipRunError as error:
                 different.append(f"part {link.release}: {error}")
             except Exception as error:  # noqa: BLE001 - a malformed part must not stop the others
-                different.append(f"part {link.release}: {in_words(error)}")
+                different.append(f"part {link.release}: {describe_error(error)}")
     different += different_models(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
     different += _different_tests(run, stages, parts)
     return ChainResult(tuple(parts.values()), tuple(different))

@@ -35,7 +35,7 @@ from runner.registry.metric_differences import (
 from runner.registry.recomputed_run import recompute_run
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.signing import check_release
-from runner.registry.skipped_releases import in_words
+from runner.registry.skipped_releases import describe_error
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import wrong_kind
 from runner.registry.verification.rows import different_rows
@@ -91,7 +91,7 @@ def _with_unexpected_errors(lines: Iterator[str]) -> Iterator[str]:
             message, advice, _ = line.partition(f"; {FROM_ELSEWHERE}")
             yield message if advice else line
     except Exception as error:  # noqa: BLE001
-        yield in_words(error)
+        yield describe_error(error)
 
 
 def _without_folder(temporary: str, line: str) -> str:

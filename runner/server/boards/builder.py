@@ -23,7 +23,7 @@ from runner.pages.boards.charts import cost_chart
 from runner.pages.boards.lists import BoardPage, BoardRow, TaskList, published_board
 from runner.pages.boards.page import PIECE, domain_of
 from runner.pages.packing import packed
-from runner.registry.board.board import Read
+from runner.registry.board.board import LoadedBoard
 from runner.registry.lineage.history import whole_history
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.listed_facts import listed_facts
@@ -63,7 +63,7 @@ class BoardInput:
     """The input of a board folder."""
 
     registry: PublicRegistry
-    read: Read
+    read: LoadedBoard
     components: Mapping[ReleaseEntry, Release]
     """Releases that are neither runs nor models."""
     tiers: Mapping[str, RunTier]

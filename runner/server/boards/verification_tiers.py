@@ -15,11 +15,11 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.manifest import Release
-from runner.registry.board.board import Read
+from runner.registry.board.board import LoadedBoard
 from runner.registry.board.cache import DATA, BoardCache
 from runner.registry.lineage.relations import replayed_run, reproduced_by
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.skipped_releases import in_words, is_passing
+from runner.registry.skipped_releases import describe_error, is_temporary
 from runner.registry.transports.listing import ReleaseEntry
 from runner.registry.verification.fresh_play import outcome_of
 from runner.results.comparison.comparison import compare_systems
@@ -76,7 +76,9 @@ class RunTier:
         return f"{REPRODUCED} by {self.reproduced_by}" if self.tier == REPRODUCED else self.tier
 
 
-def assign_tiers(database: Database, registry: PublicRegistry, cache: BoardCache, read: Read) -> dict[str, RunTier]:
+def assign_tiers(
+    database: Database, registry: PublicRegistry, cache: BoardCache, read: LoadedBoard
+) -> dict[str, RunTier]:
     """Return the tier of each public run whose facts can be read, by the hash of its release."""
     with database.reading() as connection:
         checked = {row.release_id: row.tier for row in connection.execute(select(checks))}
@@ -96,14 +98,14 @@ def assign_tiers(database: Database, registry: PublicRegistry, cache: BoardCache
     return verified
 
 
-def _owner_and_task(entry: ReleaseEntry, read: Read) -> tuple[Any, ...]:
+def _owner_and_task(entry: ReleaseEntry, read: LoadedBoard) -> tuple[Any, ...]:
     """Return the owner and task of a release, to count all its versions, yanked ones too."""
     facts = read.releases[entry].facts
     return entry.reference.kind, entry.reference.owner, facts.get("benchmark"), facts.get("task"), facts.get("kind")
 
 
 def _reproductions(
-    database: Database, registry: PublicRegistry, cache: BoardCache, read: Read
+    database: Database, registry: PublicRegistry, cache: BoardCache, read: LoadedBoard
 ) -> dict[str, list[Reproduction]]:
     """Return the reproductions of each release, without yanked ones."""
     originals = {entry.sha256: entry for entry in read.releases if entry.sha256 in read.sessions}
@@ -194,8 +196,8 @@ def _outcome(
     try:
         outcome, reason = _compare(registry, cache, original, again)
     except (NipRunError, OSError) as error:
-        outcome, reason = "undecided", f"cannot be compared: {in_words(error)}"
-        if isinstance(error, OSError) or is_passing(error, cache.path):
+        outcome, reason = "undecided", f"cannot be compared: {describe_error(error)}"
+        if isinstance(error, OSError) or is_temporary(error, cache.path):
             return outcome, reason  # the next board tries again
     make_folders(cache_file.parent)
     atomic_write(cache_file, orjson.dumps({"outcome": outcome, "said": reason}))

@@ -15,8 +15,8 @@ from runner.base.errors import RunError
 from runner.base.storage.atomic_files import atomic_write, fsync_dir, read_json
 from runner.base.storage.safe_files import make_folders, open_to_read, remove_folder
 from runner.documents.releases.reference import Kind
-from runner.registry.board.board import read_board
-from runner.registry.skipped_releases import in_words, lacks_memory
+from runner.registry.board.board import load_board
+from runner.registry.skipped_releases import describe_error, lacks_memory
 from runner.registry.transports.listing import ReleaseEntry
 from runner.server.boards.builder import BoardInput, write_folder
 from runner.server.boards.paths import BoardPaths
@@ -64,7 +64,7 @@ class BoardWorker:
     def _write(self, registry: PublicRegistry, entries: Sequence[ReleaseEntry], folder: Path) -> None:
         """Write a board of these releases."""
         subset = registry.restricted_to(entries)
-        read = read_board(subset, self._cache)
+        read = load_board(subset, self._cache)
         components = {}
         for entry in entries:
             if entry.reference.kind in (Kind.RUN, Kind.MODEL):
@@ -72,7 +72,7 @@ class BoardWorker:
             try:
                 components[entry] = self._cache.release(subset, entry)
             except Exception as error:  # noqa: BLE001 - a bad release must not prevent the board
-                read.board.left_out.append((str(entry.reference), in_words(error)))
+                read.board.left_out.append((str(entry.reference), describe_error(error)))
         for entry in registry.entries():
             if entry.sha256 in self._harmful:
                 read.board.left_out.append((str(entry.reference), self._harmful[entry.sha256]))
@@ -107,7 +107,7 @@ class BoardWorker:
         else:
             harmful = find_culprits(suspects, works)
         for entry in harmful:
-            self._harmful[entry.sha256] = f"the board cannot be built with it: {in_words(error)}"
+            self._harmful[entry.sha256] = f"the board cannot be built with it: {describe_error(error)}"
 
     def _releases_of_newest_board(self) -> set[str]:
         with suppress(RunError, OSError, ValueError):

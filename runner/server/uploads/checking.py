@@ -19,7 +19,7 @@ from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.documents.releases.reference import Kind, Reference, parse
 from runner.registry.check_notes import CheckNote
-from runner.registry.skipped_releases import in_words, lacks_memory
+from runner.registry.skipped_releases import describe_error, lacks_memory
 from runner.registry.transports.interface import Added, Stored
 from runner.registry.transports.listing import small_file
 from runner.registry.transports.registry import Registry
@@ -102,7 +102,7 @@ def check(incoming: UploadTransport, declaration: Declaration, settings: Setting
         except Exception as error:
             if is_server_fault(error) or lacks_memory(error):
                 raise
-            problems.append(f"{folder.path}: {in_words(error)}")
+            problems.append(f"{folder.path}: {describe_error(error)}")
         if len(problems) >= MAX_PROBLEMS:
             break
     return UploadVerdict(problems[:MAX_PROBLEMS], notes, rows)

@@ -29,7 +29,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create, make_folders, read_bounded, remove_folder
 from runner.documents.releases.reference import Reference
 from runner.pages.report.served import NOTHING
-from runner.registry.skipped_releases import in_words
+from runner.registry.skipped_releases import describe_error
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
 from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
@@ -255,8 +255,8 @@ def write_page(
         if is_server_fault(error):
             raise
         if _is_not_published(error):
-            return in_words(error, place)
-        data = orjson.dumps(PageContent(wrong=in_words(error, place), pieces=pieces))
+            return describe_error(error, place)
+        data = orjson.dumps(PageContent(wrong=describe_error(error, place), pieces=pieces))
     with create(into / PAGE) as file:
         file.write(data)
     return None
