@@ -17,7 +17,7 @@ from runner.cli.arguments import REF, add_registry
 from runner.cli.terminal.output import note, print_json, say, warn
 
 if TYPE_CHECKING:
-    from runner.registry.components.install import Install
+    from runner.registry.components.install import InstallResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _json(one: Install) -> dict[str, object]:
+def _json(one: InstallResult) -> dict[str, object]:
     return {
         "release": str(one.reference),
         "sha256": one.sha256,

@@ -60,7 +60,7 @@ def _meant(text: str, store: Store, there: Sequence[Reference]) -> Reference:
     """
     from runner.base.errors import NotPublished, UsageError
     from runner.documents.releases.reference import Digest, Reference, parse
-    from runner.registry.components.installed import nearest
+    from runner.registry.components.installed import suggest_release
 
     kinds = {one.kind for one in there if text.partition("@")[0] == f"{one.owner}/{one.name}"}
     named = parse(text, kinds.pop() if len(kinds) == 1 else None)
@@ -70,7 +70,7 @@ def _meant(text: str, store: Store, there: Sequence[Reference]) -> Reference:
     if not found and store.folder(named if named.version else named.at("-")).exists():
         return named  # what is damaged so that it is not listed can be removed, too
     if not found:
-        raise NotPublished(f"{named} is not installed{nearest(named, there)}")
+        raise NotPublished(f"{named} is not installed{suggest_release(named, there)}")
     if len(found) > 1:
         raise UsageError(
             f"several versions of {named} are installed; name one of {comma_join(str(one.version) for one in found)}"
@@ -81,12 +81,12 @@ def _meant(text: str, store: Store, there: Sequence[Reference]) -> Reference:
 def _needing(store: Store, left: Sequence[Reference], gone: Sequence[Reference]) -> dict[str, list[str]]:
     """The installed releases that need some of those that were removed."""
     from runner.base.errors import ReleaseError
-    from runner.registry.components.install import needed
+    from runner.registry.components.install import find_dependencies
 
     found = {}
     for reference in left:
         try:
-            needs = [str(one) for one, _ in needed(store.check(reference).release) if one in gone]
+            needs = [str(one) for one, _ in find_dependencies(store.check(reference).release) if one in gone]
         except ReleaseError as error:
             note(str(error))
             continue

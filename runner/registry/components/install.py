@@ -20,7 +20,7 @@ MAX_DEPENDENCIES = 1_000
 
 
 @dataclass(frozen=True)
-class Install:
+class InstallResult:
     """The result of installing one release."""
 
     reference: Reference
@@ -48,7 +48,7 @@ class Installer:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def install(self, references: Sequence[str]) -> list[Install]:
+    def install(self, references: Sequence[str]) -> list[InstallResult]:
         """Install releases by reference with everything that they need, and pin them.
 
         Raises:
@@ -65,7 +65,7 @@ class Installer:
             self._select(registry, entry, selected)
         return self._install_all(selected)
 
-    def restore(self) -> list[Install]:
+    def restore(self) -> list[InstallResult]:
         """Install all releases that the lock pins, by their hashes, and check the installed ones.
 
         Raises:
@@ -117,7 +117,7 @@ class Installer:
             if len(selected) > MAX_DEPENDENCIES:
                 raise ReleaseError(f"a release needs more than {MAX_DEPENDENCIES:,} others; nothing was installed")
             release = self._read_manifest(registry, entry)
-            for reference, sha256 in needed(release):
+            for reference, sha256 in find_dependencies(release):
                 pending.append(self._find_needed(registry, entry.reference, reference, sha256))
 
     def _read_manifest(self, registry: Registry | None, entry: ReleaseEntry) -> Release:
@@ -144,7 +144,7 @@ class Installer:
             )
         return match
 
-    def _install_all(self, selected: _Selected) -> list[Install]:
+    def _install_all(self, selected: _Selected) -> list[InstallResult]:
         results = []
         for reference in sorted(selected, key=str):
             registry, entry = selected[reference]
@@ -152,7 +152,9 @@ class Installer:
             installed = self.store.check(reference) if registry is None else self.store.add(registry, entry)
             where = self.store.came_from(reference) if registry is None else registry.where
             notes = () if entry.yanked is None else (f"{reference} was yanked: {entry.yanked}",)
-            results.append(Install(reference, installed.sha256, where or f"file:{self.store.root}", was_there, notes))
+            results.append(
+                InstallResult(reference, installed.sha256, where or f"file:{self.store.root}", was_there, notes)
+            )
         self.lock = self.lock.add({result.reference: LockedPin(result.sha256, result.where) for result in results})
         return results
 
@@ -161,7 +163,7 @@ _NEEDED_ROLES = ("protocol", "prompts", "dataset", "extends")
 _NEEDED_ROLE_PREFIXES = ("agent:", "trainer:", "model:", "extends:")
 
 
-def needed(release: Release) -> Iterator[tuple[Reference, str | None]]:
+def find_dependencies(release: Release) -> Iterator[tuple[Reference, str | None]]:
     """Yield the releases that a component names and needs, with their hashes if they are known."""
     for link in release.links:
         if link.release is not None and (link.role in _NEEDED_ROLES or link.role.startswith(_NEEDED_ROLE_PREFIXES)):

@@ -75,7 +75,7 @@ class Finder:
             raise NotPublished(
                 f"{reference} is installed, but {self.lock.path} does not pin it; run nip-run install {reference}"
             )
-        suggestion = nearest(reference, self.lock.pins).removeprefix("; ")
+        suggestion = suggest_release(reference, self.lock.pins).removeprefix("; ")
         hint = f". Or {suggestion}" if suggestion else ""
         raise NotPublished(f"{reference} is not installed; {self._install_command(reference)}{hint}")
 
@@ -93,7 +93,7 @@ class Finder:
             ) from error
 
 
-def nearest(reference: Reference, candidates: Iterable[Reference]) -> str:
+def suggest_release(reference: Reference, candidates: Iterable[Reference]) -> str:
     """Return `; did you mean ...?` with the release whose name is most similar, regardless of its owner."""
     by_name = {
         candidate.name: candidate for candidate in sorted(candidates, key=str) if candidate.kind == reference.kind
