@@ -10,7 +10,7 @@ import pytest
 from runner.base.errors import UsageError
 from runner.documents.releases.manifest import ReleaseLink
 from runner.registry.lineage.descriptions import describe_origin
-from runner.registry.lineage.history import history_of, whole_history
+from runner.registry.lineage.history import full_history, history_of
 from runner.registry.lineage.sessions import LineageSession
 from runner.registry.sent_releases import record_release, sent_hashes
 from runner.results.folder import RunFolder
@@ -64,8 +64,8 @@ def test_a_whole_history_needs_no_name_and_games_of_trainings_alone_are_none() -
     games = training("one-i0", ONE, BASE, facts={"parent_run_id": "one"})  # it began in the same second
     made = training("one", ONE, BASE)
     tested = measured("t", ONE, step("one", ONE, BASE))
-    assert [row.session.run_id for row in whole_history([games, tested, made])] == ["one", "t"]
-    assert whole_history([games]) == []
+    assert [row.session.run_id for row in full_history([games, tested, made])] == ["one", "t"]
+    assert full_history([games]) == []
     with pytest.raises(UsageError, match="one-i0 is a part of the training run one, which is not here"):
         history_of("one-i0", [games])
 

@@ -15,7 +15,7 @@ from runner.documents.releases.manifest import FileEntry, Release, digest
 from runner.documents.releases.reference import Kind
 from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
-from runner.registry.lineage.descriptions import describe_effort, marks_of
+from runner.registry.lineage.descriptions import describe_effort, describe_marks
 from runner.registry.lineage.history import history_of
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.model_origins import ModelOrigin, Proof
@@ -46,7 +46,7 @@ def rollouts_behind(subject: LineageSession, *others: LineageSession) -> tuple[i
 def marks(subject: LineageSession, *others: LineageSession) -> list[str]:
     lineage = Lineage([subject, *others])
     ancestry = lineage.ancestry(subject)
-    return marks_of(subject, ancestry, lineage.contact(subject, ancestry))
+    return describe_marks(subject, ancestry, lineage.contact(subject, ancestry))
 
 
 def test_effort_is_summed_along_the_chain_and_a_base_model_has_none() -> None:

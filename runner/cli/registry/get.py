@@ -146,12 +146,12 @@ def _training_rows(got: FetchedRelease, takes: PlayRequirements) -> list[tuple[s
 def _kin(got: FetchedRelease) -> list[str]:
     """What it is of other runs: which it continues, is a child of, or plays again; nothing of wrong facts."""
     from runner.base.errors import ReleaseError
-    from runner.registry.lineage.relations import kin_in_words
+    from runner.registry.lineage.relations import describe_relations
     from runner.registry.lineage.sessions import session_of_release
     from runner.registry.transports.registry import ReleaseEntry
 
     with suppress(ReleaseError):
-        return kin_in_words(session_of_release(ReleaseEntry(got.release.reference, got.sha256), got.release))
+        return describe_relations(session_of_release(ReleaseEntry(got.release.reference, got.sha256), got.release))
     return []
 
 

@@ -176,9 +176,9 @@ def _texts(release: Release) -> Iterator[str]:
 
 
 def _row(found: _Found, lineage: Lineage) -> tuple[object, ...]:
-    from runner.registry.lineage.relations import child_of
+    from runner.registry.lineage.relations import parent_release
 
-    child = child_of(found.release.links)
+    child = parent_release(found.release.links)
     marks = [f"child of {child}"] if child is not None and found.session is None else _kin(found, lineage)
     return str(found.release.reference), found.release.licence, _about(found, marks)
 
@@ -186,13 +186,13 @@ def _row(found: _Found, lineage: Lineage) -> tuple[object, ...]:
 def _kin(found: _Found, lineage: Lineage) -> list[str]:
     """What it is of others; of training all that is behind what it made, too."""
     from runner.registry.lineage.descriptions import describe_effort
-    from runner.registry.lineage.relations import kin_in_words
+    from runner.registry.lineage.relations import describe_relations
 
     if found.session is None:
         return []
     effort = describe_effort(lineage.ancestry(found.session).total, "rollouts") if found.session.trains else None
     said = "effort not known" if effort == "not known" else f"{effort} in all"
-    return [*kin_in_words(found.session), *([] if effort is None else [said])]
+    return [*describe_relations(found.session), *([] if effort is None else [said])]
 
 
 def _rows_of_run(
@@ -251,7 +251,7 @@ def _about(found: _Found, marks: Sequence[str]) -> str:
 
 def _json(found: _Found, copies: Sequence[_Found], lineage: Lineage) -> dict[str, Any]:
     from runner.registry.lineage.descriptions import total_json
-    from runner.registry.lineage.relations import kin_in_words
+    from runner.registry.lineage.relations import describe_relations
 
     release, session = found.release, found.session
     return {
@@ -268,7 +268,7 @@ def _json(found: _Found, copies: Sequence[_Found], lineage: Lineage) -> dict[str
         "links": [vars(link) for link in release.links],
         "sources": {part: vars(source) for part, source in release.sources.items()},
         "same_run": [str(one.release.reference) for one in copies if one is not found],
-        "of_other_runs": [] if session is None else kin_in_words(session),
+        "of_other_runs": [] if session is None else describe_relations(session),
         "effort": total_json(lineage.ancestry(session)) if session is not None and session.trains else None,
         "bytes": release.size,
         "files": len(release.files),

@@ -18,9 +18,9 @@ from runner.documents.releases.reference import Kind
 from runner.registry.board.cache import DATA, BoardCache, CachedRun
 from runner.registry.board.numbers import NOT_RECOMPUTED
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD
-from runner.registry.lineage.descriptions import marks_of, origin_json, total_json
+from runner.registry.lineage.descriptions import describe_marks, origin_json, total_json
 from runner.registry.lineage.lineage import Ancestry, Lineage
-from runner.registry.lineage.relations import kin_in_words, replayed_run
+from runner.registry.lineage.relations import describe_relations, replayed_run
 from runner.registry.lineage.sessions import LineageSession
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.skipped_releases import describe_error
@@ -299,5 +299,5 @@ def _published_row(
         lineage=[origin_json(origin) for origin in ancestry.origins],
         tier=entry.vouched or DEFAULT_TIER,
         numbers=AS_PUBLISHED if is_published else RECOMPUTED,
-        marks=[*cached.marks, *shared, *kin_in_words(session), *marks_of(session, ancestry, contact)],
+        marks=[*cached.marks, *shared, *describe_relations(session), *describe_marks(session, ancestry, contact)],
     )

@@ -14,7 +14,7 @@ from runner.models.api_keys import host_of
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS, traits_of
 from runner.models.retirements import shutdown_notes
 from runner.registry.bundles.run_data import accuracy_of
-from runner.registry.lineage.relations import made_from_in_words
+from runner.registry.lineage.relations import describe_parents
 from runner.registry.lineage.session_facts import groups_of
 from runner.registry.markdown import cell, code, plain, prose
 from runner.results.manifest import Manifest
@@ -53,7 +53,7 @@ def _introduction(manifest: Manifest) -> str:
 def _parents(release: Release, manifest: Manifest) -> Iterator[str]:
     """Yield what it continues or is a child of; for a part of a training run, only that run's README has this."""
     links = () if manifest.parent_run_id is not None else release.links
-    phrases = [plain(phrase) for phrase in made_from_in_words(groups_of(release.facts), links)]
+    phrases = [plain(phrase) for phrase in describe_parents(groups_of(release.facts), links)]
     if phrases:
         yield f"It {'; '.join(f'is a {phrase}' if phrase.startswith('child') else phrase for phrase in phrases)}."
 

@@ -13,7 +13,7 @@ NO_WEIGHTS = "weights not known"
 """The mark of a run with a trained model that only a name identifies; `legend` explains it."""
 
 
-def marks_of(session: LineageSession, ancestry: Ancestry, contact: Contact | None) -> list[str]:
+def describe_marks(session: LineageSession, ancestry: Ancestry, contact: Contact | None) -> list[str]:
     """Return what a reader must know about a run, the worst first."""
     missing = _missing_runs(ancestry.origins)
     marks = []

@@ -12,10 +12,16 @@ from typing import Any
 
 from runner.base.errors import UsageError
 from runner.base.text import did_you_mean
-from runner.registry.lineage.descriptions import marks_of, origin_json, total_json
+from runner.registry.lineage.descriptions import describe_marks, origin_json, total_json
 from runner.registry.lineage.lineage import Ancestry, Contact, Lineage
 from runner.registry.lineage.model_origins import ModelOrigin
-from runner.registry.lineage.relations import Originals, again_in_words, as_one, replayed_run, reproduced_by
+from runner.registry.lineage.relations import (
+    Originals,
+    describe_dependencies,
+    replayed_run,
+    reproduced_by,
+    unify_identities,
+)
 from runner.registry.lineage.session_facts import Group
 from runner.registry.lineage.sessions import LineageSession
 
@@ -101,7 +107,7 @@ def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow
     Raises:
         UsageError: the name selects no session; the message suggests the nearest name.
     """
-    sessions = as_one(list(sessions))
+    sessions = unify_identities(list(sessions))
     lineage = Lineage(sessions)
     runs, replays = _by_run(sessions)
     selected = _select(name, runs, replays, lineage)
@@ -117,11 +123,13 @@ def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow
     return _build_rows(selected, runs, replays, lineage)
 
 
-def whole_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
+def full_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
     """Return all sessions in the order of `history_of`, without training games whose run is not here."""
-    sessions = as_one(list(sessions))
+    sessions = unify_identities(list(sessions))
     runs, replays = _by_run(sessions)
-    return _build_rows({key: group_of(copies[0]) for key, copies in runs.items()}, runs, replays, Lineage(sessions))
+    return _build_rows(
+        {key: trained_groups(copies[0]) for key, copies in runs.items()}, runs, replays, Lineage(sessions)
+    )
 
 
 Runs = Mapping[RunKey, Sequence[LineageSession]]
@@ -163,7 +171,7 @@ def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection
         return by_agent
     by_model = _select_groups(runs, lambda group: name in {group.model, *(model.step.model for model in group.made)})
     by_run = {
-        key: group_of(copies[0])
+        key: trained_groups(copies[0])
         for key, copies in runs.items()
         if any(name in _run_names(session) for session in (*copies, *replays.get(key, ())))
     }
@@ -184,7 +192,7 @@ def _build_rows(selected: Selection, runs: Runs, replays: Runs, lineage: Lineage
     return list(_in_tree(rows))
 
 
-def group_of(session: LineageSession) -> tuple[Group, ...]:
+def trained_groups(session: LineageSession) -> tuple[Group, ...]:
     """Return the groups that were trained before or that the run trains; all groups if there are none."""
     return tuple(group for group in session.groups if group.made or group.lineage) or session.groups
 
@@ -216,7 +224,7 @@ def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Select
             for key in sorted(neighbors.get(pending.pop(), ())):
                 if key in runs and key not in visited:
                     visited.add(key)
-                    family.setdefault(key, group_of(runs[key][0]))
+                    family.setdefault(key, trained_groups(runs[key][0]))
                     pending.append(key)
     return family
 
@@ -235,7 +243,10 @@ def _build_row(
     ancestry = lineage.ancestry(session, groups)
     contact = lineage.contact(session, ancestry)
     own_training = ancestry.of_run(session.run) if session.trains else Ancestry()
-    marks = [*again_in_words(session), *(mark for copy in copies for mark in marks_of(copy, ancestry, contact))]
+    marks = [
+        *describe_dependencies(session),
+        *(mark for copy in copies for mark in describe_marks(copy, ancestry, contact)),
+    ]
     published = tuple(copy for copy in copies if copy.owner is not None)
     played = lineage.trained_on(own_training)[0] if session.trains else session.datapoints
     return HistoryRow(

@@ -9,32 +9,32 @@ from runner.base.errors import ReleaseError
 from runner.base.text import shortened
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
-from runner.registry.lineage.session_facts import WrongFact, typed
+from runner.registry.lineage.session_facts import WrongFact, read_typed
 from runner.registry.lineage.sessions import session_of_release
 from runner.registry.transports.listing import ReleaseEntry
 
 TEXTS = ("kind", "benchmark", "protocol")
-MOST_TEXT = 300
+MAX_TEXT = 300
 """Maximum number of characters of such a text, and of a model's name."""
-MOST_MODELS = 100
+MAX_MODELS = 100
 _TEXT_LENGTH, _MODELS_LENGTH = 200, 1_000
 
 
-def wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
+def find_wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
     """Yield the errors in a manifest's facts that prevent lists and boards from showing the release."""
     facts = release.facts
     try:
         if release.kind in (Kind.RUN, Kind.MODEL):
             session_of_release(entry, release)
         for name in TEXTS:
-            if len(typed(facts, name, str) or "") > MOST_TEXT:
-                raise WrongFact(f"{name} has {len(facts[name]):,} characters; at most {MOST_TEXT} are allowed")
-        models: Mapping[str, Any] = typed(facts, "models", dict) or {}
-        if len(models) > MOST_MODELS:
-            raise WrongFact(f"models has {len(models):,} names; at most {MOST_MODELS} are allowed")
+            if len(read_typed(facts, name, str) or "") > MAX_TEXT:
+                raise WrongFact(f"{name} has {len(facts[name]):,} characters; at most {MAX_TEXT} are allowed")
+        models: Mapping[str, Any] = read_typed(facts, "models", dict) or {}
+        if len(models) > MAX_MODELS:
+            raise WrongFact(f"models has {len(models):,} names; at most {MAX_MODELS} are allowed")
         for agent in models:
-            if len(typed(models, agent, str) or "") > MOST_TEXT:
-                raise WrongFact(f"a model has {len(models[agent]):,} characters; at most {MOST_TEXT} are allowed")
+            if len(read_typed(models, agent, str) or "") > MAX_TEXT:
+                raise WrongFact(f"a model has {len(models[agent]):,} characters; at most {MAX_TEXT} are allowed")
     except WrongFact as error:
         yield f"{entry.reference}: invalid facts of a {release.kind}: {error}"
     except ReleaseError as error:
@@ -49,6 +49,6 @@ def listed_facts(release: Release) -> dict[str, str | None]:
     models = facts.get("models")
     models_text = None
     if isinstance(models, dict):
-        pairs = [f"{agent}={name}" for agent, name in list(models.items())[:MOST_MODELS] if isinstance(name, str)]
+        pairs = [f"{agent}={name}" for agent, name in list(models.items())[:MAX_MODELS] if isinstance(name, str)]
         models_text = shortened(", ".join(pairs), _MODELS_LENGTH)
     return {**texts, "models": models_text}

@@ -35,7 +35,7 @@ def replayed_run(session: LineageSession) -> str | None:
     return replay_of[0] if is_complete and replay_of is not None else None
 
 
-def again_in_words(session: LineageSession) -> Iterator[str]:
+def describe_dependencies(session: LineageSession) -> Iterator[str]:
     """Yield descriptions of how a session depends on other runs."""
     link, replay_of, judged = reproduced_by(session), session.facts.get("replay_of"), session.facts.get("rejudge_of")
     release = None if link is None else link.release
@@ -49,33 +49,33 @@ def again_in_words(session: LineageSession) -> Iterator[str]:
         yield f"looks like {session.looks_like} of this results folder, which has no record of having published it"
     if judged is not None:
         yield f"judges the debates of {judged[0]}"
-    yield from made_from_in_words(session.groups, () if session.parent_run_id is not None else session.links, release)
+    yield from describe_parents(session.groups, () if session.parent_run_id is not None else session.links, release)
 
 
-def made_from_in_words(groups: Iterable[Group], links: Iterable[ReleaseLink], *described: str | None) -> Iterator[str]:
+def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *described: str | None) -> Iterator[str]:
     """Yield what a run continues and which release it is a child of, except for releases described already."""
-    before = continued(groups)
+    before = continued_releases(groups)
     if before:
         yield f"continues {comma_join(before)}"
-    child = child_of(links)
+    child = parent_release(links)
     if child is not None and child not in (*described, *before):
         yield f"child of {child}"
 
 
-def continued(groups: Iterable[Group]) -> list[str]:
+def continued_releases(groups: Iterable[Group]) -> list[str]:
     """Return the releases, or else the runs, that made the models at the start of a training."""
     steps = [group.lineage[-1] for group in groups if group.made and group.lineage]
     return list(dict.fromkeys(step.release or step.run_id for step in steps))
 
 
-def child_of(links: Iterable[ReleaseLink]) -> str | None:
+def parent_release(links: Iterable[ReleaseLink]) -> str | None:
     """Return the release that this one is based on."""
     return next((link.release for link in links if link.role == _CHILD and link.release is not None), None)
 
 
-def kin_in_words(session: LineageSession) -> list[str]:
+def describe_relations(session: LineageSession) -> list[str]:
     """Describe how a session depends on other runs, or which part of a training run it is."""
-    lines = list(again_in_words(session))
+    lines = list(describe_dependencies(session))
     if session.parent_run_id is not None:
         lines.append(_describe_part(session, session.facts.get("iteration")))
     return lines
@@ -123,7 +123,7 @@ class Originals:
         return self._by_sha256.get(link.sha256, by_run if is_own else None)
 
 
-def as_one(sessions: Sequence[LineageSession]) -> list[LineageSession]:
+def unify_identities(sessions: Sequence[LineageSession]) -> list[LineageSession]:
     """Return the sessions after giving the releases of each local run the identity of that run.
 
     A model whose name is a path is published under another name, so that the run's identity changes. No hash of the

@@ -14,7 +14,7 @@ class WrongFact(Exception):
     """Raised if a fact has the wrong type or an impossible value."""
 
 
-def typed(facts: Mapping[str, Any], name: str, *types: type) -> Any:
+def read_typed(facts: Mapping[str, Any], name: str, *types: type) -> Any:
     value = facts.get(name)
     if value is not None and type(value) not in types:
         raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
@@ -22,7 +22,7 @@ def typed(facts: Mapping[str, Any], name: str, *types: type) -> Any:
 
 
 def _rows(facts: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    rows = typed(facts, name, list) or []
+    rows = read_typed(facts, name, list) or []
     if any(not isinstance(row, dict) for row in rows):
         raise WrongFact(f"{name} must be a list of objects")
     return list(rows)
@@ -43,8 +43,8 @@ class TrainingStep:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        texts = {name: typed(facts, name, str) for name in cls.__dataclass_fields__ if name != "iteration"}
-        iteration = typed(facts, "iteration", int)
+        texts = {name: read_typed(facts, name, str) for name in cls.__dataclass_fields__ if name != "iteration"}
+        iteration = read_typed(facts, "iteration", int)
         if None in (texts["model"], texts["from_model"], texts["run_id"], iteration):
             raise WrongFact("a step of a lineage has no model, run or iteration")
         return cls(iteration=iteration, **texts)
@@ -61,8 +61,8 @@ class MadeModel:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        step, base = TrainingStep.of(facts), typed(facts, "from_iteration", int)
-        trained_on = typed(facts, "trained_on", list) or [step.iteration]
+        step, base = TrainingStep.of(facts), read_typed(facts, "from_iteration", int)
+        trained_on = read_typed(facts, "trained_on", list) or [step.iteration]
         if any(type(item) is not int for item in trained_on) or (base is not None and base >= step.iteration):
             raise WrongFact("a model cannot be made from a later one")
         return cls(step, base, tuple(trained_on))
@@ -81,7 +81,7 @@ class Effort:
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
-        numbers = {name: typed(facts, name, int, *([float] if name == "cost_usd" else [])) for name in EFFORT}
+        numbers = {name: read_typed(facts, name, int, *([float] if name == "cost_usd" else [])) for name in EFFORT}
         if any(value is not None and not 0 <= value <= MAX_COUNT for value in numbers.values()):
             raise WrongFact(f"the effort of training must be between 0 and {MAX_COUNT:g}")
         return cls(**numbers)
@@ -106,19 +106,19 @@ class Group:
     def of(cls, facts: Mapping[str, Any]) -> Self:
         games = {}
         for row in _rows(facts, "games"):
-            iteration, run_id = typed(row, "iteration", int), typed(row, "run_id", str)
+            iteration, run_id = read_typed(row, "iteration", int), read_typed(row, "run_id", str)
             games[iteration] = (run_id or "", Effort.of(row))
         models = tuple(sorted(map(MadeModel.of, _rows(facts, "made")), key=lambda model: model.step.iteration))
         return cls(
-            typed(facts, "group", str) or "",
-            typed(facts, "provider", str) or "openai",
-            typed(facts, "model", str),
-            typed(facts, "weights_sha256", str),
+            read_typed(facts, "group", str) or "",
+            read_typed(facts, "provider", str) or "openai",
+            read_typed(facts, "model", str),
+            read_typed(facts, "weights_sha256", str),
             tuple(map(TrainingStep.of, _rows(facts, "lineage"))),
             models,
             games,
-            tuple(map(str, typed(facts, "agents", list) or [])),
-            typed(facts, "base_model", str),
+            tuple(map(str, read_typed(facts, "agents", list) or [])),
+            read_typed(facts, "base_model", str),
         )
 
     def made_in(self, iteration: int) -> MadeModel | None:
@@ -140,34 +140,34 @@ MAX_COUNT = 10**15
 def check_types(facts: Mapping[str, Any]) -> None:
     """Check the types of all facts that are read anywhere."""
     for name in _TEXTS:
-        typed(facts, name, str)
+        read_typed(facts, name, str)
     for name in ("seed", "iteration"):
-        typed(facts, name, int)
+        read_typed(facts, name, int)
     if facts.get("kind") not in (None, "training", "benchmark"):
         raise WrongFact(f"kind cannot be {str(facts['kind'])[:60]!r}")
     for name in (*COUNTED, "cost_usd"):
-        value = typed(facts, name, int, *([float] if name == "cost_usd" else []))
+        value = read_typed(facts, name, int, *([float] if name == "cost_usd" else []))
         if value is not None and not 0 <= value <= MAX_COUNT:
             raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
-    typed(facts, "pinned", bool), typed(facts, "point", dict), typed(facts, "cleaned", list)
+    read_typed(facts, "pinned", bool), read_typed(facts, "point", dict), read_typed(facts, "cleaned", list)
     _check_source(facts, "replay_of", (str,), (int, type(None)))
     _check_source(facts, "rejudge_of", (str,), (str,), (str,))
-    models: Mapping[str, Any] = typed(facts, "models", dict) or {}
+    models: Mapping[str, Any] = read_typed(facts, "models", dict) or {}
     for agent in models:
-        typed(models, agent, str)
-    shutdowns: Mapping[str, Any] = typed(facts, "shutdowns", dict) or {}
+        read_typed(models, agent, str)
+    shutdowns: Mapping[str, Any] = read_typed(facts, "shutdowns", dict) or {}
     for model in shutdowns:
-        typed(shutdowns, model, str)
-    accuracy: Mapping[str, Any] = typed(facts, "accuracy", dict) or {}
+        read_typed(shutdowns, model, str)
+    accuracy: Mapping[str, Any] = read_typed(facts, "accuracy", dict) or {}
     for name in ("value", "stderr", "ci_low", "ci_high", "n", "clusters"):
-        value = typed(accuracy, name, int, float)
+        value = read_typed(accuracy, name, int, float)
         if value is not None and not -1 <= value <= (MAX_COUNT if name in ("n", "clusters") else 2):
             raise WrongFact(f"accuracy.{name} cannot be {str(value)[:60]!r}")
 
 
 def _check_source(facts: Mapping[str, Any], name: str, *types: tuple[type, ...]) -> None:
     """Check that a fact is null or a list of values of these types."""
-    source = typed(facts, name, list)
+    source = read_typed(facts, name, list)
     if source is not None and not (len(source) == len(types) and all(map(_is_one_of, source, types))):
         raise WrongFact(f"{name} cannot be {str(source)[:60]!r}")
 

@@ -13,7 +13,7 @@ from runner.base.hashing import tagged_hash
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.lineage.links import links_of_manifest, trained_facts
-from runner.registry.lineage.session_facts import Group, WrongFact, check_types, groups_of, typed
+from runner.registry.lineage.session_facts import Group, WrongFact, check_types, groups_of, read_typed
 from runner.registry.sent_releases import sent_hashes
 from runner.registry.transports.registry import ReleaseEntry
 from runner.results.folder import RunFolder
@@ -89,8 +89,8 @@ def session_of_release(entry: ReleaseEntry, release: Release, where: str | None 
     facts = release.facts
     try:
         groups = groups_of(facts)
-        run_id, kind = typed(facts, "run_id", str), typed(facts, "kind", str)
-        hashes = typed(facts, "datapoints_sha256", list)
+        run_id, kind = read_typed(facts, "run_id", str), read_typed(facts, "kind", str)
+        hashes = read_typed(facts, "datapoints_sha256", list)
         check_types(facts)
     except WrongFact as error:
         raise ReleaseError(f"{entry.reference}: invalid facts of a {release.kind}: {error}") from error

@@ -24,7 +24,7 @@ from runner.registry.bundles.run_data import accuracy_of
 from runner.registry.bundles.runs import ROWS
 from runner.registry.check_notes import CheckNote, VersionNote, limit_differences
 from runner.registry.fetched_release import PARAMETERS, PIN, SPEC, FetchedRelease, check_lock, get, open_fetched
-from runner.registry.lineage.listed_facts import wrong_facts
+from runner.registry.lineage.listed_facts import find_wrong_facts
 from runner.registry.metric_differences import (
     compare_counts,
     compare_metrics,
@@ -71,7 +71,7 @@ def wrong_in_release(registry: Registry, entry: ReleaseEntry, signer_key: Path |
     except ReleaseError as error:
         wrong.append(str(error))
     if not wrong:
-        wrong += wrong_facts(entry, registry.read(entry)[0])
+        wrong += find_wrong_facts(entry, registry.read(entry)[0])
     yield from dict.fromkeys(wrong)
     if entry.reference.kind != Kind.RUN or wrong:
         return

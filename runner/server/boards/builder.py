@@ -24,7 +24,7 @@ from runner.pages.boards.lists import BoardPage, BoardRow, TaskList, published_b
 from runner.pages.boards.page import PIECE, domain_of
 from runner.pages.packing import packed
 from runner.registry.board.board import LoadedBoard
-from runner.registry.lineage.history import whole_history
+from runner.registry.lineage.history import full_history
 from runner.registry.lineage.lineage import Lineage
 from runner.registry.lineage.listed_facts import listed_facts
 from runner.registry.lineage.sessions import LineageSession
@@ -244,7 +244,7 @@ def _write_families(index: sqlite3.Connection, facts: BoardInput) -> None:
     """Write training histories: one for each connected set of runs and models."""
     public = [session for session in facts.read.sessions.values() if not session.private]
     for number, family in enumerate(_families(public)):
-        history = [row.to_json() for row in whole_history(family)]
+        history = [row.to_json() for row in full_history(family)]
         index.execute("INSERT INTO family VALUES(?,?)", (number, _json(history)))
         index.executemany("INSERT INTO families VALUES(?,?)", [(session.key, number) for session in family])
 
