@@ -11,7 +11,7 @@ from runner.base.errors import Problem, SpecError, UsageError
 from runner.base.package_data import is_file
 from runner.cli.commands import COMMANDS
 from runner.cli.terminal.output import note, warn, wrapped
-from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
+from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
 from runner.registry.components.lookup import finder_of
 from runner.registry.fetched_release import is_fetched, open_fetched
 from runner.results.leaderboard.results_folder import Results
@@ -104,7 +104,7 @@ def _check_rows(path: str, error: SpecError) -> None:
     if any(problem.key == "dataset.path" for problem in error.problems) and is_fetched(Path(path)):
         got = open_fetched(Path(path))
         if lacks_rows(got):
-            raise UsageError(f"{path}: {what_is_needed(got)}") from error
+            raise UsageError(f"{path}: {describe_missing_rows(got)}") from error
 
 
 def points_as_begun(points: Sequence[SpecPoint], results: Results, which: WhichRun = OWN_RUN) -> list[SpecPoint]:

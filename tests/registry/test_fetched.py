@@ -15,7 +15,7 @@ from runner.api import compare, open_run, rejudge, run
 from runner.base.errors import NotPublished, ReleaseError, UsageError
 from runner.documents.releases.manifest import digest
 from runner.documents.releases.reference import Kind, parse
-from runner.registry.bundles.requirements import what_it_takes
+from runner.registry.bundles.requirements import find_requirements
 from runner.registry.fetched_release import get, open_fetched, replace_folder
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
@@ -252,7 +252,7 @@ def test_it_says_which_key_goes_where_and_which_address_is_to_be_given(
         reference = publish(tmp_path / "registry", bundle_of(result.path))
         with connect(str(tmp_path / "registry")) as registry:
             get(registry, parse(reference), tmp_path / "got")
-        takes = what_it_takes(tmp_path / "got")
+        takes = find_requirements(tmp_path / "got")
         assert takes.addresses == ("models.m.base_url",)
         assert [use.variable for use in takes.keys] == ["ROW_VARIABLE"]
         assert takes.fresh("nip-run reproduce got") == (

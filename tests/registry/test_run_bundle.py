@@ -18,7 +18,7 @@ from runner.documents.layer_merge import load_layers
 from runner.documents.releases.bundle import opened
 from runner.documents.releases.manifest import Release
 from runner.registry.bundles.parameters import SPEC, parameters
-from runner.registry.bundles.run_facts import MOST_DATAPOINTS
+from runner.registry.bundles.run_facts import MAX_DATAPOINTS
 from runner.registry.bundles.runs import draft_of, drafts_of
 from runner.registry.draft import Draft, Naming
 from runner.registry.recomputed_run import write_tables
@@ -315,7 +315,7 @@ def test_the_rows_are_described_by_hash_and_column(run: Path) -> None:
 
 
 def test_no_manifest_is_larger_than_is_read_however_many_datapoints_there_are() -> None:
-    assert MOST_DATAPOINTS * 80 < (1 << 20) * 0.7
+    assert MAX_DATAPOINTS * 80 < (1 << 20) * 0.7
 
 
 # README

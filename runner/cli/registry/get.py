@@ -38,8 +38,8 @@ def execute(args: argparse.Namespace) -> int:
 
     from runner.documents.releases.reference import Kind, parse
     from runner.registry.board.wording import describe_tier
-    from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
-    from runner.registry.bundles.requirements import what_it_takes
+    from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
+    from runner.registry.bundles.requirements import find_requirements
     from runner.registry.fetched_release import WITHOUT_ROWS, get
     from runner.registry.transports.locations import to_read
 
@@ -47,9 +47,9 @@ def execute(args: argparse.Namespace) -> int:
     with to_read(args.where) as registry:
         got = get(registry, named, args.folder, args.signer_key)
         vouched = describe_tier(registry.find(got.release.reference), registry.where)
-    takes = what_it_takes(got.folder) if got.release.kind == Kind.RUN else None
+    takes = find_requirements(got.folder) if got.release.kind == Kind.RUN else None
     if lacks_rows(got):
-        got = replace(got, notes=(*(line for line in got.notes if line != WITHOUT_ROWS), what_is_needed(got)))
+        got = replace(got, notes=(*(line for line in got.notes if line != WITHOUT_ROWS), describe_missing_rows(got)))
     for line in () if args.json else got.notes:
         warn(f"warning: {line}" if "yanked" in line else f"note: {line}")
     if args.json:
@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _as_json(got: FetchedRelease, takes: PlayRequirements | None) -> dict[str, Any]:
-    from runner.registry.bundles.requirements import to_reproduce
+    from runner.registry.bundles.requirements import reproduce_command
     from runner.registry.components.drafts import spec_entry
 
     release = got.release
@@ -79,7 +79,7 @@ def _as_json(got: FetchedRelease, takes: PlayRequirements | None) -> dict[str, A
         "notes": list(got.notes),
         "environment": _environment(got) if takes else None,
         "play": None if takes is None else takes.to_json(),
-        "reproduce": None if takes is None else to_reproduce(got),
+        "reproduce": None if takes is None else reproduce_command(got),
         "named": None if takes else spec_entry(release),
     }
 
@@ -96,13 +96,13 @@ def _environment(got: FetchedRelease) -> str:
 
 def _of_run(got: FetchedRelease, takes: PlayRequirements, vouched: str | None, *, quiet: bool) -> list[tuple[str, str]]:
     from runner.registry.board.board import DEFAULT_TIER as SELF_REPORTED
-    from runner.registry.bundles.requirements import to_reproduce
+    from runner.registry.bundles.requirements import reproduce_command
     from runner.registry.fetched_release import PARAMETERS
 
     facts = got.release.facts
     rows = [
         ("what", " ".join(str(facts[name]) for name in ("kind", "protocol", "benchmark") if facts.get(name))),
-        ("result", f"{_result(got)}; {vouched or SELF_REPORTED}: {to_reproduce(got)}"),
+        ("result", f"{_result(got)}; {vouched or SELF_REPORTED}: {reproduce_command(got)}"),
         ("models", _models(facts.get("models"))),
         *((("of others", in_one_line("; ".join(kin))),) if (kin := _kin(got)) else ()),
         ("licence", got.release.licence or "none given: all rights are with its publisher"),
@@ -122,7 +122,7 @@ def _of_run(got: FetchedRelease, takes: PlayRequirements, vouched: str | None, *
         *(("price", in_one_line(line)) for line in takes.prices),
         *(("trainer", line) for use in takes.keys for line in use.files or ()),
         ("change it", f"{got.folder / PARAMETERS}: what is edited there wins"),
-        *(_training_rows(got, takes) if got.is_training_run else [("play again", takes.fresh(to_reproduce(got)))]),
+        *(_training_rows(got, takes) if got.is_training_run else [("play again", takes.fresh(reproduce_command(got)))]),
         ("check it", f"nip-run verify {shlex.quote(str(got.folder))}"),
     ]
 

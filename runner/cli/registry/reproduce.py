@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
     from runner.cli.terminal.progress import WatchedRun, watching
-    from runner.registry.bundles.missing_rows import OPTION, put_rows
+    from runner.registry.bundles.missing_rows import OPTION, add_rows
     from runner.registry.verification.replay import facts_of, replayed
     from runner.results.leaderboard.results_folder import Results
     from runner.results.metric_table import RANKING_METRIC
@@ -88,7 +88,7 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"--set needs --fresh, except for {OPTION}: a replay calls no model")
     got = _got(args, results)
     for word in rows:
-        put_rows(got, Path(word.removeprefix(f"{OPTION}=")))
+        add_rows(got, Path(word.removeprefix(f"{OPTION}=")))
     for line in got.notes:
         warn(f"warning: {line}")
     with one_blas_thread():

@@ -64,7 +64,7 @@ def execute(args: argparse.Namespace) -> int:
 def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
     """Of a got folder the files that its reader changed and may, and why not all could be checked."""
     from runner.base.errors import ReleaseError
-    from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
+    from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
     from runner.registry.fetched_release import is_fetched, open_fetched
     from runner.registry.verification.verify import edited
 
@@ -73,7 +73,7 @@ def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
         return [], None
     try:
         got = open_fetched(folder)
-        return edited(folder), what_is_needed(got) if lacks_rows(got) else None
+        return edited(folder), describe_missing_rows(got) if lacks_rows(got) else None
     except ReleaseError:  # which is told among what is wrong
         return [], None
 

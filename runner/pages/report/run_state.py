@@ -10,8 +10,8 @@ from runner.base.errors import RunError
 from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.pages.numbers import count
 from runner.pages.report.run_games import GamesSummary, Gathered
-from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
-from runner.registry.bundles.withheld_rows import take_withheld
+from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
+from runner.registry.bundles.withheld_rows import load_withheld
 from runner.registry.fetched_release import WITHOUT_ROWS, is_fetched, open_fetched
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
@@ -43,7 +43,7 @@ def missing_rows(folder: RunFolder) -> MissingRows | None:
     if not lacks_rows(got):
         return None
     try:
-        return MissingRows(take_withheld(folder), what_is_needed(got))
+        return MissingRows(load_withheld(folder), describe_missing_rows(got))
     except OSError as error:
         raise RunError(f"{root} cannot be read: {error.strerror}") from error
 

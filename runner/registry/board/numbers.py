@@ -17,7 +17,7 @@ from runner.base.storage.strict_json import is_same
 from runner.documents.releases.manifest import Release
 from runner.registry.bundles.runs import ROWS
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD_MARK
-from runner.registry.bundles.withheld_rows import take_withheld
+from runner.registry.bundles.withheld_rows import load_withheld
 from runner.registry.fetched_release import PIN
 from runner.registry.lineage.session_facts import MAX_COUNT
 from runner.registry.records import ROLLOUTS_FILE
@@ -56,7 +56,7 @@ def check_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bo
         if not has_rollouts:
             raise ReleaseError(f"it has no {DATA}/{ROLLOUTS_FILE}, which its metrics are recomputed from")
         published = read_json(folder.metrics)
-        withheld = take_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None
+        withheld = load_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None
         marks, numbers = _recompute_metrics(folder, published, withheld)
         marks = marks if withheld is None else (WITHHELD_MARK, *marks)
         atomic_write(folder.metrics, orjson.dumps(numbers))

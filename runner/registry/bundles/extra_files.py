@@ -25,7 +25,9 @@ from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
 
 
-def wrong_beside(fetched: FetchedRelease, run: RunFolder, ignored: frozenset[str] = frozenset()) -> Iterator[str]:
+def find_extra_file_problems(
+    fetched: FetchedRelease, run: RunFolder, ignored: frozenset[str] = frozenset()
+) -> Iterator[str]:
     """Yield the differences between these files and the run's own, except in files that a reader may have edited.
 
     They may have fewer values, and metrics of another version may have more.

@@ -26,7 +26,7 @@ def lacks_rows(fetched: FetchedRelease) -> bool:
     return fetched.release.file(PIN) is not None and not (fetched.folder / ROWS).is_file()
 
 
-def what_is_needed(fetched: FetchedRelease) -> str:
+def describe_missing_rows(fetched: FetchedRelease) -> str:
     """Describe the dataset that a release needs, and the command that adds it."""
     pin = read_pin(fetched.folder / PIN)
     source = pin.get("source") if isinstance(pin.get("source"), dict) else {}
@@ -41,7 +41,7 @@ def what_is_needed(fetched: FetchedRelease) -> str:
     )
 
 
-def put_rows(fetched: FetchedRelease, file: Path) -> None:
+def add_rows(fetched: FetchedRelease, file: Path) -> None:
     """Add the rows that were played to a fetched folder, from a dataset's file or the rows of another run.
 
     Raises:
@@ -67,7 +67,9 @@ def put_rows(fetched: FetchedRelease, file: Path) -> None:
                 write_tables(run)
             return
     problem = f": {problems[0]}" if len(problems) > 1 else ""
-    raise UsageError(f"{file} does not have the rows that were played (by hash){problem}; {what_is_needed(fetched)}")
+    raise UsageError(
+        f"{file} does not have the rows that were played (by hash){problem}; {describe_missing_rows(fetched)}"
+    )
 
 
 def _possible_settings(fetched: FetchedRelease, file: Path) -> Iterator[DatasetSettings]:

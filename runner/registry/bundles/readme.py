@@ -21,7 +21,7 @@ from runner.results.manifest import Manifest
 from runner.spec.origin import DATA
 
 FILE = "README.md"
-MOST_MODELS = 40
+MAX_MODELS = 40
 
 
 def readme(
@@ -62,7 +62,7 @@ def _model_table(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table of the agents with their models and servers."""
     rows = [
         f"| {cell(row['agent'])} | {cell(row['model'])} | {_server(spec['models'].get(row['model_group'], {}), row)} |"
-        for row in manifest.agents[:MOST_MODELS]
+        for row in manifest.agents[:MAX_MODELS]
     ]
     yield "\n".join(("| agent | model | server |", "| --- | --- | --- |", *rows))
 

@@ -56,7 +56,7 @@ class PlayRequirements:
         return {**asdict(self), "keys": keys}
 
 
-def to_reproduce(fetched: FetchedRelease) -> str:
+def reproduce_command(fetched: FetchedRelease) -> str:
     """Return the command that reproduces a fetched run, with its registry or its rows if they are needed."""
     arguments = ["nip-run", "reproduce", str(fetched.folder)]
     where = where_from(fetched.folder) if fetched.is_training_run else None
@@ -65,7 +65,7 @@ def to_reproduce(fetched: FetchedRelease) -> str:
     return shlex.join(arguments)
 
 
-def what_it_takes(folder: Path) -> PlayRequirements:
+def find_requirements(folder: Path) -> PlayRequirements:
     """Return the requirements of a folder that `get` wrote, without asking any server."""
     command = f"nip-run {shlex.quote(str(folder))}"
     try:

@@ -19,7 +19,7 @@ from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
 
-MOST_DATAPOINTS = 8_000
+MAX_DATAPOINTS = 8_000
 """Maximum number of datapoints whose hashes are in the manifest; with more, readers would refuse it as too large."""
 
 _FACTS = (
@@ -66,7 +66,7 @@ def facts_of(
         "pinned": is_pinned(manifest),
         "cleaned": [],
         "trained": trained_as_recorded(folder),
-        "datapoints_sha256": hashes if len(hashes) <= MOST_DATAPOINTS else None,
+        "datapoints_sha256": hashes if len(hashes) <= MAX_DATAPOINTS else None,
     }
 
 
@@ -116,10 +116,10 @@ def with_sources(manifest: Manifest, sources: Mapping[str, FileSource] | None) -
 
 def is_pinned(manifest: Manifest) -> bool:
     """Tell whether others can get the original of every part of a run, from a commit or as a release."""
-    return not any(why_not_pinned(sources_of_manifest(manifest)))
+    return not any(unpinned_reasons(sources_of_manifest(manifest)))
 
 
-def why_not_pinned(sources: Mapping[str, FileSource]) -> Iterator[str]:
+def unpinned_reasons(sources: Mapping[str, FileSource]) -> Iterator[str]:
     """Yield the reasons why others cannot get the original parts of a run or component."""
     if not sources:
         yield "the commit of its files was not recorded"

@@ -45,7 +45,7 @@ class _WithheldDatapoint(Datapoint):
         return self.published_hash
 
 
-def take_withheld(folder: RunFolder) -> Dataset:
+def load_withheld(folder: RunFolder) -> Dataset:
     """Return the datapoints of a run without contents, and write them to the file that a board reads.
 
     Raises:

@@ -19,7 +19,7 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import LATEST, Kind, Reference, parse
 from runner.documents.yaml_reader import read
 from runner.game.prompts.sandbox import scan as scan_template
-from runner.registry.bundles.run_facts import why_not_pinned
+from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
 from runner.registry.lineage.cycles import closed_cycle
@@ -165,7 +165,7 @@ def _link(subject: Subject, role: str, target: Reference, sha256: str | None, re
 def _pinned(subject: Subject) -> Iterator[str]:
     """Every part is in a public commit, or has no public remote, which marks the release as not pinned."""
     could_be = {part for part, source in subject.release.sources.items() if source.repository is not None}
-    for reason in why_not_pinned(subject.release.sources):
+    for reason in unpinned_reasons(subject.release.sources):
         if subject.force or reason.partition(":")[0] not in could_be:
             yield CheckNote(f"not pinned: {reason}")
         else:

@@ -10,7 +10,7 @@ from runner.base.errors import ReleaseError
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import read_bounded
 from runner.documents.releases.manifest import FileSource
-from runner.registry.bundles.run_facts import why_not_pinned
+from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.components.lookup import finder_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -42,7 +42,7 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
     spec = load_spec(path, overrides, Results.of(folder).path_of, finder_of(path))
     sources = sources_of(spec)
     trainers = {f"trainer of {group}": part for group, part in _trainer_parts(spec).items()}
-    problems = [*_changed(spec, folder, written), *why_not_pinned({**sources, **file_pins.sources(trainers)})]
+    problems = [*_changed(spec, folder, written), *unpinned_reasons({**sources, **file_pins.sources(trainers)})]
     if problems:
         raise ReleaseError(f"--pin {path}: run {folder.run_id} cannot be pinned").with_notes(problems)
     return sources

@@ -15,7 +15,7 @@ from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind, parse
 from runner.models.retirements import shutdown_notes
-from runner.registry.bundles.run_facts import why_not_pinned
+from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.draft import Draft
 from runner.registry.publishing.checks import CheckOutcome, Subject, run_checks
 from runner.registry.redaction.draft_folder import lay_out_as_fetched
@@ -120,7 +120,7 @@ def _resolve_link(link: ReleaseLink, registry: Registry | None, kind: Kind) -> R
 def _with_notes(draft: Draft) -> Draft:
     """Return the draft with the fact whether it is pinned, and with notes about models that are shut down."""
     release, notes = draft.release, (*draft.notes, *shutdown_notes(draft.release.facts))
-    marked = replace(release, facts={**release.facts, "pinned": not any(why_not_pinned(release.sources))})
+    marked = replace(release, facts={**release.facts, "pinned": not any(unpinned_reasons(release.sources))})
     return replace(draft, release=marked, notes=notes)
 
 

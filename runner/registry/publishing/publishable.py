@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.base.errors import RunError
-from runner.registry.bundles.run_facts import sources_of_manifest, why_not_pinned
+from runner.registry.bundles.run_facts import sources_of_manifest, unpinned_reasons
 from runner.registry.check_notes import CheckNote
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
@@ -28,7 +28,7 @@ def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     except RunError as error:
         yield str(error)
         return
-    for line in why_not_pinned(sources):
+    for line in unpinned_reasons(sources):
         part, _, reason = line.partition(";")[0].partition(": ")
         if part in sources and sources[part].repository is not None:
             yield f"{part}: {reason} (--force publishes it as not pinned)"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from runner.base.errors import ReleaseError, UsageError
 from runner.base.text import comma_join
 from runner.documents.fetched_files import where_from
-from runner.registry.bundles.missing_rows import lacks_rows, what_is_needed
+from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
 from runner.registry.fetched_release import PUBLISHED, FetchedRelease, get, is_fetched, open_fetched
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.verify import find_changed_files
@@ -89,7 +89,7 @@ def sound(fetched: FetchedRelease) -> RunFolder:
     if manifest.status not in PLAYED:
         raise UsageError(f"{run.run_id} is {manifest.status} and has no numbers to reproduce")
     if lacks_rows(fetched):
-        raise UsageError(f"{fetched.release.reference}: {what_is_needed(fetched)}")
+        raise UsageError(f"{fetched.release.reference}: {describe_missing_rows(fetched)}")
     return run
 
 

@@ -18,7 +18,7 @@ from runner.base.storage.strict_json import is_same
 from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.reference import Kind
 from runner.models.journal_records import read_records
-from runner.registry.bundles.extra_files import wrong_beside
+from runner.registry.bundles.extra_files import find_extra_file_problems
 from runner.registry.bundles.missing_rows import lacks_rows
 from runner.registry.bundles.run_data import accuracy_of
 from runner.registry.bundles.runs import ROWS
@@ -174,7 +174,7 @@ def _wrong_records(fetched: FetchedRelease) -> Iterator[str]:
         with suppress(JournalError):  # a damaged log, which is reported above
             yield from (f"{DATA}/{line}" for line in torn_logs(run, run.manifest().identity))
         yield from _wrong_facts(fetched, run)
-        yield from wrong_beside(fetched, run, ignored=frozenset(edited(fetched.folder)))
+        yield from find_extra_file_problems(fetched, run, ignored=frozenset(edited(fetched.folder)))
     except NipRunError as error:
         yield str(error)
 
