@@ -16,10 +16,10 @@ from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.draft import Draft
 from runner.registry.publishing.checks import CheckOutcome
-from runner.registry.publishing.publish import ReadyRelease, failures
+from runner.registry.publishing.publish import ReadyRelease, list_failures
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.private_text import find_private_text
-from runner.registry.redaction.secrets import HeldSecrets, find_secret_forms, secret_settings
+from runner.registry.redaction.secrets import ProcessSecrets, find_secret_forms, secret_settings
 from runner.registry.redaction.text_search import BLOCK, OVERLAP, Finder, group_by_cause, search
 
 ABC = "AbCdEfGhIjKlMnOpQrStUvWxYz0123456789AbCdEfGhIjKlMnOp"
@@ -97,7 +97,7 @@ def test_a_key_of_the_environment_is_found_in_every_form_wherever_it_stands(form
     file = tmp_path / "journal.jsonl"
     lines = b"an honest line of text, as there are many\n" * (at // 42)
     file.write_bytes(lines + FORMS[form].encode() + b"\nand more\n" * 3)
-    (said,) = found(HeldSecrets(Redactor([HELD])), {"data/journal.jsonl": file})
+    (said,) = found(ProcessSecrets(Redactor([HELD])), {"data/journal.jsonl": file})
     assert f" in 1 file: data/journal.jsonl:{at // 42 + 1}; " in said
     assert HELD not in said
 
@@ -207,7 +207,7 @@ def test_one_cause_in_several_releases_is_one_problem() -> None:
         CheckOutcome("terms", ("no licence",)),
     ]
     made = [ReadyRelease(Draft(release, {}), outcomes, None) for release in releases]
-    private, terms = failures(made)
+    private, terms = list_failures(made)
     assert private == (
         "nothing private: 'carol' (your user name): 2 occurrences in 2 files: prompts/acme/one@1:x:1, "
         "prompts/acme/two@1:x:1; remove it and publish again; if it identifies no one, add --allow-name carol"

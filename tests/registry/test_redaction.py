@@ -18,7 +18,7 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import draft_of
 from runner.registry.draft import Draft, Naming
-from runner.registry.publishing.spec_check import unreadable_spec
+from runner.registry.publishing.spec_check import find_spec_problems
 from runner.registry.redaction.draft_folder import lay_out, lay_out_as_fetched, run_folder
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.registry.redaction.location_patterns import redact_locations
@@ -70,13 +70,13 @@ def cleaned(run: Path, work: Path) -> Draft:
 @pytest.mark.full
 def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path, str], tmp_path: Path) -> None:
     draft = cleaned(on_vllm[0], tmp_path)
-    assert list(unreadable_spec(lay_out_as_fetched(draft.release, draft.contents, tmp_path / "honest"))) == []
+    assert list(find_spec_problems(lay_out_as_fetched(draft.release, draft.contents, tmp_path / "honest"))) == []
     rows = on_vllm[0] / "inputs" / "dataset.jsonl"
     with opened(draft.contents["data/spec.yaml"]) as file:
         spec = file.read().replace(b"inputs/dataset.jsonl", str(rows).encode())
     contents = {**draft.contents, "data/spec.yaml": spec}
-    assert list(unreadable_spec(lay_out(contents, tmp_path / "as_ones_own"))) == []
-    (said,) = unreadable_spec(lay_out_as_fetched(draft.release, contents, tmp_path / "as_got"))
+    assert list(find_spec_problems(lay_out(contents, tmp_path / "as_ones_own"))) == []
+    (said,) = find_spec_problems(lay_out_as_fetched(draft.release, contents, tmp_path / "as_got"))
     assert "dataset.path: it leads out of" in said
 
 

@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import Interrupted, UsageError
-    from runner.registry.publishing.publish import Options, ready, send
+    from runner.registry.publishing.publish import Options, prepare_releases, send
     from runner.registry.redaction.machine_names import MachineNames
     from runner.results.leaderboard.results_folder import Results
 
@@ -105,7 +105,7 @@ def execute(args: argparse.Namespace) -> int:
             families, folders = _families(args, kind, held)
             results = Results(args.results).path if folders else None
             options = Options(names=MachineNames.of_process(results).allow(args.allow_name), force=args.force)
-            made = held.enter_context(ready(families, registry, options))
+            made = held.enter_context(prepare_releases(families, registry, options))
             if args.dry_run:
                 return _show(made, registry, args)
             assert registry is not None
@@ -305,10 +305,10 @@ def _record(
 
 def _show(made: Sequence[ReadyRelease], registry: Registry | None, args: argparse.Namespace) -> int:
     """What would leave, and nothing that does."""
-    from runner.registry.publishing.publish import failures
+    from runner.registry.publishing.publish import list_failures
 
     where = None if registry is None else registry.where
-    wrong = failures(made)
+    wrong = list_failures(made)
     if args.json:
         shown = [one.to_json(where) for one in made]
         print_json({"ok": not wrong, "dry_run": True, "releases": shown, "problems": wrong})
@@ -403,13 +403,13 @@ def _notes(made: Sequence[ReadyRelease]) -> Iterator[str]:
 
 def _notes_of(one: ReadyRelease) -> Iterator[str]:
     from runner.documents.releases.reference import Kind
-    from runner.registry.publishing.versions import THERE_ALREADY
+    from runner.registry.publishing.versions import ALREADY_PUBLISHED
 
     taken = ", ".join(f"{row['rule']} ({row['count']})" for row in one.draft.release.facts.get("cleaned", []))
     if taken:
         yield f"taken out: {taken}"
     for outcome in one.outcomes:
-        yield from (line for line in outcome.notes if line != THERE_ALREADY)
+        yield from (line for line in outcome.notes if line != ALREADY_PUBLISHED)
     yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
     if one.draft.release.facts.get("pinned") is False and one.draft.release.kind == Kind.RUN:
         yield (

@@ -54,14 +54,14 @@ def execute(args: argparse.Namespace) -> int:
 def _list(results: Results, args: argparse.Namespace) -> int:
     """All runs, by their manifests alone."""
     from runner.registry.check_notes import CheckNote
-    from runner.registry.publishing.publishable import hindrances
+    from runner.registry.publishing.publishable import find_obstacles
 
     found = []
     for folder in results.runs():
         manifest = folder.manifest()
         if manifest.parent_run_id is not None and results.run(manifest.parent_run_id).manifest_path.is_file():
             continue  # published with the training run that it is a part of
-        said = list(hindrances(folder, manifest))
+        said = list(find_obstacles(folder, manifest))
         wrong = [line for line in said if not isinstance(line, CheckNote)]
         notes = [*_of_another(manifest), *(line for line in said if isinstance(line, CheckNote))]
         found.append((manifest, wrong, notes))
@@ -108,7 +108,7 @@ def _run(folder: RunFolder, args: argparse.Namespace) -> int:
     """All checks of one run, as a publish would make them."""
     from runner.registry.bundles.runs import drafts_of
     from runner.registry.draft import Naming
-    from runner.registry.publishing.publish import Options, ready
+    from runner.registry.publishing.publish import Options, prepare_releases
     from runner.registry.redaction.machine_names import MachineNames
     from runner.results.leaderboard.results_folder import Results
 
@@ -116,7 +116,9 @@ def _run(folder: RunFolder, args: argparse.Namespace) -> int:
     naming = Naming(owner=os.environ.get("NIP_RUN_OWNER") or "owner")
     with ExitStack() as held:
         made = held.enter_context(
-            ready([drafts_of(folder, results, naming)], None, Options(names=MachineNames.of_process(results.path)))
+            prepare_releases(
+                [drafts_of(folder, results, naming)], None, Options(names=MachineNames.of_process(results.path))
+            )
         )
         wrong = any(not outcome.passed for one in made for outcome in one.outcomes if outcome.check not in OF_A_PUBLISH)
         if args.json:

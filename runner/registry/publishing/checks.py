@@ -23,8 +23,8 @@ from runner.registry.bundles.run_facts import unpinned_reasons
 from runner.registry.check_notes import CheckNote
 from runner.registry.draft import Draft
 from runner.registry.lineage.cycles import closed_cycle
-from runner.registry.publishing.spec_check import unreadable_spec
-from runner.registry.publishing.versions import taken
+from runner.registry.publishing.spec_check import find_spec_problems
+from runner.registry.publishing.versions import find_name_conflict
 from runner.registry.redaction.draft_folder import run_folder
 from runner.registry.redaction.draft_redaction import ROWS, SPEC
 from runner.registry.redaction.machine_names import MachineNames
@@ -200,7 +200,7 @@ def _readable(subject: Subject) -> Iterator[str]:
             yield from _template(subject.folder / path, path)
     of_a_run = subject.manifest is not None and subject.manifest.format > 0
     if of_a_run or (subject.release.kind == Kind.SPEC and not subject.release.links):  # no release to install first
-        yield from unreadable_spec(subject.folder)
+        yield from find_spec_problems(subject.folder)
 
 
 def _template(file: Path, path: str) -> Iterator[str]:
@@ -232,7 +232,7 @@ def _terms(subject: Subject) -> Iterator[str]:
 def _available(subject: Subject) -> Iterator[str]:
     """The name and version are free in the registry."""
     if subject.registry is not None:
-        yield from taken(subject.registry, subject.bundle)
+        yield from find_name_conflict(subject.registry, subject.bundle)
 
 
 CHECKS: Mapping[str, CheckFunction] = {

@@ -77,7 +77,7 @@ class ReadyRelease:
 
 
 @contextmanager
-def ready(
+def prepare_releases(
     families: Sequence[Sequence[Draft]], registry: Registry | None, options: Options
 ) -> Iterator[list[ReadyRelease]]:
     """Redact and check drafts, each family together; their files exist until the block ends.
@@ -142,7 +142,7 @@ def _check(subject: Subject) -> ReadyRelease:
         return ReadyRelease(subject.draft, outcomes, None)
 
 
-def failures(releases: Sequence[ReadyRelease]) -> list[str]:
+def list_failures(releases: Sequence[ReadyRelease]) -> list[str]:
     """Return all problems, one line for each cause, even if several releases have it."""
     causes: dict[tuple[str, object], list[tuple[str, str]]] = {}
     for release in releases:
@@ -177,7 +177,7 @@ def send(releases: Sequence[ReadyRelease], registry: Registry) -> tuple[list[Pub
         ReleaseError: a check failed and nothing was sent, or the registry cannot be written.
         TakenError: a name and version is another release's; nothing was sent.
     """
-    problems = failures(releases)
+    problems = list_failures(releases)
     bundles = [release.bundle for release in releases if release.bundle is not None]
     if problems or len(bundles) < len(releases):
         raise ReleaseError(f"nothing was published: {counted(len(problems), 'problem')}").with_notes(problems)

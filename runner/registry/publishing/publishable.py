@@ -11,7 +11,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 
 
-def hindrances(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+def find_obstacles(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     """Yield the obstacles to publishing a run, from its manifest and file names; a `CheckNote` is not an obstacle."""
     if manifest.shard is not None:
         yield f"shard {manifest.shard} of a run: merge the shards first"

@@ -20,7 +20,7 @@ _READERS_ADDRESS = "http://127.0.0.1:1/v1"
 """The address that replaces a removed one, as a reader would set it; it is never contacted."""
 
 
-def unreadable_spec(folder: Path) -> Iterator[str]:
+def find_spec_problems(folder: Path) -> Iterator[str]:
     """Yield the reasons why the spec in a folder that `get` wrote cannot be loaded; nothing is played."""
     files = [path for path in (folder / SPEC, folder / DATA / SPEC) if path.is_file()]
     if folder / SPEC not in files:

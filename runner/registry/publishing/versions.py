@@ -11,17 +11,17 @@ from runner.registry.check_notes import CheckNote
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.spec.origin import DATA
 
-THERE_ALREADY = "it is published there already, with the same bytes"
+ALREADY_PUBLISHED = "it is published there already, with the same bytes"
 
 
-def taken(registry: Registry, bundle: Bundle) -> Iterator[str]:
+def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
     """Yield the reason why a release cannot be published under its name, or a note if it is published already."""
     entries = {entry.reference: entry for entry in registry.entries(bundle.release.kind)}
     published = entries.get(bundle.release.reference)
     if published is None:
         return
     if published.sha256 == bundle.sha256:
-        yield CheckNote(THERE_ALREADY)
+        yield CheckNote(ALREADY_PUBLISHED)
         return
     yield (
         f"this differs from {published.reference} in {registry.where} (sha256:{published.sha256[:12]}) in "

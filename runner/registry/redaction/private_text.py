@@ -13,7 +13,7 @@ from runner.registry.redaction.draft_redaction import FREE_TEXT, rules_for
 from runner.registry.redaction.location_patterns import is_public_host
 from runner.registry.redaction.machine_names import MachineNames, path_pattern
 from runner.registry.redaction.rules import addresses_of
-from runner.registry.redaction.secrets import HeldSecrets, find_secret_forms, secret_settings
+from runner.registry.redaction.secrets import ProcessSecrets, find_secret_forms, secret_settings
 from runner.registry.redaction.text_search import Cause, Finder, group_by_cause, search
 from runner.spec.trainer_files import FOLDER
 
@@ -30,7 +30,7 @@ def find_private_text(
     allowed = names.allow({release.owner, *_parts_of_public_sources(release)})
     finders: list[Finder] = [
         find_secret_forms,
-        HeldSecrets(),
+        ProcessSecrets(),
         allowed,
         _ServerAddresses(rules.base_urls, names.allowed),
     ]

@@ -84,7 +84,7 @@ def find_secret_forms(data: bytes) -> Iterator[tuple[int, Cause]]:
                 yield match.start(), Cause(form.description)
 
 
-class HeldSecrets:
+class ProcessSecrets:
     """A finder of secrets that this process holds, in variables or as keys that it used."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
