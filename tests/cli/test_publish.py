@@ -16,7 +16,7 @@ import pytest
 from runner.base.storage.locks import locked
 from runner.registry.licenses import canonical_license
 from runner.registry.transports.locations import connect
-from runner.registry.verification.verify import wrong_in_release
+from runner.registry.verification.verify import find_release_problems
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run, nip_run_here
 from tests.support.repositories import committed, git, pushed
@@ -113,7 +113,7 @@ def test_no_byte_of_the_registry_tells_of_the_machine_and_the_journal_replays(
     assert next(player.where.rglob("written/spec.yaml")).read_text().lstrip()[0] != "#"
     with connect(str(player.where)) as registry:
         (entry,) = registry.entries()
-        assert list(wrong_in_release(registry, entry)) == []
+        assert list(find_release_problems(registry, entry)) == []
         release, _ = registry.read(entry)
         metrics = registry.content(entry, release, "data/metrics.json", 1 << 20)
     assert json.loads(metrics) == json.loads((player.run / "metrics.json").read_bytes())

@@ -11,7 +11,7 @@ from runner.base.errors import UsageError
 from runner.pages.report.games import games_of
 from runner.pages.report.run_totals import RunTally
 from runner.registry.recomputed_run import recompute_run
-from runner.registry.verification.verify import wrong_in_run
+from runner.registry.verification.verify import find_run_problems
 from runner.results.comparison.scores import scored
 from runner.results.folder import RunFolder
 from runner.results.metric_table import compared_metric
@@ -74,7 +74,7 @@ def test_compare_counts_the_recorded_cost_of_an_old_run(old_run: Path) -> None:
 
 def test_verify_says_when_a_recorded_cost_does_not_follow_from_the_journal(old_run: Path) -> None:
     folder = folder_of(old_run)
-    assert list(wrong_in_run(folder)) == []
+    assert list(find_run_problems(folder)) == []
     manifest = json.loads(folder.manifest_path.read_bytes())
     folder.manifest_path.write_text(json.dumps(manifest | {"cost_usd": 0.01}))
-    assert [line for line in wrong_in_run(folder) if "cost_usd 0.01" in line]
+    assert [line for line in find_run_problems(folder) if "cost_usd 0.01" in line]

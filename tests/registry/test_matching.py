@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from runner.registry.verification import row_matching
-from runner.registry.verification.row_matching import Match, Row, TooFar, matched
+from runner.registry.verification.row_matching import Match, Row, TooFar, match_rows
 
 LONG = 20_000
 
@@ -17,7 +17,7 @@ def rows(words: str) -> Iterator[Row]:
 
 
 def found(recorded: str, again: str) -> list[Match]:
-    return list(matched(rows(recorded), rows(again), lambda row: (row["id"],)))
+    return list(match_rows(rows(recorded), rows(again), lambda row: (row["id"],)))
 
 
 @pytest.mark.parametrize(

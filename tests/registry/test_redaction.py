@@ -26,7 +26,7 @@ from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.private_text import find_private_text
 from runner.registry.redaction.rules import ANSWER_FIELD, RedactionRules, addresses_of, renamed_models
 from runner.registry.redaction.yaml_redaction import redact_yaml
-from runner.registry.verification.verify import wrong_in_run
+from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import METRICS
@@ -118,7 +118,7 @@ def test_what_is_published_replays_to_what_was_recorded(on_vllm: tuple[Path, str
     run, _ = on_vllm
     draft = cleaned(run, tmp_path / "work")
     folder = run_folder(lay_out(draft.contents, tmp_path / "got"))
-    assert list(wrong_in_run(folder)) == []
+    assert list(find_run_problems(folder)) == []
     assert folder.metrics.read_bytes() == (run / "metrics.json").read_bytes()
     before, after = json.loads((run / "manifest.json").read_bytes()), folder.manifest()
     assert (after.game_sha256, after.identity) != (before["game_sha256"], before["identity"])
@@ -177,7 +177,7 @@ def test_only_the_lines_with_an_address_change_where_no_name_does(tmp_path: Path
         result = played(spec_file(tmp_path, server.base_url, size=6), tmp_path / "results")
     run = result.folder.path
     folder = run_folder(lay_out(cleaned(run, tmp_path / "work").contents, tmp_path / "got"))
-    assert list(wrong_in_run(folder)) == []
+    assert list(find_run_problems(folder)) == []
     before, after = run.joinpath("journal.jsonl").read_bytes(), folder.journal.read_bytes()
     changed = [old for old, new in zip(before.split(b"\n"), after.split(b"\n"), strict=True) if old != new]
     assert changed

@@ -15,7 +15,7 @@ import pytest
 from runner.base.errors import RunError
 from runner.registry.check_notes import MAX_LISTED, limit_differences
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.verification.rows import different_from_published, different_rows
+from runner.registry.verification.rows import find_published_differences, find_row_differences
 from runner.results.folder import RunFolder
 from tests.support.got import bundle_of
 from tests.support.runs import played
@@ -112,7 +112,7 @@ def test_what_was_done_to_published_rows_is_told_once(
     rows = [json.loads(line) for line in lines]
     expected = forge(rows)
     (tmp_path / ROLLOUTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = list(different_from_published(RunFolder(tmp_path), run))
+    told = list(find_published_differences(RunFolder(tmp_path), run))
     assert len(told) == len(expected), told
     for line in expected:
         assert [one for one in told if one.startswith(line)], (line, told)
@@ -123,7 +123,7 @@ def test_a_key_that_stands_twice_in_a_row_is_no_row(run: RunFolder, tmp_path: Pa
     rows = bytes(bundle_of(run.path).contents[f"data/{ROLLOUTS_FILE}"])
     (tmp_path / ROLLOUTS_FILE).write_bytes(rows.replace(b'"correct":', b'"correct":true,"correct":', 1))
     with pytest.raises(RunError, match=re.escape(f"{ROLLOUTS_FILE}:1 is damaged: it names correct twice")):
-        list(different_from_published(RunFolder(tmp_path), run))
+        list(find_published_differences(RunFolder(tmp_path), run))
 
 
 def test_columns_that_another_version_did_not_write_are_left_out_of_every_row_or_of_none(
@@ -135,7 +135,7 @@ def test_columns_that_another_version_did_not_write_are_left_out_of_every_row_or
         plain = [{name: value for name, value in row.items() if value is not ...} for row in written]
         (tmp_path / ROLLOUTS_FILE).write_text("".join(json.dumps(row) + "\n" for row in plain))
         for other_version in (True, False):
-            told = list(different_from_published(RunFolder(tmp_path), run, other_version=other_version))
+            told = list(find_published_differences(RunFolder(tmp_path), run, other_version=other_version))
             assert len(told) == (0 if other_version and without is rows else len(without)), told
 
 
@@ -143,7 +143,7 @@ def test_keys_of_any_length_take_no_memory_while_their_rows_are_looked_for(run: 
     with (tmp_path / ROLLOUTS_FILE).open("w") as file:
         file.writelines(json.dumps({"rollout_id": f"{number:0100000}"}) + "\n" for number in range(100))
     tracemalloc.start()
-    told = sum("no game in the journal has it" in one for one in different_from_published(RunFolder(tmp_path), run))
+    told = sum("no game in the journal has it" in one for one in find_published_differences(RunFolder(tmp_path), run))
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (told, most < 6_000_000) == (100, True), most
@@ -155,7 +155,7 @@ def test_messages_and_calls_that_are_missing_are_told_by_what_they_are_of(run: R
             rows = f"SELECT *, row_number() OVER () AS place FROM '{run.table(name)}'"
             kept = f"SELECT * EXCLUDE place FROM ({rows}) WHERE place <> 3 ORDER BY place"
             database.execute(f"COPY ({kept}) TO '{RunFolder(tmp_path).table(name)}' (FORMAT parquet)")
-    told = list(different_rows(RunFolder(tmp_path), run))
+    told = list(find_row_differences(RunFolder(tmp_path), run))
     assert len(told) == 3, told
     for line, what in zip(
         told, ("", ", round .*, channel .*, agent .*", ", round .*, agent .*, attempt .*"), strict=True

@@ -18,7 +18,7 @@ from runner.registry.check_notes import CheckNote
 from runner.registry.signing import SIGNATURE_FILE, check, check_release, sign, sign_release
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry, ReleaseEntry
-from runner.registry.verification.verify import wrong_in_release
+from runner.registry.verification.verify import find_release_problems
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.paths import ROOT
 from tests.support.processes import environment, nip_run_here, python
@@ -155,7 +155,7 @@ def test_a_release_is_signed_once_and_by_one_key(library: None, registry: Regist
 
 
 def wrong(registry: Registry, public: Path) -> list[str]:
-    return [line for line in wrong_in_release(registry, only(registry), public) if not isinstance(line, CheckNote)]
+    return [line for line in find_release_problems(registry, only(registry), public) if not isinstance(line, CheckNote)]
 
 
 @pytest.mark.full
@@ -182,7 +182,7 @@ def test_where_no_key_is_given_a_signature_is_told_and_where_one_is_given_there_
     registry.add_signature(only(registry), [(SIGNATURE_FILE, b"{}")])
     note = check_release(registry, only(registry), None)
     assert note == "run/acme/signed@1 is signed, but not checked; check it with --signer-key"
-    assert note in [line for line in wrong_in_release(registry, only(registry)) if isinstance(line, CheckNote)]
+    assert note in [line for line in find_release_problems(registry, only(registry)) if isinstance(line, CheckNote)]
 
 
 def test_a_key_that_cannot_be_used_is_named_with_what_it_must_be(library: None, tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from runner.documents.releases.bundle import Bundle, opened
 from runner.documents.releases.reference import Reference, parse
 from runner.registry.fetched_release import get
 from runner.registry.transports.locations import connect
-from runner.registry.verification.verify import edited as edited_since
-from runner.registry.verification.verify import wrong_in_got, wrong_in_release, wrong_in_run
+from runner.registry.verification.verify import edited_files as edited_since
+from runner.registry.verification.verify import find_folder_problems, find_release_problems, find_run_problems
 from runner.results.folder import RunFolder
 from runner.version import __version__
 from tests.support.got import bundle_of, publish
@@ -71,7 +71,7 @@ def wrong_of(registry: Path, reference: str) -> list[str]:
     assert isinstance(named, Reference)
     try:
         with connect(str(registry)) as there:
-            return list(wrong_in_release(there, there.find(named)))
+            return list(find_release_problems(there, there.find(named)))
     except ReleaseError as error:
         return [str(error)]
 
@@ -144,7 +144,7 @@ def test_files_that_were_changed_or_added_in_a_got_folder_are_named(copy: Path) 
     (got / "parameters.yaml").write_text("seed: 9\n")
     (got / "data" / "inputs" / "prompts" / "more.jinja").write_text("more")
     (got / "notes.txt").write_text("a reader's own")
-    wrong = list(wrong_in_got(got))
+    wrong = list(find_folder_problems(got))
     assert len(wrong) == 1, wrong
     assert "more.jinja" in wrong[0]
     assert nip_run_here("verify", "got", cwd=copy).returncode == 1
@@ -191,7 +191,7 @@ def test_a_run_whose_spec_was_saved_before_a_key_existed_is_not_called_changed(c
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["spec_sha256"] = tagged_hash("spec", said)
     (run / "manifest.json").write_text(json.dumps(manifest))
-    assert not [line for line in wrong_in_run(RunFolder(run)) if "spec.yaml" in line]
+    assert not [line for line in find_run_problems(RunFolder(run)) if "spec.yaml" in line]
 
 
 def edited(path: Path, before: str, after: str) -> None:
@@ -306,7 +306,7 @@ def test_what_was_changed_in_a_run_is_named(forge: Callable[[Path], str], copy: 
     run = run_in(copy)
     said = forge(run)
     before = contents(run)
-    wrong = list(wrong_in_run(RunFolder(run)))
+    wrong = list(find_run_problems(RunFolder(run)))
     assert any(said in line for line in wrong), wrong
     assert contents(run) == before
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import SpecError
-from runner.registry.verification.verify import wrong_in_run
+from runner.registry.verification.verify import find_run_problems
 from runner.results.metric_table import Source, metrics_of
 from runner.results.metrics import NO_LABELS
 from runner.spec.loader import load_spec
@@ -42,7 +42,7 @@ def test_verdicts_are_recorded_and_what_needs_a_label_is_empty(tmp_path: Path, l
     for name, agent in (("decided", None), ("decision", None), ("rounds_played", None), ("reward", "prover")):
         assert metric(result, name, agent) == metric(with_labels, name, agent)
     assert "completeness" not in {row["metric"] for row in result.metrics["metrics"]}
-    assert not list(wrong_in_run(result.folder))
+    assert not list(find_run_problems(result.folder))
 
 
 @pytest.mark.parametrize(

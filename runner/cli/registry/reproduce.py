@@ -205,12 +205,12 @@ def _fresh(args: argparse.Namespace, got: FetchedRelease, results: Results) -> i
     from runner.cli.terminal.progress import WatchedRun, watching
     from runner.models.api_keys import ALL, all_allowed
     from runner.registry.verification.fresh_play import fresh_plan, played_anew
-    from runner.registry.verification.verify import edited
+    from runner.registry.verification.verify import edited_files
     from runner.rollouts.plan import Plan
     from runner.training.trust import check_trust, keys_sent
 
     plan = fresh_plan(got, args.overrides)
-    for path in () if args.quiet else edited(got.folder):
+    for path in () if args.quiet else edited_files(got.folder):
         folder = shlex.quote(str(got.folder))
         note(f"{path} was edited, and is not played: --fresh plays what was published; as edited: nip-run {folder}")
     allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)

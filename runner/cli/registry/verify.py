@@ -66,14 +66,14 @@ def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
     from runner.base.errors import ReleaseError
     from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
     from runner.registry.fetched_release import is_fetched, open_fetched
-    from runner.registry.verification.verify import edited
+    from runner.registry.verification.verify import edited_files
 
     folder = Path(args.what)
     if not is_fetched(folder):
         return [], None
     try:
         got = open_fetched(folder)
-        return edited(folder), describe_missing_rows(got) if lacks_rows(got) else None
+        return edited_files(folder), describe_missing_rows(got) if lacks_rows(got) else None
     except ReleaseError:  # which is told among what is wrong
         return [], None
 
@@ -108,25 +108,25 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
     from runner.registry.board.wording import describe_tier
     from runner.registry.fetched_release import is_fetched, open_fetched
     from runner.registry.transports.locations import to_read
-    from runner.registry.verification.verify import wrong_in_got, wrong_in_release, wrong_in_run
+    from runner.registry.verification.verify import find_folder_problems, find_release_problems, find_run_problems
     from runner.results.leaderboard.results_folder import Results
 
     folder = Path(args.what)
     if is_fetched(folder):
         _check_no_signer_key(args)
-        wrong = list(wrong_in_got(folder))
+        wrong = list(find_folder_problems(folder))
         return str(folder), "" if _any(wrong) else _also(open_fetched(folder).release), wrong
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
         named = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
         with to_read(args.where) as registry:
             entry = registry.find(named)
-            wrong = list(wrong_in_release(registry, entry, args.signer_key))
+            wrong = list(find_release_problems(registry, entry, args.signer_key))
             if (said := describe_tier(entry, registry.where)) and not (args.quiet or args.json):
                 note(f"{entry.reference}: {said}; what follows was checked here")
             return str(entry.reference), "" if _any(wrong) else _also(registry.read(entry)[0], in_registry=True), wrong
     _check_no_signer_key(args)
     run = Results(args.results).find(args.what)
-    return run.run_id, FOLLOWS, list(wrong_in_run(run))
+    return run.run_id, FOLLOWS, list(find_run_problems(run))
 
 
 def _check_no_signer_key(args: argparse.Namespace) -> None:

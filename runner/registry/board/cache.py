@@ -28,7 +28,7 @@ from runner.registry.lineage.sessions import LineageSession, content_hashes, ses
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.skipped_releases import describe_error, is_temporary
 from runner.registry.transports.registry import Registry, ReleaseEntry
-from runner.registry.verification.kinds import wrong_kind
+from runner.registry.verification.kinds import find_kind_problems
 from runner.results.folder import RunFolder
 from runner.spec.origin import MARKER
 from runner.version import __version__
@@ -148,7 +148,7 @@ class BoardCache:
         def check() -> dict[str, Any]:
             fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL, STAGES))
             with _refusing_malformed(entry, folder):
-                for problem in wrong_kind(folder, release.facts):
+                for problem in find_kind_problems(folder, release.facts):
                     raise RefusedRelease(problem)
             return {}
 

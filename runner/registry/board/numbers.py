@@ -22,7 +22,7 @@ from runner.registry.fetched_release import PIN
 from runner.registry.lineage.session_facts import MAX_COUNT
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.rollout_records import RolloutChecker, describe_differences, merge_metrics, read_rows
-from runner.registry.verification.kinds import wrong_kind
+from runner.registry.verification.kinds import find_kind_problems
 from runner.results.folder import RunFolder
 from runner.results.manifest import COUNTED, PLAYED, Manifest
 from runner.results.metric_table import RANKING_METRIC
@@ -45,7 +45,7 @@ def check_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bo
     """
     manifest = folder.manifest()
     _check_counts(manifest)
-    for problem in wrong_kind(folder, release.facts):
+    for problem in find_kind_problems(folder, release.facts):
         raise ReleaseError(problem)
     _check_facts(release, {"run_id": manifest.run_id, "status": manifest.status, "benchmark": manifest.benchmark})
     if release.identity.get("run") not in (None, manifest.identity):

@@ -30,9 +30,9 @@ from runner.registry.redaction.draft_redaction import ROWS, SPEC
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.private_text import find_private_text
 from runner.registry.transports.registry import Registry
-from runner.registry.verification.kinds import wrong_kind
-from runner.registry.verification.torn_logs import torn_logs
-from runner.registry.verification.verify import wrong_in_run
+from runner.registry.verification.kinds import find_kind_problems
+from runner.registry.verification.torn_logs import find_torn_logs
+from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.spec.origin import DATA
@@ -104,7 +104,7 @@ def _finished(subject: Subject) -> Iterator[str]:
         yield CheckNote(
             f"it is incomplete: {manifest.transport_failed} of {manifest.rollouts} rollouts were lost in transport"
         )
-    for line in torn_logs(run, manifest.identity):
+    for line in find_torn_logs(run, manifest.identity):
         yield f"{line}; run the same command again, which removes them"
 
 
@@ -145,7 +145,7 @@ def _references(subject: Subject) -> Iterator[str]:
 def _kind(subject: Subject) -> Iterator[str]:
     """The run's kind is `training` exactly if it trains models."""
     if subject.run is not None:
-        yield from wrong_kind(subject.run, subject.release.facts)
+        yield from find_kind_problems(subject.run, subject.release.facts)
 
 
 _ROLES_IN_RUN = ("part", "parent", "judges", "output", "input")
@@ -212,7 +212,7 @@ def _numbers(subject: Subject) -> Iterator[str]:
     """The records and numbers follow from the journal that is sent."""
     if subject.run is None or subject.manifest is None or subject.manifest.status not in PLAYED:
         return
-    for line in wrong_in_run(subject.run):
+    for line in find_run_problems(subject.run):
         message = line.replace(f"{subject.folder}/", "")
         yield CheckNote(message) if isinstance(line, CheckNote) else message
 

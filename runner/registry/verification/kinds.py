@@ -17,7 +17,7 @@ _UNCHECKED = ("weights_sha256", "games")
 """Facts that only the publisher can compute, from files of their machine and from other runs."""
 
 
-def wrong_kind(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[str]:
+def find_kind_problems(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield the facts on the kind and the models of a run that contradict the run's own files.
 
     Raises:

@@ -20,8 +20,8 @@ from runner.registry.metric_differences import (
 )
 from runner.registry.recomputed_run import check_claims
 from runner.registry.verification.reproducible import link_of, sound, suffixed
-from runner.registry.verification.rows import different_from_published
-from runner.registry.verification.verify import wrong_in_run
+from runner.registry.verification.rows import find_published_differences
+from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import COUNTED
@@ -87,7 +87,7 @@ def replayed(fetched: FetchedRelease, results: Results, watch: Watch | None = No
     try:
         result = run_plan(replay_plan, results, name, options)
     except RunError as error:  # an answer is missing, or belongs to another request
-        if wrong := [line for line in wrong_in_run(run) if not isinstance(line, CheckNote)]:
+        if wrong := [line for line in find_run_problems(run) if not isinstance(line, CheckNote)]:
             return ReplayResult(fetched, name, (str(error), *wrong), by_earlier=is_earlier)
         raise
     wrong, otherwise = _find_differences(run, result)
@@ -112,7 +112,7 @@ def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], l
 
 def _different_rows(run: RunFolder, result: FinishedRun, other_version: bool) -> Iterator[str]:
     try:
-        yield from different_from_published(run, result.folder, other_version=other_version)
+        yield from find_published_differences(run, result.folder, other_version=other_version)
     except RunError as error:  # the published rows are damaged or missing
         yield str(error)
 

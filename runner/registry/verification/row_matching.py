@@ -94,7 +94,7 @@ class _Stream:
         return is_next
 
 
-def matched(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable[[Row], Key]) -> Iterator[Match]:
+def match_rows(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable[[Row], Key]) -> Iterator[Match]:
     """Yield each row of either stream once, matched in order with the rows of the same key.
 
     Raises:

@@ -12,11 +12,11 @@ from runner.base.storage.strict_json import is_same, loads
 from runner.base.text import in_one_line, shortened
 from runner.models.interface import LATER_CLASSES
 from runner.registry.records import ROLLOUTS_FILE, read_published_rows
-from runner.registry.verification.row_matching import Key, Row, TooFar, matched
+from runner.registry.verification.row_matching import Key, Row, TooFar, match_rows
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
 
-MOST_SHOWN = 80
+MAX_SHOWN = 80
 """Maximum number of characters shown of a name or a value."""
 
 MAX_COLUMNS = 8
@@ -34,7 +34,7 @@ _LATER_COLUMNS = frozenset((*LATER_CLASSES, "service_tier", "usage_estimated"))
 _WITHOUT_RUN_ID = frozenset(("run_id",))
 
 
-def different_rows(recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False) -> Iterator[str]:
+def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False) -> Iterator[str]:
     """Yield the rows that differ, for all tables that were recorded."""
     published, none_ignored = recorded.path / ROLLOUTS_FILE, frozenset[str]()
     if published.is_file():
@@ -49,7 +49,7 @@ def different_rows(recorded: RunFolder, recomputed: RunFolder, *, other_version:
             yield f"{path.name} is missing"
 
 
-def different_from_published(
+def find_published_differences(
     recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False
 ) -> Iterator[str]:
     """Yield the published rollouts that differ from those of a run that replayed it under another name.
@@ -72,7 +72,7 @@ def _differences(
     key = partial(_key, KEYS[table])
     in_order = True
     try:
-        for match in matched(recorded(), table_rows(recomputed, table), key):
+        for match in match_rows(recorded(), table_rows(recomputed, table), key):
             position = f"{file}, row {match.position}, {_describe_row(table, match.key)}"
             if match.moved and in_order:
                 in_order = False
@@ -97,7 +97,7 @@ def _describe_row(table: str, key: Key, *, complete: bool = False) -> str:
     """Describe a row by its rollout, or by its complete key."""
     columns = list(zip(KEYS[table], key, strict=True))[: None if complete else 1]
     return ", ".join(
-        f"{name.removesuffix('_id')} {in_one_line(shortened(str(value), MOST_SHOWN))}"
+        f"{name.removesuffix('_id')} {in_one_line(shortened(str(value), MAX_SHOWN))}"
         for name, value in columns
         if value is not None or name == "rollout_id"
     )
@@ -118,7 +118,7 @@ def _wrong_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> s
     ]
     wrong += [name for name in recorded if name not in recomputed]
     descriptions = [
-        f"{in_one_line(shortened(name, MOST_SHOWN))}: recorded {_format_value(recorded, name)}, "
+        f"{in_one_line(shortened(name, MAX_SHOWN))}: recorded {_format_value(recorded, name)}, "
         f"recomputed {_format_value(recomputed, name)}"
         for name in wrong[:MAX_COLUMNS]
     ]
@@ -131,7 +131,7 @@ def _format_value(row: Row, name: str) -> str:
     if name not in row:
         return "nothing"
     text = repr(row[name])
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 
 
 def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:

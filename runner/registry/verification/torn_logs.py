@@ -9,7 +9,7 @@ from runner.base.storage.safe_files import open_to_read
 from runner.results.folder import RunFolder
 
 
-def torn_logs(run: RunFolder, identity: str) -> Iterator[str]:
+def find_torn_logs(run: RunFolder, identity: str) -> Iterator[str]:
     """Yield a message for each log that ends in an incomplete record.
 
     Raises:

@@ -37,9 +37,9 @@ from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.signing import check_release
 from runner.registry.skipped_releases import describe_error
 from runner.registry.transports.registry import Registry, ReleaseEntry
-from runner.registry.verification.kinds import wrong_kind
-from runner.registry.verification.rows import different_rows
-from runner.registry.verification.torn_logs import torn_logs
+from runner.registry.verification.kinds import find_kind_problems
+from runner.registry.verification.rows import find_row_differences
+from runner.registry.verification.torn_logs import find_torn_logs
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import COUNTED, PLAYED, Manifest
@@ -59,7 +59,7 @@ EDITABLE = frozenset((PARAMETERS, SPEC))
 """Files of a fetched run that users may edit."""
 
 
-def wrong_in_release(registry: Registry, entry: ReleaseEntry, signer_key: Path | None = None) -> Iterator[str]:
+def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: Path | None = None) -> Iterator[str]:
     """Yield what is wrong with a release in a registry: its bytes, its signature, and a run's records.
 
     A run's journal is replayed once.
@@ -100,7 +100,7 @@ def _without_folder(temporary: str, line: str) -> str:
     return line if message == line else type(line)(message) if isinstance(line, CheckNote) else message
 
 
-def wrong_in_got(folder: Path) -> Iterator[str]:
+def find_folder_problems(folder: Path) -> Iterator[str]:
     """Yield what is wrong in a folder that `get` wrote: each changed file, and the run's records."""
     try:
         fetched = open_fetched(folder)
@@ -118,7 +118,7 @@ def wrong_in_got(folder: Path) -> Iterator[str]:
         yield from _with_unexpected_errors(_wrong_records(fetched))
 
 
-def edited(folder: Path) -> list[str]:
+def edited_files(folder: Path) -> list[str]:
     """Return the editable files of a fetched run that were changed.
 
     Raises:
@@ -168,13 +168,13 @@ def _wrong_records(fetched: FetchedRelease) -> Iterator[str]:
             manifest = run.manifest()
             yield from () if manifest.is_training_run else _wrong_journal(run, manifest)
         else:
-            yield from wrong_in_run(run)
+            yield from find_run_problems(run)
         if not fetched.is_training_run and fetched.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
             yield f"{fetched.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
         with suppress(JournalError):  # a damaged log, which is reported above
-            yield from (f"{DATA}/{line}" for line in torn_logs(run, run.manifest().identity))
+            yield from (f"{DATA}/{line}" for line in find_torn_logs(run, run.manifest().identity))
         yield from _wrong_facts(fetched, run)
-        yield from find_extra_file_problems(fetched, run, ignored=frozenset(edited(fetched.folder)))
+        yield from find_extra_file_problems(fetched, run, ignored=frozenset(edited_files(fetched.folder)))
     except NipRunError as error:
         yield str(error)
 
@@ -186,7 +186,7 @@ def _wrong_facts(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
     for name, value in recorded.items():
         if name in facts and not is_same(facts[name], value):
             yield f"{fetched.release.reference}: its facts say {name} {facts[name]!r}, but its manifest.json {value!r}"
-    yield from (f"{fetched.release.reference}: {wrong}" for wrong in wrong_kind(run, facts))
+    yield from (f"{fetched.release.reference}: {wrong}" for wrong in find_kind_problems(run, facts))
     if run.metrics.is_file() and facts.get("accuracy") is not None:
         accuracy = accuracy_of(read_json(run.metrics)) or {}
         for name, value in {"value": None, **dict(facts["accuracy"].items())}.items():
@@ -200,7 +200,7 @@ def _wrong_facts(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
             yield f"{fetched.release.reference}: its identity ({name}) is not that of its manifest.json"
 
 
-def wrong_in_run(folder: RunFolder) -> Iterator[str]:
+def find_run_problems(folder: RunFolder) -> Iterator[str]:
     """Yield what is wrong with a run: its journal, inputs and recorded numbers, or the parts of a training run."""
     try:
         manifest = folder.manifest()
@@ -232,7 +232,7 @@ def _wrong_training(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         yield str(error)
     yield from _wrong_inputs(folder, manifest)
     for part in Results.of(folder).parts_of(manifest.run_id) if folder.name is None else ():
-        yield from (f"{part.run_id}: {line}" for line in wrong_in_run(part))
+        yield from (f"{part.run_id}: {line}" for line in find_run_problems(part))
 
 
 def _wrong_journal(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
@@ -292,5 +292,5 @@ def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
             for name, recorded, value in compare_counts(manifest, {name: recomputed_run.counts[name] for name in names})
         )
         yield from limit_differences(
-            different_rows(folder, recomputed_run.folder, other_version=is_from_other_version(manifest)), "rows"
+            find_row_differences(folder, recomputed_run.folder, other_version=is_from_other_version(manifest)), "rows"
         )

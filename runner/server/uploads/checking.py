@@ -24,7 +24,7 @@ from runner.registry.transports.interface import Added, Stored
 from runner.registry.transports.listing import small_file
 from runner.registry.transports.registry import Registry
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
-from runner.registry.verification.verify import wrong_in_release
+from runner.registry.verification.verify import find_release_problems
 from runner.server.accounts.accounts import Viewer
 from runner.server.competitions.rows import rows_of_run
 from runner.server.isolated_task import TaskLimits, TaskStatus, is_server_fault, run_isolated
@@ -138,7 +138,7 @@ def _release_problems(
         yield f"{folder.path}: {path} has another hash or size than in the manifest"
     if listed == sent:
         yield from _link_problems(incoming, release)
-        yield from wrong_in_release(registry, registry.find(folder.reference))
+        yield from find_release_problems(registry, registry.find(folder.reference))
 
 
 def _link_problems(incoming: UploadTransport, release: Release) -> Iterator[str]:
