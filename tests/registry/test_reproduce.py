@@ -21,10 +21,10 @@ from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.interface import Stored
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
-from runner.registry.verification.fresh_play import compared, fresh_plan
-from runner.registry.verification.replay import replayed
-from runner.registry.verification.reproducible import got_for
-from runner.registry.verification.training_chain import chain_of, different_models
+from runner.registry.verification.fresh_play import compare_with_published, fresh_plan
+from runner.registry.verification.replay import replay_run
+from runner.registry.verification.reproducible import fetch_into_results
+from runner.registry.verification.training_chain import find_model_differences, replay_training
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.result import FinishedRun
@@ -99,12 +99,12 @@ def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(
     with connect(str(tmp_path / "registry")) as registry:
         entry = registry.find(parse(reference))
         for name in ("data/metrics.json", "release.json", ".nip-run-fetched"):
-            got_for(registry, entry, results)
+            fetch_into_results(registry, entry, results)
             (folder / name).write_bytes(b"{}")
             with pytest.raises(
                 ReleaseError, match=re.escape(f"remove it and repeat the command: rm -r {shlex.quote(str(folder))}")
             ):
-                got_for(registry, entry, results)
+                fetch_into_results(registry, entry, results)
             shutil.rmtree(folder)
         got = get(registry, parse(reference), tmp_path / "mine")
     (got.folder / "data" / "metrics.json").write_bytes(b"{}")
@@ -155,7 +155,7 @@ def test_of_a_journal_that_was_cut_it_is_told_what_does_not_follow(run: Path, tm
     reference = publish(tmp_path / "registry", changed)
     with connect(str(tmp_path / "registry")) as registry:
         got = get(registry, parse(reference), tmp_path / "got")
-    missing, *different = replayed(got, Results(tmp_path / "results")).different
+    missing, *different = replay_run(got, Results(tmp_path / "results")).different
     assert "has no answer number" in missing
     assert [line for line in different if line.endswith("or no game in the journal has it")], different
     assert [line for line in different if line.startswith("manifest.json says completions")], different
@@ -195,7 +195,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_runs_of_every_shape_follow(shape: str, tmp_path: Path) -> None:
     result = played(spec_file(tmp_path, size=8, fine_tune=None, **SHAPES[shape]), tmp_path / "results")
-    found = replayed(got_of(result.path, tmp_path), Results(tmp_path / "results"))
+    found = replay_run(got_of(result.path, tmp_path), Results(tmp_path / "results"))
     assert not found.different
 
 
@@ -204,7 +204,7 @@ def test_a_rejudged_run_follows(run: Path, tmp_path: Path) -> None:
     done = nip_run_here("rejudge", run, "votes=3", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (judged,) = (tmp_path / "results" / "runs").iterdir()
-    assert not replayed(got_of(judged, tmp_path), Results(tmp_path / "results")).different
+    assert not replay_run(got_of(judged, tmp_path), Results(tmp_path / "results")).different
 
 
 @pytest.mark.full
@@ -216,7 +216,7 @@ def test_failed_calls_and_lost_games_follow_too(tmp_path: Path) -> None:
         )  # fmt: skip
         result = played(spec, tmp_path / "results")
     assert result.manifest.failed_calls
-    assert not replayed(got_of(result.path, tmp_path), Results(tmp_path / "results")).different
+    assert not replay_run(got_of(result.path, tmp_path), Results(tmp_path / "results")).different
 
 
 def training_release(folder: Path, **changes: Any) -> tuple[Path, str]:
@@ -261,7 +261,7 @@ def test_a_signal_ends_the_whole_chain_and_not_one_part_of_it(training: tuple[Pa
     with connect(str(training[0])) as there:
         got = get(there, parse(training[1]), tmp_path / "got")
     with pytest.raises(Interrupted):
-        chain_of(got, Registry(Signalled(str(training[0]))), Results(tmp_path / "results"))
+        replay_training(got, Registry(Signalled(str(training[0]))), Results(tmp_path / "results"))
 
 
 @pytest.mark.full
@@ -274,7 +274,7 @@ def test_a_part_that_is_gone_or_was_played_by_another_model_breaks_the_chain(
     shutil.rmtree(last)
     with connect(str(registry)) as there:
         got = get(there, parse(reference), tmp_path / "got")
-        found = chain_of(got, there, Results(tmp_path / "results"))
+        found = replay_training(got, there, Results(tmp_path / "results"))
     assert any(last.name in line and "is not published" in line for line in found.different), found.different
     runs = (part.fetched.run for part in found.parts)
     named = {run.run_id: run.manifest() for run in runs if run is not None}
@@ -284,8 +284,8 @@ def test_a_part_that_is_gone_or_was_played_by_another_model_breaks_the_chain(
     }
     assert got.run is not None
     stages = read_stages(got.run.path)
-    assert not [line for line in different_models(got.run, stages, named) if "was played by" in line]
-    assert [line for line in different_models(got.run, stages, other) if "was played by another" in line]
+    assert not [line for line in find_model_differences(got.run, stages, named) if "was played by" in line]
+    assert [line for line in find_model_differences(got.run, stages, other) if "was played by another" in line]
 
 
 LABELS = [number % 2 for number in range(160)]
@@ -339,7 +339,7 @@ def test_a_model_that_is_as_it_was_is_reproduced_if_its_interval_is_within_the_m
     got = open_fetched(seer[0])
     results = Results(tmp_path / "results")
     (folder,) = results.runs()
-    narrower = compared(got, FinishedRun(folder, folder.manifest(), {}), results, "accuracy", 0.01)
+    narrower = compare_with_published(got, FinishedRun(folder, folder.manifest(), {}), results, "accuracy", 0.01)
     assert narrower.outcome == "undecided"
     assert "undecided: the difference is between " in narrower.verdict
     assert narrower.verdict.endswith("it is reproduced if it is within 1 point")

@@ -76,7 +76,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
     from runner.cli.terminal.progress import WatchedRun, watching
     from runner.registry.bundles.missing_rows import OPTION, add_rows
-    from runner.registry.verification.replay import facts_of, replayed
+    from runner.registry.verification.replay import replay_json, replay_run
     from runner.results.leaderboard.results_folder import Results
     from runner.results.metric_table import RANKING_METRIC
 
@@ -98,9 +98,9 @@ def execute(args: argparse.Namespace) -> int:
     if got.is_training_run:
         return _chain(args, got, results)
     with watching([WatchedRun(str(got.release.reference), None)], set(), quiet=args.quiet) as display:
-        found = replayed(got, results, display.of(0))
+        found = replay_run(got, results, display.of(0))
     if args.json:
-        print_json(facts_of(found))
+        print_json(replay_json(found))
     else:
         _show(found)
     return ExitCode.FAILED if found.different else ExitCode.DONE
@@ -111,7 +111,7 @@ def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
     from runner.documents.releases.reference import Kind, parse
     from runner.registry.fetched_release import find_run, is_fetched, open_fetched
     from runner.registry.transports.locations import to_read
-    from runner.registry.verification.reproducible import got_for
+    from runner.registry.verification.reproducible import fetch_into_results
 
     folder = Path(args.reference)
     if is_fetched(folder):
@@ -123,7 +123,7 @@ def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
     except UsageError as error:
         raise UsageError(_of_own(args, results) or str(error)) from error
     with to_read(args.where) as registry:
-        return got_for(registry, find_run(registry, named), results)
+        return fetch_into_results(registry, find_run(registry, named), results)
 
 
 def _of_own(args: argparse.Namespace, results: Results) -> str | None:
@@ -154,18 +154,18 @@ def _show(found: ReplayResult) -> None:
 
 def _chain(args: argparse.Namespace, got: FetchedRelease, results: Results) -> int:
     """A training run: its parts each, and the chain of its models."""
-    from runner.registry.verification.replay import facts_of
-    from runner.registry.verification.training_chain import chain_of
+    from runner.registry.verification.replay import replay_json
+    from runner.registry.verification.training_chain import replay_training
 
     with _registry_of_parts(args, got) as registry:
-        found: ChainResult = chain_of(got, registry, results)
+        found: ChainResult = replay_training(got, registry, results)
     if args.json:
         print_json(
             {
                 "release": str(got.release.reference),
                 "follows": not found.wrong,
                 "different": list(found.different),
-                "parts": [facts_of(part) for part in found.parts],
+                "parts": [replay_json(part) for part in found.parts],
             }
         )
     else:
@@ -204,7 +204,7 @@ def _fresh(args: argparse.Namespace, got: FetchedRelease, results: Results) -> i
 
     from runner.cli.terminal.progress import WatchedRun, watching
     from runner.models.api_keys import ALL, all_allowed
-    from runner.registry.verification.fresh_play import fresh_plan, played_anew
+    from runner.registry.verification.fresh_play import fresh_plan, play_again
     from runner.registry.verification.verify import edited_files
     from runner.rollouts.plan import Plan
     from runner.training.trust import check_trust, keys_sent
@@ -220,7 +220,7 @@ def _fresh(args: argparse.Namespace, got: FetchedRelease, results: Results) -> i
         note(f"sends {comma_join(map(str, uses))}")
     size = plan.size if isinstance(plan, Plan) else None
     with watching([WatchedRun(str(got.release.reference), size)], set(), quiet=args.quiet) as display:
-        found = played_anew(got, plan, results, allowed, metric=args.metric, margin=args.margin, watch=display.of(0))
+        found = play_again(got, plan, results, allowed, metric=args.metric, margin=args.margin, watch=display.of(0))
     code = FRESH_CODES[found.outcome]
     if args.json:
         print_json(

@@ -10,7 +10,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.documents.renamed_keys import SWEEP
 from runner.models.api_keys import KeyUse
 from runner.registry.fetched_release import FetchedRelease
-from runner.registry.verification.reproducible import link_of, sound, suffixed
+from runner.registry.verification.reproducible import add_suffix, check_reproducible, link_of
 from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
 from runner.results.comparison.wording import told
 from runner.results.leaderboard.results_folder import Results
@@ -55,7 +55,7 @@ def fresh_plan(fetched: FetchedRelease, overrides: Sequence[str]) -> AnyPlan:
         UsageError: it cannot be reproduced, or an override changes the games.
         SpecError: the spec has mistakes; the error lists them all.
     """
-    run = sound(fetched)
+    run = check_reproducible(fetched)
     published = plan_of(load_spec(run.spec))
     _check_overrides(overrides, published.mutable_keys)
     return plan_of(load_spec(run.spec, list(overrides)))
@@ -86,7 +86,7 @@ def _matches(key: str, pattern: str) -> bool:
     )
 
 
-def played_anew(
+def play_again(
     fetched: FetchedRelease,
     plan: AnyPlan,
     results: Results,
@@ -107,7 +107,7 @@ def played_anew(
     run = fetched.run
     assert run is not None
     assert isinstance(plan, Plan)
-    name = results.name_for(suffixed(run.run_id, "-fresh"), again=True)
+    name = results.name_for(add_suffix(run.run_id, "-fresh"), again=True)
     plan, _ = with_original_formats(plan, results, WhichRun(run_id=name))
     options = RunOptions(watch=watch, allowed_keys=allowed, reproduces=link_of(fetched))
     try:
@@ -119,10 +119,10 @@ def played_anew(
             changes=error.changes,
             no_such_model=error.no_such_model,
         ) from error
-    return compared(fetched, result, results, metric, margin)
+    return compare_with_published(fetched, result, results, metric, margin)
 
 
-def compared(
+def compare_with_published(
     fetched: FetchedRelease, result: FinishedRun, results: Results, metric: str, margin: float = MARGIN
 ) -> FreshPlay:
     """Compare a published run with the run that played it again, by the test of `compare`.
@@ -134,11 +134,13 @@ def compared(
     run = fetched.run
     assert run is not None
     comparison = compare_systems([[run.path], [result.folder.path]], results, metric=metric)
-    outcome, verdict = outcome_of(comparison.pairs[0], {row["agent"] for row in run.manifest().agents}, metric, margin)
+    outcome, verdict = describe_outcome(
+        comparison.pairs[0], {row["agent"] for row in run.manifest().agents}, metric, margin
+    )
     return FreshPlay(fetched, result.run_id, comparison, verdict, outcome)
 
 
-def outcome_of(
+def describe_outcome(
     pair: SystemComparison, agents: Iterable[str], metric: str = RANKING_METRIC, margin: float = MARGIN
 ) -> tuple[str, str]:
     """Return `reproduced`, `drifted` or `undecided` and a sentence; the base of `pair` is the published run."""

@@ -19,7 +19,7 @@ from runner.registry.metric_differences import (
     is_from_other_version,
 )
 from runner.registry.recomputed_run import check_claims
-from runner.registry.verification.reproducible import link_of, sound, suffixed
+from runner.registry.verification.reproducible import add_suffix, check_reproducible, link_of
 from runner.registry.verification.rows import find_published_differences
 from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
@@ -66,7 +66,7 @@ class ReplayResult:
         return self.recorded_version == __version__ and not self.by_earlier
 
 
-def replayed(fetched: FetchedRelease, results: Results, watch: Watch | None = None) -> ReplayResult:
+def replay_run(fetched: FetchedRelease, results: Results, watch: Watch | None = None) -> ReplayResult:
     """Replay a fetched run from its journal as a new run, and compare everything that was published with it.
 
     Raises:
@@ -74,12 +74,12 @@ def replayed(fetched: FetchedRelease, results: Results, watch: Watch | None = No
         ReleaseError: one of its files was changed.
         RunError, SpecError: it plans more games than its journal has, or its files cannot be read.
     """
-    run = sound(fetched)
+    run = check_reproducible(fetched)
     plan = played_plan(run)
     with closing(Reconstructor(run, plan)) as journal:
         check_claims(run, plan, len(journal))
     source = ReplayOf(run.path)
-    name = results.name_for(suffixed(run.run_id, "-reproduced"), again=True)
+    name = results.name_for(add_suffix(run.run_id, "-reproduced"), again=True)
     which = WhichRun(run_id=name, replay=source)
     replay_plan, _ = with_original_formats(plan_of(load_spec(run.spec)), results, which)
     options = RunOptions(replay=source, watch=watch, reproduces=link_of(fetched))
@@ -117,7 +117,7 @@ def _different_rows(run: RunFolder, result: FinishedRun, other_version: bool) ->
         yield str(error)
 
 
-def facts_of(result: ReplayResult) -> Mapping[str, Any]:
+def replay_json(result: ReplayResult) -> Mapping[str, Any]:
     """Return the result of a replay as JSON."""
     return {
         "release": str(result.fetched.release.reference),

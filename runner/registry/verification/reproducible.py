@@ -20,7 +20,7 @@ from runner.spec.origin import DATA
 from runner.training.plan import MAX_PART_SUFFIX
 
 
-def got_for(registry: Registry, entry: ReleaseEntry, results: Results) -> FetchedRelease:
+def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results) -> FetchedRelease:
     """Fetch a release into the results folder, unless it is there already.
 
     Raises:
@@ -44,7 +44,7 @@ def got_for(registry: Registry, entry: ReleaseEntry, results: Results) -> Fetche
     return get(registry, reference, folder)
 
 
-def check_whole(fetched: FetchedRelease) -> None:
+def check_intact(fetched: FetchedRelease) -> None:
     """Check that the files of the run were not changed.
 
     Raises:
@@ -68,14 +68,14 @@ def _fetch_again(fetched: FetchedRelease) -> str:
     return f"get it again into another folder: nip-run get {fetched.release.reference} NEW{option}"
 
 
-def sound(fetched: FetchedRelease) -> RunFolder:
+def check_reproducible(fetched: FetchedRelease) -> RunFolder:
     """Return the run of a release after checking its files.
 
     Raises:
         UsageError: it is a training run, or not finished.
         ReleaseError: files were changed.
     """
-    check_whole(fetched)
+    check_intact(fetched)
     run = fetched.run
     if run is None:
         raise UsageError(f"{fetched.release.reference} is a {fetched.release.kind}; only a run can be reproduced")
@@ -93,7 +93,7 @@ def sound(fetched: FetchedRelease) -> RunFolder:
     return run
 
 
-def suffixed(run_id: str, suffix: str) -> str:
+def add_suffix(run_id: str, suffix: str) -> str:
     """Return a run id with a suffix, short enough to be numbered."""
     return run_id[: LONGEST_RUN_ID - len(suffix) - MAX_PART_SUFFIX] + suffix
 

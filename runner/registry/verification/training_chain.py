@@ -13,8 +13,8 @@ from runner.documents.releases.reference import Kind, Reference, parse
 from runner.registry.fetched_release import FetchedRelease
 from runner.registry.skipped_releases import describe_error
 from runner.registry.transports.registry import Registry
-from runner.registry.verification.replay import ReplayResult, replayed
-from runner.registry.verification.reproducible import check_whole, got_for
+from runner.registry.verification.replay import ReplayResult, replay_run
+from runner.registry.verification.reproducible import check_intact, fetch_into_results
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
@@ -38,7 +38,7 @@ class ChainResult:
         return bool(self.different) or any(part.different for part in self.parts)
 
 
-def chain_of(fetched: FetchedRelease, registry: Registry, results: Results) -> ChainResult:
+def replay_training(fetched: FetchedRelease, registry: Registry, results: Results) -> ChainResult:
     """Replay every part of a training run, and check that each was played by the models that the part before it made.
 
     A part that is missing or cannot be replayed is reported, and the others are replayed.
@@ -49,7 +49,7 @@ def chain_of(fetched: FetchedRelease, registry: Registry, results: Results) -> C
     """
     run = fetched.run
     assert run is not None
-    check_whole(fetched)
+    check_intact(fetched)
     stages = read_stages(run.path, run.manifest().identity)
     different: list[str] = []
     parts: dict[str, ReplayResult] = {}
@@ -61,7 +61,7 @@ def chain_of(fetched: FetchedRelease, registry: Registry, results: Results) -> C
                 entry = registry.find(reference)
                 if link.sha256 is not None and entry.sha256 != link.sha256:
                     raise ReleaseError(f"it is sha256:{entry.sha256[:12]}, but the run links sha256:{link.sha256[:12]}")
-                part = replayed(got_for(registry, entry, results), results)
+                part = replay_run(fetch_into_results(registry, entry, results), results)
                 parts[_run_of(part).run_id] = part
             except Interrupted:
                 raise
@@ -69,7 +69,7 @@ def chain_of(fetched: FetchedRelease, registry: Registry, results: Results) -> C
                 different.append(f"part {link.release}: {error}")
             except Exception as error:  # noqa: BLE001 - a malformed part must not stop the others
                 different.append(f"part {link.release}: {describe_error(error)}")
-    different += different_models(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
+    different += find_model_differences(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
     different += _different_tests(run, stages, parts)
     return ChainResult(tuple(parts.values()), tuple(different))
 
@@ -79,7 +79,7 @@ def _run_of(part: ReplayResult) -> RunFolder:
     return part.fetched.run
 
 
-def different_models(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
+def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
     """Yield parts that are missing, or that were played by other models than the part before them made."""
     models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()

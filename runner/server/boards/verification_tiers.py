@@ -21,7 +21,7 @@ from runner.registry.lineage.relations import replayed_run, reproduced_by
 from runner.registry.records import ROLLOUTS_FILE
 from runner.registry.skipped_releases import describe_error, is_temporary
 from runner.registry.transports.listing import ReleaseEntry
-from runner.registry.verification.fresh_play import outcome_of
+from runner.registry.verification.fresh_play import describe_outcome
 from runner.results.comparison.comparison import compare_systems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -222,7 +222,7 @@ def _compare(
     if common.shared_ids or (common.is_enough and common.is_copy):
         return "copy", f"{common}: it may be a copy"
     pair = compare_systems([[base.path], [reproduction.path]], Results(cache.path)).pairs[0]
-    outcome, reason = outcome_of(pair, {row["agent"] for row in first.agents})
+    outcome, reason = describe_outcome(pair, {row["agent"] for row in first.agents})
     if outcome == REPRODUCED and not common.is_enough:
         return "undecided", f"{reason}; but {common}"
     return outcome, f"{reason}; {common}"
