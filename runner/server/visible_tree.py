@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, or_, select
 from runner.base.errors import NotPublished, UsageError
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.reference import Reference
-from runner.registry.transports.interface import Added, Indexed, Stored
+from runner.registry.transports.interface import AddResult, IndexedRelease, StoredFile
 from runner.registry.transports.listing import SIGNATURE, small_file
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 from runner.server.accounts.accounts import ANYBODY, Viewer
@@ -31,13 +31,13 @@ class ServerTree:
         self._database, self._blobs, self._viewer = database, blobs, viewer
         self.where = where
 
-    def stored(self, prefix: str = "") -> Iterator[Stored]:
+    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
         after = ""
         while page := self.page(prefix, after, PAGE):
             yield from page
             after = page[-1].path
 
-    def page(self, prefix: str, after: str, most: int) -> list[Stored]:
+    def page(self, prefix: str, after: str, most: int) -> list[StoredFile]:
         """Return the next files whose path starts with `prefix`, sorted by path."""
         if "\0" in prefix + after:
             return []  # PostgreSQL raises an error for it
@@ -45,7 +45,7 @@ class ServerTree:
         if prefix:
             query = query.where(files.c.path >= prefix, files.c.path < prefix + _AFTER_ALL)
         with self._database.reading() as connection:
-            return [Stored(row.path, row.size) for row in connection.execute(query)]
+            return [StoredFile(row.path, row.size) for row in connection.execute(query)]
 
     def open(self, path: str) -> IO[bytes]:
         file = self.find(path)
@@ -67,13 +67,13 @@ class ServerTree:
         with self._database.reading() as connection:
             return {row.path: (row.sha256, row.size) for row in connection.execute(query)}
 
-    def index(self, prefix: str = "") -> Iterator[Indexed]:
+    def index(self, prefix: str = "") -> Iterator[IndexedRelease]:
         after = ""
         while page := self.index_page(prefix, after, PAGE):
             yield from page
             after = page[-1].folder
 
-    def index_page(self, prefix: str, after: str, most: int) -> list[Indexed]:
+    def index_page(self, prefix: str, after: str, most: int) -> list[IndexedRelease]:
         """Return the next releases whose folder starts with `prefix`; `after` is the folder of the last previous one.
 
         The cursor is not a row id, which would reveal the number of releases that the viewer must not know of.
@@ -110,12 +110,12 @@ class ServerTree:
             raise UsageError("there is no such release to continue after; list the releases again from the start")
         return int(row_id)
 
-    def _indexed(self, row: Row[Any], parts: Mapping[tuple[int, str], str]) -> Indexed:
+    def _indexed(self, row: Row[Any], parts: Mapping[tuple[int, str], str]) -> IndexedRelease:
         yanked = None
         if (sha256 := parts.get((row.id, YANKED))) is not None:
             yanked = small_file(self._blobs.open(sha256), YANKED_FILE, MAX_BYTES)
         folder = f"{row.kind}/{row.owner}/{row.name}/{row.version}"
-        return Indexed(folder, row.sha256, yanked, (row.id, SIGNATURE) in parts)
+        return IndexedRelease(folder, row.sha256, yanked, (row.id, SIGNATURE) in parts)
 
     def expect(self, paths: Sequence[str]) -> None:
         """Do nothing: the files are local, so there is nothing to prefetch."""
@@ -124,7 +124,7 @@ class ServerTree:
         query = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
         return query.where(visible_to(self._viewer))
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:  # noqa: ARG002
         raise UsageError("this view of the server is read-only; publish through an upload")
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from runner.registry.board.board import RegistryBoard
 from runner.registry.lineage.links import links_of, trained_facts
 from runner.registry.lineage.sessions import LineageSession, content_hashes, session_of_release
 from runner.registry.transports.folder import FolderTransport
-from runner.registry.transports.interface import Stored
+from runner.registry.transports.interface import StoredFile
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -142,7 +142,7 @@ class Watched(FolderTransport):
         self.opened.append(path)
         return super().open(path)
 
-    def stored(self, prefix: str = "") -> Iterator[Stored]:
+    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
         return super().stored(prefix)
 
 

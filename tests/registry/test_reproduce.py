@@ -18,7 +18,7 @@ from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import parse
 from runner.registry.fetched_release import FetchedRelease, get, open_fetched
 from runner.registry.transports.folder import FolderTransport
-from runner.registry.transports.interface import Stored
+from runner.registry.transports.interface import StoredFile
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
 from runner.registry.verification.fresh_play import compare_with_published, fresh_plan
@@ -255,7 +255,7 @@ def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
 @pytest.mark.full
 def test_a_signal_ends_the_whole_chain_and_not_one_part_of_it(training: tuple[Path, str], tmp_path: Path) -> None:
     class Signalled(FolderTransport):
-        def stored(self, prefix: str = "") -> Iterator[Stored]:
+        def stored(self, prefix: str = "") -> Iterator[StoredFile]:
             raise Interrupted(f"interrupted at {prefix}")
 
     with connect(str(training[0])) as there:

@@ -41,10 +41,10 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
     from runner.registry.bundles.requirements import find_requirements
     from runner.registry.fetched_release import WITHOUT_ROWS, get
-    from runner.registry.transports.locations import to_read
+    from runner.registry.transports.locations import connect_to_read
 
     named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
-    with to_read(args.where) as registry:
+    with connect_to_read(args.where) as registry:
         got = get(registry, named, args.folder, args.signer_key)
         vouched = describe_tier(registry.find(got.release.reference), registry.where)
     takes = find_requirements(got.folder) if got.release.kind == Kind.RUN else None

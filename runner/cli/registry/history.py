@@ -95,9 +95,9 @@ def _published(where: str | None, left_out: list[str]) -> Iterator[LineageSessio
 
     if where is None:
         return
-    from runner.registry.transports.locations import to_read
+    from runner.registry.transports.locations import connect_to_read
 
-    with to_read(where) as registry:
+    with connect_to_read(where) as registry:
         entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
         registry.expect((entry, MANIFEST) for entry in entries)
         for entry in entries:

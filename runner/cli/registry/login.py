@@ -29,17 +29,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
-    from runner.registry.transports.http.tokens import REGISTRY, TOKEN, keep_token, place_of, tokens_file
+    from runner.registry.transports.http.tokens import REGISTRY, TOKEN, normalize_address, store_token, tokens_file
 
     where = args.where or os.environ.get(REGISTRY, "")
     if not where:
         raise UsageError(f"the server is missing: give its address, such as https://HOST, or set {REGISTRY}")
-    base = place_of(where)
+    base = normalize_address(where)
     if args.logout:
         return _forget(base, as_json=args.json)
     token = _asked_for(base)
     account, owners = _account(base, token)
-    keep_token(base, token)
+    store_token(base, token)
     if args.json:
         print_json({"where": base, "account": account, "owners": owners, "kept_in": str(tokens_file())})
         return ExitCode.DONE
@@ -51,9 +51,9 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _forget(base: str, *, as_json: bool) -> int:
-    from runner.registry.transports.http.tokens import keep_token
+    from runner.registry.transports.http.tokens import store_token
 
-    was_there = keep_token(base, None)
+    was_there = store_token(base, None)
     if as_json:
         print_json({"where": base, "forgotten": was_there})
     else:

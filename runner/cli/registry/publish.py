@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind, Reference
     from runner.registry.draft import Draft, Naming
     from runner.registry.publishing.publish import ReadyRelease
-    from runner.registry.transports.interface import Added
+    from runner.registry.transports.interface import AddResult
     from runner.registry.transports.registry import Published, Registry, ReleaseEntry
     from runner.results.folder import RunFolder
 
@@ -271,11 +271,11 @@ def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
 def _parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
     """The release of `--child-of`, which is in the registry that is published to."""
     from runner.documents.releases.reference import parse
-    from runner.registry.transports.locations import to_read
+    from runner.registry.transports.locations import connect_to_read
 
     if args.child_of is None:
         return None
-    with to_read(args.where) as registry:
+    with connect_to_read(args.where) as registry:
         return registry.find(parse(args.child_of, kind if args.child_of.count("/") < 2 else None))
 
 
@@ -346,7 +346,7 @@ def _show_one(one: ReadyRelease, where: str | None) -> None:
 
 
 def _told(
-    made: Sequence[ReadyRelease], published: Sequence[Published], added: Added, where: str, args: argparse.Namespace
+    made: Sequence[ReadyRelease], published: Sequence[Published], added: AddResult, where: str, args: argparse.Namespace
 ) -> int:
     """What was published, or proposed, and how others get it."""
     from runner.registry.fetched_release import PIN
@@ -446,7 +446,7 @@ def _sign(registry: Registry, published: Sequence[Published], args: argparse.Nam
 def _yank(args: argparse.Namespace, kind: Kind | None) -> int:
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind, Reference, parse
-    from runner.registry.transports.interface import Added
+    from runner.registry.transports.interface import AddResult
     from runner.registry.transports.locations import connect
 
     named = []
@@ -456,7 +456,7 @@ def _yank(args: argparse.Namespace, kind: Kind | None) -> int:
             raise UsageError(f"{text}: the version is missing; write OWNER/NAME@VERSION")
         named.append(found)
     with connect(args.where, pull_request=args.pull_request) as registry:
-        added = Added()
+        added = AddResult()
         for reference in named:
             if registry.find(reference).yanked != args.yank:  # the same again is nothing
                 added = registry.yank(reference, args.yank)

@@ -110,7 +110,7 @@ def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind, parse
     from runner.registry.fetched_release import find_run, is_fetched, open_fetched
-    from runner.registry.transports.locations import to_read
+    from runner.registry.transports.locations import connect_to_read
     from runner.registry.verification.reproducible import fetch_into_results
 
     folder = Path(args.reference)
@@ -122,7 +122,7 @@ def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
         named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     except UsageError as error:
         raise UsageError(_of_own(args, results) or str(error)) from error
-    with to_read(args.where) as registry:
+    with connect_to_read(args.where) as registry:
         return fetch_into_results(registry, find_run(registry, named), results)
 
 
@@ -185,10 +185,10 @@ def _registry_of_parts(args: argparse.Namespace, got: FetchedRelease) -> Registr
         UsageError: nobody said where; with the command that does.
     """
     from runner.base.errors import UsageError
-    from runner.registry.transports.locations import to_read
+    from runner.registry.transports.locations import connect_to_read
 
     try:
-        return to_read(args.where)
+        return connect_to_read(args.where)
     except UsageError as error:
         where = where_from(got.folder)
         if args.where is not None or where is None:

@@ -64,10 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.lineage.lineage import Lineage
-    from runner.registry.transports.locations import to_read
+    from runner.registry.transports.locations import connect_to_read
 
     kind = _kind(args.kind)
-    with to_read(args.where) as registry:
+    with connect_to_read(args.where) as registry:
         entries = registry.entries(kind)
         damaged: list[str] = []
         read = list(_read(registry, entries if args.all else _newest(entries), damaged))

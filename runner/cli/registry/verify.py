@@ -107,7 +107,7 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
     from runner.documents.releases.reference import Kind, is_reference, parse
     from runner.registry.board.wording import describe_tier
     from runner.registry.fetched_release import is_fetched, open_fetched
-    from runner.registry.transports.locations import to_read
+    from runner.registry.transports.locations import connect_to_read
     from runner.registry.verification.verify import find_folder_problems, find_release_problems, find_run_problems
     from runner.results.leaderboard.results_folder import Results
 
@@ -118,7 +118,7 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
         return str(folder), "" if _any(wrong) else _also(open_fetched(folder).release), wrong
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
         named = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
-        with to_read(args.where) as registry:
+        with connect_to_read(args.where) as registry:
             entry = registry.find(named)
             wrong = list(find_release_problems(registry, entry, args.signer_key))
             if (said := describe_tier(entry, registry.where)) and not (args.quiet or args.json):

@@ -11,7 +11,7 @@ from runner.cli.terminal.output import note, print_json, say, wrapped
 from runner.registry.board.board import PublishedRow, registry_board
 from runner.registry.board.wording import describe_omissions, describe_training_games, explain_tiers
 from runner.registry.lineage.descriptions import legend
-from runner.registry.transports.locations import to_read
+from runner.registry.transports.locations import connect_to_read
 
 TIER, TRAINED, MARKS = "tier", "trained on", "marks"
 _FIRST = 2
@@ -20,7 +20,7 @@ _FIRST = 2
 
 def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
     """The board of a registry, on stdout; what it leaves out, on stderr."""
-    with to_read(where) as registry:
+    with connect_to_read(where) as registry:
         board = registry_board(registry, benchmark)
     if as_json:
         print_json(board.to_json())

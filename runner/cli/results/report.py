@@ -80,9 +80,9 @@ def _board(where: str | None, results: Results) -> BoardPage:
     if where is None:
         return local_board(results, without_folders(str(results.path)))
     from runner.registry.board.board import registry_board
-    from runner.registry.transports.locations import to_read
+    from runner.registry.transports.locations import connect_to_read
 
-    with to_read(where) as registry:
+    with connect_to_read(where) as registry:
         return published_board(registry_board(registry), without_folders(registry.where, where))
 
 

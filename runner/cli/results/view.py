@@ -81,9 +81,9 @@ def _board(results: Results, args: argparse.Namespace) -> int:
     if args.where is None:
         return _serve(PageServer(BoardPages(lambda: local_board(results)), args.port), [], args)
     from runner.registry.board.board import registry_board
-    from runner.registry.transports.locations import to_read
+    from runner.registry.transports.locations import connect_to_read
 
-    with to_read(args.where) as registry:
+    with connect_to_read(args.where) as registry:
         board = published_board(registry_board(registry))
     return _serve(PageServer(BoardPages(lambda: board), args.port), [], args)
 

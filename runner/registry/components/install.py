@@ -13,7 +13,7 @@ from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import COMPONENTS, Digest, Reference, parse
 from runner.registry.components.lockfile import Lock, LockedPin
 from runner.registry.components.store import Store
-from runner.registry.transports.locations import VARIABLE, to_read
+from runner.registry.transports.locations import VARIABLE, connect_to_read
 from runner.registry.transports.registry import Registry, ReleaseEntry
 
 MAX_DEPENDENCIES = 1_000
@@ -89,7 +89,7 @@ class Installer:
     def _registry(self, where: str | None) -> Registry:
         key = where or ""
         if key not in self._registries:
-            self._registries[key] = self._stack.enter_context(to_read(where))
+            self._registries[key] = self._stack.enter_context(connect_to_read(where))
         return self._registries[key]
 
     def _find(self, reference: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:

@@ -22,7 +22,7 @@ from runner.registry.redaction.draft_folder import lay_out_as_fetched
 from runner.registry.redaction.draft_redaction import redact_drafts
 from runner.registry.redaction.machine_names import MachineNames
 from runner.registry.redaction.text_search import PrivateText
-from runner.registry.transports.interface import Added
+from runner.registry.transports.interface import AddResult
 from runner.registry.transports.registry import Published, Registry
 
 
@@ -170,7 +170,7 @@ def _problem(check: str, failures: Sequence[tuple[str, str]], *, several: bool) 
     return f"{reference}{more}: {check}: {message}"
 
 
-def send(releases: Sequence[ReadyRelease], registry: Registry) -> tuple[list[Published], Added]:
+def send(releases: Sequence[ReadyRelease], registry: Registry) -> tuple[list[Published], AddResult]:
     """Send all releases.
 
     Raises:

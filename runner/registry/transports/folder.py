@@ -16,7 +16,7 @@ from runner.base.storage.safe_files import create_only, make_folder, make_folder
 from runner.documents.releases.bundle import PIECE, Content, checked_copy, opened, pinned
 from runner.documents.releases.manifest import FileEntry
 from runner.documents.releases.paths import MAX_SEGMENTS
-from runner.registry.transports.interface import Added, Stored
+from runner.registry.transports.interface import AddResult, StoredFile
 from runner.registry.transports.local_path import local_path
 from runner.registry.transports.staging import INCOMING, remove_abandoned
 
@@ -34,7 +34,7 @@ class FolderTransport:
     def where(self) -> str:
         return f"file:{self._root}"
 
-    def stored(self, prefix: str = "") -> Iterator[Stored]:
+    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
         # Only the common folder of all such paths is listed; no name in a registry begins with a dot.
         start = prefix.rpartition("/")[0]
         pending = [start] if self._leads_through_folders(start) else []
@@ -49,7 +49,7 @@ class FolderTransport:
                         if path.count("/") + 1 < DEEPEST:
                             pending.append(path)
                     elif entry.is_file(follow_symlinks=False):
-                        yield Stored(path, entry.stat(follow_symlinks=False).st_size)
+                        yield StoredFile(path, entry.stat(follow_symlinks=False).st_size)
 
     def _leads_through_folders(self, path: str) -> bool:
         """Tell whether no name of a path is a link; the root may be one."""
@@ -65,7 +65,7 @@ class FolderTransport:
         except OSError as error:
             raise ReleaseError(f"cannot read {target}: {error.strerror}") from error
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:  # noqa: ARG002
         added: list[str] = []
         for folder, files in folders.items():
             try:
@@ -74,7 +74,7 @@ class FolderTransport:
                 error.added = tuple(added)
                 raise
             added.append(folder)
-        return Added()
+        return AddResult()
 
     def _add(self, folder: str, files: Sequence[tuple[str, Content]]) -> None:
         target = self._root / folder

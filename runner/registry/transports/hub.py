@@ -27,8 +27,8 @@ from runner.base.redaction import current_redactor, remember
 from runner.documents.releases.bundle import Content, opened
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.registry.transports.http_client import HttpClient, TransferError
-from runner.registry.transports.interface import Added, Stored
-from runner.registry.transports.timeouts import BUSY, OF_THE_HUB, Timeouts, requested_wait
+from runner.registry.transports.interface import AddResult, StoredFile
+from runner.registry.transports.timeouts import BUSY, HUB_TIMEOUTS, Timeouts, requested_wait
 from runner.version import __version__
 
 DEFAULT_BRANCH = "main"
@@ -270,7 +270,7 @@ class HubTransport:
         self._repository, self._revision = match["repository"], match["revision"] or DEFAULT_BRANCH
         self._is_commit = _COMMIT.fullmatch(self._revision) is not None
         self._pull_request, self._most_files = pull_request, most_files
-        self._hub = HubSession(self.where, self._repository, patience or OF_THE_HUB)
+        self._hub = HubSession(self.where, self._repository, patience or HUB_TIMEOUTS)
         self._commit: str | None = None
         self._small: dict[str, bytes] = {}
 
@@ -281,7 +281,7 @@ class HubTransport:
 
     # Read
 
-    def stored(self, prefix: str = "") -> Iterator[Stored]:
+    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
         folder = prefix.rpartition("/")[0]
         files = []
         for file in self._list(folder):
@@ -292,7 +292,7 @@ class HubTransport:
             self._read_checksums(files)
         yield from (file for file in files if file.path.startswith(prefix))
 
-    def _list(self, folder: str) -> Iterator[Stored]:
+    def _list(self, folder: str) -> Iterator[StoredFile]:
         commit = self._current_commit()
         if commit is None:
             return
@@ -305,9 +305,9 @@ class HubTransport:
                     path, size = entry.path, entry.size
                     if not isinstance(path, str) or not isinstance(size, int) or size < 0 or not _is_inside(path):
                         raise ValueError(f"it lists a file {str(path)[:100]!r} of {str(size)[:30]} bytes")
-                    yield Stored(path, size)
+                    yield StoredFile(path, size)
 
-    def _read_checksums(self, files: Sequence[Stored]) -> None:
+    def _read_checksums(self, files: Sequence[StoredFile]) -> None:
         """Read what a list of releases needs of each at the same time, instead of one by one."""
         paths = [file.path for file in files if file.path.endswith(f"/{CHECKSUM}") and (file.size or 0) <= 1_000]
         if len(paths) < 3:
@@ -341,7 +341,7 @@ class HubTransport:
 
     # Publish
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:
         if self._is_commit:
             raise UsageError(
                 f"hf:{self._repository}@{self._revision} is a commit, which never changes. Publish to {self.where}."
@@ -384,13 +384,13 @@ class HubTransport:
             self._commit = commit
             self._small.clear()
 
-    def _check_added(self, info: Any, paths: Sequence[str]) -> Added:
+    def _check_added(self, info: Any, paths: Sequence[str]) -> AddResult:
         commit = str(info.oid)
         if not _COMMIT.fullmatch(commit):
             raise ReleaseError(f"{self.where}: the Hub returned no commit, but {commit[:60]!r}. Check the repository.")
         if self._pull_request:
             note = f"pull request {info.pr_url}: others see it once it is merged"
-            return Added(commit, note, f"hf:{self._repository}@{commit}")
+            return AddResult(commit, note, f"hf:{self._repository}@{commit}")
         self._read_at(commit)
         folders = {path.rpartition("/")[0] for path in paths}
         stored = {file.path for folder in folders for file in self._list(folder)}
@@ -399,7 +399,7 @@ class HubTransport:
                 f"{self.where}: the commit {commit[:12]} lacks {len(missing)} files, such as {missing[0]}. Remove the "
                 "release there, then run the same command again."
             )
-        return Added(commit)
+        return AddResult(commit)
 
     def close(self) -> None:
         self._hub.close()

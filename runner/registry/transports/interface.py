@@ -19,7 +19,7 @@ from runner.documents.releases.bundle import Content
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredFile:
     """A file of a registry."""
 
     path: str
@@ -28,7 +28,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Added:
+class AddResult:
     """The result of a publish."""
 
     revision: str | None = None
@@ -40,7 +40,7 @@ class Added:
 
 
 @dataclass(frozen=True)
-class Indexed:
+class IndexedRelease:
     """A release in the index of a place."""
 
     folder: str
@@ -64,7 +64,7 @@ class Transport(Protocol):
     def where(self) -> str:
         """The address of the place for messages, locks and links, without secrets and without a commit."""
 
-    def stored(self, prefix: str = "") -> Iterator[Stored]:
+    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
         """Yield all files whose path starts with `prefix`, in any order, without incompletely written ones.
 
         Raises:
@@ -79,7 +79,7 @@ class Transport(Protocol):
             ReleaseError: it cannot be read, or is not a regular file.
         """
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:
         """Add folders with their files, by paths inside them, in this order. Readers see a complete folder or none.
 
         If the call is interrupted, readers see nothing of it, and the same call again completes it.
@@ -94,10 +94,10 @@ class Transport(Protocol):
 
 
 @runtime_checkable
-class Swift(Protocol):
+class BulkTransport(Protocol):
     """A transport that can list releases and send many files at once. Its answers are checked like files."""
 
-    def index(self, prefix: str = "") -> Iterator[Indexed]:
+    def index(self, prefix: str = "") -> Iterator[IndexedRelease]:
         """Yield all releases whose folder's path, with a slash at its end, starts with `prefix`, in any order.
 
         Raises:

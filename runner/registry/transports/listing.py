@@ -9,7 +9,7 @@ from runner.base.errors import ReleaseError
 from runner.documents.releases.manifest import CHECKSUM, read_checksum
 from runner.documents.releases.reference import Kind, Reference
 from runner.documents.releases.versions import Key, version_order
-from runner.registry.transports.interface import Indexed, Swift, Transport
+from runner.registry.transports.interface import BulkTransport, IndexedRelease, Transport
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
 
 SIGNATURE = "signature"
@@ -63,7 +63,7 @@ class Listing:
         return sorted(entries, key=lambda entry: _sort_key(entry.reference))
 
     def _read(self, prefix: str) -> dict[Reference, ReleaseEntry]:
-        if isinstance(self._transport, Swift):
+        if isinstance(self._transport, BulkTransport):
             items = ((Reference.of_folder(item.folder), item) for item in self._transport.index(prefix))
             return {
                 reference: self._entry_of_index(reference, item) for reference, item in items if reference is not None
@@ -79,7 +79,7 @@ class Listing:
                 marks.add((folder, inside[0]))
         return {reference: self._entry(reference, marks) for reference in references}
 
-    def _entry_of_index(self, reference: Reference, item: Indexed) -> ReleaseEntry:
+    def _entry_of_index(self, reference: Reference, item: IndexedRelease) -> ReleaseEntry:
         try:
             yanked = None if item.yanked is None else read_yanked(item.yanked)
         except ReleaseError as error:

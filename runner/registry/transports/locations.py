@@ -42,7 +42,7 @@ def connect(where: str | None = None, *, pull_request: bool = False) -> Registry
     return Registry(_open_transport(where or default_where(), pull_request=pull_request))
 
 
-def to_read(where: str | None = None) -> Registry:
+def connect_to_read(where: str | None = None) -> Registry:
     """Open a registry only to read. If it is a folder, it must exist and have releases or nothing.
 
     Raises:

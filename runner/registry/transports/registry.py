@@ -17,7 +17,7 @@ from runner.documents.releases.limits import MAX_MANIFEST, USUAL, Limits
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.documents.releases.versions import version_order
-from runner.registry.transports.interface import Added, Swift, Transport
+from runner.registry.transports.interface import AddResult, BulkTransport, Transport
 from runner.registry.transports.listing import SIGNATURE, Listing, ReleaseEntry, small_file
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
 
@@ -142,7 +142,7 @@ class Registry:
 
     def expect(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
         """Announce files that are read soon, in this order, so that the place can send them together."""
-        if isinstance(self._transport, Swift):
+        if isinstance(self._transport, BulkTransport):
             self._transport.expect([f"{entry.reference.folder}/{path}" for entry, path in files])
 
     def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
@@ -215,7 +215,7 @@ class Registry:
             if path not in expected and path.partition("/")[0] != SIGNATURE:
                 yield path
 
-    def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[Published], Added]:
+    def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[Published], AddResult]:
         """Add releases, in this order; releases that are published already with the same bytes stay as they are.
 
         Raises:
@@ -233,7 +233,7 @@ class Registry:
                 _check_taken(bundle, existing.get(reference), self.where)
             missing = {name: bundle for name, bundle in by_reference.items() if name not in existing}
             files = {name.folder: list(bundle.files()) for name, bundle in missing.items()}
-            added = Added()
+            added = AddResult()
             try:
                 if files:
                     added = self._transport.add(files, message)
@@ -254,7 +254,7 @@ class Registry:
                 for bundle in bundles
             ], added
 
-    def yank(self, reference: Reference, reason: str) -> Added:
+    def yank(self, reference: Reference, reason: str) -> AddResult:
         """Yank a release: it is no longer the newest version, and users who name its version see the reason.
 
         Raises:
@@ -273,7 +273,7 @@ class Registry:
         self._listing.forget()
         return added
 
-    def add_signature(self, entry: ReleaseEntry, files: Iterable[tuple[str, bytes]]) -> Added:
+    def add_signature(self, entry: ReleaseEntry, files: Iterable[tuple[str, bytes]]) -> AddResult:
         """Add a signature of a manifest to a release.
 
         Raises:

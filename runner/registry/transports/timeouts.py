@@ -42,7 +42,7 @@ class Timeouts:
         return self.answer_seconds + size / self.rate
 
 
-OF_THE_HUB = Timeouts(tries=4, wait=1.0)
+HUB_TIMEOUTS = Timeouts(tries=4, wait=1.0)
 """The Hub says itself how long to wait after too many requests."""
 
 

@@ -20,7 +20,7 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, dige
 from runner.documents.releases.reference import Kind, Reference, parse
 from runner.registry.check_notes import CheckNote
 from runner.registry.skipped_releases import describe_error, lacks_memory
-from runner.registry.transports.interface import Added, Stored
+from runner.registry.transports.interface import AddResult, StoredFile
 from runner.registry.transports.listing import small_file
 from runner.registry.transports.registry import Registry
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
@@ -65,15 +65,15 @@ class UploadTransport:
         self._uploads, self._upload, self._published = uploads, upload, published
         self._files = {f"{folder.path}/{file.path}": file for folder in declaration.folders for file in folder.files}
 
-    def stored(self, prefix: str = "") -> Iterator[Stored]:
-        yield from (Stored(path, file.size) for path, file in self._files.items() if path.startswith(prefix))
+    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
+        yield from (StoredFile(path, file.size) for path, file in self._files.items() if path.startswith(prefix))
         yield from (stored for stored in self._published.stored(prefix) if stored.path not in self._files)
 
     def open(self, path: str) -> IO[bytes]:
         file = self._files.get(path)
         return self._published.open(path) if file is None else self._uploads.open_blob(self._upload, file.sha256)
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:  # noqa: ARG002
         raise UsageError("this view of the upload is read-only")
 
     def close(self) -> None:

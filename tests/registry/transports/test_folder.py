@@ -17,7 +17,7 @@ from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.registry.transports.folder import FolderTransport
-from runner.registry.transports.interface import Added
+from runner.registry.transports.interface import AddResult
 from runner.registry.transports.registry import Registry
 from tests.registry.transports.in_folder import bundle, publish, registry
 from tests.support.paths import ROOT
@@ -50,7 +50,7 @@ class Overtaken(FolderTransport):
         super().__init__(str(folder))
         self._folder, self._quicker = folder, quicker
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:
         publish(self._folder, self._quicker)
         return super().add(folders, message)
 

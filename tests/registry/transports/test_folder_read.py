@@ -11,7 +11,7 @@ import pytest
 from runner.base.errors import NotPublished, ReleaseError, UsageError
 from runner.documents.releases.reference import parse
 from runner.registry.transports.folder import FolderTransport
-from runner.registry.transports.locations import connect, to_read
+from runner.registry.transports.locations import connect, connect_to_read
 from tests.registry.transports.in_folder import bundle, publish, registry
 from tests.support.release_trees import REFERENCE
 
@@ -82,7 +82,7 @@ def test_hidden_files_of_a_copy_that_goes_on_are_no_part_of_a_release(tmp_path: 
 
 def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
     with pytest.raises(NotPublished, match="nothing is published there"):
-        to_read(str(tmp_path)).find(REFERENCE)
+        connect_to_read(str(tmp_path)).find(REFERENCE)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
 def test_what_is_no_registry_does_not_look_like_an_empty_one(tmp_path: Path, typed: str, said: str) -> None:
     publish(tmp_path / "registry", bundle())
     with pytest.raises(ReleaseError, match=said):
-        to_read(str(tmp_path / typed))
+        connect_to_read(str(tmp_path / typed))
 
 
 def test_a_file_takes_no_release(tmp_path: Path) -> None:

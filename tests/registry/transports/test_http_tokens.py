@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import ReleaseError, RunError, UsageError
-from runner.registry.transports.http.tokens import keep_token, place_of, token_for, tokens_file
+from runner.registry.transports.http.tokens import normalize_address, store_token, token_for, tokens_file
 from runner.registry.transports.http.transport import HttpTransport
 from runner.registry.transports.timeouts import Timeouts
 from runner.server.accounts.accounts import Scope
@@ -111,7 +111,7 @@ def test_an_address_that_leads_past_the_registry_is_told_as_that() -> None:
 
 def test_a_token_that_is_kept_goes_to_its_address_alone_and_nobody_else_may_read_it(config: Path) -> None:
     with listening(GOOD) as (mine, came), listening(GOOD) as (other, other_came):
-        assert keep_token(mine, SECRET) is False
+        assert store_token(mine, SECRET) is False
         assert listed(mine) == listed(other) == []
         assert (came[0]["authorization"], "authorization" in other_came[0]) == (f"Bearer {SECRET}", False)
     assert tokens_file() == config / "nip-run" / "tokens.json"
@@ -120,7 +120,7 @@ def test_a_token_that_is_kept_goes_to_its_address_alone_and_nobody_else_may_read
     with pytest.raises(RunError, match="other users can read"):
         token_for(mine)
     tokens_file().chmod(0o600)
-    assert keep_token(mine, None) is True
+    assert store_token(mine, None) is True
     assert token_for(mine) is None
 
 
@@ -144,7 +144,7 @@ def test_a_proxy_of_the_environment_is_not_shown_what_goes_to_this_machine(monke
     with listening(GOOD) as (mine, _), listening(GOOD) as (proxy, proxy_came):
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy)
-        keep_token(mine, SECRET)
+        store_token(mine, SECRET)
         assert listed(mine) == []
         assert proxy_came == []
 
@@ -159,13 +159,13 @@ def test_a_proxy_of_the_environment_is_not_shown_what_goes_to_this_machine(monke
 )  # fmt: skip
 def test_no_token_leaves_without_tls_or_by_an_address_that_looks_like_another(address: str) -> None:
     with pytest.raises(UsageError):
-        place_of(address)
+        normalize_address(address)
 
 
 def test_one_server_has_one_address_however_it_is_written() -> None:
-    assert place_of("HTTPS://Registry.Example.ORG:443/") == place_of("https://registry.example.org")
-    assert place_of("http://127.0.0.1:8080/") == "http://127.0.0.1:8080"
-    assert place_of("http://[::1]:8080") == "http://[::1]:8080"
+    assert normalize_address("HTTPS://Registry.Example.ORG:443/") == normalize_address("https://registry.example.org")
+    assert normalize_address("http://127.0.0.1:8080/") == "http://127.0.0.1:8080"
+    assert normalize_address("http://[::1]:8080") == "http://[::1]:8080"
 
 
 @pytest.mark.full
@@ -196,7 +196,7 @@ def test_login_keeps_what_the_server_knows_and_shows_it_nowhere(config: Path, tm
 @pytest.mark.full
 def test_a_server_that_shows_a_token_in_its_fault_has_it_taken_out(tmp_path: Path, config: Path) -> None:
     with listening((418, {}, json.dumps({"message": f"you said {SECRET}"}).encode())) as (mine, _):
-        keep_token(mine, SECRET)
+        store_token(mine, SECRET)
         done = subprocess.run(
             [sys.executable, "-m", "runner", "search", "--from", mine], cwd=tmp_path, capture_output=True, text=True,
             env=environment(XDG_CONFIG_HOME=str(config)), timeout=HANG_SECONDS, check=False, stdin=subprocess.DEVNULL,

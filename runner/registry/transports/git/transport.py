@@ -19,7 +19,7 @@ from runner.documents.releases.bundle import PIECE, Content, opened
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.git.location import HEAD, is_branch_name, parse_location
 from runner.registry.transports.git.process import DEFAULT_LIMITS, GitError, GitLimits, GitRepository, run_in_remote
-from runner.registry.transports.interface import Added, Stored
+from runner.registry.transports.interface import AddResult, StoredFile
 
 _REMOTE = "nip-run-registry"
 _BASE, _REQUEST, _FILES, _NEW = (f"refs/nip-run/{name}" for name in ("base", "request", "files", "new"))
@@ -95,13 +95,13 @@ class GitTransport:
 
     # Read
 
-    def stored(self, prefix: str = "") -> Iterator[Stored]:
+    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
         folder = prefix.rpartition("/")[0]
         with self._mapped_errors():
             for path, entry in self._list("-r", "-t", *([folder + "/"] if folder else [f"{kind}/" for kind in Kind])):
                 self._entries[path] = entry
                 if entry.is_file and path.startswith(prefix):
-                    yield Stored(path, entry.size)
+                    yield StoredFile(path, entry.size)
 
     def open(self, path: str) -> IO[bytes]:
         release = "/".join(path.split("/")[:4]) + "/"
@@ -253,7 +253,7 @@ class GitTransport:
 
     # Publish
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:
         with self._mapped_errors():
             self._check_free(folders)
             if self._branch is None:
@@ -273,12 +273,12 @@ class GitTransport:
         for path, entry in self._list(*{path for path in parents if path not in existing}):
             raise ReleaseError(f"{self.where}: {path} is {entry}, and not a folder")
 
-    def _push_retried(self, new: _NewFolders, branch: str) -> Added:
+    def _push_retried(self, new: _NewFolders, branch: str) -> AddResult:
         for attempt in range(self._limits.pushes):
             commit = new.commit_on(self._commit)
             if self._push(commit, branch, self._commit):
                 self._set_commit(commit)
-                return Added(revision=commit)
+                return AddResult(revision=commit)
             self._sleep(random.uniform(0, min(0.1 * 1.5**attempt, _LONGEST_WAIT)))
             self._fetch_newest()
             self._check_free(new.trees)
@@ -300,7 +300,7 @@ class GitTransport:
             return current == commit
         return True
 
-    def _propose(self, new: _NewFolders, base: str) -> Added:
+    def _propose(self, new: _NewFolders, base: str) -> AddResult:
         """Push a commit to a branch of its own. The name follows from the content, so a repetition finds it."""
         trees = [f"{folder}={new.trees[folder]}" for folder in sorted(new.trees)]
         label = re.sub(r"[^a-z0-9]+", "-", min(new.trees))[:60].strip("-")
@@ -316,7 +316,7 @@ class GitTransport:
                 if not self._push(commit, branch, None):
                     raise ReleaseError(f"{self.where}: cannot create the branch {branch}; try again")
         note = f"it is on the branch {branch}; open a pull request from it into {base}, and merge it"
-        return Added(commit, note, str(replace(self._location, revision=branch)))
+        return AddResult(commit, note, str(replace(self._location, revision=branch)))
 
 
 class _NewFolders:

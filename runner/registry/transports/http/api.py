@@ -13,9 +13,9 @@ import orjson
 from runner.base.errors import NotPublished, ReleaseError
 from runner.base.redaction import remember
 from runner.base.text import in_one_line, shortened
-from runner.registry.transports.http.tokens import REGISTRY, TOKEN, is_for_another, token_for
+from runner.registry.transports.http.tokens import REGISTRY, TOKEN, is_token_for_other_server, token_for
 from runner.registry.transports.http_client import ConnectionFailed, HttpClient, TransferError
-from runner.registry.transports.interface import Indexed, Stored
+from runner.registry.transports.interface import IndexedRelease, StoredFile
 from runner.registry.transports.timeouts import Timeouts, requested_wait
 
 _NOTES, _NOTE, _PROBLEMS = 20, 500, 50
@@ -57,7 +57,7 @@ class RegistryApi:
         self.timeouts = timeouts
         self._base = base
         self._token = token or token_for(base)
-        self._has_another = token is None and is_for_another(base)
+        self._has_another = token is None and is_token_for_other_server(base)
         headers = {"user-agent": "nip-run"}
         if self._token:
             remember(self._token)  # messages of the server must not show it
@@ -178,14 +178,14 @@ def parse_account(body: Mapping[str, Any]) -> tuple[str, list[str]] | None:
     return shortened(account, _NAME), [shortened(owner, _NAME) for owner in owners[:_OWNERS]]
 
 
-def parse_file(item: Any) -> Stored:
+def parse_file(item: Any) -> StoredFile:
     """Check a file in a listing. Raises: ReleaseError: it is wrong."""
     if not isinstance(item, dict) or not isinstance(item.get("path"), str) or type(item.get("size")) is not int:
         raise ReleaseError("the list of files has an invalid entry")
-    return Stored(item["path"], item["size"])
+    return StoredFile(item["path"], item["size"])
 
 
-def parse_release(item: Any) -> Indexed:
+def parse_release(item: Any) -> IndexedRelease:
     """Check a release in a listing. Raises: ReleaseError: it is wrong."""
     values = item if isinstance(item, dict) else {}
     folder, sha256, yanked = values.get("folder"), values.get("sha256"), values.get("yanked")
@@ -196,7 +196,7 @@ def parse_release(item: Any) -> Indexed:
     tier = values.get("tier")
     vouched = tier if isinstance(tier, str) and _TIER.fullmatch(tier) else ""
     reason = None if yanked is None else yanked.encode("utf-8", "replace")  # orjson decodes no lone surrogates
-    return Indexed(folder, sha256, reason, values.get("signed") is True, vouched)
+    return IndexedRelease(folder, sha256, reason, values.get("signed") is True, vouched)
 
 
 def read_list(body: Mapping[str, Any], key: str) -> list[Any]:

@@ -28,7 +28,7 @@ REGISTRY = "NIP_RUN_REGISTRY"
 _MAX_BYTES = 1 << 20
 
 
-def place_of(address: str) -> str:
+def normalize_address(address: str) -> str:
     """Normalize the address of a server: without a default port, and without a slash at its end.
 
     Raises:
@@ -73,14 +73,14 @@ def token_for(base: str) -> str | None:
     return token if token and _is_same_server(registry, base) else _read_tokens().get(base)
 
 
-def is_for_another(base: str) -> bool:
+def is_token_for_other_server(base: str) -> bool:
     """Tell whether `NIP_RUN_TOKEN` is set for another server."""
     return bool(os.environ.get(TOKEN, "").strip()) and not _is_same_server(os.environ.get(REGISTRY, ""), base)
 
 
 def _is_same_server(address: str, base: str) -> bool:
     with suppress(UsageError):
-        return place_of(address) == base
+        return normalize_address(address) == base
     return False
 
 
@@ -91,7 +91,7 @@ def tokens_file() -> Path:
     return folder / "nip-run" / "tokens.json"
 
 
-def keep_token(base: str, token: str | None) -> bool:
+def store_token(base: str, token: str | None) -> bool:
     """Store the token of a server, or remove it if it is None; return whether one was stored before.
 
     Raises:

@@ -23,8 +23,8 @@ from runner.registry.transports.http.api import (
     read_list,
 )
 from runner.registry.transports.http.prefetch import FilePrefetch
-from runner.registry.transports.http.tokens import place_of
-from runner.registry.transports.interface import Added, Indexed, Stored
+from runner.registry.transports.http.tokens import normalize_address
+from runner.registry.transports.interface import AddResult, IndexedRelease, StoredFile
 from runner.registry.transports.timeouts import BUSY, Timeouts
 
 MOST_FILES, MOST_RELEASES = 10_000_000, 1_000_000
@@ -38,11 +38,11 @@ _ARRIVED = 64 << 10
 
 
 class HttpTransport:
-    """See `Transport`, `Swift`. A publish is declared, uploaded and checked by the server before others see it."""
+    """See `BulkTransport`. A publish is declared, uploaded and checked by the server before readers see it."""
 
     def __init__(self, place: str, *, patience: Timeouts | None = None) -> None:
         """Raises: UsageError: this is not the address of a server."""
-        self._base = place_of(place)
+        self._base = normalize_address(place)
         self._api = RegistryApi(self._base, patience or Timeouts())
         self._prefetch = FilePrefetch(self._api)
 
@@ -52,7 +52,7 @@ class HttpTransport:
 
     # Read
 
-    def stored(self, prefix: str = "") -> Iterator[Stored]:
+    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
         after = ""
         for item in self._pages("/tree", "files", prefix, MOST_FILES):
             file = parse_file(item)
@@ -63,7 +63,7 @@ class HttpTransport:
             after = file.path
             yield file
 
-    def index(self, prefix: str = "") -> Iterator[Indexed]:
+    def index(self, prefix: str = "") -> Iterator[IndexedRelease]:
         folders: set[str] = set()
         for item in self._pages("/releases", "releases", prefix, MOST_RELEASES):
             release = parse_release(item)
@@ -107,7 +107,7 @@ class HttpTransport:
 
     # Publish
 
-    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> Added:  # noqa: ARG002
+    def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:  # noqa: ARG002
         contents: dict[str, Content] = {}
         declared: list[dict[str, Any]] = [
             {"folder": folder, "files": [_declare(*file, contents) for file in files]}
@@ -121,7 +121,7 @@ class HttpTransport:
             upload = self._ask(sizes, "POST", f"/uploads/{upload.id}/commit")
         upload = self._wait_for_check(sizes, upload)
         if upload.state == PUBLISHED:
-            return Added(note="; ".join(upload.notes) or None)
+            return AddResult(note="; ".join(upload.notes) or None)
         if upload.state == TAKEN:
             raise TakenError(f"{self.where} has one of these releases already")
         reason = "did not start the check; run the same command again" if upload.state == OPEN else "refuses the upload"
