@@ -77,11 +77,11 @@ def test_a_run_that_is_published_under_another_identity_since_it_was_cleaned_is_
     sent = training("a", ONE, BASE, identity={"run": "22" * 32}, facts=told)
     model = replace(sent, kind="model", key="model/acme/a-v@1", sha256="ee" * 32)
     here = training("a", ONE, BASE, identity={"run": "11" * 32}, facts=ended)
-    here = replace(here, owner=None, key="a", sent_as=frozenset(map(str, (sent.sha256, model.sha256))))
+    here = replace(here, owner=None, key="a", sent_hashes=frozenset(map(str, (sent.sha256, model.sha256))))
     tested = measured("t", ONE, step("a", ONE, BASE))
     row, test = history_of("verifier", [sent, model, here, replace(tested, owner=None)])
     assert [describe_origin(origin) for origin in test.origins] == ["declared: a (iteration 0)"]
-    assert (row.own.total.effort.rollouts, len(row.published)) == (10, 2)
+    assert (row.own_training.total.effort.rollouts, len(row.published)) == (10, 2)
     assert (row.marks, sent.looks_like) == ((), None)
 
 

@@ -62,7 +62,7 @@ def _names(makers: Sequence[ModelMaker]) -> str:
     """Name makers by release and iteration; a run of this results folder hides its releases."""
     local = {maker.session.run for maker in makers if maker.session.owner is None}
     makers = [maker for maker in makers if maker.session.owner is None or maker.session.run not in local]
-    names = (f"{maker.session.key} (iteration {maker.made.step.iteration})" for maker in makers)
+    names = (f"{maker.session.key} (iteration {maker.made_model.step.iteration})" for maker in makers)
     return " and ".join(dict.fromkeys(names))
 
 
@@ -76,7 +76,8 @@ def _has_unknown_weights(origin: ModelOrigin) -> bool:
     last = use.lineage[-1] if use.lineage else None
     is_trained = last is not None or bool(origin.makers)
     hashes = [
-        use.weights_sha256, last and last.weights_sha256, *(maker.made.step.weights_sha256 for maker in origin.makers)
+        use.weights_sha256, last and last.weights_sha256,
+        *(maker.made_model.step.weights_sha256 for maker in origin.makers),
     ]  # fmt: skip
     return is_trained and not any(hashes) and not use.has_unique_name
 
@@ -96,7 +97,7 @@ def origin_json(origin: ModelOrigin) -> dict[str, Any]:
                 "release": maker.session.key,
                 "sha256": maker.session.sha256,
                 "run_id": maker.session.run_id,
-                "iteration": maker.made.step.iteration,
+                "iteration": maker.made_model.step.iteration,
                 "yanked": maker.session.yanked,
             }
             for maker in origin.makers

@@ -36,7 +36,7 @@ class HistoryRow:
     groups: tuple[Group, ...]
     """The groups that the name of the history selects."""
     origins: tuple[ModelOrigin, ...]
-    own: Ancestry
+    own_training: Ancestry
     """The run's own training, without its ancestors."""
     ancestry: Ancestry
     contact: Contact | None
@@ -59,14 +59,14 @@ class HistoryRow:
         return self.session.kind if self.session.facts.get("rejudge_of") is None else "rejudged"
 
     @property
-    def began_with(self) -> list[str]:
+    def start_models(self) -> list[str]:
         """The models at the start."""
         return [group.model or group.provider for group in self.groups]
 
     @property
-    def came_to(self) -> list[str]:
+    def final_models(self) -> list[str]:
         """The last models that it made."""
-        return [group.made[-1].step.model for group in self.groups if group.made]
+        return [group.made_models[-1].step.model for group in self.groups if group.made_models]
 
     def to_json(self) -> dict[str, Any]:
         session = self.session
@@ -87,10 +87,10 @@ class HistoryRow:
             "rejudge_of": session.facts.get("rejudge_of"),
             "reproduces": None if (link := reproduced_by(session)) is None else vars(link),
             "groups": [group.name for group in self.groups],
-            "from": self.began_with,
-            "to": self.came_to,
+            "from": self.start_models,
+            "to": self.final_models,
             "datapoints": self.datapoints,
-            "effort": total_json(self.own),
+            "effort": total_json(self.own_training),
             "cumulative": total_json(self.ancestry),
             "accuracy": session.facts.get("accuracy"),
             "trained_on": None if self.contact is None else {**asdict(self.contact), "shown": str(self.contact)},
@@ -159,7 +159,7 @@ def _all_names(session: LineageSession) -> Iterator[str]:
     for group in session.groups:
         yield group.name
         yield from group.agents
-        yield from (model.step.model for model in group.made)
+        yield from (model.step.model for model in group.made_models)
         if group.model is not None:
             yield group.model
 
@@ -169,7 +169,9 @@ def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection
     by_agent = _select_groups(runs, lambda group: group.name == name or name in group.agents)
     if by_agent:
         return by_agent
-    by_model = _select_groups(runs, lambda group: name in {group.model, *(model.step.model for model in group.made)})
+    by_model = _select_groups(
+        runs, lambda group: name in {group.model, *(model.step.model for model in group.made_models)}
+    )
     by_run = {
         key: trained_groups(copies[0])
         for key, copies in runs.items()
@@ -194,7 +196,7 @@ def _build_rows(selected: Selection, runs: Runs, replays: Runs, lineage: Lineage
 
 def trained_groups(session: LineageSession) -> tuple[Group, ...]:
     """Return the groups that were trained before or that the run trains; all groups if there are none."""
-    return tuple(group for group in session.groups if group.made or group.lineage) or session.groups
+    return tuple(group for group in session.groups if group.made_models or group.lineage) or session.groups
 
 
 def _select_groups(runs: Runs, is_selected: Callable[[Group], bool]) -> Selection:

@@ -93,8 +93,8 @@ class Lineage(OriginIndex):
         visited: set[tuple[object, ...]] = set()
         pending: deque[ModelUse | ModelMaker] = deque()
         for group in session.groups if groups is None else groups:
-            if group.made:
-                pending.append(ModelMaker(session, group, group.made[-1]))
+            if group.made_models:
+                pending.append(ModelMaker(session, group, group.made_models[-1]))
             else:
                 pending.append(ModelUse.from_group(session, group))
         while pending:
@@ -125,7 +125,7 @@ class Lineage(OriginIndex):
 
     def _count_games(self, maker: ModelMaker, ancestry: Ancestry) -> None:
         """Count the games that a model was trained on; if copies or parts disagree, the largest numbers count."""
-        for iteration in maker.made.trained_on:
+        for iteration in maker.made_model.trained_on:
             key = (maker.session.run, iteration)
             run_id, effort = maker.group.games.get(iteration, ("", Effort()))
             owners = frozenset((maker.session.owner,))
@@ -205,8 +205,8 @@ def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
 
 def _trained_from(maker: ModelMaker) -> ModelUse | ModelMaker:
     """Return what a model was trained from: an earlier model of the same run, or the one that the run began with."""
-    iteration = maker.made.from_iteration
-    earlier = None if iteration is None else maker.group.made_in(iteration)
+    iteration = maker.made_model.from_iteration
+    earlier = None if iteration is None else maker.group.model_of_iteration(iteration)
     if earlier is None:
         return ModelUse.from_group(maker.session, maker.group)
     return ModelMaker(maker.session, maker.group, earlier)

@@ -72,15 +72,15 @@ class ModelMaker:
 
     session: LineageSession
     group: Group
-    made: MadeModel
+    made_model: MadeModel
 
     @property
     def key(self) -> tuple[tuple[str, str], str, int]:
-        return self.session.run, self.group.name, self.made.step.iteration
+        return self.session.run, self.group.name, self.made_model.step.iteration
 
     @property
     def step_key(self) -> tuple[str, int]:
-        return self.session.run_id, self.made.step.iteration
+        return self.session.run_id, self.made_model.step.iteration
 
 
 @dataclass(frozen=True)
@@ -113,11 +113,11 @@ class OriginIndex:
         for session in self.sessions:
             self._by_run[session.run_id].append(session)
             for group in session.groups:
-                for model in group.made:
+                for model in group.made_models:
                     self._add(ModelMaker(session, group, model))
 
     def _add(self, maker: ModelMaker) -> None:
-        step = maker.made.step
+        step = maker.made_model.step
         self._by_step[maker.step_key].append(maker)
         self._by_name[maker.group.provider, step.model].append(maker)
         if step.weights_sha256 is not None:
@@ -270,7 +270,7 @@ def _public(makers: Sequence[ModelMaker]) -> tuple[ModelMaker, ...]:
 
 def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
     """Tell whether a maker made the model that a lineage describes."""
-    step = maker.made.step
+    step = maker.made_model.step
     hashes = {digest for digest in (use.weights_sha256, last.weights_sha256) if digest is not None}
     return (
         step.model == last.model
@@ -303,10 +303,10 @@ def _names(makers: Sequence[ModelMaker]) -> str:
 
 def _describe_other_models(makers: Sequence[ModelMaker], last: TrainingStep) -> str:
     """Describe how the models of the makers differ from the one in a lineage."""
-    models = {maker.made.step.model for maker in _public(makers)}
+    models = {maker.made_model.step.model for maker in _public(makers)}
     if last.model not in models:
         return " and ".join(sorted(models)) or "another model"
-    steps = [maker.made.step for maker in makers if maker.made.step.model == last.model]
+    steps = [maker.made_model.step for maker in makers if maker.made_model.step.model == last.model]
     if all(last.dataset_sha256 not in (None, step.dataset_sha256) for step in steps):
         return f"{last.model} on another dataset"
     return f"{last.model} with other weights"

@@ -64,7 +64,7 @@ def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *des
 
 def continued_releases(groups: Iterable[Group]) -> list[str]:
     """Return the releases, or else the runs, that made the models at the start of a training."""
-    steps = [group.lineage[-1] for group in groups if group.made and group.lineage]
+    steps = [group.lineage[-1] for group in groups if group.made_models and group.lineage]
     return list(dict.fromkeys(step.release or step.run_id for step in steps))
 
 
@@ -137,7 +137,7 @@ def unify_identities(sessions: Sequence[LineageSession]) -> list[LineageSession]
 def _with_local_identity(session: LineageSession, local: LineageSession | None) -> LineageSession:
     if local is None or session.owner is None or local.identity == session.identity:
         return session
-    if session.sha256 in local.sent_as:
+    if session.sha256 in local.sent_hashes:
         return replace(session, identity=local.identity)
     return replace(session, looks_like=local.run_id) if _looks_like(session, local) else session
 

@@ -96,7 +96,7 @@ class Group:
     model: str | None
     weights_sha256: str | None
     lineage: tuple[TrainingStep, ...] = ()
-    made: tuple[MadeModel, ...] = ()
+    made_models: tuple[MadeModel, ...] = ()
     games: Mapping[int, tuple[str, Effort]] = field(default_factory=dict)
     """The run of each iteration's games, and their effort."""
     agents: tuple[str, ...] = ()
@@ -121,8 +121,8 @@ class Group:
             read_typed(facts, "base_model", str),
         )
 
-    def made_in(self, iteration: int) -> MadeModel | None:
-        return next((model for model in self.made if model.step.iteration == iteration), None)
+    def model_of_iteration(self, iteration: int) -> MadeModel | None:
+        return next((model for model in self.made_models if model.step.iteration == iteration), None)
 
 
 def groups_of(facts: Mapping[str, Any]) -> tuple[Group, ...]:

@@ -48,7 +48,7 @@ class LineageSession:
     """The hash of the weights whose files are in the release, computed from the files' hashes."""
     where: str | None = None
     """The registry that its release is in."""
-    sent_as: frozenset[str] = frozenset()
+    sent_hashes: frozenset[str] = frozenset()
     """The manifest hashes of the releases that were made from a local run on this machine."""
     looks_like: str | None = None
     """The local run that a release has the same facts as, without a record that it was made from it."""
@@ -77,7 +77,7 @@ class LineageSession:
 
     @property
     def trains(self) -> bool:
-        return any(group.made for group in self.groups)
+        return any(group.made_models for group in self.groups)
 
 
 def session_of_release(entry: ReleaseEntry, release: Release, where: str | None = None) -> LineageSession:
@@ -170,7 +170,7 @@ def session_of_folder(folder: RunFolder) -> LineageSession:
         groups,
         links_of_manifest(manifest),
         points=lambda: content_hashes(folder),
-        sent_as=sent_hashes(folder),
+        sent_hashes=sent_hashes(folder),
     )
 
 
