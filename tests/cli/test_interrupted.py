@@ -59,7 +59,7 @@ def test_an_interrupted_publish_is_seen_by_nobody_and_done_again(
     assert again.returncode == 0, again.stderr
     with connect(str(tmp_path / "registry")) as registry:
         (entry,) = registry.entries()
-        assert list(registry.wrong(entry)) == []
+        assert list(registry.find_problems(entry)) == []
 
 
 @pytest.mark.gate

@@ -47,7 +47,7 @@ class Reader:
         while not self._ended.is_set():
             with connect(str(self._where)) as registry:
                 for entry in registry.entries():
-                    self.wrong += registry.wrong(entry)
+                    self.wrong += registry.find_problems(entry)
             self.looks += 1
 
     def __enter__(self) -> Self:
@@ -68,7 +68,7 @@ def releases(where: Path) -> list[str]:
     """The manifests that a reader sees, each with all of its files whole."""
     with connect(str(where)) as registry:
         for entry in registry.entries():
-            assert list(registry.wrong(entry)) == []
+            assert list(registry.find_problems(entry)) == []
         return [entry.sha256 for entry in registry.entries()]
 
 

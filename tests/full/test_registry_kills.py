@@ -130,7 +130,7 @@ def flips(claims: Claims, here: Path) -> None:
             path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
             tried += 1
             with connect(str(where)) as registry:
-                said = list(registry.wrong(registry.entries()[0]))
+                said = list(registry.find_problems(registry.entries()[0]))
             if not any(str(path.relative_to(root)) in line and "damaged" in line for line in said):
                 missed.append((path.name, at))
         path.write_bytes(data)

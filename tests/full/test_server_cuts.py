@@ -59,7 +59,7 @@ def made(name: str) -> Bundle:
 def publish(where: str, bundle: Bundle, patience: Timeouts) -> str | None:
     """What went wrong; None where nothing did."""
     try:
-        with Registry(HttpTransport(where, patience=patience)) as registry:
+        with Registry(HttpTransport(where, timeouts=patience)) as registry:
             registry.publish([bundle], "Publish")
     except NipRunError as error:
         return str(error)
@@ -68,9 +68,11 @@ def publish(where: str, bundle: Bundle, patience: Timeouts) -> str | None:
 
 def seen(where: str, bundle: Bundle) -> tuple[list[str], list[str]]:
     """The hashes of what is seen of a release, and what is wrong with it."""
-    with Registry(HttpTransport(where, patience=CALM)) as registry:
+    with Registry(HttpTransport(where, timeouts=CALM)) as registry:
         entries = [entry for entry in registry.entries() if entry.reference == bundle.release.reference]
-        return [entry.sha256 for entry in entries], [line for entry in entries for line in registry.wrong(entry)]
+        return [entry.sha256 for entry in entries], [
+            line for entry in entries for line in registry.find_problems(entry)
+        ]
 
 
 def cut_for_good(claims: Claims, proxy: Proxy) -> None:

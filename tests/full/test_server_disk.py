@@ -162,7 +162,7 @@ def publishes(claims: Claims, here: Path) -> None:
 def _seen(server: Served) -> dict[str, str]:
     with server.registry() as registry:
         entries = registry.entries()
-        damaged = [line for entry in entries for line in registry.wrong(entry)]
+        damaged = [line for entry in entries for line in registry.find_problems(entry)]
     assert not damaged, damaged
     return {str(entry.reference): entry.sha256 for entry in entries}
 

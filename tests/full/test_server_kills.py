@@ -49,7 +49,7 @@ for run in range(runs):
     bundle = named(release, contents, f"p{number}-r{run}")
     while True:
         try:
-            with Registry(HttpTransport(where, patience=Timeouts(wait=0.1, longest_wait=3.0))) as registry:
+            with Registry(HttpTransport(where, timeouts=Timeouts(wait=0.1, longest_wait=3.0))) as registry:
                 registry.publish([bundle], "Publish")
             break
         except NipRunError as error:
@@ -73,14 +73,14 @@ class Reader(threading.Thread):
     def run(self) -> None:
         while not self.stopped.wait(0.25):
             try:
-                with Registry(HttpTransport(self._where, patience=Timeouts(tries=1, wait=0.05))) as registry:
+                with Registry(HttpTransport(self._where, timeouts=Timeouts(tries=1, wait=0.05))) as registry:
                     entries = registry.entries()
                     names = [entry.reference.name for entry in entries]
                     self.wrong += [f"{name} twice" for name in {name for name in names if names.count(name) > 1}]
                     for entry in self._rng.sample(entries, min(3, len(entries))):
                         if self._wanted[entry.reference.name] != entry.sha256:
                             self.wrong.append(f"{entry} is another")
-                        self.wrong += registry.wrong(entry) if self._answers() else []
+                        self.wrong += registry.find_problems(entry) if self._answers() else []
                         self.read += 1
                 self.rounds += 1
             except NipRunError:
@@ -176,9 +176,9 @@ class Load:
         wrong = [line for line in said if "cannot reach" not in line and "broke" not in line]
         rounds, read = (sum(getattr(one, name) for one in self._readers) for name in ("rounds", "read"))
         claims(not wrong and rounds, f"{rounds} listings and {read} releases read meanwhile: nothing half {wrong[:3]}")
-        with Registry(HttpTransport(server.address, patience=CALM)) as registry:
+        with Registry(HttpTransport(server.address, timeouts=CALM)) as registry:
             entries = registry.entries()
-            damaged = [line for entry in entries for line in registry.wrong(entry)]
+            damaged = [line for entry in entries for line in registry.find_problems(entry)]
         once = sorted((entry.reference.name, entry.sha256) for entry in entries) == sorted(self._wanted.items())
         claims(once and not damaged, f"all {len(entries)} are there, once and whole {damaged[:3]}")
         left = [path.name for path in (server.folder / "incoming").iterdir()]
@@ -215,5 +215,5 @@ def acknowledged(logs: list[Path]) -> dict[str, str]:
 
 
 def listed(where: str) -> dict[str, str]:
-    with Registry(HttpTransport(where, patience=CALM)) as registry:
+    with Registry(HttpTransport(where, timeouts=CALM)) as registry:
         return {entry.reference.name: entry.sha256 for entry in registry.entries()}

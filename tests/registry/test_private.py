@@ -130,10 +130,10 @@ def test_a_word_that_means_nobody_can_be_allowed_and_a_home_cannot() -> None:
     assert found(names, {"x": b"carol"}) == []
     assert found(names, {"x": f"{CAROL}/y".encode()})
     assert found(names.allow({CAROL}), {"x": f"{CAROL}/y".encode()}) == []
-    hosts = names.with_words(["queen", "vllm", "carol"], "a host")
+    hosts = names.with_terms(["queen", "vllm", "carol"], "a host")
     assert [len(found(hosts, {"x": text})) for text in (b"on queen", b"by vllm 0.6", b"carol")] == [1, 0, 0]
     assert found(hosts.allow({"queen"}), {"x": b"on queen"}) == []
-    short = NAMES.with_words(["g7", "h"], "a host")
+    short = NAMES.with_terms(["g7", "h"], "a host")
     assert [len(found(short, {"x": text})) for text in (b"on g7!", b"g77 h", b"on h")] == [1, 0, 0]
 
 
@@ -181,9 +181,9 @@ def test_the_names_of_here_are_those_of_the_process(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("HOSTNAME", "magrathea.example.org")
     names = MachineNames.of_process(tmp_path / "results")
     assert {str(home), str(tmp_path / "results")} <= names.paths.keys()
-    assert {"zaphod", "trillian", "magrathea", "magrathea.example.org"} <= names.words.keys()
+    assert {"zaphod", "trillian", "magrathea", "magrathea.example.org"} <= names.terms.keys()
     monkeypatch.setenv("USER", "root")
-    assert "root" not in MachineNames.of_process().words
+    assert "root" not in MachineNames.of_process().terms
 
 
 def test_one_cause_is_one_line_with_the_number_of_its_occurrences_and_their_first_places() -> None:

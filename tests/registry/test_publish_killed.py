@@ -46,4 +46,4 @@ def test_it_is_cut_off_after_every_piece_of_a_file(tmp_path: Path, kills: bool) 
     with connect(str(where)) as registry:
         (entry,) = registry.entries()
         assert entry.sha256 == made.sha256
-        assert list(registry.wrong(entry)) == []
+        assert list(registry.find_problems(entry)) == []

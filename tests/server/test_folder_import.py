@@ -39,7 +39,7 @@ def test_what_is_imported_is_served_as_it_was_published_and_served_again_without
     with serving(filled, "--import", people=False) as served:
         with served.registry() as registry:
             entries = registry.entries()
-            assert [problem for entry in entries for problem in registry.wrong(entry)] == []
+            assert [problem for entry in entries for problem in registry.find_problems(entry)] == []
         token = served.account("acme")
         own = served.ask("/api/v1/releases", token=token).json["releases"]
     public = {entry.reference: (entry.sha256, entry.yanked) for entry in entries}

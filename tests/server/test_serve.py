@@ -42,7 +42,7 @@ def test_what_one_publishes_another_reads(served: Served) -> None:
     served.publish("alice", bundle("council", kind=Kind.DATASET))
     with served.registry() as registry:
         (entry,) = (one for one in registry.entries() if one.reference.name == "council")
-        assert not list(registry.wrong(entry))
+        assert not list(registry.find_problems(entry))
 
 
 def test_it_says_whether_it_lives_and_can_work(served: Served) -> None:

@@ -164,7 +164,7 @@ def test_a_file_is_read_from_where_it_was_cut_off(server: Served, acme: Raw) -> 
     assert (other.status_code, len(other.content)) == (200, len(data))
     beyond = acme.client.get(path, headers={"range": "bytes=512000-"})
     assert (beyond.status_code, beyond.headers["content-range"]) == (416, "bytes */512000")
-    with cutting(server.port) as proxy, Registry(HttpTransport(proxy.address, patience=QUICK)) as registry:
+    with cutting(server.port) as proxy, Registry(HttpTransport(proxy.address, timeouts=QUICK)) as registry:
         entry = registry.find(parse("dataset/acme/council@1"))
         release, _ = registry.read(entry)
         for at in (70_000, 200_000):
@@ -182,13 +182,13 @@ def test_a_publish_that_is_cut_off_goes_on(server: Served, way: str) -> None:
         token = server.account("acme")
         with (
             publishing_to(server, token),  # which is another address than the proxy's
-            Registry(HttpTransport(proxy.address, patience=QUICK)) as registry,
+            Registry(HttpTransport(proxy.address, timeouts=QUICK)) as registry,
             pytest.raises(UsageError, match="this request needs a token"),
         ):
             registry.publish([bundle], "x")
         with patch.dict(os.environ, {"NIP_RUN_REGISTRY": proxy.address, "NIP_RUN_TOKEN": token}):
             proxy.cut_after(way, 200_000 if way == "up" else 1_500)
-            with Registry(HttpTransport(proxy.address, patience=QUICK)) as registry:
+            with Registry(HttpTransport(proxy.address, timeouts=QUICK)) as registry:
                 ((published,), _) = registry.publish([bundle], "x")
         assert (published.sha256, proxy.cuts) == (bundle.sha256, 1)
 

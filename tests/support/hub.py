@@ -36,5 +36,5 @@ def bundle(name: str = "first", version: str = "1", content: bytes = b'{"a": 1}\
 
 @contextmanager
 def registry(place: str, **options: Any) -> Iterator[Registry]:
-    with Registry(HubTransport(place, **{"patience": QUICK, **options})) as opened:
+    with Registry(HubTransport(place, **{"timeouts": QUICK, **options})) as opened:
         yield opened

@@ -62,7 +62,7 @@ def publisher(where: Path, number: int, count: int, shared: int, **variables: st
 def whole(registry: Registry, entry: ReleaseEntry) -> list[str]:
     """What is wrong with a release that a registry lists: of itself, and beside what was published under its name."""
     wanted = bundle("acme", entry.reference.name, registry.read(entry)[0].files[1].size)
-    return [*registry.wrong(entry), *(["it is another"] if entry.sha256 != wanted.sha256 else [])]
+    return [*registry.find_problems(entry), *(["it is another"] if entry.sha256 != wanted.sha256 else [])]
 
 
 class Reader(threading.Thread):
@@ -101,7 +101,7 @@ def states(registry: Path, into: Path, order: list[Path]) -> Iterator[tuple[int,
             (into / path).write_bytes(part)
             with connect(str(into)) as copied:
                 entries = copied.entries()
-                yield number, entries[0] if entries else None, list(copied.wrong(entries[0])) if entries else []
+                yield number, entries[0] if entries else None, list(copied.find_problems(entries[0])) if entries else []
 
 
 def read_all(registry: Registry, entry: ReleaseEntry) -> int:

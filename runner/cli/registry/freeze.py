@@ -41,7 +41,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"ok": not loose, "spec": args.spec, "pins": [_row(pin) for pin in pins], "written": written})
     else:
-        rows = [(pin.part, "pinned" if pin.is_pinned else "not pinned", pin.how or pin.why_not or "") for pin in pins]
+        rows = [
+            (pin.part, "pinned" if pin.is_pinned else "not pinned", pin.description or pin.why_not or "")
+            for pin in pins
+        ]
         print_table(("part", "", "how, or why not"), rows)
     if written is not None and not args.json:
         say(f"written, with a version in every reference: {written}")

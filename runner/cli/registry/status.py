@@ -161,8 +161,8 @@ def _spec(args: argparse.Namespace, results: Results) -> int:
         raise SpecError([])
     pins = pins_of(specs[:1])
     if args.json:
-        print_json([{"part": pin.part, "what": pin.what, "state": pin.state, "pinned": pin.is_pinned} for pin in pins])
+        print_json([{"part": pin.part, "what": pin.label, "state": pin.state, "pinned": pin.is_pinned} for pin in pins])
         return ExitCode.DONE
-    rows = [(pin.part, "yes" if pin.is_pinned else "no", pin.what, pin.state) for pin in pins]
+    rows = [(pin.part, "yes" if pin.is_pinned else "no", pin.label, pin.state) for pin in pins]
     print_table(("part", "pinned", "what", "state"), rows)
     return ExitCode.DONE

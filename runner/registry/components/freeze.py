@@ -34,7 +34,7 @@ class FrozenPin:
         return self.release is not None or (self.source is not None and self.source.clean)
 
     @property
-    def how(self) -> str:
+    def description(self) -> str:
         """A description in one line."""
         if self.release is not None:
             return f"{self.release} sha256:{self.sha256}"
@@ -45,7 +45,7 @@ class FrozenPin:
         return f"{self.source.repository} {self.source.commit} {self.source.path}"
 
     @property
-    def what(self) -> str:
+    def label(self) -> str:
         """The release, or the file and its commit."""
         if self.release is not None or self.source is None:
             return self.release or self.part
@@ -72,7 +72,7 @@ def pins_of(specs: Iterable[Spec]) -> list[FrozenPin]:
             pins[FrozenPin(slot, release=use.release, sha256=use.sha256)] = None
         for part, source in sources_of(spec).items():
             pins[FrozenPin(part, source)] = None
-    return sorted(pins, key=lambda pin: (pin.part, pin.how))
+    return sorted(pins, key=lambda pin: (pin.part, pin.description))
 
 
 _REFERENCE_KINDS: dict[KeyPath, Kind] = {

@@ -45,7 +45,7 @@ class MachineNames:
     """Paths and words that must not be published, each with a description."""
 
     paths: Mapping[str, str]
-    words: Mapping[str, str]
+    terms: Mapping[str, str]
     allowed: frozenset[str] = frozenset()
     """Words and complete paths that may be published, in lower case."""
 
@@ -58,20 +58,20 @@ class MachineNames:
             for spelling in () if path is None else (str(path.absolute()), os.path.realpath(path)):
                 if len(Path(spelling).parts) > 1:
                     paths.setdefault(spelling, description)
-        words = {
+        terms = {
             **dict.fromkeys(_neighbor_hosts(), "the name of a machine in the file of hosts"),
             **dict.fromkeys(_own_hosts(), "the name of this machine"),
             **dict.fromkeys(_users(), "your user name"),
         }
-        return cls(paths, _identifying(words))
+        return cls(paths, _identifying(terms))
 
     def allow(self, allowed: Collection[str]) -> MachineNames:
         """Return these names with more allowed words and paths."""
         return replace(self, allowed=self.allowed | {name.lower() for name in allowed})
 
-    def with_words(self, words: Collection[str], description: str) -> MachineNames:
+    def with_terms(self, terms: Collection[str], description: str) -> MachineNames:
         """Return these names with further words, such as hosts."""
-        return replace(self, words={**_identifying(dict.fromkeys(words, description), _MIN_HOST_LENGTH), **self.words})
+        return replace(self, terms={**_identifying(dict.fromkeys(terms, description), _MIN_HOST_LENGTH), **self.terms})
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
         """Find the names in bytes."""
@@ -83,7 +83,7 @@ class MachineNames:
     def _patterns(self) -> list[tuple[re.Pattern[bytes], Cause]]:
         return [
             (pattern(text), Cause(description, text))
-            for pattern, texts in ((path_pattern, self.paths), (word_pattern, self.words))
+            for pattern, texts in ((path_pattern, self.paths), (term_pattern, self.terms))
             for text, description in texts.items()
             if text.lower() not in self.allowed
         ]
@@ -102,11 +102,11 @@ def path_pattern(path: str) -> re.Pattern[bytes]:
     return re.compile(b"(?:" + joined + b")(?![A-Za-z0-9_-])")
 
 
-def word_pattern(word: str) -> re.Pattern[bytes]:
+def term_pattern(term: str) -> re.Pattern[bytes]:
     """Return a pattern of a complete word, as it is or in lower case; a JSON or percent escape may precede it."""
     before = rb"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2})"
     before += rb"|(?<=%25[0-9a-fA-F]{2}))"
-    joined = b"|".join(re.escape(form.encode("utf-8", "surrogateescape")) for form in sorted({word, word.lower()}))
+    joined = b"|".join(re.escape(form.encode("utf-8", "surrogateescape")) for form in sorted({term, term.lower()}))
     return re.compile(before + b"(?:" + joined + b")(?![A-Za-z0-9_])")
 
 

@@ -26,7 +26,7 @@ def find_private_text(
 ) -> Iterator[str]:
     """Yield one message for each cause; `original` is the draft before it was redacted."""
     rules = rules_for(original)
-    names = names.with_words(rules.host_words, "the host of a server that the spec names")
+    names = names.with_terms(rules.host_words, "the host of a server that the spec names")
     allowed = names.allow({release.owner, *_parts_of_public_sources(release)})
     finders: list[Finder] = [
         find_secret_forms,

@@ -260,7 +260,7 @@ class HubTransport:
     """See `Transport`. A publish is one commit onto the newest one, or a pull request of one commit."""
 
     def __init__(
-        self, place: str, *, pull_request: bool = False, patience: Timeouts | None = None, most_files: int = MOST_FILES
+        self, place: str, *, pull_request: bool = False, timeouts: Timeouts | None = None, most_files: int = MOST_FILES
     ) -> None:
         match = _PLACE.fullmatch(place)
         if match is None or ".." in place:
@@ -270,7 +270,7 @@ class HubTransport:
         self._repository, self._revision = match["repository"], match["revision"] or DEFAULT_BRANCH
         self._is_commit = _COMMIT.fullmatch(self._revision) is not None
         self._pull_request, self._most_files = pull_request, most_files
-        self._hub = HubSession(self.where, self._repository, patience or HUB_TIMEOUTS)
+        self._hub = HubSession(self.where, self._repository, timeouts or HUB_TIMEOUTS)
         self._commit: str | None = None
         self._small: dict[str, bytes] = {}
 

@@ -187,7 +187,7 @@ class Registry:
             raise type(error)(f"{entry.reference} in {self.where}: {error}") from error
         return release
 
-    def wrong(self, entry: ReleaseEntry) -> Iterator[str]:
+    def find_problems(self, entry: ReleaseEntry) -> Iterator[str]:
         """Yield each file of a release that is damaged, and each file in its folder that does not belong to it."""
         try:
             release, _ = self.read(entry)

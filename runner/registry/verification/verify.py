@@ -64,7 +64,7 @@ def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: P
 
     A run's journal is replayed once.
     """
-    wrong = list(registry.wrong(entry))
+    wrong = list(registry.find_problems(entry))
     try:
         signed = check_release(registry, entry, signer_key)
         yield from () if signed is None else (CheckNote(signed),)

@@ -35,6 +35,6 @@ def published(servers: tuple[Loopback, Loopback]) -> str:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_ENDPOINT", servers[0].root)
         patch.setenv("HF_TOKEN", WRITE)
-        with registry("acme/read-only", patience=replace(QUICK, read=30.0)) as writing:  # many tests need it
+        with registry("acme/read-only", timeouts=replace(QUICK, read=30.0)) as writing:  # many tests need it
             writing.publish([bundle()], "Publish")
     return "acme/read-only"

@@ -119,7 +119,7 @@ def test_a_damaged_release_is_listed_and_the_others_are_read(tmp_path: Path, dam
                 lambda: publish(tmp_path, bundle())):  # fmt: skip
         with pytest.raises(ReleaseError, match=r"run/acme/tiny@1 in file:.*release.sha256 is"):
             ask()
-    assert [line.count("release.sha256 is") for line in there.wrong(broken)] == [1]
+    assert [line.count("release.sha256 is") for line in there.find_problems(broken)] == [1]
     assert there.find(Digest(other.sha256[:12])) == other
 
 
@@ -150,7 +150,7 @@ def test_what_is_wrong_with_a_release_is_named_file_by_file_and_in_bounds(tmp_pa
     (folder / "yanked" / "more.txt").touch()
     for number in range(50):
         (folder / f"stray{number}\x1b[2J\n").touch()
-    found = list(registry(tmp_path).wrong(registry(tmp_path).find(REFERENCE)))
+    found = list(registry(tmp_path).find_problems(registry(tmp_path).find(REFERENCE)))
     assert "README.md is damaged" in found[0]
     assert "data/a.txt is missing" in found[1]
     assert len(found) == 2 + 20 + 1

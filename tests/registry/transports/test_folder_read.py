@@ -77,7 +77,7 @@ def test_only_what_begins_with_the_prefix_is_gone_through(tmp_path: Path) -> Non
 def test_hidden_files_of_a_copy_that_goes_on_are_no_part_of_a_release(tmp_path: Path) -> None:
     publish(tmp_path, bundle())
     (tmp_path / REFERENCE.folder / ".release.json.a1B2c3").write_bytes(b"half")
-    assert list(registry(tmp_path).wrong(registry(tmp_path).find(REFERENCE))) == []
+    assert list(registry(tmp_path).find_problems(registry(tmp_path).find(REFERENCE))) == []
 
 
 def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:

@@ -170,7 +170,7 @@ def test_what_else_is_in_the_repository_stays_and_is_none_of_the_registry(reposi
         assert {stored.path.partition("/")[0] for stored in registry._transport.stored()} == {"prompts"}
         entry = registry.find(COUNCIL)
         assert registry.open(entry, "a.jinja").read() == b"one\ntwo\r\n"
-        assert list(registry.wrong(entry)) == []
+        assert list(registry.find_problems(entry)) == []
 
 
 @pytest.mark.full

@@ -57,7 +57,7 @@ def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Ro
         with registry_at(str(repository), row) as registry:
             entry = registry.find(parse("prompts/acme/council@1"))
             registry.unpack(entry, tmp_path / "got")
-            list(registry.wrong(entry))
+            list(registry.find_problems(entry))
 
     if row.get:
         with pytest.raises((ReleaseError, NotPublished), match=row.get):

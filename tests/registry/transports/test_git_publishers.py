@@ -56,7 +56,7 @@ def at_once(place: str, publishers: list[list[Bundle]]) -> list[object]:
 def listed(place: str) -> list[str]:
     with connect(place) as registry:
         entries = registry.entries()
-        assert not [wrong for entry in entries for wrong in registry.wrong(entry)]
+        assert not [wrong for entry in entries for wrong in registry.find_problems(entry)]
         return [entry.reference.name for entry in entries]
 
 

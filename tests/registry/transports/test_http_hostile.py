@@ -26,7 +26,7 @@ BRIEF = Timeouts(tries=2, wait=0.01, read=5, answer_bytes=1 << 16)
 
 def read(answer: bytes, how: str, *, status: int = 200, headers: dict[str, str] | None = None) -> Any:
     with listening((status, headers or {}, answer)) as (where, _):
-        transport = HttpTransport(where, patience=BRIEF)
+        transport = HttpTransport(where, timeouts=BRIEF)
         try:
             if how == "open":
                 with transport.open("run/acme/x/1/release.json") as file:
@@ -157,7 +157,7 @@ def published(answers: Callable[[str, str], tuple[int, Any]]) -> tuple[str, list
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         brief = replace(BRIEF, stall=0.3, check_seconds=0.3, check_again=0.01, longest_wait=0.02)
-        transport = HttpTransport(f"http://127.0.0.1:{server.server_port}", patience=brief)
+        transport = HttpTransport(f"http://127.0.0.1:{server.server_port}", timeouts=brief)
         with pytest.raises(ReleaseError) as raised:
             transport.add({"run/acme/x/1": [("a", BLOB)]}, "")
         transport.close()

@@ -68,7 +68,7 @@ GOOD = (200, {"content-type": "application/json"}, b'{"files": [], "next": null}
 
 
 def listed(where: str) -> list[Any]:
-    transport = HttpTransport(where, patience=Timeouts(tries=1, read=10))
+    transport = HttpTransport(where, timeouts=Timeouts(tries=1, read=10))
     try:
         return list(transport.stored())
     finally:
@@ -132,7 +132,7 @@ def test_a_redirect_is_not_followed_and_takes_no_token_along(monkeypatch: pytest
                 monkeypatch.setenv("NIP_RUN_TOKEN", SECRET)
                 with pytest.raises(ReleaseError, match="redirects to"):
                     listed(mine)
-                transport = HttpTransport(mine, patience=Timeouts(tries=1))
+                transport = HttpTransport(mine, timeouts=Timeouts(tries=1))
                 with pytest.raises(ReleaseError, match="redirects to"):
                     transport.open("a/b")
                 transport.close()
@@ -212,7 +212,7 @@ def test_a_token_that_only_reads_publishes_nothing(monkeypatch: pytest.MonkeyPat
         reads, expired = server.account("acme", Scope.READ), server.account("acme", seconds=0)
         for token, words in ((reads, "scope is read"), (expired, "expired or revoked")):
             monkeypatch.setenv("NIP_RUN_TOKEN", token)
-            transport = HttpTransport(server.address, patience=Timeouts(tries=1))
+            transport = HttpTransport(server.address, timeouts=Timeouts(tries=1))
             with pytest.raises(UsageError, match=words):
                 transport.add({"dataset/acme/x/1": [("release.json", b"")]}, "x")
             transport.close()

@@ -33,7 +33,7 @@ def test_a_release_comes_back_from_the_hub_as_it_was_published_and_has_the_id_th
     with connect(f"hf:{PLACE}") as reading:
         (entry,) = reading.entries()
         release = reading.unpack(entry, tmp_path / "got")
-        assert list(reading.wrong(entry)) == []
+        assert list(reading.find_problems(entry)) == []
         assert reading.where == f"hf:{PLACE}"
     assert on_hub.sha256 == in_folder.sha256 == entry.sha256 == made.sha256
     assert len(added.revision or "") == 40
@@ -167,7 +167,7 @@ def test_a_publish_that_is_killed_leaves_all_or_nothing_and_the_same_call_finish
     with registry(place) as one:
         assert ("killed" in {entry.reference.name for entry in one.entries()}) == (at == "slow")
         (done,), _ = one.publish([bundle("killed")], "Publish")
-        assert list(one.wrong(one.find(done.reference))) == []
+        assert list(one.find_problems(one.find(done.reference))) == []
 
 
 def test_where_the_answer_to_a_commit_is_lost_the_same_call_finds_it_done(hub: Loopback) -> None:
@@ -185,4 +185,4 @@ def test_a_gitignore_of_the_repository_leaves_no_file_out(hub: Loopback) -> None
     hub.change(mode="ignore")
     with registry("acme/open") as one:
         (done,), _ = one.publish([bundle("not-ignored")], "Publish")
-        assert list(one.wrong(one.find(done.reference))) == []
+        assert list(one.find_problems(one.find(done.reference))) == []

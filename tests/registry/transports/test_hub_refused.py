@@ -168,7 +168,7 @@ def test_the_token_goes_to_no_other_host_whoever_sends_us_there(
     storage = servers[1]
     with registry("acme/private-files") as one:
         one.publish([bundle("sent", visibility="private")], "Publish")  # uploads to the storage
-        assert list(one.wrong(one.entries()[0])) == []  # and downloads from it
+        assert list(one.find_problems(one.entries()[0])) == []  # and downloads from it
         (entry,) = one.entries()
         hub.change(mode="elsewhere", elsewhere=storage.root)
         with pytest.raises(ReleaseError):
@@ -201,7 +201,7 @@ def test_the_hub_is_told_nothing_of_this_machine_but_versions_and_nothing_is_kep
     (tmp_path / "home").mkdir()
     code = (
         f"from runner.registry.transports.locations import connect\n"
-        f"r = connect('hf:{published}')\nprint(len(r.entries()), list(r.wrong(r.entries()[0])))"
+        f"r = connect('hf:{published}')\nprint(len(r.entries()), list(r.find_problems(r.entries()[0])))"
     )
     known = len(hub.recorded())
     done = subprocess.run(

@@ -68,7 +68,7 @@ def opened(where: str) -> None:
 
 @contextmanager
 def closing_transport(where: str) -> Iterator[HttpTransport]:
-    transport = HttpTransport(where, patience=SHORT)
+    transport = HttpTransport(where, timeouts=SHORT)
     try:
         yield transport
     finally:
@@ -91,7 +91,7 @@ def test_a_hub_that_drips_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch
     with dripping(*DRIPS[drip]) as where:
         monkeypatch.setenv("HF_ENDPOINT", where)
         with (
-            registry("acme/open", patience=replace(SHORT, tries=1)) as hub,
+            registry("acme/open", timeouts=replace(SHORT, tries=1)) as hub,
             pytest.raises(ReleaseError, match="the server is too slow"),
         ):
             hub.entries()
@@ -133,7 +133,7 @@ def test_a_listing_of_many_short_pages_is_given_up(how: str) -> None:
 def test_a_listing_of_the_hub_has_at_most_so_many_pages(hub: Loopback, published: str) -> None:
     hub.change(mode="endless_pages")
     with (
-        registry(published, patience=replace(QUICK, requests=12)) as one,
+        registry(published, timeouts=replace(QUICK, requests=12)) as one,
         pytest.raises(ReleaseError, match="it needs more than 12 requests"),
     ):
         one.entries()

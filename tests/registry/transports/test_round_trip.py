@@ -53,7 +53,7 @@ def test_a_release_comes_back_byte_by_byte(where: str, tmp_path: Path) -> None:
         assert registry.find(parse(f"sha256:{made.sha256[:12]}")) == entry
         assert registry.content(entry, release, "README.md", 100) == CONTENTS["README.md"]
         registry.unpack(entry, tmp_path / "got")
-        assert list(registry.wrong(entry)) == []
+        assert list(registry.find_problems(entry)) == []
     got = {path.relative_to(tmp_path / "got").as_posix(): path.read_bytes() for path in _files(tmp_path / "got")}
     assert got == {**CONTENTS, MANIFEST: made.manifest, CHECKSUM: got[CHECKSUM]}
 
@@ -97,7 +97,7 @@ def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
         assert [entry.yanked for entry in registry.entries()] == [None, "leaks the label"]
         assert registry.find(parse("dataset/acme/council")).reference == first
         assert registry.find(second).yanked == "leaks the label"
-        assert list(registry.wrong(registry.find(second))) == []
+        assert list(registry.find_problems(registry.find(second))) == []
 
 
 @pytest.mark.full

@@ -68,7 +68,7 @@ def test_a_byte_that_is_flipped_anywhere_is_found_and_its_file_named(tmp_path: P
             path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
             with connect(str(tmp_path)) as registry:
                 (entry,) = registry.entries()
-                (said,) = registry.wrong(entry)
+                (said,) = registry.find_problems(entry)
             assert name in said.replace(str(tmp_path), ""), (name, at, said)
             assert "damaged" in said
             tried += 1

@@ -40,10 +40,10 @@ _ARRIVED = 64 << 10
 class HttpTransport:
     """See `BulkTransport`. A publish is declared, uploaded and checked by the server before readers see it."""
 
-    def __init__(self, place: str, *, patience: Timeouts | None = None) -> None:
+    def __init__(self, place: str, *, timeouts: Timeouts | None = None) -> None:
         """Raises: UsageError: this is not the address of a server."""
         self._base = normalize_address(place)
-        self._api = RegistryApi(self._base, patience or Timeouts())
+        self._api = RegistryApi(self._base, timeouts or Timeouts())
         self._prefetch = FilePrefetch(self._api)
 
     @property
