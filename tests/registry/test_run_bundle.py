@@ -17,7 +17,7 @@ from runner.documents.dataclass_schema import to_plain
 from runner.documents.layer_merge import load_layers
 from runner.documents.releases.bundle import opened
 from runner.documents.releases.manifest import Release
-from runner.registry.bundles.parameters import SPEC, parameters
+from runner.registry.bundles.parameters import SPEC, build_parameters
 from runner.registry.bundles.run_facts import MAX_DATAPOINTS
 from runner.registry.bundles.runs import draft_of, drafts_of
 from runner.registry.draft import Draft, Naming
@@ -225,7 +225,7 @@ def test_the_parameters_of_every_shipped_spec_are_those_of_its_resolved_spec(pat
     folder = RunFolder(tmp_path / "data")
     folder.path.mkdir()
     write_inputs(plan_of(point).games, folder)
-    (tmp_path / "parameters.yaml").write_bytes(parameters(yaml.safe_load(folder.spec.read_text())))
+    (tmp_path / "parameters.yaml").write_bytes(build_parameters(yaml.safe_load(folder.spec.read_text())))
     (tmp_path / "spec.yaml").write_text(SPEC)
     ours, theirs = load_spec(tmp_path / "spec.yaml"), load_spec(folder.spec)
     assert to_plain(ours.experiment) == to_plain(theirs.experiment)

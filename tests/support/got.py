@@ -12,7 +12,7 @@ from runner.base.storage.atomic_files import read_json
 from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import Kind
-from runner.registry.bundles.run_data import run_data
+from runner.registry.bundles.run_data import build_run_data
 from runner.registry.lineage.links import trained_facts
 from runner.registry.transports.locations import connect
 from runner.results.folder import RunFolder
@@ -36,7 +36,7 @@ def bundle_of(run: Path, *, version: str = "1", links: tuple[ReleaseLink, ...] =
         "README.md": b"# A run\n",
         "spec.yaml": b"extends: [data/spec.yaml, parameters.yaml]\n",
         "parameters.yaml": yaml.safe_dump(parameters).encode(),
-        "run_data.yaml": run_data(RunFolder(run).manifest(), read_json(run / "metrics.json")),
+        "run_data.yaml": build_run_data(RunFolder(run).manifest(), read_json(run / "metrics.json")),
         "data/spec.yaml": yaml.safe_dump(spec).encode(),
         "environment.lock": b"# python 3.11.7\nnip-run==0.2.0\n",
     }

@@ -40,7 +40,7 @@ def find_extra_file_problems(
     expected_files = {
         parameters.FILE: dump(spec).encode(),
         SAVED_SPEC: parameters.SPEC.encode(),
-        run_data.FILE: run_data.run_data(manifest, metrics),
+        run_data.FILE: run_data.build_run_data(manifest, metrics),
     }
     for name, expected in expected_files.items():
         if name not in ignored and fetched.release.file(name) is not None:

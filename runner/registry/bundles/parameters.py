@@ -51,7 +51,7 @@ def parameters_of(spec: Mapping[str, Any]) -> dict[str, Any]:
     return selected
 
 
-def parameters(spec: Mapping[str, Any]) -> bytes:
+def build_parameters(spec: Mapping[str, Any]) -> bytes:
     """Return the file with the hyperparameters of a resolved spec."""
     return (_HEADER + dump(parameters_of(spec))).encode()
 

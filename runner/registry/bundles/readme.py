@@ -24,7 +24,7 @@ FILE = "README.md"
 MAX_MODELS = 40
 
 
-def readme(
+def build_readme(
     release: Release, manifest: Manifest, spec: Mapping[str, Any], metrics: Mapping[str, Any], *, has_rows: bool
 ) -> bytes:
     """Return the file; `spec` is the run's resolved spec, and `has_rows` tells whether it has the dataset's rows."""

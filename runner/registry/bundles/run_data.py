@@ -18,7 +18,7 @@ COUNTS = (
 _ESTIMATE = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
-def run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
+def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
     """Return the file; `metrics` is the run's `metrics.json`, or empty if it has none."""
     counts = {name: getattr(manifest, name) for name in COUNTS}
     if manifest.is_training_run:

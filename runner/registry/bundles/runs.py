@@ -77,9 +77,9 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
     contents: dict[str, Content] = {
         **_run_files(folder, spec),
         **_start_files(folder),
-        parameters.FILE: parameters.parameters(spec),
+        parameters.FILE: parameters.build_parameters(spec),
         SAVED_SPEC: parameters.SPEC.encode(),
-        run_data.FILE: run_data.run_data(manifest, metrics),
+        run_data.FILE: run_data.build_run_data(manifest, metrics),
         readme.FILE: _readme(release, folder, has_rows=has_rows),
         **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, points)}),
     }
@@ -94,7 +94,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
 
 def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
     metrics = folder.read_metrics() if folder.metrics.is_file() else {}
-    return readme.readme(release, folder.manifest(), ModelSource(folder.path).spec, metrics, has_rows=has_rows)
+    return readme.build_readme(release, folder.manifest(), ModelSource(folder.path).spec, metrics, has_rows=has_rows)
 
 
 def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> Sequence[Draft]:

@@ -10,9 +10,9 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.documents.releases.manifest import Release, ReleaseLink
 from runner.documents.releases.reference import COMPONENTS, Kind, Reference, wrong_word
-from runner.registry.components.files import UnnamedComponent, dataset, prompts, protocol
-from runner.registry.components.parts import agent, model, trainer
-from runner.registry.components.spec import spec
+from runner.registry.components.files import UnnamedComponent, build_dataset, build_prompts, build_protocol
+from runner.registry.components.parts import build_agent, build_model, build_trainer
+from runner.registry.components.spec import build_spec
 from runner.registry.draft import Draft, Naming
 from runner.results.provenance.file_pins import sources
 
@@ -21,13 +21,13 @@ README = "README.md"
 ComponentBuilder = Callable[[Path, Naming, str | None], UnnamedComponent]
 
 _BUILDERS: Mapping[Kind, ComponentBuilder] = {
-    Kind.PROTOCOL: protocol,
-    Kind.PROMPTS: prompts,
-    Kind.DATASET: dataset,
-    Kind.AGENT: agent,
-    Kind.TRAINER: trainer,
-    Kind.MODEL: model,
-    Kind.SPEC: spec,
+    Kind.PROTOCOL: build_protocol,
+    Kind.PROMPTS: build_prompts,
+    Kind.DATASET: build_dataset,
+    Kind.AGENT: build_agent,
+    Kind.TRAINER: build_trainer,
+    Kind.MODEL: build_model,
+    Kind.SPEC: build_spec,
 }
 
 

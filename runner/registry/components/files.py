@@ -88,7 +88,7 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path} is not a protocol file; give a .yaml file")
     data, protocol = protocol_file(path)
@@ -141,7 +141,7 @@ def sources_of(files: Mapping[str, bytes]) -> dict[str, str]:
     return {name.removesuffix(SUFFIX): data.decode("utf-8-sig") for name, data in files.items()}
 
 
-def prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     files = template_files(path)
     prompts = PromptSet(sources_of(files))
     hashes = {name: tagged_hash("prompt", text) for name, text in sorted(prompts.sources.items())}
@@ -164,7 +164,7 @@ def prompts(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  
 # Datasets
 
 
-def dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     if path.suffix not in _TABLE_SUFFIXES:
         raise UsageError(f"{path} is not a dataset file; give a file with suffix {comma_join(_TABLE_SUFFIXES)}")
     settings = DatasetSettings(path=path.name)

@@ -38,7 +38,7 @@ MODEL = "model.yaml"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     """Build a component from one agent of a spec, with its model group."""
     specs = load_specs(path, (), find_component=finder_of(path))
     name = _select_part(part, specs[0].protocol.agent_names, "agent", path)
@@ -68,7 +68,7 @@ def agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # 
     )
 
 
-def trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     """Build a component from the trainer of one model group of a spec that trains."""
     specs = load_specs(path, (), find_component=finder_of(path))
     sections = [spec.experiment.training for spec in specs]
@@ -113,7 +113,7 @@ def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tup
     return stored, tuple(f"not in the release: {line}" for line in missing_lines(files))
 
 
-def model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     """Build a component from a model group of a spec, or from a hand-written model file and its weights."""
     if part is not None:
         specs = load_specs(path, (), find_component=finder_of(path))

@@ -45,7 +45,7 @@ _RUN_KEYS = re.compile(
 _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
-def spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
+def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     """Build a component from a spec merged with its bases; its sweep stays, and each `base_url` is removed."""
     find = finder_of(path)
     specs = load_specs(path, (), find_component=find)
