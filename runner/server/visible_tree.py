@@ -31,7 +31,7 @@ class ServerTree:
         self._database, self._blobs, self._viewer = database, blobs, viewer
         self.where = where
 
-    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
+    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         after = ""
         while page := self.page(prefix, after, PAGE):
             yield from page

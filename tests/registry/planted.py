@@ -142,8 +142,8 @@ class Watched(FolderTransport):
         self.opened.append(path)
         return super().open(path)
 
-    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
-        return super().stored(prefix)
+    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
+        return super().list_files(prefix)
 
 
 def by_release(board: RegistryBoard) -> dict[str, Mapping[str, Any]]:

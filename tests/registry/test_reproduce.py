@@ -255,7 +255,7 @@ def test_a_training_run_follows_with_its_parts_and_the_chain_of_its_models(
 @pytest.mark.full
 def test_a_signal_ends_the_whole_chain_and_not_one_part_of_it(training: tuple[Path, str], tmp_path: Path) -> None:
     class Signalled(FolderTransport):
-        def stored(self, prefix: str = "") -> Iterator[StoredFile]:
+        def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
             raise Interrupted(f"interrupted at {prefix}")
 
     with connect(str(training[0])) as there:

@@ -217,7 +217,7 @@ def test_its_lock_is_not_obeyed(fetched: Path) -> None:
     (fetched / LOCK).write_text("{")
     (fetched.parent / LOCK).write_text("[")
     with pytest.raises(ReleaseError) as caught:
-        Lock.above(fetched / "data")
+        Lock.find_nearest(fetched / "data")
     assert str(fetched.parent / LOCK) in str(caught.value)
     assert str(fetched / LOCK) not in str(caught.value)
 

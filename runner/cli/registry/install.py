@@ -31,7 +31,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.components.lockfile import LOCK, Lock
     from runner.registry.components.store import Store
 
-    lock, store = Lock.above(Path.cwd()), Store()
+    lock, store = Lock.find_nearest(Path.cwd()), Store()
     if not args.references and not lock.pins:
         raise UsageError(
             f"nothing to install: no {LOCK} pins components here; name one: nip-run install KIND/OWNER/NAME@VERSION"

@@ -30,7 +30,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.components.lockfile import Lock
     from runner.registry.components.store import Store
 
-    store, lock = Store(), Lock.above(Path.cwd())
+    store, lock = Store(), Lock.find_nearest(Path.cwd())
     there = [entry.reference for entry in store.entries()]
     meant = [_meant(text, store, there) for text in args.references]
     told = []

@@ -179,7 +179,7 @@ def _read_runs(
     listed: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, CachedRun]]:
-    registry.expect((entry, path) for entry in listed.values() for path in cache.read_for_run(entry, releases[entry]))
+    registry.expect((entry, path) for entry in listed.values() for path in cache.files_to_read(entry, releases[entry]))
     for sha256, entry in listed.items():
         try:
             yield sha256, cache.run(registry, entry, releases[entry])

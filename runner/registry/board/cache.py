@@ -106,7 +106,7 @@ class BoardCache:
         """Tell whether the manifest of a release is cached."""
         return (self.path / "manifests" / f"{entry.sha256}.json").is_file()
 
-    def read_for_run(self, entry: ReleaseEntry, release: Release) -> list[str]:
+    def files_to_read(self, entry: ReleaseEntry, release: Release) -> list[str]:
         """Return the files that `run` reads from the registry, in this order; none if it has read them already."""
         results = (self.path / "kept" / entry.sha256 / _CHECKED, self.path / "refused" / f"{entry.sha256}.json")
         if any(path.is_file() for path in results):

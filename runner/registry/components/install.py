@@ -150,7 +150,7 @@ class Installer:
             registry, entry = selected[reference]
             was_there = self.store.has(reference)
             installed = self.store.check(reference) if registry is None else self.store.add(registry, entry)
-            where = self.store.came_from(reference) if registry is None else registry.where
+            where = self.store.origin_of(reference) if registry is None else registry.where
             notes = () if entry.yanked is None else (f"{reference} was yanked: {entry.yanked}",)
             results.append(
                 InstallResult(reference, installed.sha256, where or f"file:{self.store.root}", was_there, notes)

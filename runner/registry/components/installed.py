@@ -37,7 +37,7 @@ class Finder:
 
     @cached_property
     def lock(self) -> Lock:
-        return Lock.above(self.folder)
+        return Lock.find_nearest(self.folder)
 
     def find(self, kind: Kind, text: str) -> ComponentUse:
         """Find the installed release that a reference in a spec means; see `FindComponent`.

@@ -54,7 +54,7 @@ class Lock:
     pins: Mapping[Reference, LockedPin] = field(default_factory=dict)
 
     @classmethod
-    def above(cls, folder: Path) -> Lock:
+    def find_nearest(cls, folder: Path) -> Lock:
         """Read the nearest lock in a folder or above it, else that of the current folder.
 
         A lock in a fetched release is skipped: it does not pin what this user installed.

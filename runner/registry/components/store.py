@@ -105,7 +105,7 @@ class Store:
             raise ReleaseError(f"{reference} is damaged in {folder}: {'; '.join(damaged)}{repair}")
         return Installed(release, folder, digest(data))
 
-    def came_from(self, reference: Reference) -> str | None:
+    def origin_of(self, reference: Reference) -> str | None:
         """Return the registry that an installed release came from; None if its marker does not say."""
         try:
             marker = json.loads(read_bounded(self.folder(reference) / MARKER, MAX_MARKER))
@@ -131,7 +131,7 @@ class Store:
         installed = self.check(entry.reference)
         if installed.sha256 != entry.sha256:
             raise TakenError(
-                f"{entry.reference} is installed from {self.came_from(entry.reference)} as "
+                f"{entry.reference} is installed from {self.origin_of(entry.reference)} as "
                 f"sha256:{installed.sha256[:12]}, but {registry.where} has sha256:{entry.sha256[:12]} under this name; "
                 f"to replace it, first run nip-run uninstall {entry.reference}"
             )

@@ -34,7 +34,7 @@ class FolderTransport:
     def where(self) -> str:
         return f"file:{self._root}"
 
-    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
+    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         # Only the common folder of all such paths is listed; no name in a registry begins with a dot.
         start = prefix.rpartition("/")[0]
         pending = [start] if self._leads_through_folders(start) else []

@@ -281,7 +281,7 @@ class HubTransport:
 
     # Read
 
-    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
+    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         folder = prefix.rpartition("/")[0]
         files = []
         for file in self._list(folder):

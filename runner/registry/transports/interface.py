@@ -64,7 +64,7 @@ class Transport(Protocol):
     def where(self) -> str:
         """The address of the place for messages, locks and links, without secrets and without a commit."""
 
-    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
+    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         """Yield all files whose path starts with `prefix`, in any order, without incompletely written ones.
 
         Raises:

@@ -70,7 +70,7 @@ class Listing:
             }
         references: list[Reference] = []
         marks: set[tuple[str, str]] = set()
-        for stored in self._transport.stored(prefix):
+        for stored in self._transport.list_files(prefix):
             parts = stored.path.split("/", _FOLDER_NAMES + 2)
             folder, inside = "/".join(parts[:_FOLDER_NAMES]), parts[_FOLDER_NAMES:]
             if inside == [CHECKSUM] and (reference := Reference.of_folder(folder)) is not None:

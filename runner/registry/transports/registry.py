@@ -210,7 +210,7 @@ class Registry:
         """Yield the files in a release's folder that do not belong to it."""
         expected = {MANIFEST, CHECKSUM, f"{YANKED}/{YANKED_FILE}", *(file.path for file in release.files)}
         prefix = f"{entry.reference.folder}/"
-        for stored in self._transport.stored(prefix):
+        for stored in self._transport.list_files(prefix):
             path = stored.path.removeprefix(prefix)
             if path not in expected and path.partition("/")[0] != SIGNATURE:
                 yield path
@@ -290,7 +290,7 @@ class Registry:
             ReleaseError: there are too many files, or one is larger than `most` bytes.
         """
         prefix = f"{entry.reference.folder}/{SIGNATURE}/"
-        paths = [stored.path for stored in islice(self._transport.stored(prefix), MAX_SIGNATURES + 1)]
+        paths = [stored.path for stored in islice(self._transport.list_files(prefix), MAX_SIGNATURES + 1)]
         if len(paths) > MAX_SIGNATURES:
             raise ReleaseError(f"{entry.reference} in {self.where}: its signature has more than {MAX_SIGNATURES} files")
         files = {}

@@ -131,9 +131,9 @@ class MemoryBoardCache(BoardCache):
             self._sessions[key] = super().session(entry, release)
         return self._sessions[key]
 
-    def read_for_run(self, entry: ReleaseEntry, release: Release) -> list[str]:
+    def files_to_read(self, entry: ReleaseEntry, release: Release) -> list[str]:
         """Return the files to prefetch for a run: none if the run is cached."""
-        return [] if entry.sha256 in self._runs else super().read_for_run(entry, release)
+        return [] if entry.sha256 in self._runs else super().files_to_read(entry, release)
 
     def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
         """Return the board's data of a run, cached."""

@@ -25,7 +25,7 @@ def rows_of_run(tree: Transport, folder: str) -> str | None:
     has the rows that the journal was played on.
     """
     path = f"{folder}/{ROWS}"
-    if not any(file.path == path for file in tree.stored(path)):
+    if not any(file.path == path for file in tree.list_files(path)):
         return None
     hashes = []
     with tree.open(path) as file:

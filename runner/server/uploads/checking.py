@@ -65,9 +65,9 @@ class UploadTransport:
         self._uploads, self._upload, self._published = uploads, upload, published
         self._files = {f"{folder.path}/{file.path}": file for folder in declaration.folders for file in folder.files}
 
-    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
+    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         yield from (StoredFile(path, file.size) for path, file in self._files.items() if path.startswith(prefix))
-        yield from (stored for stored in self._published.stored(prefix) if stored.path not in self._files)
+        yield from (stored for stored in self._published.list_files(prefix) if stored.path not in self._files)
 
     def open(self, path: str) -> IO[bytes]:
         file = self._files.get(path)

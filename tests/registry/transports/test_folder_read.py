@@ -24,7 +24,7 @@ def test_only_a_regular_file_is_opened(tmp_path: Path, what: Callable[[Path], ob
     what(tmp_path / "run")
     with pytest.raises(ReleaseError, match="cannot read"):
         FolderTransport(str(tmp_path)).open("run")
-    assert list(FolderTransport(str(tmp_path)).stored()) == []
+    assert list(FolderTransport(str(tmp_path)).list_files()) == []
 
 
 def test_the_registry_itself_may_be_a_link(tmp_path: Path) -> None:
@@ -64,14 +64,14 @@ def test_only_what_begins_with_the_prefix_is_gone_through(tmp_path: Path) -> Non
     publish(tmp_path, bundle(), bundle(name="tiny2"), bundle(version="2"))
     (tmp_path / "run/acme/tiny2/1/release.sha256").write_bytes(b"damaged")
     transport = FolderTransport(str(tmp_path))
-    assert {stored.path for stored in transport.stored("run/acme/tiny/1/")} == {
+    assert {stored.path for stored in transport.list_files("run/acme/tiny/1/")} == {
         f"run/acme/tiny/1/{name}" for name in ("README.md", "data/a.txt", "release.json", "release.sha256")
     }
-    assert {stored.path.split("/")[2] for stored in transport.stored("run/acme/tiny")} == {"tiny", "tiny2"}
-    assert list(transport.stored("run/acme/no/")) == list(transport.stored("no")) == []
+    assert {stored.path.split("/")[2] for stored in transport.list_files("run/acme/tiny")} == {"tiny", "tiny2"}
+    assert list(transport.list_files("run/acme/no/")) == list(transport.list_files("no")) == []
     (tmp_path / "run/acme/tiny2").rename(tmp_path / "run/acme/tiny3")
     (tmp_path / "run/acme/tiny2").symlink_to("tiny")
-    assert list(transport.stored("run/acme/tiny2/")) == []
+    assert list(transport.list_files("run/acme/tiny2/")) == []
 
 
 def test_hidden_files_of_a_copy_that_goes_on_are_no_part_of_a_release(tmp_path: Path) -> None:

@@ -102,12 +102,12 @@ def test_two_with_the_same_release_have_both_published_it(repository: Path) -> N
 def test_who_comes_second_builds_on_the_first(repository: Path) -> None:
     slept: list[float] = []
     second = GitTransport(str(repository), sleep=slept.append)
-    assert list(second.stored()) == []
+    assert list(second.list_files()) == []
     with connect(f"git:{repository}") as first:
         first.publish([bundle()], "first")
     second.add({"prompts/acme/two/1": [("a", b"a")]}, "second")
     assert len(slept) == 1
-    assert {stored.path.split("/")[2] for stored in second.stored()} == {"council", "two"}
+    assert {stored.path.split("/")[2] for stored in second.list_files()} == {"council", "two"}
     with connect(f"git:{repository}") as first:
         first.publish([bundle("third")], "third")
     with pytest.raises(TakenError, match="has prompts/acme/third/1 already"):

@@ -47,24 +47,24 @@ def page(key: str, *rows: Any, following: Any = None) -> bytes:
 @pytest.mark.parametrize(
     ("how", "answer", "words"),
     [
-        ("stored", page("files", {"path": "../../x", "size": 1}), "out of order or not below"),
-        ("stored", page("files", {"path": "run/eve/x", "size": 1}), "out of order or not below"),
-        ("stored", page("files", {"path": "run/acme/x", "size": "1"}), "files has an invalid entry"),
+        ("list_files", page("files", {"path": "../../x", "size": 1}), "out of order or not below"),
+        ("list_files", page("files", {"path": "run/eve/x", "size": 1}), "out of order or not below"),
+        ("list_files", page("files", {"path": "run/acme/x", "size": "1"}), "files has an invalid entry"),
         (
-            "stored",
+            "list_files",
             page("files", {"path": "run/acme/x", "size": 1}, {"path": "run/acme/a", "size": 1}),
             "out of order|twice",
         ),
         (
-            "stored",
+            "list_files",
             page("files", {"path": "run/acme/x", "size": 1}, following="run/acme/x"),
             "out of order or not below",
         ),
-        ("stored", page("files", following="x"), "without an end"),
-        ("stored", b"<html>a page</html>", "does not answer as a nip-run registry"),
-        ("stored", b"[]", "has no files"),
-        ("stored", b'{"files": 5}', "has no files"),
-        ("stored", b" " * (1 << 17), "its answer is longer than"),
+        ("list_files", page("files", following="x"), "without an end"),
+        ("list_files", b"<html>a page</html>", "does not answer as a nip-run registry"),
+        ("list_files", b"[]", "has no files"),
+        ("list_files", b'{"files": 5}', "has no files"),
+        ("list_files", b" " * (1 << 17), "its answer is longer than"),
         (
             "index",
             page("releases", {"folder": "run/eve/x/1", "sha256": "a" * 64, "yanked": None}),
@@ -91,7 +91,7 @@ def test_what_a_list_may_not_say_is_refused(how: str, answer: bytes, words: str)
 def test_a_fault_is_told_in_one_short_line_and_drives_no_terminal() -> None:
     said = {"message": "\x1b[2J" + "x" * 10_000 + "\n", "problems": ["\x1b]0;x"] * 1_000}
     with pytest.raises(ReleaseError) as raised:
-        read(json.dumps(said).encode(), "stored", status=400)
+        read(json.dumps(said).encode(), "list_files", status=400)
     assert "\x1b" not in str(raised.value)
     assert len(str(raised.value)) < 700
 

@@ -70,7 +70,7 @@ GOOD = (200, {"content-type": "application/json"}, b'{"files": [], "next": null}
 def listed(where: str) -> list[Any]:
     transport = HttpTransport(where, timeouts=Timeouts(tries=1, read=10))
     try:
-        return list(transport.stored())
+        return list(transport.list_files())
     finally:
         transport.close()
 

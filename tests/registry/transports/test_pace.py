@@ -97,7 +97,7 @@ def test_a_hub_that_drips_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch
             hub.entries()
 
 
-@pytest.mark.parametrize("how", ["index", "stored"])
+@pytest.mark.parametrize("how", ["index", "list_files"])
 def test_a_listing_of_many_short_pages_is_given_up(how: str) -> None:
     """Each page is well formed, has one new entry, and names a page that follows."""
     asked = 0

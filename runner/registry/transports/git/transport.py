@@ -95,7 +95,7 @@ class GitTransport:
 
     # Read
 
-    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
+    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         folder = prefix.rpartition("/")[0]
         with self._mapped_errors():
             for path, entry in self._list("-r", "-t", *([folder + "/"] if folder else [f"{kind}/" for kind in Kind])):
@@ -128,7 +128,7 @@ class GitTransport:
 
     def _find(self, path: str, release: str) -> TreeEntry | None:
         if path not in self._entries:
-            for _ in self.stored(release):
+            for _ in self.list_files(release):
                 pass
         return self._entries.get(path)
 

@@ -52,7 +52,7 @@ class HttpTransport:
 
     # Read
 
-    def stored(self, prefix: str = "") -> Iterator[StoredFile]:
+    def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         after = ""
         for item in self._pages("/tree", "files", prefix, MOST_FILES):
             file = parse_file(item)
