@@ -21,7 +21,7 @@ def closed_cycle(release: Release, together: Iterable[Release], registry: Regist
     """
     if release.kind not in (Kind.RUN, Kind.MODEL) or not _session(release).trains:
         return None
-    new = {str(release_.reference): release_ for release_ in (*together, release)}
+    new = {str(item.reference): item for item in (*together, release)}
     lineage = Lineage([*map(_session, new.values()), *_published_sessions(registry, new.keys())])
     key = str(release.reference)
     if own_chain := lineage.find_cycle(key, release.owner):

@@ -217,8 +217,8 @@ def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Select
     }
     descendants: dict[RunKey, set[RunKey]] = {}
     for key, makers in ancestors.items():
-        for maker_ in makers:
-            descendants.setdefault(maker_, set()).add(key)
+        for maker in makers:
+            descendants.setdefault(maker, set()).add(key)
     family = dict(selected)
     for neighbors in (ancestors, descendants):
         visited, pending = set(selected), list(selected)

@@ -70,11 +70,11 @@ def _check_overrides(overrides: Sequence[str], mutable: Sequence[str]) -> None:
     keys = [override.partition("=")[0].lstrip("+~") for override in overrides]
     refused = [key for key in keys if key == SWEEP or not any(_matches(key, pattern) for pattern in mutable)]
     if refused:
-        hint = did_you_mean(refused[0], [key_.replace("*", "GROUP") for key_ in mutable])
-        pattern = comma_join(key_ for key_ in mutable if key_ != SWEEP)
+        hint = did_you_mean(refused[0], [free_key.replace("*", "GROUP") for free_key in mutable])
+        allowed = comma_join(free_key for free_key in mutable if free_key != SWEEP)
         raise UsageError(
             f"--set {comma_join(refused)}: this would play other games than the published ones{hint}. "
-            f"You can set: {pattern}"
+            f"You can set: {allowed}"
         )
 
 

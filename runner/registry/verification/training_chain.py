@@ -86,7 +86,7 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
     switched = {record.iteration: record.models for record in stages.all(Switched)}
     played = {(record.iteration, "training"): record.run_id for record in stages.all(GamesPlayed)}
     tested = {(record.iteration, "benchmark"): record.run_id for record in stages.all(TestPlayed)}
-    for iteration in range(max((iteration_ for iteration_, _ in (*played, *tested)), default=-1) + 1):
+    for iteration in range(max((number for number, _ in (*played, *tested)), default=-1) + 1):
         for kind, run_ids in (("benchmark", tested), ("training", played)):
             name = run_ids.get((iteration, kind))
             if name is None:
