@@ -41,7 +41,7 @@ def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call
         return Confidence(note=FORCED)
     round_ = len(rounds) - 1
     answers = list(_answers(verifier, rounds[-1], calls, round_))
-    stated = [_stated_confidence(verifier, text, round_) for text, _ in answers] if settings.states else []
+    stated = [_parse(verifier, text, round_)[1] for text, _ in answers] if settings.states else []
     by_logprobs = [_logprob_confidence(call) for _, call in answers] if settings.reads_logprobs else []
     notes = [*(_stated_note(stated) if settings.states else ()), *_logprob_notes(by_logprobs)]
     return Confidence(_mean(stated), _mean([p_accept.value for p_accept in by_logprobs]), "; ".join(notes) or None)
@@ -67,22 +67,19 @@ def _counted_call(verifier: Agent, answers: Sequence[Call], round_: int, decisio
     """Return the call that counted as a vote: the first of its last attempt with this verdict, or else the last."""
     last_attempt = max((call.attempt for call in answers), default=0)
     candidates = [call for call in answers if call.attempt == last_attempt]
-    matching = (call for call in candidates if call.error is None and _decision_of(verifier, call, round_) == decision)
-    return next(matching, candidates[-1] if candidates else None)
+    for call in candidates:
+        if call.error is None and _parse(verifier, call.raw_message or "", round_)[0] == decision:
+            return call
+    return candidates[-1] if candidates else None
 
 
-def _decision_of(verifier: Agent, call: Call, round_: int) -> int | None:
+def _parse(verifier: Agent, text: str, round_: int) -> tuple[int | None, float | None]:
+    """Return the decision and the stated confidence of an answer; both are None if it is unusable."""
     try:
-        return verifier.parse(call.raw_message or "", round_).decision
+        parsed = verifier.parse(text, round_)
     except GenerationError:
-        return None
-
-
-def _stated_confidence(verifier: Agent, text: str, round_: int) -> float | None:
-    try:
-        return verifier.parse(text, round_).confidence
-    except GenerationError:
-        return None
+        return None, None
+    return parsed.decision, parsed.confidence
 
 
 def _logprob_confidence(call: Call | None) -> PAccept:

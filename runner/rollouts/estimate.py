@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from runner.game.protocols.protocol import Protocol
 from runner.models.costs import answer_limit
@@ -107,10 +108,9 @@ def answer_bytes(plan: Plan) -> int:
         agents = plan.agents(swapped=swapped)
         for round_ in range(shortest):
             games_by_agent = _games_by_speaker(plan, round_, swapped=swapped)
-            words_per_answer = sum(
-                games * agents[name].agent_params.max_response_words for name, games in games_by_agent.items()
-            )
-            total_words += words_per_answer * (1 if plan.shape is None else plan.shape.responses ** (round_ + 1))
+            answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
+            for name, games in games_by_agent.items():
+                total_words += games * answers * agents[name].agent_params.max_response_words
     return int(total_words * WORDS_TO_TOKENS) * BYTES_PER_TOKEN
 
 
@@ -130,19 +130,11 @@ def sum_by_group(estimates: Iterable[CostEstimate]) -> list[CostEstimate]:
 
 
 def _sum(first: CostEstimate, second: CostEstimate) -> CostEstimate:
-    def pair(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-        return a[0] + b[0], a[1] + b[1]
+    def add(name: str) -> Any:
+        pairs = getattr(first, name), getattr(second, name)
+        return None if None in pairs else tuple(map(sum, zip(*pairs, strict=True)))
 
-    cost = None
-    if first.cost_usd is not None and second.cost_usd is not None:
-        cost = (first.cost_usd[0] + second.cost_usd[0], first.cost_usd[1] + second.cost_usd[1])
-    return replace(
-        first,
-        calls=pair(first.calls, second.calls),
-        prompt_tokens=pair(first.prompt_tokens, second.prompt_tokens),
-        completion_tokens=pair(first.completion_tokens, second.completion_tokens),
-        cost_usd=cost,
-    )
+    return replace(first, **{name: add(name) for name in ("calls", "prompt_tokens", "completion_tokens", "cost_usd")})
 
 
 @dataclass

@@ -109,6 +109,9 @@ def _round(data: Mapping[str, Any]) -> Round:
     return _without_calls(Round(data["raw"], messages, data["decision"], data["rewards"]))
 
 
+_HEADER_FIELDS = ("run_id", "identity", "journal_sha256", "context", "repeats", "left_out")
+
+
 @dataclass(frozen=True)
 class Debates:
     """The debates of a run, by datapoint and repeat."""
@@ -138,12 +141,7 @@ class Debates:
             for (point, repeat), debate in self.by_job.items()
         )
         header = {
-            "run_id": self.run_id,
-            "identity": self.identity,
-            "journal_sha256": self.journal_sha256,
-            "context": self.context,
-            "repeats": self.repeats,
-            "left_out": self.left_out,
+            **{name: getattr(self, name) for name in _HEADER_FIELDS},
             "debates_sha256": sha256(rows).hexdigest(),
             **({} if self.stopped is None else {"stopped": self.stopped}),
         }
@@ -161,9 +159,7 @@ class Debates:
         if sha256(b"".join(rest)).hexdigest() != header["debates_sha256"]:
             raise ValueError("the debates differ from the saved ones")
         debates = {(row["datapoint"], row["repeat"]): Debate.from_json(row) for row in map(orjson.loads, rest)}
-        header_fields = {
-            name: header[name] for name in ("run_id", "identity", "journal_sha256", "context", "repeats", "left_out")
-        }
+        header_fields = {name: header[name] for name in _HEADER_FIELDS}
         return cls(**header_fields, by_job=debates, stopped=header.get("stopped"))
 
     def check_same(self, before: Debates, judged: str) -> None:

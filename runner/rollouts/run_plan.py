@@ -63,13 +63,13 @@ def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
             )  # fmt: skip
         if not ineffective_keys:
             repeated_keys = [key for key in spec.point if spec.point_places.get(key) != earlier.point_places.get(key)]
-            yield _duplicate_point(path, spec, (repeated_keys or [*spec.point])[:1])
+            yield _duplicate_point(path, spec, next(iter(repeated_keys or spec.point), None))
 
 
-def _duplicate_point(path: str, spec: Spec, keys: Sequence[str]) -> Problem:
-    """Return the problem of a point that repeats an earlier one; `keys` holds the repeated key, if it is known."""
+def _duplicate_point(path: str, spec: Spec, key: str | None) -> Problem:
+    """Return the problem of a point that repeats an earlier one; `key` is the repeated key, if it is known."""
     message = "is in the sweep twice, and both would be the same run; remove one"
-    for key in keys:
-        place = spec.point_places.get(key, Place(path))
-        return Problem(place, f"sweep.{key}", f"the value {spec.point[key]!r} {message}")
-    return Problem(Place(path), "sweep", f"a value {message}")
+    if key is None:
+        return Problem(Place(path), "sweep", f"a value {message}")
+    place = spec.point_places.get(key, Place(path))
+    return Problem(place, f"sweep.{key}", f"the value {spec.point[key]!r} {message}")

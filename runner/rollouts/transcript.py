@@ -124,16 +124,11 @@ class RolloutTranscript:
     def _lines(self) -> Iterator[str]:
         game = ", ".join([f"repeat {self.repeat}", *describe_variant(self)])
         yield f"rollout {self.rollout_id} of run {self.run_id}: datapoint {self.datapoint_id}, {game}"
-        delivered = [
-            (message.round, f"{message.agent} in {message.channel}", message.text) for message in self.messages
-        ]
+        entries = [(message.round, f"{message.agent} in {message.channel}", message.text) for message in self.messages]
         senders = {(message.round, message.agent) for message in self.messages}
-        undelivered = [
-            (answer.round, f"{answer.agent}, to no one", answer.text)
-            for answer in self.answers
-            if (answer.round, answer.agent) not in senders
-        ]
-        for round_, heading, text in sorted([*delivered, *undelivered], key=lambda entry: entry[0]):
+        silent = [answer for answer in self.answers if (answer.round, answer.agent) not in senders]
+        entries += [(answer.round, f"{answer.agent}, to no one", answer.text) for answer in silent]
+        for round_, heading, text in sorted(entries, key=lambda entry: entry[0]):
             yield f"\n[round {round_}] {heading}:"
             yield "\n".join("  " + line for line in text.split("\n"))
         verdict = "none" if self.decision is None else stance_word(Decision(self.decision))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from runner.base.errors import UsageError, Waiting
@@ -54,33 +53,26 @@ def run_all(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, 
     with shared_engine(run.plan.spec.experiment.execution for run in runs):
         for group in _parallel_groups(runs, results):
             if len(group) > 1:
-                _run_benchmarks(group, results, partial(_report_from, first, ended))
+                _run_benchmarks(group, results, first, ended)
             else:
-                _run_one(group[0], results, partial(ended, first), is_only=len(runs) == 1)
+                ended(first, _run_one(group[0], results, is_only=len(runs) == 1))
             first += len(group)
 
 
-def _report_from(
-    first: int, ended: Callable[[int, FinishedRun | Waiting], None], position: int, result: FinishedRun
+def _run_benchmarks(
+    runs: Sequence[PlannedRun], results: Results, first: int, ended: Callable[[int, FinishedRun | Waiting], None]
 ) -> None:
-    ended(first + position, result)
+    games = [GamesRun(_checked_plan(run, results), run.run_id, run.options) for run in runs]
+    run_together(games, results, lambda index, result: ended(first + index, result))
 
 
-def _run_benchmarks(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
-    run_together([GamesRun(_checked_plan(run, results), run.run_id, run.options) for run in runs], results, ended)
-
-
-def _run_one(
-    run: PlannedRun, results: Results, ended: Callable[[FinishedRun | Waiting], None], *, is_only: bool
-) -> None:
+def _run_one(run: PlannedRun, results: Results, *, is_only: bool) -> FinishedRun | Waiting:
     try:
-        result = run_plan(run.plan, results, run.run_id, run.options)
+        return run_plan(run.plan, results, run.run_id, run.options)
     except Waiting as error:
         if is_only:
             raise
-        ended(error)
-    else:
-        ended(result)
+        return error
 
 
 def _parallel_groups(runs: Sequence[PlannedRun], results: Results) -> Iterator[list[PlannedRun]]:

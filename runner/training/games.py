@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from runner.base.errors import RunError
 from runner.results.folder import RunFolder
 from runner.spec.loader import Spec
-from runner.training.plan import Models, TrainingPlan, part_id
+from runner.training.plan import Models, TrainingPlan, part_id, tests_before
 from runner.training.stage_log import StageLog
 from runner.training.stages import GamesPlayed, RunRecord, TestPlayed
 
@@ -54,7 +54,7 @@ class TrainingGames:
 
     def test(self, iteration: int, models: Models) -> None:
         """Test the models before an iteration, if the scheme requires it and the test is not finished."""
-        if self.plan.tests_before(iteration) and self.stages.last(TestPlayed, iteration) is None:
+        if tests_before(self.plan.training, iteration) and self.stages.last(TestPlayed, iteration) is None:
             log.info("iteration %d: measuring", iteration)
             self._run(self.plan.test_spec(models), TestPlayed, "benchmark", iteration)
 

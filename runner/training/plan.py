@@ -151,13 +151,6 @@ class TrainingPlan:
         from_scratch = self.training.starts_from_scratch(group)
         return (self.spec.experiment.models if from_scratch else models)[group].name
 
-    def tests_before(self, iteration: int) -> bool:
-        """Return whether the models of an iteration are tested before it.
-
-        The number after the last is the final test.
-        """
-        return tests_before(self.training, iteration)
-
     def iteration_spec(self, iteration: int, models: Models) -> Spec:
         """Return the spec of the games that an iteration trains on."""
         experiment = replace(
@@ -192,7 +185,7 @@ class TrainingPlan:
         if self.training.rerun_tests is not None:
             return [Plan(self.test_spec(models)) for _ in (*iterations, self.training.iterations)]
         games = [Plan(self.iteration_spec(iteration, models)) for iteration in iterations]
-        tests = sum(self.tests_before(iteration) for iteration in (*iterations, self.training.iterations))
+        tests = sum(tests_before(self.training, iteration) for iteration in (*iterations, self.training.iterations))
         return [*games, *(Plan(self.test_spec(models)) for _ in range(tests))]
 
     def datapoints(self, iteration: int) -> tuple[Datapoint, ...]:
@@ -227,7 +220,7 @@ AnyPlan = Plan | TrainingPlan
 
 
 def tests_before(training: TrainingSettings, iteration: int) -> bool:
-    """Return whether the models of an iteration are tested before it; see `TrainingPlan.tests_before`."""
+    """Return whether the models are tested before an iteration; the number after the last stands for the final test."""
     if training.rerun_tests is not None:
         return True
     last, scheme = iteration == training.iterations, training.test.scheme

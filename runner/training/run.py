@@ -92,9 +92,8 @@ def train(
             budget.add_spent(spent_on_games(results, run_id))
             options = replace(options, budget=budget)
         manifest = updated_manifest(manifest, plan.games).recording("cache")
-        work = _Work(
-            plan, results, folder, replace(manifest, cache=relative_cache_path(plan.spec, folder)), options, sleep
-        )
+        manifest = replace(manifest, cache=relative_cache_path(plan.spec, folder))
+        work = _Work(plan, results, folder, manifest, options, sleep)
         work.note(notes)
         try:
             work.complete()
@@ -179,15 +178,12 @@ class _Work:
         try:
             result = run_games(Plan(games), self.results, part_id, part_options, part)
         except Interrupted as error:
-            interrupted = Interrupted(
-                f"run {self.folder.run_id} was interrupted in {part_id}; all paid answers are saved"
-            )
-            raise interrupted.with_notes(error.lines()[1:]) from None
+            message = f"run {self.folder.run_id} was interrupted in {part_id}; all paid answers are saved"
+            raise Interrupted(message).with_notes(error.lines()[1:]) from None
         if result.manifest.status != Status.DONE:
             # A part that lost more games than the spec allows is not used. The same command requests them again.
-            unanswered = [
-                str(trouble) for trouble in load_problems(result.folder) if trouble.kind == "transport_failed"
-            ]
+            problems = load_problems(result.folder)
+            unanswered = [str(problem) for problem in problems if problem.kind == "transport_failed"]
             reason = result.lost or comma_join(unanswered) or "no game got its answers"
             raise RunError(f"run {part_id}, a part of {self.folder.run_id}, is {result.manifest.status}: {reason}")
         self.note(f"{part_id}: {line}" for line in result.notes)
@@ -315,10 +311,10 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
 
 def _unused_settings(plan: TrainingPlan, folder: RunFolder, manifest: Manifest) -> tuple[str, ...]:
     """Return a note on changed settings that have no effect because all iterations are done, if there are any."""
-    mutable = (
-        [] if manifest.status == Status.DONE else [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
-    )
-    keys = changed_keys(folder, manifest, plan.games, ["models.*.run", *mutable])
+    ignored = ["models.*.run"]
+    if manifest.status != Status.DONE:
+        ignored += [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
+    keys = changed_keys(folder, manifest, plan.games, ignored)
     if not keys:
         return ()
     done = f"all {plan.training.iterations} iterations are done"
@@ -345,9 +341,7 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
             )
         trainer = plan.training.trainers[group]
         if not trainer.traits.by_hand:
-            raise UsageError(
-                f"{option}: the backend {trainer.backend} sets the model's name itself; remove this option"
-            )
+            raise UsageError(f"{option}: the backend {trainer.backend} sets the name itself; remove this option")
 
 
 def spent_on_games(results: Results, run_id: str) -> UsageTotals:

@@ -30,17 +30,26 @@ def protocol_of_spec(handler: object, hyper_params: Experiment) -> Protocol:
         TypeError: `handler` is not a `Protocol`.
         ValueError: it has another name, lacks an agent of the spec, or differs in a parameter that the spec sets.
     """
-    if not isinstance(handler, Protocol):
-        raise TypeError(
-            f"protocol_handler is {reprlib.repr(handler)}, not a Protocol; pass spec.protocol of the loaded spec"
-        )
-    differences = list(_differences(handler, hyper_params))
+    protocol = checked_protocol(handler)
+    differences = list(_differences(protocol, hyper_params))
     if differences:
         raise ValueError(
-            f"protocol_handler is the protocol {handler.name!r}, which differs from the spec's: "
+            f"protocol_handler is the protocol {protocol.name!r}, which differs from the spec's: "
             f"{'; '.join(differences)}. Pass spec.protocol of the loaded spec"
         )
-    return handler
+    return protocol
+
+
+def checked_protocol(handler: object) -> Protocol:
+    """Return a user's argument if it is a protocol.
+
+    Raises:
+        TypeError: it is not.
+    """
+    if isinstance(handler, Protocol):
+        return handler
+    text = reprlib.repr(handler)
+    raise TypeError(f"protocol_handler is {text}, not a Protocol; pass spec.protocol of the loaded spec")
 
 
 def _differences(handler: Protocol, hyper_params: Experiment) -> Iterator[str]:

@@ -18,6 +18,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import FinishedGame, Reply, Round, play
+from runner.rollouts.agents.arguments import checked_protocol
 from runner.rollouts.agents.arrays import (
     HISTORIES,
     NestedArrayDict,
@@ -69,11 +70,7 @@ class Environment:
     """
 
     def __init__(self, protocol_handler: Protocol, *, seed: int = 0) -> None:
-        argument: object = protocol_handler
-        if not isinstance(argument, Protocol):
-            text = reprlib.repr(argument)
-            raise TypeError(f"protocol_handler is {text}, not a Protocol; pass spec.protocol of the loaded spec")
-        self.protocol_handler = protocol_handler
+        self.protocol_handler = checked_protocol(protocol_handler)
         self.seed = seed
 
     @property

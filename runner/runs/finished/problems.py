@@ -245,33 +245,24 @@ class GameProblems:
         count = self._without_content
         if count.rollout is None or count.call is None or count.number < CALLS_SHARE * self._answers:
             return
-        call = count.call
-        yield GameProblem(
+        yield self._of_calls(
             "no_content",
-            count.number,
-            self._answers,
+            count,
             f"{count.number} of {self._answers} calls returned {EMPTY}",
-            f"{call.agent} in round {call.round} of {_describe(count.rollout)}: the answer has no content "
-            f"(finish_reason {call.finish_reason!r})",
-            self._about_content(call.agent, count.rollout),
-            count.rollout.job.rollout_id,
+            self._about_content(count.call.agent, count.rollout),
+            fault=f": the answer has no content (finish_reason {count.call.finish_reason!r})",
         )
 
     def _without_usage(self) -> Iterator[GameProblem]:
         count = self._estimated
-        if count.rollout is None or count.call is None:
-            return
-        call = count.call
-        yield GameProblem(
-            "estimated_usage",
-            count.number,
-            self._answers,
-            f"the token usage of {count.number} of {self._answers} calls is estimated from their text, because the "
-            "server reported none or an impossible one",
-            f"{call.agent} in round {call.round} of {_describe(count.rollout)}",
-            "the bill may differ; a budget counts each of these calls at its maximum cost",
-            count.rollout.job.rollout_id,
-        )
+        if count.number:
+            yield self._of_calls(
+                "estimated_usage",
+                count,
+                f"the token usage of {count.number} of {self._answers} calls is estimated from their text, because the "
+                "server reported none or an impossible one",
+                "the bill may differ; a budget counts each of these calls at its maximum cost",
+            )
 
     def _about_content(self, agent: str, rollout: Rollout) -> str:
         """Return advice for an agent whose model returns no content in a rollout."""
@@ -309,14 +300,11 @@ class GameProblems:
             return
         agent = count.call.agent
         group = self.plan.groups(swapped=count.rollout.job.swapped)[agent]
-        yield GameProblem(
+        yield self._of_calls(
             "cut",
-            count.number,
-            self._answers,
+            count,
             f"{count.number} of {self._answers} answers were cut at the token limit",
-            f"{agent} in round {count.call.round} of {_describe(count.rollout)}",
             f"raise models.{group}.max_completion_tokens (or max_tokens), or lower agents.{agent}.max_response_words",
-            count.rollout.job.rollout_id,
         )
 
     def _without_confidence(self) -> Iterator[GameProblem]:
@@ -353,6 +341,13 @@ class GameProblems:
         return GameProblem(
             kind, count.number, self._rollouts, message, example, advice, show or count.rollout.job.rollout_id
         )
+
+    def _of_calls(self, kind: str, count: _Count, message: str, advice: str, *, fault: str = "") -> GameProblem:
+        rollout, call = count.rollout, count.call
+        assert rollout is not None
+        assert call is not None
+        example = f"{call.agent} in round {call.round} of {_describe(rollout)}{fault}"
+        return GameProblem(kind, count.number, self._answers, message, example, advice, rollout.job.rollout_id)
 
     def _bad_answer(self, count: _Count) -> tuple[str, str, str]:
         """Return an example, advice and the id of a rollout for the first unusable answer of a count."""

@@ -26,7 +26,6 @@ from runner.statistics.variance_components import (
     UNKNOWN,
     Play,
     Scores,
-    Split,
     groups_needed,
     paired_differences,
     paired_split,
@@ -127,7 +126,7 @@ def sample_size_of(
         other_run = results.find(against)
         other_scores = scores_of_run(other_run, plan, f"run {against}")
         points = [point for point in points if other_scores.score(point) is not None]
-        variance = _variance_against(other_run)
+        variance = _variance_of_run(other_run, is_fixed=True)
     else:
         variance = _variance_from_runs([results.find(name) for name in from_runs])
     groups = len(grouped(points))
@@ -173,27 +172,24 @@ def _variance_from_runs(runs: Sequence[RunFolder]) -> VarianceOfDifference:
         )  # fmt: skip
     if len(runs) == 2:
         return _paired_variance(*runs)
-    (run,) = runs
-    scores = _scores(run)
-    split, name, groups = scores.split(), run.run_id, len(scores.groups)
+    return _variance_of_run(*runs, is_fixed=False)
+
+
+def _variance_of_run(run: RunFolder, *, is_fixed: bool) -> VarianceOfDifference:
+    """Return the variance between two independent systems like a run; if `is_fixed`, one is the run itself."""
+    scores, name = _scores(run), run.run_id
+    split, groups = scores.split(), len(scores.groups)
     if split is None:
-        return _variance_of_single_repeat(scores, run)
-    source = f"twice that of {name}, for independent systems: {_describe_split(split)}"
+        source = f"twice that of {name}, not split by repeats, because the run has only one repeat"
+        total = with_one_more(_total(scores, run), groups, scores.furthest())
+        return _with_extreme_group(2 * total, 0.0, source, groups, split=False)
+    parts = f"{decimal(split.between)} between groups, {decimal(split.within)} within"
     between = with_one_more(split.between, groups, scores.furthest())
+    if is_fixed:
+        source = f"that of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {parts}"
+        return _with_extreme_group(2 * between + split.within / scores.repeats, split.within, source, groups)
+    source = f"twice that of {name}, for independent systems: {parts}"
     return _with_extreme_group(2 * between, 2 * split.within, source, groups)
-
-
-def _variance_against(run: RunFolder) -> VarianceOfDifference:
-    """Return the variance between a finished run and a new, independent system that is like it."""
-    scores = _scores(run)
-    split, name, groups = scores.split(), run.run_id, len(scores.groups)
-    if split is None:
-        return _variance_of_single_repeat(scores, run)
-    source = (
-        f"that of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {_describe_split(split)}"
-    )
-    between = with_one_more(split.between, groups, scores.furthest())
-    return _with_extreme_group(2 * between + split.within / scores.repeats, split.within, source, groups)
 
 
 def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifference:
@@ -215,23 +211,11 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifferenc
     return _with_extreme_group(with_one_more(between, groups, furthest), sum(within), source, groups)
 
 
-def _variance_of_single_repeat(scores: Scores, run: RunFolder) -> VarianceOfDifference:
-    """Return the variance between a run with one repeat and a system like it."""
-    source = f"twice that of {run.run_id}, not split by repeats, because the run has only one repeat"
-    groups = len(scores.groups)
-    total = with_one_more(_total(scores, run), groups, scores.furthest())
-    return _with_extreme_group(2 * total, 0.0, source, groups, split=False)
-
-
 def _with_extreme_group(
     fixed: float, by_chance: float, source: str, groups: int, *, split: bool = True
 ) -> VarianceOfDifference:
     source = f"{source}; with one hypothetical group added that has the most extreme score"
     return VarianceOfDifference(fixed, by_chance, source, split, groups, variance_factors(groups))
-
-
-def _describe_split(split: Split) -> str:
-    return f"{decimal(split.between)} between groups, {decimal(split.within)} within"
 
 
 def _total(scores: Scores, run: RunFolder) -> float:

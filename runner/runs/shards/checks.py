@@ -112,25 +112,16 @@ def _unfinished(members: Sequence[ShardPart]) -> Iterator[str]:
 
 def _inputs(members: Sequence[ShardPart]) -> Iterator[str]:
     """Yield a problem for each part whose spec or inputs differ from those of most parts, or were changed."""
-    counts: Counter[tuple[tuple[str, str], ...]] = Counter()
-    inputs_by_index: dict[int, Mapping[str, str]] = {}
-    for index, part in enumerate(members):
+    readable: list[tuple[ShardPart, Mapping[str, str]]] = []
+    for part in members:
         try:
-            inputs_by_index[index] = part.inputs
+            readable.append((part, part.inputs))
         except RunError as error:
             yield f"{part}: {error}"
-            continue
-        counts[tuple(sorted(inputs_by_index[index].items()))] += 1
-    if not counts:
-        return
-    usual_inputs = dict(max(counts.items(), key=lambda one: one[1])[0])
-    leaves: list[tuple[ShardPart, dict[str, Any]]] = []
-    for index, inputs in inputs_by_index.items():
-        part = members[index]
-        if inputs != usual_inputs:
-            names = sorted(
-                name for name in inputs.keys() | usual_inputs.keys() if inputs.get(name) != usual_inputs.get(name)
-            )
+    usual_inputs = _most_frequent([inputs for _, inputs in readable])
+    leaves: list[tuple[ShardPart, Mapping[str, Any]]] = []
+    for part, inputs in readable:
+        if names := _differing_keys(inputs, usual_inputs):
             yield f"{part} was played with other inputs, or they were edited later: inputs/{', inputs/'.join(names)}"
             continue
         try:
@@ -143,27 +134,24 @@ def _inputs(members: Sequence[ShardPart]) -> Iterator[str]:
     yield from _other_specs(leaves)
 
 
-def _other_specs(leaves: Sequence[tuple[ShardPart, dict[str, Any]]]) -> Iterator[str]:
+def _other_specs(leaves: Sequence[tuple[ShardPart, Mapping[str, Any]]]) -> Iterator[str]:
     """Yield a problem for each part whose spec differs from that of most parts in what is played or written."""
-    counts = Counter(repr(sorted(spec_leaves.items(), key=lambda item: item[0])) for _, spec_leaves in leaves)
-    usual = max(counts, key=lambda spec_leaves: counts[spec_leaves], default="")
-    usual_leaves = next(
-        (
-            spec_leaves
-            for _, spec_leaves in leaves
-            if repr(sorted(spec_leaves.items(), key=lambda item: item[0])) == usual
-        ),
-        {},
-    )
-    for part, spec_leaves in leaves:
-        keys = sorted(
-            key for key in spec_leaves.keys() | usual_leaves.keys() if spec_leaves.get(key) != usual_leaves.get(key)
-        )
-        if keys:
-            listed = ", ".join(
-                f"{key} ({spec_leaves.get(key)!r}, elsewhere {usual_leaves.get(key)!r})" for key in keys[:6]
-            )
+    usual = _most_frequent([values for _, values in leaves])
+    for part, values in leaves:
+        if keys := _differing_keys(values, usual):
+            listed = ", ".join(f"{key} ({values.get(key)!r}, elsewhere {usual.get(key)!r})" for key in keys[:6])
             yield f"{part} was played with a different spec: {listed}"
+
+
+def _most_frequent(mappings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the mapping that occurs most often (of several, the first), or an empty one if there is none."""
+    by_content = {repr(sorted(mapping.items())): mapping for mapping in mappings}
+    counts = Counter(repr(sorted(mapping.items())) for mapping in mappings)
+    return by_content[max(counts, key=counts.__getitem__)] if counts else {}
+
+
+def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    return sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
 
 
 def _journal(part: ShardPart) -> Iterator[str]:
