@@ -111,7 +111,7 @@ class _Piece(NamedTuple):
     """The jobs of the rollouts, or None if the file has the outputs built from them instead."""
 
 
-_STORED_FIELDS = [field.name for field in fields(Rollout) if field.name != "job"]
+_FIELDS = [field.name for field in fields(Rollout) if field.name != "job"]
 
 
 class _RolloutFile:
@@ -128,7 +128,7 @@ class _RolloutFile:
         content: Any = rollouts
         if isinstance(rollouts, Sequence):
             jobs = [rollout.job for rollout in rollouts]
-            content = [[getattr(rollout, name) for name in _STORED_FIELDS] for rollout in rollouts]
+            content = [[getattr(rollout, name) for name in _FIELDS] for rollout in rollouts]
         data = pickle.dumps(content, pickle.HIGHEST_PROTOCOL)
         try:
             if self._file is None:
@@ -159,7 +159,7 @@ class _RolloutFile:
             outputs: CompactOutputs = content
             return outputs
         return [
-            Rollout(job, **dict(zip(_STORED_FIELDS, values, strict=True)))
+            Rollout(job, **dict(zip(_FIELDS, values, strict=True)))
             for job, values in zip(piece.jobs, content, strict=True)
         ]
 

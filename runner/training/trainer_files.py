@@ -22,7 +22,7 @@ from runner.training.backends.command import script_of
 from runner.training.plan import TrainingPlan
 from runner.training.weights import is_path, public_model_name
 
-MAX_SHOWN_LINES = 40
+SHOWN_LINES = 40
 """The maximum number of lines of a trainer's script that the user sees before allowing it."""
 _TOO_MUCH = f"at most {MAX_TRAINER_FILES} files of {MAX_TRAINER_BYTES >> 20} MiB in all are stored; list fewer"
 _EARLIER = "an earlier version of "
@@ -182,12 +182,8 @@ def shown_files(stored: TrainerFiles, command: Sequence[str]) -> Iterator[str]:
         yield in_one_line(f"trainer {stored.group}: {path}: {size}, in {place}")
         if path == script:
             lines = stored.read(path).decode("utf-8", "replace").splitlines()
-            yield from (
-                f"  | {escape_controls(shortened(line.expandtabs(4), 160))}" for line in lines[:MAX_SHOWN_LINES]
-            )
-            yield from (
-                [f"  | ... and {len(lines) - MAX_SHOWN_LINES:,} more lines"] if len(lines) > MAX_SHOWN_LINES else []
-            )
+            yield from (f"  | {escape_controls(shortened(line.expandtabs(4), 160))}" for line in lines[:SHOWN_LINES])
+            yield from ([f"  | ... and {len(lines) - SHOWN_LINES:,} more lines"] if len(lines) > SHOWN_LINES else [])
     yield from (in_one_line(f"trainer {stored.group}: not included: {line}") for line in stored.missing)
 
 

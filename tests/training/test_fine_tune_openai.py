@@ -169,7 +169,7 @@ def test_a_job_stuck_in_validation_is_an_error_the_next_run_awaits_it(server: Fi
     backend._clock = lambda: now
     assert backend.poll(job, handle).state is JobState.RUNNING
     now += 61
-    with pytest.raises(RunError, match=r"ftjob-0.*Running the same command again"):
+    with pytest.raises(RunError, match=r"ftjob-0.*run the same command again"):
         backend.poll(job, handle)
     again = backend_at(server, validating_minutes=1)
     again._clock = lambda: now

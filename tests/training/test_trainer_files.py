@@ -135,7 +135,7 @@ def test_the_start_of_a_script_is_shown_without_control_characters(tmp_path: Pat
     lines = list(shown_files(stored(tmp_path / "stored"), ["python", "./train.py"]))
     assert lines[0].startswith("trainer p: train.py: 259 bytes, sha256:")
     assert lines[1] == "  | \\x1b[2Jevil"
-    assert f"  | ... and {51 - trainer_files.MAX_SHOWN_LINES} more lines" in lines
+    assert f"  | ... and {51 - trainer_files.SHOWN_LINES} more lines" in lines
     assert any(line.startswith("trainer p: pack/a.py: ") for line in lines)
 
 

@@ -267,7 +267,7 @@ class Agent:
             GenerationError, RunError: see `respond`.
         """
         retry = self.hyper_params.retry
-        unusable_count = 0
+        unusable = 0
         calls = 0
         while True:
             place = (observation.datapoint, observation.repeat, observation.round)
@@ -277,13 +277,13 @@ class Agent:
                 try:
                     parsed = self.read(choice, observation.round)
                 except GenerationError as error:
-                    unusable_count += 1
-                    if unusable_count >= _allowed_attempts(error, retry):
-                        return self._after_last(error, choice, observation.round, unusable_count, calls)
+                    unusable += 1
+                    if unusable >= _allowed_attempts(error, retry):
+                        return self._after_last(error, choice, observation.round, unusable, calls)
                 else:
                     assert choice.text is not None
                     cut = choice.finish_reason == "length"
-                    return Reply(choice.text, parsed.messages, parsed.decision, unusable_count, cut, calls, cut)
+                    return Reply(choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
 
     def votes_in(self, round_: int) -> int:
         """Return how many votes are requested in a round; more than one only for a verdict."""
@@ -307,13 +307,11 @@ class Agent:
             return None
         return f"the verifier must decide, and the answer holds neither {format_.accept!r} nor {format_.reject!r}"
 
-    def _after_last(
-        self, error: GenerationError, choice: Choice, round_: int, unusable_count: int, calls: int
-    ) -> Reply:
+    def _after_last(self, error: GenerationError, choice: Choice, round_: int, unusable: int, calls: int) -> Reply:
         policy = self.hyper_params.retry.invalid_response.then
         if policy == "fail_run" and not isinstance(error, ContentFilterError):
             raise RunError(
-                f"the run failed because {self.agent_name} gave {unusable_count} unusable answers in one turn "
+                f"the run failed because {self.agent_name} gave {unusable} unusable answers in one turn "
                 f"({error}); to continue after such a turn, change retry.invalid_response.then from fail_run"
             )
         cut = choice.finish_reason == "length"
@@ -321,13 +319,11 @@ class Agent:
             # A missing confidence must not invalidate the verdict: the decision counts, and its confidence is unknown.
             assert choice.text is not None
             decision = self._parsed(choice.text, round_, states_confidence=False).decision
-            return Reply(choice.text, None, decision, unusable_count, cut, calls, cut)
+            return Reply(choice.text, None, decision, unusable, cut, calls, cut)
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
             channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
-            return Reply(
-                choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, unusable_count, calls=calls, cut=cut
-            )
-        raise error.after(unusable_count) from error
+            return Reply(choice.text or "", dict.fromkeys(channels, ""), Decision.NONE, unusable, calls=calls, cut=cut)
+        raise error.after(unusable) from error
 
     # Fine-tuning
 

@@ -16,7 +16,7 @@ from runner.results.manifest import Counts, Status, is_allowed_loss
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.execution.unusable import AnswerCounts
-from runner.runs.finished.problems import GameProblem, GameProblems
+from runner.runs.finished.problems import GameProblems
 
 log = logging.getLogger("nip_run.accounting")
 
@@ -122,7 +122,7 @@ class Accounting:
         """The totals of the calls in the tables; replayed answers cost nothing."""
         self._failed_calls = 0
         self._copied: Counter[str] = Counter()
-        self._troubles = GameProblems(plan)
+        self.problems = GameProblems(plan)
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
         self._max_unusable = plan.spec.experiment.rollouts.max_unusable
         self._new_answers = AnswerCounts()
@@ -192,7 +192,7 @@ class Accounting:
     def add(self, rollout: Rollout) -> None:
         """Count a finished rollout and its calls."""
         self.count(self.counted(rollout))
-        self._troubles.add(rollout)
+        self.problems.add(rollout)
 
     def counted(self, rollout: Rollout) -> CountedRollout:
         """Return the values of a finished rollout that `count` needs."""
@@ -228,14 +228,6 @@ class Accounting:
         for usd in rollout.usd:
             written.usd += usd
 
-    def problem_free_counts(self, rollout: Rollout) -> tuple[int, int] | None:
-        """Return the numbers of answers and messages of a rollout without any problem; None if it has a problem."""
-        return self._troubles.problem_free_counts(rollout)
-
-    def count_problem_free(self, answers: int, messages: int) -> None:
-        """Count a rollout without problems by its numbers from `problem_free_counts`."""
-        self._troubles.add_problem_free(answers, messages)
-
     def end_job(self) -> None:
         """Count a job whose rollouts are all finished."""
         self.progress.jobs += 1
@@ -260,12 +252,8 @@ class Accounting:
         return (
             f"{self.transport_failed} of {self.progress.rollouts} rollouts lost in transport, but "
             f"rollouts.max_transport_failed allows only a share of {self._max_lost:g}; for example "
-            f"{self._troubles.lost_example()}"
+            f"{self.problems.lost_example()}"
         )
-
-    def troubles(self) -> list[GameProblem]:
-        """Return the problems in the rollouts counted so far."""
-        return self._troubles.all_problems()
 
     def unfinished(self, spent: UsageTotals) -> Counts:
         """Return the counts of an unfinished run, given what its journal says was spent."""

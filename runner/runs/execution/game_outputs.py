@@ -121,18 +121,18 @@ class WorkerOutputBuilder:
         self._builder, self._accounting = OutputBuilder(plan.spec.protocol, run_id, examples), Accounting(plan, costs)
         self._intern_table: dict[Any, Any] = {}
 
-    def build(self, rollouts: Sequence[Rollout]) -> list[WorkerRollout] | None:
+    def build(self, rollouts: Sequence[Rollout]) -> WorkerGame | None:
         """Build the outputs of a game; None if a rollout has a problem, so that the writer needs the rollouts."""
         outputs = []
         for rollout in rollouts:
-            smooth = self._accounting.problem_free_counts(rollout)
+            smooth = self._accounting.problems.problem_free_counts(rollout)
             if smooth is None:
                 return None
             output = self._builder.build(rollout)
             numbers = output.measured._replace(added=self._interned(output.measured.added))
             counted = self._interned(self._accounting.counted(rollout))
             outputs.append(WorkerRollout(output._replace(measured=numbers), counted, self._interned(smooth)))
-        return outputs
+        return WorkerGame(outputs)
 
     def _interned(self, numbers: Any) -> Any:
         """Return the first equal value, so that a batch of messages contains it only once."""

@@ -23,6 +23,7 @@ from runner.results.manifest import Manifest
 from runner.results.provenance.input_files import resolved_spec
 from runner.rollouts.plan import Plan
 from runner.rollouts.run_plan import RunPlan
+from runner.runs.finished.selection import WhichRun
 from runner.spec.chat_formats import default_chat_format
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.experiment import SAVED_SPEC
@@ -33,13 +34,7 @@ P = TypeVar("P", bound=RunPlan)
 
 
 def resolve_saved_spec(
-    plan: P,
-    results: Results,
-    plan_of: Callable[[Spec], P],
-    *,
-    run_id: str | None = None,
-    again: bool = False,
-    replaying: bool = False,
+    plan: P, results: Results, plan_of: Callable[[Spec], P], which: WhichRun
 ) -> tuple[P, str | None] | None:
     """Return the plan of the run whose folder has this saved spec, and a note on it; None if it is another run.
 
@@ -50,8 +45,8 @@ def resolve_saved_spec(
         UsageError: the spec selects other datapoints than the folder has.
         RunError: the run's manifest is missing or damaged.
     """
-    folder = _saved_in(plan.spec)
-    if again or folder is None or run_id not in (None, folder.run_id) or (replaying and run_id is None):
+    folder, run_id = _saved_in(plan.spec), which.run_id
+    if which.again or folder is None or run_id not in (None, folder.run_id) or (which.replay and run_id is None):
         return None
     run_folder = results.run(folder.run_id)
     if run_folder.path.resolve() != folder.path:
@@ -65,10 +60,8 @@ def resolve_saved_spec(
         return own_plan, _note(own_plan.spec, manifest)
     if not _is_changed(run_folder, manifest, plan_of):  # overrides make another run
         return None if run_id is None else (plan_of(replace(own_plan.spec, begun_as=None)), None)
-    return (
-        own_plan,
-        f"run {manifest.run_id} cannot be resumed: its {SAVED_SPEC} or inputs/ have changed since it started",
-    )
+    note = f"run {manifest.run_id} cannot be resumed: its {SAVED_SPEC} or inputs/ have changed since it started"
+    return own_plan, note
 
 
 def _saved_in(spec: Spec) -> RunFolder | None:

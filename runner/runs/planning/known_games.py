@@ -57,10 +57,8 @@ def rates_of(plan: Plan, earlier: EarlierRun | None) -> Mapping[str, Rate]:
         if not settings.called_live:
             continue
         reported = Rate() if earlier is None else earlier.rates.get(group, Rate())
-        requests, tokens = (
-            settings.requests_per_minute or reported.requests,
-            settings.tokens_per_minute or reported.tokens,
-        )
+        requests = settings.requests_per_minute or reported.requests
+        tokens = settings.tokens_per_minute or reported.tokens
         servers = len(settings.base_url) if isinstance(settings.base_url, tuple) else 1
         rates[group] = Rate(requests and requests * servers, tokens and tokens * servers)
     return rates

@@ -46,10 +46,7 @@ def with_original_formats(
         RunError: it is the saved spec of a run whose manifest is missing or damaged.
     """
     plan = with_published_identity(plan.with_spec(with_recorded_dataset(plan.spec)))
-    replaying = which.replay is not None
-    saved_run = resolve_saved_spec(
-        plan, results, plan.with_spec, run_id=which.run_id, again=which.again, replaying=replaying
-    )
+    saved_run = resolve_saved_spec(plan, results, plan.with_spec, which)
     if saved_run is not None:
         return saved_run
     if which.replay is not None:
@@ -60,13 +57,11 @@ def with_original_formats(
         return _with_replayed_formats(turned, which.replay), note
     if which.again or _has_begun(plan, results, which.run_id):
         return plan, None
-    for candidate, difference in _earlier_readings(plan):
+    for candidate, (began, new) in _earlier_readings(plan):
         if candidate.run_id not in other_run_ids and _has_begun(candidate, results, which.run_id):
             run_id = which.run_id or candidate.run_id
-            return (
-                candidate,
-                f"run {run_id} began with {difference[0]} and keeps it; a new run of this spec has {difference[1]}",
-            )
+            note = f"run {run_id} began with {began} and keeps it; a new run of this spec has {new}"
+            return candidate, note
     return plan, None
 
 

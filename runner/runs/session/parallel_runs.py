@@ -38,7 +38,11 @@ class GamesRun:
     options: RunOptions
 
 
-def run_together(runs: Sequence[GamesRun], results: Results, ended: Callable[[int, FinishedRun], None]) -> None:
+Ended = Callable[[int, FinishedRun], None]
+"""Called with the position and result of a run."""
+
+
+def run_together(runs: Sequence[GamesRun], results: Results, ended: Ended) -> None:
     """Play the games of several runs that do not depend on each other.
 
     `ended` is called with the position and result of each run, in the order of `runs`. A fatal error in one run stops
@@ -62,13 +66,7 @@ def run_together(runs: Sequence[GamesRun], results: Results, ended: Callable[[in
 class _SideBySide:
     """One process's execution of several runs."""
 
-    def __init__(
-        self,
-        runs: Sequence[GamesRun],
-        results: Results,
-        shared: SharedResources,
-        ended: Callable[[int, FinishedRun], None],
-    ) -> None:
+    def __init__(self, runs: Sequence[GamesRun], results: Results, shared: SharedResources, ended: Ended) -> None:
         assert shared.slots is not None, "several runs share slots"
         self._runs, self._results, self._shared, self._ended = runs, results, shared, ended
         self._slots = shared.slots
@@ -119,10 +117,8 @@ class _SideBySide:
                 self._failed.add_note(f"also stopped, with all paid answers saved: {comma_join(self._stopped)}")
             raise self._failed
         if len(self._stopped) > 1:
-            interrupted_runs = Interrupted(
-                f"runs {comma_join(self._stopped)} were interrupted; all paid answers are saved"
-            )
-            raise interrupted_runs.with_notes(self._notes)
+            message = f"runs {comma_join(self._stopped)} were interrupted; all paid answers are saved"
+            raise Interrupted(message).with_notes(self._notes)
         if self._stopped:
             raise self._interrupted
         if self._shared.stop.stopping:

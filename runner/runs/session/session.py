@@ -219,7 +219,7 @@ class Session:
                 for worker_rollout in rollouts.rollouts:
                     sinks.put(worker_rollout.output)
                     accounting.count(worker_rollout.counted)
-                    accounting.count_problem_free(*worker_rollout.problem_free_counts)
+                    accounting.problems.add_problem_free(*worker_rollout.problem_free_counts)
                 accounting.end_job()
                 return
             assert isinstance(rollouts, Sequence)
@@ -276,7 +276,7 @@ class Session:
     def _finish(self, sinks: RecordSinks, records: Callable[[], int]) -> None:
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))
-        store_problems(self.folder, accounting.troubles())
+        store_problems(self.folder, accounting.problems.all_problems())
         self._note_troubles()
         self.lost = accounting.lost()
         spent = spending(self.plan, self.folder)
@@ -301,7 +301,7 @@ class Session:
 
     def _note_troubles(self) -> None:
         """Add the problems of the games to the notes, each once."""
-        self.notes.extend(line for line in map(str, self._accounting.troubles()) if line not in self.notes)
+        self.notes.extend(line for line in map(str, self._accounting.problems.all_problems()) if line not in self.notes)
 
 
 def interruption(run_id: str) -> Interrupted:

@@ -1,7 +1,7 @@
 """The messages between the writer of a run and its workers.
 
 The writer sends `Start`; the worker answers `WorkerReady` or `CannotStart`. The writer leases games, each with its
-records in the journal, and the worker reports each as `GameFinished`, `GamePlayed` or `Unfinished`. A worker sends
+records in the journal, and the worker reports each as `GameFinished` or `Unfinished`. A worker sends
 records to append, and continues when the writer acknowledges that they are on disk. The writer holds the budget and
 the limits, so a worker requests a permit before each call that counts, and reports how the call ended.
 """
@@ -17,8 +17,7 @@ from runner.models.interface import SampleKey
 from runner.models.usage_totals import UsageTotals
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
-from runner.rollouts.rollout import Rollout
-from runner.runs.execution.game_outputs import WorkerGame
+from runner.rollouts.plan_order import FinishedJob
 from runner.runs.execution.unusable import AnswerCounts
 from runner.runs.workers.remote_errors import RemoteError
 
@@ -160,25 +159,17 @@ class CallRefused(NamedTuple):
 
 
 class GameFinished(NamedTuple):
-    """A game has ended; the message has its outputs."""
+    """A game has ended."""
 
-    place: int
+    job_index: int
     """The index of the game's job."""
-    game: WorkerGame
-
-
-class GamePlayed(NamedTuple):
-    """A game has ended; the message has its rollouts."""
-
-    place: int
-    """The index of the game's job."""
-    rollouts: Sequence[Rollout]
+    result: FinishedJob
 
 
 class Unfinished(NamedTuple):
     """A game was not finished."""
 
-    place: int
+    job_index: int
     """The index of the game's job."""
     failure: RemoteError
 

@@ -58,8 +58,7 @@ class GameScheduler:
             messages.WorkerReady: self._ready,
             messages.Alive: lambda *_: None,
             messages.CannotStart: lambda _, message: self._fail(message.failure.error()),
-            messages.GameFinished: lambda slot, message: self._finish(slot, message.place, message.game),
-            messages.GamePlayed: lambda slot, message: self._finish(slot, message.place, message.rollouts),
+            messages.GameFinished: self._finished,
             messages.Unfinished: self._unfinished,
             messages.Drained: self._drained,
             **self._events.actions,
@@ -207,15 +206,15 @@ class GameScheduler:
         slot.is_ready = True
         self._events.greet(slot)
 
-    def _finish(self, slot: WorkerSlot, index: int, outcome: Any) -> None:
-        leased = slot.leases.pop(index)
+    def _finished(self, slot: WorkerSlot, message: messages.GameFinished) -> None:
+        leased = slot.leases.pop(message.job_index)
         slot.plays_alone = False
         self._deaths.reset()
         self._state.open_games.close(leased)
-        self._results.put(index, outcome)
+        self._results.put(message.job_index, message.result)
 
     def _unfinished(self, slot: WorkerSlot, message: messages.Unfinished) -> None:
-        slot.leases.pop(message.place)
+        slot.leases.pop(message.job_index)
         slot.plays_alone = False
         error = message.failure.error()
         if isinstance(error, BudgetExhausted):

@@ -18,7 +18,7 @@ from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.job import Job
 from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.execution.game_outputs import WorkerGame, WorkerOutputBuilder, fine_tune_of
+from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_of
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
 from runner.runs.execution.wiring import failed_calls_in, journaled, labels_for_dummy, replayed_run
@@ -170,14 +170,9 @@ class _Player:
         try:
             rollouts = await self._engine.play(job)
             outputs = None if self._builder is None else self._builder.build(rollouts)
+            report = messages.GameFinished(job.index, rollouts if outputs is None else outputs)
         except Exception as error:  # noqa: BLE001 - the writer decides what each error means for the run
             report = messages.Unfinished(job.index, RemoteError.of(error))
-        else:
-            report = (
-                messages.GamePlayed(job.index, rollouts)
-                if outputs is None
-                else messages.GameFinished(job.index, WorkerGame(outputs))
-            )
         finally:
             self._records.drop(game_of_job(self._plan, job))
         self._journal.flush()

@@ -95,7 +95,7 @@ def test_a_finished_game_comes_back_equal(tmp_path: Path) -> None:
     reconstructor = Reconstructor(folder, saved_plan(folder))
     rollouts = list(reconstructor.rollouts())
     reconstructor.close()
-    sent = [messages.GamePlayed(rollout.job.index, [rollout]) for rollout in rollouts]
+    sent = [messages.GameFinished(rollout.job.index, [rollout]) for rollout in rollouts]
     assert len(sent) == 3
     assert unpickled(sent) == sent
 
