@@ -188,7 +188,7 @@ TOLD: tuple[tuple[str, str], ...] = (
     (spec("protocol:\n  max_mess|age_rounds: 3"), "The game ends after this many rounds."),
     (spec("protocol:\n  us|e: nip"), "A built-in protocol"),
     (spec("models:\n  mine:\n    temper|ature: 1"), "Sampling temperature."),
-    (spec("ext|ends: base/offline.yaml"), "The files below this one"),
+    (spec("ext|ends: base/offline.yaml"), "The base file or files"),
     (protocol("cycle:\n  - dr|aw: one"), "one speaks, drawn by the rollout's seed"),
 )
 """What hovering over a key tells."""

@@ -1,6 +1,6 @@
-"""Dataclasses as the one source of a document's keys: into JSON Schema, and from validated data.
+"""Derive a document's JSON Schema from dataclasses, and build the dataclasses from validated data.
 
-A key is declared once, as a field with `key(...)`. Its type, default, bounds, description and example
+A key is declared once, as a field with `option(...)`. Its type, default, bounds, description and example
 become the schema that checks a document, the help an editor shows, and the type the program works with.
 """
 
@@ -33,8 +33,8 @@ def option(
 ) -> Any:
     """Declare one key of a document.
 
-    `example` may be left out where the default is one. `path` marks a file or folder that is looked up
-    beside the file that names it. `constraints` are JSON Schema keywords (`minimum=0`, `pattern=...`).
+    Leave out `example` if the default is a good one. `path` marks a file or folder whose path is relative to
+    the file that names it. `constraints` are JSON Schema keywords (`minimum=0`, `pattern=...`).
     """
     metadata = {"doc": doc, "example": example, "path": path, "constraints": constraints}
     if factory is not MISSING:
@@ -45,7 +45,7 @@ def option(
 
 
 def key_of(field: Field[Any]) -> str:
-    """The key that a field declares: its name, without the `_` that keeps it apart from a word of Python's."""
+    """Return the key that a field declares: its name, without the trailing `_` of names such as `class_`."""
     return field.name.removesuffix("_")
 
 
@@ -54,8 +54,8 @@ def _types(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    """`T | None` as (T, True), anything else as (it, False)."""
+def _split_optional(hint: Any) -> tuple[Any, bool]:
+    """Return `T | None` as (T, True), and any other hint as (hint, False)."""
     if get_origin(hint) in (Union, types.UnionType):
         rest = [arm for arm in get_args(hint) if arm is not type(None)]
         if len(rest) < len(get_args(hint)):
@@ -64,7 +64,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def schema(cls: type, title: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a document whose keys are the fields of `cls`."""
+    """Return the JSON Schema (draft 2020-12) of a document whose keys are the fields of `cls`."""
     definitions: dict[str, Any] = {}
     root = _object_schema(cls, definitions)
     return {"$schema": DIALECT, "title": title, **root, "$defs": dict(sorted(definitions.items()))}
@@ -89,7 +89,7 @@ def _first_paragraph(cls: type) -> str:
 def _field_schema(field: Field[Any], hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     result = {"description": field.metadata["doc"], **_type_schema(hint, definitions)}
     if "type" in field.metadata["constraints"]:
-        result.pop("anyOf", None)  # what a key of several types may hold is said by keywords for each of them
+        result.pop("anyOf", None)  # the constraints describe each allowed type
     result.update(field.metadata["constraints"])
     if field.default is not MISSING:
         result["default"] = to_plain(field.default)
@@ -101,7 +101,7 @@ def _field_schema(field: Field[Any], hint: Any, definitions: dict[str, Any]) -> 
 
 
 def _type_schema(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    hint, optional = _without_none(hint)
+    hint, optional = _split_optional(hint)
     result = _bare_type_schema(hint, definitions)
     if not optional:
         return result
@@ -140,7 +140,7 @@ def _enum_schema(values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _reference(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
-    """A reference to the schema of a section, which is defined once."""
+    """Return a `$ref` to the schema of a section, and define that schema if it is new."""
     if cls.__name__ not in definitions:
         definitions[cls.__name__] = {}
         definitions[cls.__name__] = _object_schema(cls, definitions)
@@ -148,35 +148,35 @@ def _reference(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(cls: type[T], data: Mapping[str, Any]) -> T:
-    """A frozen `cls` from data that its schema has accepted."""
+    """Build a `cls` from data that its schema has accepted."""
     hints = _types(cast("type", cls))
     names = {key_of(field): field.name for field in dataclasses.fields(cast("type", cls))}
-    return cls(**{names[key]: _value(hints[names[key]], value) for key, value in data.items()})
+    return cls(**{names[key]: _build_value(hints[names[key]], value) for key, value in data.items()})
 
 
-def _value(hint: Any, value: Any) -> Any:
-    hint, _ = _without_none(hint)
+def _build_value(hint: Any, value: Any) -> Any:
+    hint, _ = _split_optional(hint)
     if value is None or hint is Any:
         return value
     origin = get_origin(hint)
     if hint in (float, int) and not isinstance(value, bool):
         return hint(value)
     if origin is tuple:
-        return tuple(_value(get_args(hint)[0], item) for item in value)
+        return tuple(_build_value(get_args(hint)[0], item) for item in value)
     if origin in (Union, types.UnionType) and isinstance(value, Mapping):
         hint = next((arm for arm in get_args(hint) if get_origin(arm) in (dict, collections.abc.Mapping)), hint)
     if isinstance(value, Mapping):
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             return from_plain(hint, value)
         if get_args(hint):
-            return {name: _value(get_args(hint)[1], item) for name, item in value.items()}
+            return {name: _build_value(get_args(hint)[1], item) for name, item in value.items()}
     if origin in (Union, types.UnionType) and isinstance(value, list):
         return tuple(value)
     return value
 
 
 def to_plain(value: Any) -> Any:
-    """A built value back as the data a document would hold, with every default written out."""
+    """Convert a built value to the data that a document would hold, with every default written out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {key_of(field): to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -187,7 +187,7 @@ def to_plain(value: Any) -> Any:
 
 
 def changed(value: Any) -> list[str]:
-    """The keys of a built value that are not as they are by default; those that must be given are left out."""
+    """Return the keys of a built value that differ from their default; required keys are left out."""
     return [
         key_of(field)
         for field in dataclasses.fields(value)
@@ -196,51 +196,51 @@ def changed(value: Any) -> list[str]:
 
 
 def path_keys(cls: type, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The keys declared with `path=True`, as tuples of names from the root."""
-    found: list[tuple[str, ...]] = []
+    """Return the keys declared with `path=True`, as tuples of names from the root."""
+    keys: list[tuple[str, ...]] = []
     for field in dataclasses.fields(cls):
-        hint, _ = _without_none(_types(cls)[field.name])
+        hint, _ = _split_optional(_types(cls)[field.name])
         if field.metadata["path"]:
-            found.append((*prefix, key_of(field)))
+            keys.append((*prefix, key_of(field)))
         elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            found.extend(path_keys(hint, (*prefix, key_of(field))))
-    return found
+            keys.extend(path_keys(hint, (*prefix, key_of(field))))
+    return keys
 
 
 def removable_keys(cls: type) -> frozenset[tuple[str, ...]]:
-    """The keys that null in a file takes away, since null is no value of theirs; `*` is any one name.
+    """Return the keys that null in a file deletes because they cannot be null; `*` matches any one name.
 
-    They are the entries of mappings such as `agents`, and such mappings as a whole where they need not be given.
+    They are the entries of mappings such as `agents`, and such a mapping itself if it is optional.
     """
     return frozenset(_removable(cls, ()))
 
 
 def _removable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    hint, _ = _without_none(hint)
+    hint, _ = _split_optional(hint)
     if get_origin(hint) in (Union, types.UnionType):
         for arm in get_args(hint):
             yield from _removable(arm, at)
     elif get_origin(hint) in (dict, collections.abc.Mapping):
         item = get_args(hint)[1]
-        if item is not Any and not _without_none(item)[1]:
+        if item is not Any and not _split_optional(item)[1]:
             yield (*at, "*")
             yield from _removable(item, (*at, "*"))
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
         for field in dataclasses.fields(hint):
             key, kind = (*at, key_of(field)), _types(hint)[field.name]
             below = list(_removable(kind, key))
-            if (*key, "*") in below and not _without_none(kind)[1] and field.default_factory is not MISSING:
+            if (*key, "*") in below and not _split_optional(kind)[1] and field.default_factory is not MISSING:
                 yield key
             yield from below
 
 
 def resettable_keys(cls: type) -> frozenset[tuple[str, ...]]:
-    """The other keys that have a default which is not null: null takes away what is inherited, and is no value."""
+    """Return the other keys that have a non-null default: null resets an inherited value to that default."""
     return frozenset(_resettable(cls, ())) - removable_keys(cls)
 
 
 def _resettable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    hint, _ = _without_none(hint)
+    hint, _ = _split_optional(hint)
     if get_origin(hint) in (Union, types.UnionType):
         for arm in get_args(hint):
             yield from _resettable(arm, at)
@@ -250,6 +250,6 @@ def _resettable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for field in dataclasses.fields(hint):
             kind = _types(hint)[field.name]
             has_default = field.default is not MISSING or field.default_factory is not MISSING
-            if has_default and kind is not Any and not _without_none(kind)[1]:
+            if has_default and kind is not Any and not _split_optional(kind)[1]:
                 yield (*at, key_of(field))
             yield from _resettable(kind, (*at, key_of(field)))

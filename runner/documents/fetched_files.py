@@ -1,8 +1,8 @@
-"""Files that were fetched from elsewhere: where they lie, where from, and which files they may name.
+"""Files that were fetched from a registry: where they came from, and which files they may name.
 
-Whoever fetches something puts `MARKER` into the folder that it is unpacked into, before anything else. A file is
-fetched if it lies in such a folder, at any depth. What it names may be in that folder, or travel with the package, and
-nowhere else, links included: it is a stranger's, and may name any file that its user can read.
+The code that fetches a release first puts `MARKER` into the folder where it unpacks. A file counts as fetched if it is
+in such a folder, at any depth. A fetched file may name only files in that folder and files that ship with the package,
+after following links: a stranger wrote it, and it must not reach other files that the user can read.
 """
 
 from __future__ import annotations
@@ -21,77 +21,77 @@ __all__ = ["MARKER", "fetched_folder", "from_elsewhere", "got_from", "marker", "
 
 MAX_MARKER = 64 << 10
 MAX_ENTRIES = 20_000
-"""A folder that a fetched file names has no more files than this."""
+"""The most files and folders in a folder that a fetched file names."""
 
 _RELEASE = re.compile(r"[a-z]+/[a-z0-9._-]{1,100}/[a-z0-9._-]{1,100}@[a-z0-9._-]{1,100}")
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 def marker(release: str, sha256: str, where: str) -> bytes:
-    """What stands in the marker of a folder that a release was got into."""
+    """Return the content of the marker file for a folder with a fetched release."""
     return json.dumps({"release": release, "sha256": sha256, "where": where}, indent=2).encode() + b"\n"
 
 
 def got_from(folder: Path) -> Mapping[str, str] | None:
-    """The release that was got into a folder with the marker, and its hash; None where its marker names none."""
+    """Return the `release` and `sha256` of a folder's marker file, or None if the marker is missing or invalid."""
     try:
         with open_to_read(folder / MARKER) as file:
-            said = json.loads(file.read(MAX_MARKER))
-        found = {"release": said["release"], "sha256": said["sha256"]}
-        is_one = _RELEASE.fullmatch(found["release"]) and _HEX.fullmatch(found["sha256"])
+            content = json.loads(file.read(MAX_MARKER))
+        origin = {"release": content["release"], "sha256": content["sha256"]}
+        is_valid = _RELEASE.fullmatch(origin["release"]) and _HEX.fullmatch(origin["sha256"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return found if is_one else None
+    return origin if is_valid else None
 
 
 def where_from(folder: Path) -> str | None:
-    """The registry that the marker of a folder names, to be shown and never asked: others may have written it."""
+    """Return the registry that a folder's marker names, for display only: a stranger may have written the marker."""
     try:
         with open_to_read(folder / MARKER) as file:
-            said = json.loads(file.read(MAX_MARKER))["where"]
+            registry = json.loads(file.read(MAX_MARKER))["where"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    return said if isinstance(said, str) and said else None
+    return registry if isinstance(registry, str) and registry else None
 
 
 def from_elsewhere(file: Path | None, root: Path) -> str:
-    """How a spec in this file has to do with the folder that something was fetched into, as `came from elsewhere`."""
+    """Describe how the spec in this file depends on the fetched folder `root`, as a verb phrase for messages."""
     if file is None or fetched_folder([file.absolute().parent]) is not None:
         return "came from elsewhere"
-    said = got_from(root)
-    return f"uses what came from elsewhere, {root if said is None else said['release']}"
+    origin = got_from(root)
+    return f"uses what came from elsewhere, {root if origin is None else origin['release']}"
 
 
 def refused(folder: Path, named: Path) -> str | None:
-    """Why a file in a folder may not name another file, or folder; None where it may.
+    """Return why a file in `folder` may not name the file or folder `named`, or None if it may.
 
-    The other one need not be there.
+    `named` need not exist.
     """
     root = fetched_folder([folder])
     if root is None:
         return None
     if not _is_within(named, root):
-        return f"it leads out of {root}, where what was fetched lies; what came from elsewhere may name no file there"
-    return _link_out(named, root) if package_data.is_folder(named) else None
+        return f"it is outside {root}; a fetched file may only name files in the folder it was fetched into"
+    return _link_problem(named, root) if package_data.is_folder(named) else None
 
 
 def _is_within(path: Path, root: Path) -> bool:
     try:
         real = path.resolve()
-    except (OSError, ValueError, RuntimeError):  # no file can have this name, or its links go in a circle
+    except (OSError, ValueError, RuntimeError):  # an impossible file name, or a loop of links
         return False
-    return any(real.is_relative_to(one.resolve()) for one in (root, *package_data.folders()))
+    return any(real.is_relative_to(folder.resolve()) for folder in (root, *package_data.folders()))
 
 
-def _link_out(folder: Path, root: Path) -> str | None:
-    """A link below a folder that leads out of the root, told."""
-    seen = 0
+def _link_problem(folder: Path, root: Path) -> str | None:
+    """Return a message about a link in `folder` that leads out of `root`, or about too many files; else None."""
+    entries = 0
     for at, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = Path(at, name)
-            seen += 1
+            entries += 1
             if path.is_symlink() and not _is_within(path, root):
-                return f"{path} is a link that leads out of {root}, where what was fetched lies; remove it"
-        if seen > MAX_ENTRIES:
-            return f"it holds more than {MAX_ENTRIES:,} files"
+                return f"{path} is a link to a file outside {root}, the folder of the fetched release; remove it"
+        if entries > MAX_ENTRIES:
+            return f"it contains more than {MAX_ENTRIES:,} files"
     return None

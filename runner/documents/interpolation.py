@@ -1,4 +1,4 @@
-"""Merged data with `${key}` in it into data without, or every interpolation that cannot be resolved."""
+"""Resolve every `${key}` in merged data, and report each one that cannot be resolved."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from runner.documents.plain_yaml import is_settled
 
 MAX_RESOLVED = 1 << 20
 MAX_CHAIN = 60
-"""How deep values may refer to each other, with the levels that they stand in: OmegaConf recurses."""
+"""The longest chain of references, nesting levels included. It is limited because OmegaConf recurses."""
 REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
-"""An interpolation; its group is the key that it refers to."""
+"""Matches an interpolation; group 1 is the key that it refers to."""
 
 
 def resolve(layered: LayeredData) -> None:
-    """Replace every `${key}`; what would grow without bound, or refers to itself, is refused before."""
+    """Replace every `${key}` in place. Data that would grow too large or too deep becomes a problem instead."""
     layered.note_mixed()
     try:
-        size = _Sizes(layered.data).total()
+        size = _ResolvedSizes(layered.data).total()
     except _TooDeep as deep:
         message = f"the interpolations refer to each other more than {MAX_CHAIN} levels deep"
         layered.problems.append(Problem(layered.place(deep.at), ".".join(map(str, deep.at)), message))
@@ -43,7 +43,7 @@ def resolve(layered: LayeredData) -> None:
 
 
 def target(reference: str, at: KeyPath) -> KeyPath:
-    """The key that the `${reference}` of a text at a key means; leading dots are relative to its section."""
+    """Return the key that `${reference}` means in a text at key `at`; leading dots are relative to its section."""
     name = reference.lstrip(".")
     dots = len(reference) - len(name)
     base = at[: len(at) - dots] if dots else ()
@@ -52,80 +52,80 @@ def target(reference: str, at: KeyPath) -> KeyPath:
 
 
 class _TooDeep(Exception):
-    """The key from which interpolations refer to each other without an end in sight."""
+    """Raised with the key where a chain of references longer than `MAX_CHAIN` begins."""
 
     def __init__(self, at: KeyPath) -> None:
         super().__init__(at)
         self.at = at
 
 
-class _Sizes:
-    """How large data is once its interpolations are resolved, without resolving them: characters and nodes.
+class _ResolvedSizes:
+    """Computes the size of resolved data (characters plus nodes) without resolving it.
 
-    What refers to itself counts nothing here: OmegaConf reports it.
+    A value that refers to itself counts as 0 here, because OmegaConf reports it.
     """
 
     def __init__(self, data: dict[str, Any]) -> None:
         self._data = data
-        self._known: dict[KeyPath, int] = {}
+        self._sizes: dict[KeyPath, int] = {}
 
     def total(self) -> int:
         return self._size((), ())
 
-    def _size(self, at: KeyPath, under: tuple[KeyPath, ...]) -> int:
-        if at in under:
+    def _size(self, at: KeyPath, parents: tuple[KeyPath, ...]) -> int:
+        if at in parents:
             return 0
-        if len(under) > MAX_CHAIN:
-            raise _TooDeep(under[1] if len(under) > 1 else at)
-        if at not in self._known:
-            self._known[at] = self._fresh_size(at, (*under, at))
-        return self._known[at]
+        if len(parents) > MAX_CHAIN:
+            raise _TooDeep(parents[1] if len(parents) > 1 else at)
+        if at not in self._sizes:
+            self._sizes[at] = self._fresh_size(at, (*parents, at))
+        return self._sizes[at]
 
-    def _fresh_size(self, at: KeyPath, under: tuple[KeyPath, ...]) -> int:
+    def _fresh_size(self, at: KeyPath, parents: tuple[KeyPath, ...]) -> int:
         value: Any = self._data
         for part in at:
             try:
                 value = value[int(part)] if isinstance(value, list) else value[str(part)]
             except (KeyError, IndexError, TypeError, ValueError):
-                return 0  # a key that is not there is OmegaConf's to report
+                return 0  # OmegaConf reports missing keys
         if isinstance(value, (dict, list)):
             names = value if isinstance(value, dict) else range(len(value))
-            return 1 + sum(self._size((*at, name), under) for name in names)
+            return 1 + sum(self._size((*at, name), parents) for name in names)
         size = 1 + len(str(value))
-        for found in REFERENCE.finditer(value if isinstance(value, str) else ""):
-            size += self._size(target(found[1], at), under)
+        for match in REFERENCE.finditer(value if isinstance(value, str) else ""):
+            size += self._size(target(match[1], at), parents)
         return size
 
 
-def _plain(said: str, layered: LayeredData) -> str:
-    """What OmegaConf says of an interpolation, in words of ours."""
-    missing = re.fullmatch(r"Interpolation key '(.*)' not found", said)
+def _reworded(omegaconf_message: str, layered: LayeredData) -> str:
+    """Reword OmegaConf's message about an interpolation, with a hint."""
+    missing = re.fullmatch(r"Interpolation key '(.*)' not found", omegaconf_message)
     if missing is not None:
         parts = missing[1].split(".")
         hint = (
             did_you_mean(missing[1], _dotted(layered.data)) or "; write out the whole key, as in ${models.NAME.model}"
         )
-        return f"no such key for ${{{missing[1]}}}{hint}" if all(parts) else said
-    if "Recursive interpolation" in said:
-        return "the value refers to itself by way of its ${...}; write one of them out"
-    return said
+        return f"no such key for ${{{missing[1]}}}{hint}" if all(parts) else omegaconf_message
+    if "Recursive interpolation" in omegaconf_message:
+        return "the value refers to itself through its ${...}; replace one of them by a value"
+    return omegaconf_message
 
 
 def _dotted(value: Any, prefix: str = "") -> Iterator[str]:
-    """Every key of a mapping and those below it."""
+    """Yield the dotted form of every key in nested mappings."""
     for name, item in value.items() if isinstance(value, dict) else ():
         yield f"{prefix}{name}"
         yield from _dotted(item, f"{prefix}{name}.")
 
 
 def _resolved(config: Any, key: Any, at: KeyPath, layered: LayeredData) -> Any:
-    """Node by node, so that every broken interpolation is reported and not the first alone."""
+    """Resolve one node and those below it separately, so that every broken interpolation is reported."""
     if OmegaConf.is_missing(config, key):
         return "???"  # OmegaConf's mark for a missing value is a text like any other here
     try:
         value = config[key]
     except OmegaConfBaseException as error:
-        message = _plain(str(error).splitlines()[0], layered)
+        message = _reworded(str(error).splitlines()[0], layered)
         layered.problems.append(Problem(layered.place(at), ".".join(map(str, at)), message))
         return None
     if OmegaConf.is_dict(value):

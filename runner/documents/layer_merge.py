@@ -1,4 +1,4 @@
-"""Files that extend each other, and overrides, into one resolved mapping with the place of every leaf."""
+"""Merge files that extend each other and overrides into one resolved mapping with the place of every leaf."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ MAX_EXTENDS = 16
 MAX_FILES = 64
 
 Find = Callable[[str, Path], Path | None]
-"""Looks a named file up: what is written and the folder of the file that says it, into a path.
+"""Finds a base file from its name as written and the folder of the file that names it; None if there is no such file.
 
-Raises `NipRunError` with what is wrong where that is more than that there is none.
+Raises `NipRunError` for any other problem.
 """
 
 
@@ -45,18 +45,24 @@ def load_layers(
 ) -> LayeredData:
     """Read a file and all it extends, apply overrides, and resolve interpolations.
 
-    `names` are old dotted keys that still work, each with the new one. `tree` holds the files of which messages may
-    show something, by default that of the file itself; another one must have no other keys than `keys`, or nothing of
-    it is taken. `removable` are the keys, with `*` for any one name, that null takes away: what a file inherits, or an
-    override changes; `resettable` those that it takes away where they are. `written` is what the file at `path` would
-    say, where there is none.
+    Args:
+        path: The file to read.
+        shown: How messages name the file.
+        overrides: Changes that are applied after the files.
+        find: Looks up a base file by its name.
+        names: Old dotted keys that still work, mapped to the new ones.
+        keys: The valid top-level keys. A file outside `tree` that has other keys is ignored.
+        removable: Keys that null deletes, whether a file inherits them or an override sets them; `*` matches any name.
+        resettable: Keys that null deletes only if they are set.
+        tree: The files whose contents messages may show; by default the project of the file.
+        written: Data to use instead of reading a file at `path`.
     """
     layered = LayeredData(
         tree=tree or OwnTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable)
     )
     files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
-    if written is None and (why := refused(path.parent, path)):
-        layered.problems.append(Problem(Place(shown), "", why))
+    if written is None and (problem := refused(path.parent, path)):
+        layered.problems.append(Problem(Place(shown), "", problem))
     elif written is None:
         files.add(path, shown, ())
     else:
@@ -69,7 +75,7 @@ def load_layers(
 
 @dataclass(frozen=True)
 class _Files:
-    """Adds files to what is merged, each after those that it extends."""
+    """Merges files into `layered`, each after the files that it extends."""
 
     find: Find
     names: Mapping[str, str]
@@ -81,8 +87,8 @@ class _Files:
         self.take(read(path, shown, is_own=self.layered.tree.holds(path)), path, shown, chain)
 
     def take(self, document: Document, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
-        """Add what a file says."""
-        self._take_whole_or_not(document)
+        """Merge a document and the files that it extends."""
+        self._ignore_foreign_if_invalid(document)
         renamed = rename_document(document, self.names)
         self.layered.files.append(shown)
         self.layered.folders[shown] = document.folder
@@ -95,38 +101,36 @@ class _Files:
             return
         for at, base in _bases(document, self.layered):
             try:
-                found = self.find(base, document.folder)
+                base_path = self.find(base, document.folder)
             except NipRunError as error:
                 self._refuse(document, at, str(error))
                 continue
-            if found is None:
-                self._refuse(document, at, _not_found(base, document, self.layered))
-            elif not self._is_release(found) and (why := refused(document.folder, found)):
-                self._refuse(document, at, f"{base!r}: {why}")
-            elif found.resolve() in (*chain, path.resolve()):
-                self._refuse(
-                    document, at, f"{base!r} extends itself, by way of this file; take one of the two `extends` out"
-                )
+            if base_path is None:
+                self._refuse(document, at, _not_found_message(base, document, self.layered))
+            elif not self._is_of_release(base_path) and (reason := refused(document.folder, base_path)):
+                self._refuse(document, at, f"{base!r}: {reason}")
+            elif base_path.resolve() in (*chain, path.resolve()):
+                self._refuse(document, at, f"{base!r} extends itself through this file; remove one of the `extends`")
             elif len(chain) >= MAX_EXTENDS:
-                message = f"more than {MAX_EXTENDS} files extend each other; write some of them as one"
+                message = f"a chain of more than {MAX_EXTENDS} files that extend each other; merge some of them"
                 self._refuse(document, at, message)
                 return
             elif len(self.layered.files) >= MAX_FILES:
-                message = f"more than {MAX_FILES} files are read in all; extend fewer, or write some of them as one"
+                message = f"more than {MAX_FILES} files in all; extend fewer, or merge some of them"
                 self._refuse(document, at, message)
                 return
             else:
-                bases[base] = found
-                self.add(found, _shown(found), (*chain, path.resolve()))
+                bases[base] = base_path
+                self.add(base_path, _display_path(base_path), (*chain, path.resolve()))
         extends = document.data.pop(EXTENDS, None) is not None
         _merge(document, self.layered, extends=extends)
 
-    def _is_release(self, path: Path) -> bool:
-        """Whether a file is an installed release's, which was named by its name and not by a path."""
+    def _is_of_release(self, path: Path) -> bool:
+        """Return whether a file belongs to an installed release, which the spec named as a release, not by a path."""
         return self.layered.tree is not None and self.layered.tree.is_of_release(path)
 
-    def _take_whole_or_not(self, document: Document) -> None:
-        """Take nothing of somebody else's file that is no document of ours: other messages would tell of it."""
+    def _ignore_foreign_if_invalid(self, document: Document) -> None:
+        """Ignore a file outside the project if it has unknown keys or problems: later messages could reveal its text."""
         if document.is_own:
             return
         for name in document.data:
@@ -139,25 +143,25 @@ class _Files:
         self.layered.problems.append(Problem(document.places[at], EXTENDS, message))
 
 
-def _not_found(base: str, document: Document, layered: LayeredData) -> str:
-    """What to say of a base that is not there; the names of files are told of the spec's own folders alone."""
+def _not_found_message(base: str, document: Document, layered: LayeredData) -> str:
+    """Return the message about a missing base file; it suggests names only from folders in the project."""
     folder = document.folder / Path(base).parent
     near = ""
     try:
         if document.is_own and layered.tree is not None and layered.tree.holds(folder):
             near = did_you_mean_file(base, [file.name for file in folder.glob("*.yaml")])
-    except (OSError, ValueError):  # no folder of this name can be
+    except (OSError, ValueError):  # an impossible folder name
         pass
-    hint = near or "; a name is relative to the folder of the file that says it"
-    return f"no file {base!r} in {str(document.folder)!r}, nor among the built-in ones{hint}"
+    hint = near or "; a name is relative to the folder of the file that names it"
+    return f"no file {base!r} in {str(document.folder)!r} or among the built-in files{hint}"
 
 
-def _shown(found: Path) -> str:
-    """How messages name a base file: relative to the working folder where that is shorter."""
+def _display_path(path: Path) -> str:
+    """Return how messages name a base file: relative to the current folder if it is inside."""
     try:
-        return str(found.resolve().relative_to(Path.cwd()))
+        return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
-        return str(found)
+        return str(path)
 
 
 def _bases(document: Document, layered: LayeredData) -> list[tuple[KeyPath, str]]:
@@ -175,8 +179,8 @@ def _bases(document: Document, layered: LayeredData) -> list[tuple[KeyPath, str]
 
 def _merge(document: Document, layered: LayeredData, *, extends: bool) -> None:
     layered.has_others |= bool(document.data) and not document.is_own
-    for at in list(_removed(document.data, (), layered)):
-        _remove(at, document, layered, extends=extends)
+    for at in list(_deleted_keys(document.data, (), layered)):
+        _delete(at, document, layered, extends=extends)
     replaced = [at for at in document.places if not isinstance(_value_at(document.data, at), dict)]
     for at in replaced:
         layered.forget_below(at)
@@ -184,18 +188,18 @@ def _merge(document: Document, layered: LayeredData, *, extends: bool) -> None:
     layered.places.update(document.places)
 
 
-def _removed(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[KeyPath]:
-    """The keys that null takes away."""
+def _deleted_keys(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[KeyPath]:
+    """Yield the keys that null deletes."""
     for name, item in value.items() if isinstance(value, dict) else ():
         key = (*at, name)
         if item is None and (layered.is_removable(key) or layered.is_resettable(key, _value_at(layered.data, at))):
             yield key
         else:
-            yield from _removed(item, key, layered)
+            yield from _deleted_keys(item, key, layered)
 
 
-def _remove(at: KeyPath, document: Document, layered: LayeredData, *, extends: bool) -> None:
-    """Take away a key that the file inherits, which its own data no longer names either."""
+def _delete(at: KeyPath, document: Document, layered: LayeredData, *, extends: bool) -> None:
+    """Delete a key whose value is null from the document and from what it inherits."""
     del _value_at(document.data, at[:-1])[at[-1]]
     inherited = _value_at(layered.data, at[:-1])
     if isinstance(inherited, dict) and at[-1] in inherited:
@@ -203,10 +207,10 @@ def _remove(at: KeyPath, document: Document, layered: LayeredData, *, extends: b
         layered.forget_below(at)
         return
     place = document.place(at)
-    place = replace(place, is_own=place.is_own and not layered.has_others)  # a hint may name what another file has
+    place = replace(place, is_own=place.is_own and not layered.has_others)  # a hint may name keys of another file
     hint = did_you_mean(str(at[-1]), inherited if isinstance(inherited, dict) else ()) or "; leave the line out"
-    why = f"it inherits no such key{hint}" if extends else "this file has no `extends`; leave the line out"
-    message = f"null takes away what the file inherits, and {why}"
+    reason = f"it inherits no such key{hint}" if extends else "this file has no `extends`; leave the line out"
+    message = f"null deletes an inherited key, and {reason}"
     layered.wrong_nulls.append(Problem(place, ".".join(map(str, at)), message))
 
 
@@ -217,7 +221,7 @@ def _value_at(data: Any, at: KeyPath) -> Any:
 
 
 def _merged(below: Any, above: Any) -> Any:
-    """Mappings merge key by key; anything else from above replaces what is below."""
+    """Merge mappings key by key; any other value of `above` replaces the value of `below`."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{name: _merged(below.get(name), value) for name, value in above.items()}}
     return copy.deepcopy(above)

@@ -1,4 +1,4 @@
-"""Overrides, as a command line or a sweep gives them, into changes of merged data."""
+"""Apply overrides from the command line or a sweep to merged data."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from runner.documents.yaml_reader import WORDS, Document, parse
 from runner.documents.yaml_writer import escaped
 
 MAX_SHOWN = 200
-"""So much of an override stands in messages as its place."""
+"""The longest text of an override, in characters, that messages show as its place."""
 
 
 @dataclass(frozen=True)
 class Override:
-    """One change to what the files say: `KEY=VALUE`, `+KEY=VALUE` or `~KEY`, and where it was written.
+    """A change to the data of the files: `KEY=VALUE`, `+KEY=VALUE` or `~KEY`, and where it was written.
 
-    `value` holds the value where it is data already (a point of a sweep) and no text to be read.
+    `value` is a 1-tuple if the value is data already, as for a point of a sweep; otherwise the text is parsed.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Override:
 
 
 class _Refused(Exception):
-    """An override that cannot be applied: with which key, and why."""
+    """Raised if an override cannot be applied; carries the key and the reason."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -42,22 +42,22 @@ class _Refused(Exception):
 
 
 def apply_override(override: Override, layered: LayeredData, names: Mapping[str, str]) -> None:
-    """`KEY=VALUE` sets, `+KEY=VALUE` adds to a mapping, `~KEY` deletes; keys are dotted.
+    """Apply an override: `KEY=VALUE` sets, `+KEY=VALUE` adds to a mapping, `~KEY` deletes; keys are dotted.
 
-    Null deletes, too: an entry such as an agent, and a key that is set and may not be null. `names` are old dotted keys
-    that still work, each with the new one.
+    Null deletes too: an entry such as an agent, or a key that is set and cannot be null. `names` maps old dotted keys
+    that still work to the new ones.
     """
-    place = override.place or Place(f"override {_shortened(override.text)!r}")
+    place = override.place or Place(f"override {_shorten(override.text)!r}")
     try:
         _apply(override, place, layered, names)
     except _Refused as refused:
-        is_own = place.is_own and not layered.has_others  # a message may name neighbours of the key
+        is_own = place.is_own and not layered.has_others  # a message may name neighboring keys
         layered.problems.append(Problem(replace(place, is_own=is_own), refused.key, refused.message))
 
 
 def _apply(override: Override, place: Place, layered: LayeredData, names: Mapping[str, str]) -> None:
-    sign, at, value = _read(override)
-    at, value = _renamed(at, value, place, layered, names)
+    sign, at, value = _parse_override(override)
+    at, value = _with_new_names(at, value, place, layered, names)
     name = ".".join(at)
     if sign == "" and value is None and layered.is_removable(at):
         sign = "~"
@@ -70,7 +70,7 @@ def _apply(override: Override, place: Place, layered: LayeredData, names: Mappin
         del parent[at[-1]]
         return
     if sign == "+" and at[-1] in parent:
-        raise _Refused(name, f"the key is there already; write {name}=... to change it")
+        raise _Refused(name, f"the key is already set; write {name}=... to change it")
     parent[at[-1]] = value
     layered.forget_below(at)
     for end in range(1, len(at) + 1):
@@ -78,15 +78,15 @@ def _apply(override: Override, place: Place, layered: LayeredData, names: Mappin
     layered.places[at] = place
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
-def _read(override: Override) -> tuple[str, tuple[str, ...], Any]:
-    """The sign (`+`, `~` or none), the key and the value.
+def _parse_override(override: Override) -> tuple[str, tuple[str, ...], Any]:
+    """Split an override into its sign (`+`, `~` or empty), key and value.
 
     Raises:
-        _Refused: this is no override.
+        _Refused: the text is not an override.
     """
     wrong = not_text(override.text)
     if wrong is not None:
@@ -95,45 +95,45 @@ def _read(override: Override) -> tuple[str, tuple[str, ...], Any]:
     name, equals, written = override.text.removeprefix(sign).partition("=")
     at = tuple(name.split("."))
     if len(at) > MAX_DEPTH:
-        raise _Refused(_shortened(name), f"a key of {len(at):,} parts; at most {MAX_DEPTH} levels of keys are read")
+        raise _Refused(_shorten(name), f"a key of {len(at):,} parts; at most {MAX_DEPTH} levels of keys are read")
     if not all(at):
         raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys")
     if sign == "~" and equals:
-        raise _Refused(name, "a key is deleted by ~KEY alone, without a value")
+        raise _Refused(name, "to delete a key, write ~KEY without a value")
     if sign != "~" and not equals:
         raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY")
     if sign == "~":
         return sign, at, None
-    return sign, at, _value_of(name, written) if override.value is None else _value_as_it_is(name, override.value[0])
+    return sign, at, _parsed_value(name, written) if override.value is None else _plain_value(name, override.value[0])
 
 
-def _value_as_it_is(name: str, value: Any) -> Any:
-    """The value of an override that is data already.
+def _plain_value(name: str, value: Any) -> Any:
+    """Return the value of an override that is data already, in plain YAML types.
 
     Raises:
-        _Refused: no file of a spec could hold it.
+        _Refused: a spec file could not hold the value.
     """
     refused: list[tuple[KeyPath, str]] = []
-    taken = plain({name: value}, refused).get(name)
-    refused.extend((at, f"a key must be text, not {key!r}") for at, key in _odd_keys(taken, (name,)))
+    plain_value = plain({name: value}, refused).get(name)
+    refused.extend((at, f"a key must be text, not {key!r}") for at, key in _keys_not_text(plain_value, (name,)))
     for at, message in refused:
         raise _Refused(".".join(map(str, at)), message)
-    return escaped(taken)
+    return escaped(plain_value)
 
 
-def _odd_keys(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """The keys that are no texts, each with where it stands."""
+def _keys_not_text(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield each key that is not text, with the path of its mapping."""
     for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if isinstance(value, dict) and not isinstance(name, str):
             yield at, name
-        yield from _odd_keys(item, (*at, name))
+        yield from _keys_not_text(item, (*at, name))
 
 
 def _parent(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[str, Any]:
-    """The mapping that holds a key; `make`: with the mappings that are not there yet.
+    """Return the mapping that holds a key; `make` creates missing mappings on the way.
 
     Raises:
-        _Refused: something on the way is no mapping.
+        _Refused: a value on the way is not a mapping.
     """
     parent: Any = data
     for depth, part in enumerate((*at[:-1], None)):
@@ -144,30 +144,30 @@ def _parent(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[st
     return cast("dict[str, Any]", parent)
 
 
-def _value_of(name: str, written: str) -> Any:
-    """The value of an override's text.
+def _parsed_value(name: str, written: str) -> Any:
+    """Parse the text of an override's value as YAML.
 
     Raises:
-        _Refused: it is not one value.
+        _Refused: the text is not exactly one value.
     """
     at = tuple(name.split("."))
-    below = ("value", *WORDS[len(at) :]) if at == WORDS[: len(at)] else WORDS
+    labels_path = ("value", *WORDS[len(at) :]) if at == WORDS[: len(at)] else WORDS
     text = f"value: {written}" if written.strip() else "value: null"
-    document = parse(text, Document(name, Path(), words=below))
+    document = parse(text, Document(name, Path(), words=labels_path))
     if document.problems:
-        # YAML's columns count from our own prefix; the place of an override is the override.
+        # YAML counts columns from the added "value: ", so the place is the override itself.
         problem = document.problems[0]
         is_colon = problem.what == SECOND_COLON
         raise _Refused(name, f"{SECOND_COLON}; write '{name}=\"...\"'" if is_colon else problem.message)
     if set(document.data) != {"value"}:
-        raise _Refused(name, "one value belongs here, not several lines")
+        raise _Refused(name, "an override has one value; this text has several lines")
     return document.data["value"]
 
 
-def _renamed(
+def _with_new_names(
     at: tuple[str, ...], value: Any, place: Place, layered: LayeredData, names: Mapping[str, str]
 ) -> tuple[tuple[str, ...], Any]:
-    """A key and its value by their new names."""
+    """Return a key and its value with old names replaced by new ones."""
     for part in reversed(at):
         value = {part: value}
     document = Document(place.file, Path(), value, {(): place})

@@ -1,4 +1,4 @@
-"""Values of a notebook as those of a YAML file: NumPy's scalars, paths and tuples as what they hold."""
+"""Convert Python values from a notebook (NumPy scalars, paths, tuples, enums) to the values a YAML file can hold."""
 
 from __future__ import annotations
 
@@ -8,39 +8,39 @@ from datetime import date
 from typing import Any
 
 KeyPath = tuple[str | int, ...]
-"""A key's way from the root: names in mappings, numbers in lists."""
+"""The path of a key from the root: names in mappings, indices in lists."""
 
 MAX_DEPTH = 24
 
 
 def plain(value: Any, refused: list[tuple[KeyPath, str]], at: KeyPath = (), above: tuple[Any, ...] = ()) -> Any:
-    """A value as YAML has it; what has no such form goes to `refused`, by key and message, and is left out."""
-    if any(value is one for one in above):
-        return _refuse(refused, at, "it holds itself; write the value out")
+    """Return the value as YAML can hold it. Parts without a YAML form are left out and reported in `refused`."""
+    if any(value is ancestor for ancestor in above):
+        return _refuse(refused, at, "the value contains itself; write it out")
     if len(at) > MAX_DEPTH:
         return _refuse(refused, at[:-1], f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
         return _mapping(value, refused, at, (*above, value))
     if isinstance(value, (list, tuple)):
         return [plain(item, refused, (*at, index), (*above, value)) for index, item in enumerate(value)]
-    found = _scalar(value)
-    if found is None and value is not None:
+    scalar = _scalar(value)
+    if scalar is None and value is not None:
         return _refuse(refused, at, f"a text, number, list or mapping belongs here, not {_kind(value)}")
-    return found
+    return scalar
 
 
 def _mapping(value: Mapping[Any, Any], refused: list[tuple[KeyPath, str]], at: KeyPath, above: tuple[Any, ...]) -> Any:
-    taken = {}
+    converted = {}
     for name, item in value.items():
-        before = len(refused)
-        found = plain(item, refused, (*at, str(name)), above)
-        if found is not None or len(refused) == before:
-            taken[_name(name, refused, at)] = found
-    return taken
+        refused_before = len(refused)
+        converted_item = plain(item, refused, (*at, str(name)), above)
+        if converted_item is not None or len(refused) == refused_before:
+            converted[_name(name, refused, at)] = converted_item
+    return converted
 
 
 def _scalar(value: Any) -> Any:
-    """None of what is no scalar; subclasses, such as those of an enumeration, are what they hold."""
+    """Return a scalar as its built-in type (an enum member as its value), or None if it is not a scalar."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, bool):
@@ -56,7 +56,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _name(name: Any, refused: list[tuple[KeyPath, str]], at: KeyPath) -> Any:
-    """A key; numbers and truth values stay, for the reader knows where they stand for words."""
+    """Return a key. Numbers and booleans are not converted: the YAML reader knows where they mean labels."""
     if isinstance(name, str):
         return str.__str__(name)
     if name is not None and not isinstance(name, (bool, int, float)):

@@ -1,6 +1,6 @@
-"""What OmegaConf would read as it stands, so that it need not be asked: it takes its time for every single value.
+"""Read simple YAML documents without OmegaConf, which is slow for every single value.
 
-A resolved spec, as every run saves it, is such a document. Where there is any doubt, OmegaConf is asked.
+A resolved spec, as every run saves it, is such a document. If there is any doubt, the caller uses OmegaConf.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 _TAG = "tag:yaml.org,2002:"
-_NUMBER_BEGINS = "+-.0123456789"
-"""What OmegaConf reads as a number and YAML as text, such as 1e5, begins so."""
-_WORDS: Mapping[str, Mapping[str, bool | None]] = {
+_NUMBER_STARTS = "+-.0123456789"
+"""First characters of texts that OmegaConf may read as a number but YAML does not, such as 1e5."""
+_CONSTANTS: Mapping[str, Mapping[str, bool | None]] = {
     "bool": {"true": True, "false": False},
     "null": {"null": None, "~": None, "": None},
 }
@@ -23,24 +23,24 @@ _FLOAT = re.compile(r"-?[0-9]+\.[0-9]+(?:e[-+][0-9]+)?")
 
 
 class _Doubtful(Exception):
-    """OmegaConf may read it otherwise."""
+    """Raised if OmegaConf may read the document differently."""
 
 
 def settled_document(node: yaml.Node) -> Any | None:
-    """The data of a document whose keys are scalars, each once, and that has no aliases; None: ask OmegaConf."""
+    """Return the data of a simple document, or None if OmegaConf must read it. Keys are unique, without aliases."""
     try:
-        return _constructed(node)
+        return _construct(node)
     except _Doubtful:
         return None
 
 
-def _constructed(node: yaml.Node) -> Any:
+def _construct(node: yaml.Node) -> Any:
     if isinstance(node, yaml.MappingNode):
         if not all(isinstance(key, yaml.ScalarNode) and _is_text(key) for key, _ in node.value):
             raise _Doubtful
-        return {key.value: _constructed(value) for key, value in node.value}
+        return {key.value: _construct(value) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
-        return [_constructed(value) for value in node.value]
+        return [_construct(value) for value in node.value]
     if not isinstance(node, yaml.ScalarNode):
         raise _Doubtful
     kind, text = node.tag.removeprefix(_TAG), node.value
@@ -50,19 +50,19 @@ def _constructed(node: yaml.Node) -> Any:
         return int(text)
     if kind == "float" and _FLOAT.fullmatch(text):
         return float(text)
-    if text in (words := _WORDS.get(kind, {})):
-        return words[text]
+    if text in (constants := _CONSTANTS.get(kind, {})):
+        return constants[text]
     raise _Doubtful
 
 
 def _is_text(node: yaml.ScalarNode) -> bool:
-    """Whether it is a text to OmegaConf, too."""
-    is_number = not node.style and node.value.startswith(tuple(_NUMBER_BEGINS))
+    """Return whether OmegaConf also reads the node as plain text."""
+    is_number = not node.style and node.value.startswith(tuple(_NUMBER_STARTS))
     return bool(node.tag == f"{_TAG}str" and "${" not in node.value and not is_number)
 
 
 def is_settled(data: Any) -> bool:
-    """Whether data is plain, and has no interpolation."""
+    """Return whether data has only plain types and no interpolation."""
     if type(data) is dict:
         return all(type(name) is str and is_settled(value) for name, value in data.items())
     if type(data) is list:

@@ -1,4 +1,4 @@
-"""Keys by their old names into the same data by the new ones: what an older version wrote still loads."""
+"""Replace old key names by new ones, so that files from older versions still load."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from runner.documents.plain_values import KeyPath
 from runner.documents.yaml_reader import Document
 
 SWEEP = "sweep"
-"""The section whose keys are themselves dotted keys, as are those of its `ZIP` and of each of its points."""
+"""The section whose keys are themselves dotted keys, as are the keys of its `ZIP` and of each of its points."""
 
 ZIP = "zip"
 
 
 @dataclass(frozen=True)
 class _OldKey:
-    """A key that stands under its old name: the mapping that holds it, its path, and its new name there."""
+    """A key with an old name: the mapping that holds it, its path, and its new name in that mapping."""
 
     section: dict[str, Any]
     at: KeyPath
@@ -29,34 +29,36 @@ class _OldKey:
 
 
 def rename_keys(data: dict[str, Any], names: Mapping[str, str]) -> None:
-    """Put saved data under the new names of its keys; `names` are old dotted keys, each with the new one."""
+    """Rename old keys in saved data in place; `names` maps old dotted keys to new ones."""
     for old, new in names.items():
         for key in list(_old_keys(data, old, new)):
             _rename(key)
 
 
 def rename_document(document: Document, names: Mapping[str, str]) -> list[RenamedKey]:
-    """Put a document under the new names of its keys, and say where it had old ones.
+    """Rename old keys and references to them in a document in place, and return each with its place.
 
-    Both names of one key are a problem of the document.
+    A document that has both names of a key gets a problem.
     """
-    found: list[RenamedKey] = []
+    renamed_keys: list[RenamedKey] = []
     for old, new in names.items():
         for key in list(_old_keys(document.data, old, new)):
             place = document.place(key.at)
             if key.name in key.section:
-                message = f"the old name of {new}, which is given too; leave it out"
+                message = f"the old name of {new}, which is also set; remove one of the two"
                 document.problems.append(Problem(place, ".".join(map(str, key.at)), message))
             else:
                 _rename(key)
                 _move_places(document, key.at, (*key.at[:-1], key.name))
-                found.append(RenamedKey(place, old, new))
-    document.data = {name: _referring(item, (name,), document, names, found) for name, item in document.data.items()}
-    return found
+                renamed_keys.append(RenamedKey(place, old, new))
+    document.data = {
+        name: _with_new_references(item, (name,), document, names, renamed_keys) for name, item in document.data.items()
+    }
+    return renamed_keys
 
 
 def _old_keys(data: dict[str, Any], old: str, new: str) -> Iterator[_OldKey]:
-    """Where a key stands under its old name: in its section, and in the sweep."""
+    """Yield each use of an old key: in its section, and in the sweep."""
     *section, last = old.split(".")
     yield from _old_key(data, tuple(section), last, new.rpartition(".")[2])
     yield from _old_key(data, (SWEEP,), old, new)
@@ -78,7 +80,7 @@ def _old_key(data: Any, section: KeyPath, name: str, new: str) -> Iterator[_OldK
 
 
 def _rename(key: _OldKey) -> None:
-    """Give a key its new name, at its own place in the order."""
+    """Rename a key without changing the order of the keys."""
     items = [(key.name if name == key.at[-1] else name, value) for name, value in key.section.items()]
     key.section.clear()
     key.section.update(items)
@@ -90,18 +92,24 @@ def _move_places(document: Document, old: KeyPath, new: KeyPath) -> None:
     }
 
 
-def _referring(value: Any, at: KeyPath, document: Document, names: Mapping[str, str], found: list[RenamedKey]) -> Any:
-    """The value with every `${old}` in it as `${new}`."""
+def _with_new_references(
+    value: Any, at: KeyPath, document: Document, names: Mapping[str, str], renamed_keys: list[RenamedKey]
+) -> Any:
+    """Return the value with every `${old}` in it replaced by `${new}`."""
 
     def new_reference(reference: re.Match[str]) -> str:
         key = ".".join(map(str, target(reference[1], at)))
         if key not in names:
             return reference[0]
-        found.append(RenamedKey(document.place(at), key, names[key]))
+        renamed_keys.append(RenamedKey(document.place(at), key, names[key]))
         return f"${{{names[key]}}}"
 
     if isinstance(value, dict):
-        return {name: _referring(item, (*at, name), document, names, found) for name, item in value.items()}
+        return {
+            name: _with_new_references(item, (*at, name), document, names, renamed_keys) for name, item in value.items()
+        }
     if isinstance(value, list):
-        return [_referring(item, (*at, index), document, names, found) for index, item in enumerate(value)]
+        return [
+            _with_new_references(item, (*at, index), document, names, renamed_keys) for index, item in enumerate(value)
+        ]
     return REFERENCE.sub(new_reference, value) if isinstance(value, str) else value

@@ -1,6 +1,6 @@
-"""Merged data against a JSON Schema: every violation as a problem with its place and the nearest right key.
+"""Check merged data against a JSON Schema and report each violation with its place and the nearest valid key.
 
-A pattern means here what it means to an editor: its `$` is the end of the text, where Python's lets a newline follow.
+Patterns mean the same as in an editor: `$` is the end of the text, while in Python a newline may follow it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _NAMES = {
 
 
 MAX_INTEGER = 2**63 - 1
-"""The largest whole number that a table's column can hold."""
+"""The largest whole number that a Parquet column can hold."""
 
 LONGEST_EXAMPLE = 60
 
 _TYPOGRAPHIC = frozenset("\u201c\u201d\u201e\u00ab\u00bb\u2018\u2019\u201a")
-"""Quotes that are none to YAML, as a word processor or a chat writes them."""
+"""Quotes that YAML does not recognize, as word processors and chat programs insert them."""
 
 _TOO_MANY_BITS = "a whole number has at most 63 bits here"
 
@@ -55,8 +55,8 @@ def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationEr
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
-def _is_whole(_: Any, value: Any) -> bool:
-    """JSON Schema counts 1e19 among the whole numbers; a column of them holds it no more than 10**19."""
+def _is_integer(_: Any, value: Any) -> bool:
+    """Return whether a value is a whole number that a column can hold; to JSON Schema, 1e19 is an integer too."""
     if isinstance(value, float):
         return value.is_integer() and abs(value) <= MAX_INTEGER
     return isinstance(value, int) and not isinstance(value, bool)
@@ -64,31 +64,33 @@ def _is_whole(_: Any, value: Any) -> bool:
 
 @cache
 def _validator() -> Any:
-    # Here and not above: a worker of a run imports what reads specs, and reads none.
+    # Imported here because worker processes import this module but never check a spec.
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
     return extend(  # type: ignore[no-untyped-call]
         Draft202012Validator,
         {"pattern": _matches},
-        type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
+        type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
     )
 
 
 def check(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
-    """All that the schema finds wrong with the data, and what no file of a run could hold."""
+    """Return all violations of the schema, and all values that the files of a run cannot hold."""
     validator = _validator()(schema)
     unwritable = list(_unwritable(layered.data, (), layered))
     keys = {problem.key for problem in unwritable}
     errors = list(validator.iter_errors(layered.data))
-    enums = {tuple(error.absolute_path) for error in errors if error.validator == "enum"}  # which tell the type, too
-    told = (error for error in errors if error.validator != "type" or tuple(error.absolute_path) not in enums)
-    found = [p for error in told for p in _problems(error, layered, validator)]
-    return [*(problem for problem in found if problem.key not in keys), *unwritable]
+    enums = {tuple(error.absolute_path) for error in errors if error.validator == "enum"}  # these imply the type
+    distinct_errors = (
+        error for error in errors if error.validator != "type" or tuple(error.absolute_path) not in enums
+    )
+    problems = [p for error in distinct_errors for p in _problems(error, layered, validator)]
+    return [*(problem for problem in problems if problem.key not in keys), *unwritable]
 
 
 def _unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> Iterator[Problem]:
-    """Values that JSON does not have (infinity, NaN, half a character), and numbers that no column holds."""
+    """Report values that JSON lacks (infinity, NaN, lone surrogates) and integers that no column can hold."""
     message = None
     if isinstance(value, float) and not math.isfinite(value):
         message = f"{value} is not a finite number"
@@ -112,31 +114,31 @@ def _unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> 
 def _problems(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
     at = tuple(error.absolute_path)
     if error.validator == "anyOf" and error.context:
-        yield from _of_likeliest_arm(error, layered, validator)
+        yield from _likeliest_arm_problems(error, layered, validator)
         return
     if error.validator == "additionalProperties" and isinstance(error.instance, dict):
-        known = cast("dict[str, Any]", error.schema).get("properties", {})
+        properties = cast("dict[str, Any]", error.schema).get("properties", {})
         for name in error.instance:
-            if name not in known:
+            if name not in properties:
                 yield Problem(
                     layered.place_of_value((*at, name)),
                     ".".join(map(str, (*at, name))),
-                    f"unknown key{did_you_mean(name, known) or '; known are ' + comma_join(known)}",
+                    f"unknown key{did_you_mean(name, properties) or '; known are ' + comma_join(properties)}",
                     "unknown key",
                 )
         return
     if "propertyNames" in error.absolute_schema_path:
         at = (*at, str(error.instance))  # the name itself is what is wrong
     key = ".".join(map(str, at))
-    message = _message(error)
+    message = _violation_message(error)
     place = layered.place_of_value(at) if at else replace(layered.place_of_value(at), source=None)
     problem = Problem(place, key or "(root)", message + _next_step(error, message))
-    # Which keys are missing tells nothing of those that are there.
+    # The names of missing keys reveal nothing about the file, so the message may serve as the kind.
     yield replace(problem, kind=message) if error.validator == "required" else problem
 
 
-def _of_likeliest_arm(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
-    """Of `A or nothing`, report what is wrong as an A, unless the value is of no arm's type at all."""
+def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
+    """Report the problems of the `anyOf` arm with the fewest problems, or an unexpected type if no arm has it."""
     arms: dict[int, list[ValidationError]] = {}
     for inner in error.context or ():
         arms.setdefault(int(inner.relative_schema_path[0]), []).append(inner)
@@ -148,17 +150,17 @@ def _of_likeliest_arm(error: ValidationError, layered: LayeredData, validator: A
             yield from _problems(inner, layered, validator)
         return
     at = tuple(error.absolute_path)
-    kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _kinds(e)]
+    kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _expected_types(e)]
     message = _expected(kinds, error.instance)
     yield Problem(layered.place_of_value(at), ".".join(map(str, at)), message + _next_step(error, message))
 
 
-def _with_plain_quotes(value: str) -> str:
-    """What stands within the quotes."""
+def _without_typographic_quotes(value: str) -> str:
+    """Remove typographic quotes from a value."""
     return "".join(letter for letter in value if letter not in _TYPOGRAPHIC)
 
 
-def _kinds(error: ValidationError) -> list[str]:
+def _expected_types(error: ValidationError) -> list[str]:
     value: Any = error.validator_value
     return [value] if isinstance(value, str) else list(value)
 
@@ -167,15 +169,15 @@ def _expected(kinds: list[str], value: Any) -> str:
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
     if kinds == ["array"] and isinstance(value, (str, int, float)):
-        return f"a list belongs here, not {_shown(value)}; write [{_shown(value)}]"
-    wanted = " or ".join(_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
+        return f"a list belongs here, not {_display(value)}; write [{_display(value)}]"
+    expected = " or ".join(_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
     )
-    return f"{wanted} belongs here, not {_shown(value)}{quotes}"
+    return f"{expected} belongs here, not {_display(value)}{quotes}"
 
 
-def _shown(value: Any) -> str:
+def _display(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, (dict, list)):
@@ -185,7 +187,7 @@ def _shown(value: Any) -> str:
 
 
 def _next_step(error: ValidationError, message: str) -> str:
-    """What to write instead, where the message does not say it: the keys of a mapping, or the key's example."""
+    """Return a hint (the keys of a mapping, or the key's example) unless the message already has one."""
     if "; " in message:
         return ""
     rule = cast("dict[str, Any]", error.schema)
@@ -199,29 +201,33 @@ def _next_step(error: ValidationError, message: str) -> str:
 
 
 def _example(rule: dict[str, Any]) -> str:
-    """The example of a key as YAML, where it is short."""
+    """Return a key's example as YAML, or "" if it is too long or missing."""
     examples = [example for example in rule.get("examples", ()) if example not in (None, {}, [])]
-    shown = dump_inline(examples[0]) if examples else ""
-    return shown if len(shown) <= LONGEST_EXAMPLE else ""
+    text = dump_inline(examples[0]) if examples else ""
+    return text if len(text) <= LONGEST_EXAMPLE else ""
 
 
-def _message(error: ValidationError) -> str:
+def _violation_message(error: ValidationError) -> str:
     rule: Any = error.validator_value
     value: Any = error.instance
     match error.validator:
         case "type":
-            return _expected(_kinds(error), value)
+            return _expected(_expected_types(error), value)
         case "required":
             missing = [name for name in rule if name not in value]
             return f"missing key{'s' if len(missing) > 1 else ''}: {comma_join(missing)}"
         case "enum":
-            known = [str(item) for item in rule if item is not None]
-            hint = did_you_mean(str(value), known) or "; write one of them"
-            return f"{_shown(value)} is none of {comma_join(known)}{hint}"
+            values = [str(item) for item in rule if item is not None]
+            hint = did_you_mean(str(value), values) or "; write one of them"
+            return f"{_display(value)} is not one of {comma_join(values)}{hint}"
         case "minimum" | "exclusiveMinimum":
-            return f"{_shown(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
+            return (
+                f"{_display(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
+            )
         case "maximum" | "exclusiveMaximum":
-            return f"{_shown(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
+            return (
+                f"{_display(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
+            )
         case "minLength" | "minItems" | "minProperties":
             return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
         case "pattern" if cast("dict[str, Any]", error.schema).get("writeOnly"):
@@ -229,8 +235,10 @@ def _message(error: ValidationError) -> str:
             return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:
-                return f'{_shown(value)} has typographic quotes; use plain ones: "{_with_plain_quotes(value)}"'
-            said = cast("dict[str, Any]", error.schema).get("patternErrorMessage")
-            return f"{_shown(value)} does not have the form{f' {rule}' if said is None else f': {said}'}"
+                return (
+                    f'{_display(value)} has typographic quotes; use plain ones: "{_without_typographic_quotes(value)}"'
+                )
+            form = cast("dict[str, Any]", error.schema).get("patternErrorMessage")
+            return f"{_display(value)} does not have the form{f' {rule}' if form is None else f': {form}'}"
         case _:
             return error.message

@@ -1,14 +1,14 @@
-"""Which files are a spec's own, so that messages may show what stands in them.
+"""Decides which files belong to a spec's project, so that error messages may quote them.
 
-A spec may come from a stranger, and may name any file that its user can read. Messages are copied into mails and logs,
-so of a file that is none of the spec's own they say where something is wrong and of what kind, and never what stands
-there. A spec's own are the files below
+A spec may come from a stranger and may name any file that its user can read, and messages get copied into mails and
+logs. For a file outside the project, a message says only where the mistake is and of what kind; it never quotes the
+file. The project of a spec is
 
-    its git checkout, or the current folder where the spec is below that: the nearer one;
-    else the folder that it is in.
+    its git checkout or the current folder, if the spec is inside: the nearer of the two;
+    otherwise the folder of the spec.
 
-The home folder and what is above it is nobody's project, whatever git says: there the spec's own folder counts. The
-files that travel with the package are always shown, and so is what the user names on the command line.
+The home folder and the folders above it are never a project, even if they are a git checkout. Files that ship with the
+package and files that the user names on the command line may always be quoted.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from runner.base import package_data
 
 @dataclass(frozen=True)
 class OwnTree:
-    """The folder that holds a spec's own files."""
+    """The folders whose files error messages may quote."""
 
     root: Path
     also: list[Path] = field(default_factory=list)
-    """The folders of installed releases that the spec names: what is published is nobody's secret."""
+    """Folders of installed releases that the spec names: published files are not secret."""
 
     @classmethod
     def of(cls, spec: Path) -> Self:
-        """The tree of a spec's file, wherever links in its name lead."""
+        """Find the project of a spec's file, after following symbolic links."""
         folder = spec.absolute().parent.resolve()
         return cls(next(filter(_is_project, upwards(folder)), folder))
 
     def is_of_release(self, path: Path) -> bool:
-        """Whether a file is in one of `also`."""
+        """Return whether a file is in one of the `also` folders."""
         return any(path.resolve().is_relative_to(root) for root in self.also)
 
     def holds(self, path: Path) -> bool:
-        """Whether a file is in the tree, or travels with the package; a link is where it leads."""
+        """Return whether a file, after following links, is in the project or ships with the package."""
         real = path.resolve()
         return any(real.is_relative_to(root) for root in (self.root, *self.also, *package_data.folders()))
 
 
 def upwards(folder: Path) -> Iterator[Path]:
-    """A folder and all above it."""
+    """Yield a folder and all folders above it."""
     yield folder
     while folder != folder.parent:
         folder = folder.parent
@@ -54,19 +54,19 @@ def upwards(folder: Path) -> Iterator[Path]:
 
 
 def _is_project(folder: Path) -> bool:
-    """Whether a folder is a project: the current folder or a git checkout, not the home folder or one above it."""
+    """Return whether a folder is a project: the current folder or a git checkout, but not the home folder or above."""
     return (folder == _current() or (folder / ".git").exists()) and not _home().is_relative_to(folder)
 
 
 def _current() -> Path | None:
     try:
         return Path.cwd().resolve()
-    except OSError:  # it was removed
+    except OSError:  # the current folder was removed
         return None
 
 
 def _home() -> Path:
     try:
         return Path.home().resolve()
-    except RuntimeError:  # nobody's: then at least the whole file system is no project
+    except RuntimeError:  # the user has no home folder: then only the root of the file system is excluded
         return Path("/")

@@ -1,4 +1,4 @@
-"""Single values of a YAML text replaced where they stand: comments, order and all other lines stay as they were."""
+"""Replace single values in a YAML text without changing comments, order or other lines."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from runner.documents.plain_values import KeyPath
 from runner.documents.yaml_writer import dump_inline
 
 New = Callable[[KeyPath, str], str | None]
-"""A key and the text that it has, into the text that it is to have; None: it stays."""
+"""Returns the new text for a key and its current text, or None to leave it unchanged."""
 
 
 def with_new_texts(text: str, new: New) -> str:
-    """A document that `runner.documents.yaml_reader` has read without a problem, with other texts at some keys."""
-    # The loader in C, which is faster, does not say at which character of the text a value stands.
+    """Replace the texts at some keys of a document that `yaml_reader` has read without problems."""
+    # The faster loader in C does not report the character positions of values.
     for at, node in reversed(list(_scalars(yaml.compose(text, Loader=yaml.SafeLoader), ()))):
         value = new(at, node.value)
         if value is not None:

@@ -1,7 +1,7 @@
-"""What a YAML parser says of a text it cannot read, in plain words: where the mistake is, what it is, what to do.
+"""Explain YAML syntax errors: where the mistake is, what it is, and how to fix it.
 
-A parser reports the place where it gave up. The mistake is often before that: the quote or the bracket that was never
-closed, the key without a colon.
+A parser reports the place where it gave up. The mistake is often earlier: a quote or bracket that was never closed, or
+a key without a colon.
 """
 
 from __future__ import annotations
@@ -31,36 +31,38 @@ class YamlErrorExplanation:
 
 
 def lines_of(text: str) -> list[str]:
-    """A text's lines as a YAML parser counts them."""
+    """Split a text into lines as a YAML parser counts them."""
     return _LINE_END.split(text)
 
 
 def explained(error: yaml.YAMLError, text: str, lines: list[str]) -> YamlErrorExplanation:
-    """What is wrong with a text that the parser refused."""
+    """Find the most likely mistake in a text that the parser refused."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
-        return _control(error, lines)
+        return _explain_control_character(error, lines)
     where = _Where(mark.line, mark.column, lines, str(getattr(error, "problem", "")))
     context = getattr(error, "context_mark", None)
     start = _Where(context.line, context.column, lines, str(getattr(error, "context", ""))) if context else where
     return (
-        _tab(where)
-        or _scalar(where, start)
-        or _colon(where, start)
-        or _unclosed(where, text)
-        or _indentation(where)
-        or where.told(f"not valid YAML: {where.said}; put a text with : # [ {{ & * ! | > % @ ` in it in quotes")
+        _explain_tab(where)
+        or _explain_scalar(where, start)
+        or _explain_colon(where, start)
+        or _explain_unclosed(where, text)
+        or _explain_indentation(where)
+        or where.explain(
+            f"not valid YAML: {where.parser_message}; put a text with : # [ {{ & * ! | > % @ ` in it in quotes"
+        )
     )
 
 
 @dataclass(frozen=True)
 class _Where:
-    """A mark of the parser, from 0, and what it says there."""
+    """A position that the parser reported, counted from 0, and its message there."""
 
     line: int
     column: int
     lines: list[str]
-    said: str
+    parser_message: str
 
     @property
     def text(self) -> str:
@@ -70,24 +72,24 @@ class _Where:
     def character(self) -> str:
         return self.text[self.column : self.column + 1]
 
-    def told(self, message: str) -> YamlErrorExplanation:
+    def explain(self, message: str) -> YamlErrorExplanation:
         return YamlErrorExplanation(message, self.line + 1, self.column + 1)
 
 
-def _control(error: yaml.YAMLError, lines: list[str]) -> YamlErrorExplanation:
+def _explain_control_character(error: yaml.YAMLError, lines: list[str]) -> YamlErrorExplanation:
     for number, line in enumerate(lines, 1):
-        found = _CONTROL.search(line)
-        if found:
+        match = _CONTROL.search(line)
+        if match:
             message = (
-                f"a control character (U+{ord(found[0]):04X}); remove it, or write it as an escape in double quotes"
+                f"a control character (U+{ord(match[0]):04X}); remove it, or write it as an escape in double quotes"
             )
-            return YamlErrorExplanation(message, number, found.start() + 1)
+            return YamlErrorExplanation(message, number, match.start() + 1)
     return YamlErrorExplanation(
         f"not valid YAML: {str(error).splitlines()[0]}; save the file as plain text in UTF-8", 1, 1
     )
 
 
-def _tab(where: _Where) -> YamlErrorExplanation | None:
+def _explain_tab(where: _Where) -> YamlErrorExplanation | None:
     indentation = where.text[: _indent(where.text)]
     if "\t" not in indentation or where.column > len(indentation):
         return None
@@ -95,38 +97,38 @@ def _tab(where: _Where) -> YamlErrorExplanation | None:
     return YamlErrorExplanation(message, where.line + 1, indentation.index("\t") + 1)
 
 
-def _scalar(where: _Where, start: _Where) -> YamlErrorExplanation | None:
-    """A mistake within one value."""
-    if "end of stream" in where.said and "quoted" in start.said:
-        return start.told(f"the quote that opens here is not closed; add {start.character} where the text ends")
-    if "escape character" in where.said:
-        return where.told(
+def _explain_scalar(where: _Where, start: _Where) -> YamlErrorExplanation | None:
+    """Explain a mistake inside one value."""
+    if "end of stream" in where.parser_message and "quoted" in start.parser_message:
+        return start.explain(f"the quote that opens here is not closed; add {start.character} where the text ends")
+    if "escape character" in where.parser_message:
+        return where.explain(
             "an unknown escape in double quotes; write \\\\ for a backslash, or put the text in single quotes"
         )
-    if "cannot start any token" in where.said:
-        return where.told(f"a text cannot begin with {where.character!r} here; put it in quotes")
-    if "alphabetic or numeric character" in where.said or "directive" in start.said:
-        return start.told(f"a text cannot begin with {start.character!r} here; put it in quotes")
-    if "comment or line break" in where.said:
-        return where.told(f"text after {start.character}; it begins a text in the lines below, so begin it there")
+    if "cannot start any token" in where.parser_message:
+        return where.explain(f"a text cannot begin with {where.character!r} here; put it in quotes")
+    if "alphabetic or numeric character" in where.parser_message or "directive" in start.parser_message:
+        return start.explain(f"a text cannot begin with {start.character!r} here; put it in quotes")
+    if "comment or line break" in where.parser_message:
+        return where.explain(f"text after {start.character}; it begins a text in the lines below, so begin it there")
     return None
 
 
-def _colon(where: _Where, start: _Where) -> YamlErrorExplanation | None:
-    """Colons that are too many or missing, and lists that begin in the line of their key."""
-    if "could not find expected ':'" in where.said:
-        return _no_colon(start)
-    if "block sequence entries" in where.said:
-        return where.told("a list item in the line of its key; begin the list in the next line, or write [A, B]")
-    if "mapping values" not in where.said:
+def _explain_colon(where: _Where, start: _Where) -> YamlErrorExplanation | None:
+    """Explain missing or extra colons, and lists that begin on the line of their key."""
+    if "could not find expected ':'" in where.parser_message:
+        return _missing_colon(start)
+    if "block sequence entries" in where.parser_message:
+        return where.explain("a list item in the line of its key; begin the list in the next line, or write [A, B]")
+    if "mapping values" not in where.parser_message:
         return None
     head = where.text[: where.column]
     key, colon, _ = head.partition(": ")
     if colon:
         value = where.text[len(key) + 2 :].strip()
         example = f'{key.strip()}: "{value}"' if '"' not in value and len(value) <= _QUOTED_MAX else 'KEY: "..."'
-        return where.told(f"{SECOND_COLON}; put the value in quotes: {example}")
-    above = _above(where)
+        return where.explain(f"{SECOND_COLON}; put the value in quotes: {example}")
+    above = _line_above(where)
     if above is None:
         return None
     if ": " in above.text or above.text.rstrip().endswith(":"):
@@ -136,17 +138,17 @@ def _colon(where: _Where, start: _Where) -> YamlErrorExplanation | None:
             "already; give both the same indentation, or move that value"
         )
         return YamlErrorExplanation(message, where.line + 1, indent + 1)
-    return _no_colon(above)
+    return _missing_colon(above)
 
 
-def _no_colon(where: _Where) -> YamlErrorExplanation:
+def _missing_colon(where: _Where) -> YamlErrorExplanation:
     _, colon, _ = where.text.partition(":")
     step = "put a space after the colon: KEY: VALUE" if colon else "write KEY: VALUE"
-    return where.told(f"no ': ' after the key; {step}")
+    return where.explain(f"no ': ' after the key; {step}")
 
 
-def _unclosed(where: _Where, text: str) -> YamlErrorExplanation | None:
-    """Quotes and brackets that were opened before the place where the parser gave up."""
+def _explain_unclosed(where: _Where, text: str) -> YamlErrorExplanation | None:
+    """Explain quotes and brackets that were opened before the place where the parser gave up."""
     opened: list[yaml.Mark] = []
     last: Any = None
     for token in _tokens(text):
@@ -158,56 +160,58 @@ def _unclosed(where: _Where, text: str) -> YamlErrorExplanation | None:
             opened.pop()
         last = token
     if isinstance(last, yaml.ScalarToken) and last.style in ("'", '"') and last.end_mark.line == where.line:
-        return _after_quote(where, last)
-    if not opened or ("expected ','" not in where.said and "expected node content" not in where.said):
+        return _explain_after_quote(where, last)
+    if not opened or (
+        "expected ','" not in where.parser_message and "expected node content" not in where.parser_message
+    ):
         return None
     opener = _Where(opened[-1].line, opened[-1].column, where.lines, "")
     closes = _PAIRS[opener.character]
     if where.character and where.character in "]}" and where.character != closes:
-        return where.told(
+        return where.explain(
             f"{where.character} cannot close the {opener.character} of line {opener.line + 1}; write {closes}"
         )
     if where.line > opener.line:
-        return opener.told(f"the {opener.character} that opens here is not closed; add {closes} where it ends")
-    return where.told(
+        return opener.explain(f"the {opener.character} that opens here is not closed; add {closes} where it ends")
+    return where.explain(
         f"a comma or {closes} is missing here; separate entries by commas, and put texts with : , [ ] {{ }} in quotes"
     )
 
 
-def _after_quote(where: _Where, quoted: Any) -> YamlErrorExplanation:
+def _explain_after_quote(where: _Where, quoted: Any) -> YamlErrorExplanation:
     begins = _Where(quoted.start_mark.line, quoted.start_mark.column, where.lines, "")
     if begins.line != where.line:
-        return begins.told(
+        return begins.explain(
             f"the quote that opens here is closed only in line {where.line + 1}; add {quoted.style} where the text ends"
         )
     inner = "write '' for one ' in a text" if quoted.style == "'" else 'write \\" for one " in a text'
-    return where.told(f"text after the closing quote; {inner}, or put the whole value in quotes")
+    return where.explain(f"text after the closing quote; {inner}, or put the whole value in quotes")
 
 
 def _tokens(text: str) -> Iterator[Any]:
-    """The tokens up to the first that cannot be read."""
+    """Yield the tokens up to the first one that cannot be read."""
     try:
         yield from yaml.scan(text, Loader=_Loader)
     except yaml.YAMLError:
         return
 
 
-def _indentation(where: _Where) -> YamlErrorExplanation | None:
-    if where.column > _indent(where.text) or "did not find expected" not in where.said:
+def _explain_indentation(where: _Where) -> YamlErrorExplanation | None:
+    if where.column > _indent(where.text) or "did not find expected" not in where.parser_message:
         return None
-    if "'-' indicator" in where.said and where.column == 0:
-        return where.told("a KEY: VALUE line after the items of a list; give the list a key of its own")
-    above = _above(where)
+    if "'-' indicator" in where.parser_message and where.column == 0:
+        return where.explain("a KEY: VALUE line after the items of a list; give the list a key of its own")
+    above = _line_above(where)
     line = (
         ""
         if above is None
         else (f"; lines of one mapping or list have the same indentation, line {above.line + 1} has {above.column}")
     )
-    return where.told(f"the indentation ({where.column}) matches no line above it{line}")
+    return where.explain(f"the indentation ({where.column}) matches no line above it{line}")
 
 
-def _above(where: _Where) -> _Where | None:
-    """The nearest line above with something on it, at its first character."""
+def _line_above(where: _Where) -> _Where | None:
+    """Return the first character of the nearest line above that is not empty or a comment."""
     for number in range(min(where.line, len(where.lines)) - 1, -1, -1):
         line = where.lines[number]
         if line.strip() and not line.lstrip().startswith("#"):

@@ -1,4 +1,4 @@
-"""One YAML text into plain data with the place of every key, refusing what a document must not hold.
+"""Read a YAML text into plain data with the place of every key, and refuse unsafe or ambiguous documents.
 
 The event stream is scanned before anything is built from it: libyaml's composer recurses and dies on deep
 nesting, and aliases multiply. Values are read by OmegaConf, places from the YAML nodes.
@@ -34,18 +34,18 @@ MAX_NODES = 50_000
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
-"""Numbers to OmegaConf and texts to YAML."""
+"""Matches texts that OmegaConf reads as numbers and YAML as text."""
 WORDS: KeyPath = ("dataset", "labels")
-"""Where keys are words of a dataset: `yes` and `no` stand there without quotes, which are true and false to YAML."""
+"""The mapping whose keys are labels of a dataset: unquoted `yes` and `no` are texts there, not booleans."""
 _NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp")
 MAX_DIGITS = 80
-"""More than 64 bits have in any base; Python refuses to read some thousands."""
+"""The longest integer, in characters. Any 64-bit integer is shorter; Python refuses to parse thousands of digits."""
 
 
 @dataclass
 class Document:
-    """What one file says: its data, where each key stands, and what is wrong with it."""
+    """The content of one file: its data, the place of each key, and its problems."""
 
     file: str
     folder: Path
@@ -53,26 +53,26 @@ class Document:
     places: dict[KeyPath, Place] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     is_own: bool = True
-    """Whether it may be told what stands in it; see `own_tree`."""
+    """Whether messages may quote the file; see `source_tree`."""
     lines: list[str] = field(default_factory=list)
-    """Its text by lines, as YAML counts them."""
+    """The lines of the text, as YAML counts them."""
     words: KeyPath = WORDS
-    """Where `WORDS` are in it."""
+    """The path of the mapping whose keys are labels; see `WORDS`."""
     content: bytes | None = None
-    """The file's bytes; None where there is no file."""
+    """The file's bytes; None if there is no file."""
 
     def place(self, at: KeyPath) -> Place:
-        """Where a key stands, or the nearest key above it."""
+        """Return the place of a key, or of the nearest key above it."""
         return place_in(self.places, at) or Place(self.file, is_own=self.is_own)
 
     def place_at(self, line: int, column: int) -> Place:
-        """A place by its line and column, with the line itself where it may be quoted."""
+        """Return the place at a line and column, with the text of the line if messages may quote it."""
         source = self.lines[line - 1] if self.is_own and line <= len(self.lines) else None
         return Place(self.file, line, column, self.is_own, source)
 
 
 def place_in(places: Mapping[KeyPath, Place], at: KeyPath) -> Place | None:
-    """The place of a key or, where it has none, of the nearest key above it."""
+    """Return the place of a key or, if it has none, of the nearest key above it."""
     return next((places[at[:end]] for end in range(len(at), -1, -1) if at[:end] in places), None)
 
 
@@ -84,23 +84,23 @@ def read(path: Path, shown: str | None = None, *, is_own: bool = True) -> Docume
     except OSError as error:
         large = f"the file is larger than {MAX_BYTES >> 10} KiB; is this a spec?"
         message = large if error.errno == errno.EFBIG else f"cannot read the file: {error.strerror or error}"
-        return _failed(document, message, kind=message)
+        return _add_problem(document, message, kind=message)
     document.content = raw
-    wrong = _binary(raw)
+    wrong = _encoding_problem(raw)
     if wrong is not None:
-        return _failed(document, wrong, kind=wrong)
+        return _add_problem(document, wrong, kind=wrong)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         document.lines = lines_of(raw.decode("utf-8", "replace"))
         before = raw[: error.start].decode("utf-8").split("\n")
         message = f"not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8"
-        return _failed(document, message, len(before), len(before[-1]) + 1, kind="not UTF-8")
+        return _add_problem(document, message, len(before), len(before[-1]) + 1, kind="not UTF-8")
     return parse(text, document)
 
 
-def _binary(raw: bytes) -> str | None:
-    """Why a file is no text in UTF-8, as far as its bytes as a whole say it."""
+def _encoding_problem(raw: bytes) -> str | None:
+    """Return why a file is not UTF-8 text (it is UTF-16 or has null bytes), or None."""
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")) or (
         raw[:2].count(0) == 1 and raw[:64].count(0) >= len(raw[:64]) // 2
     ):
@@ -114,33 +114,33 @@ def parse(text: str, document: Document) -> Document:
     """Read YAML text into `document`."""
     wrong = not_text(text)
     if wrong is not None:
-        return _failed(document, wrong)
+        return _add_problem(document, wrong)
     document.lines = lines_of(text)
     try:
         refused = list(_refusals(text))
         node = None if refused else yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        found = explained(error, text, document.lines)
-        return _failed(document, found.message, found.line, found.column, kind="not valid YAML")
+        explanation = explained(error, text, document.lines)
+        return _add_problem(document, explanation.message, explanation.line, explanation.column, kind="not valid YAML")
     for message, line, column in refused:
-        _failed(document, message, line, column)
+        _add_problem(document, message, line, column)
     if refused:
         return document
     if node is None:
         empty = "the file is empty; `nip-run schema` lists the keys"
-        return _failed(document, empty, kind=empty)
+        return _add_problem(document, empty, kind=empty)
     if not isinstance(node, yaml.MappingNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
         message = f"a mapping (KEY: VALUE lines) belongs here, this is {kind}; `nip-run schema` lists the keys"
-        return _failed(document, message, kind=message)
+        return _add_problem(document, message, kind=message)
     return _read_mapping(node, text, document)
 
 
 def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
-    """A mapping into `document`, with the same refusals as for the YAML text that says it; keys have no lines."""
+    """Read a mapping into `document` with the same checks as for its YAML text; places have no lines."""
     refused: list[tuple[KeyPath, str]] = []
     parse(dump_inline(plain(data, refused)), document)
-    # The text has lines that nobody has seen.
+    # The user never saw this text, so its line numbers mean nothing.
     nowhere = Place(document.file, is_own=document.is_own)
     document.places = dict.fromkeys(document.places, nowhere)
     document.problems = [replace(problem, place=nowhere) for problem in document.problems]
@@ -149,43 +149,43 @@ def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
 
 
 def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Document:
-    """Read the root of a file, without the values that are broken."""
+    """Read the root mapping of a file, without its invalid values."""
     broken: list[Problem] = []
-    has_words = _take_words(node, document.words)
+    has_non_text_labels = _make_keys_text(node, document.words)
     _walk(node, (), document, broken)
-    is_sound = not document.problems
+    keys_are_valid = not document.problems
     document.problems.extend(broken)
-    if not is_sound:
+    if not keys_are_valid:
         return document
     try:
-        if broken or has_words:
-            text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # _walk has emptied what is broken in the nodes
+        if broken or has_non_text_labels:
+            text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # _walk has emptied the invalid nodes
         elif (settled := settled_document(node)) is not None:
             document.data = settled
             return document
         config = OmegaConf.load(io.StringIO(text), max_yaml_expanded_nodes=MAX_NODES)
     except Exception as error:  # noqa: BLE001 - OmegaConf raises its own and antlr's errors; both are about the text
-        return _failed(document, f"OmegaConf cannot read the file: {str(error).splitlines()[0]}")
+        return _add_problem(document, f"OmegaConf cannot read the file: {str(error).splitlines()[0]}")
     data = OmegaConf.to_container(config, resolve=False)
     assert isinstance(data, dict)
-    document.data = cast("dict[str, Any]", data)  # _walk has refused every key that is no text
+    document.data = cast("dict[str, Any]", data)  # _walk has refused every key that is not text
     return document
 
 
-def _take_words(node: yaml.Node, at: KeyPath) -> bool:
-    """Make the keys below `at` the words that stand there; whether YAML read some otherwise."""
+def _make_keys_text(node: yaml.Node, at: KeyPath) -> bool:
+    """Turn keys of the mapping at `at` that YAML read as booleans or integers into text; return whether it had any."""
     if not isinstance(node, yaml.MappingNode):
         return False
     if at:
-        return any(_take_words(value, at[1:]) for key, value in node.value if key.value == at[0])
-    taken = [key for key, _ in node.value if key.tag in (_TAG + "bool", _TAG + "int")]
-    for key in taken:
+        return any(_make_keys_text(value, at[1:]) for key, value in node.value if key.value == at[0])
+    non_text_keys = [key for key, _ in node.value if key.tag in (_TAG + "bool", _TAG + "int")]
+    for key in non_text_keys:
         key.tag = _TAG + "str"
-    return bool(taken)
+    return bool(non_text_keys)
 
 
-def _failed(document: Document, message: str, line: int = 1, column: int = 1, kind: str = NOT_READ) -> Document:
-    """Add a problem; `kind` is the message without what stands in the file."""
+def _add_problem(document: Document, message: str, line: int = 1, column: int = 1, kind: str = NOT_READ) -> Document:
+    """Add a problem; `kind` is the message without any content of the file."""
     document.problems.append(Problem(document.place_at(line, column), "", message, kind))
     return document
 
@@ -220,7 +220,7 @@ def _event_refusals(event: Any) -> Iterator[str]:
 
 
 def _scalar_problem(node: yaml.ScalarNode) -> str | None:
-    """What neither YAML's types nor the interpolation grammar have a meaning for."""
+    """Return what is wrong with a scalar: its length, its YAML type or its interpolation; None if it is valid."""
     if node.tag == _TAG + "int" and len(node.value) > MAX_DIGITS:
         return f"a number of {len(node.value)} characters; a whole number has at most 63 bits here"
     if node.tag.removeprefix(_TAG) not in _SCALARS:
@@ -229,7 +229,7 @@ def _scalar_problem(node: yaml.ScalarNode) -> str | None:
 
 
 def interpolation_problem(text: str) -> str | None:
-    """Why a text's `${...}` cannot be resolved: grammar, functions, names that are computed."""
+    """Return why a text's `${...}` is invalid: grammar, functions or computed keys; None if it is valid."""
     if "${" not in text:
         return None
     try:
@@ -250,7 +250,7 @@ def _node_kinds(node: Any) -> Iterator[str]:
 
 
 def _walk(node: yaml.Node, at: KeyPath, document: Document, broken: list[Problem]) -> None:
-    """Note the place of every key; what is wrong with a value goes to `broken`, and the value is emptied."""
+    """Record the place of every key. Empty each invalid value and add its problem to `broken`."""
     place = document.places.setdefault(at, _place(node, document))
     if isinstance(node, yaml.ScalarNode):
         message = _scalar_problem(node)
@@ -261,10 +261,10 @@ def _walk(node: yaml.Node, at: KeyPath, document: Document, broken: list[Problem
         for index, item in enumerate(node.value):
             _walk(item, (*at, index), document, broken)
     elif isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
+        seen_keys: set[str] = set()
         for key_node, value_node in node.value:
-            if _is_sound_key(key_node, at, document, seen):
-                seen.add(key_node.value)
+            if _is_valid_key(key_node, at, document, seen_keys):
+                seen_keys.add(key_node.value)
                 document.places[(*at, key_node.value)] = _place(key_node, document)
                 _walk(value_node, (*at, key_node.value), document, broken)
 
@@ -273,8 +273,8 @@ def _place(node: yaml.Node, document: Document) -> Place:
     return document.place_at(node.start_mark.line + 1, node.start_mark.column + 1)
 
 
-def _is_sound_key(node: yaml.Node, at: KeyPath, document: Document, seen: set[str]) -> bool:
-    """Whether a key is a text, and a new one in its mapping; where it is not, that is a problem of the document."""
+def _is_valid_key(node: yaml.Node, at: KeyPath, document: Document, seen_keys: set[str]) -> bool:
+    """Return whether a key is text and unique in its mapping; otherwise add a problem to the document."""
     key = ".".join(map(str, (*at, node.value)))
     if not isinstance(node, yaml.ScalarNode):
         key, message = ".".join(map(str, at)), "a key must be text, not a list or mapping; put it in quotes"
@@ -282,9 +282,9 @@ def _is_sound_key(node: yaml.Node, at: KeyPath, document: Document, seen: set[st
         message = f"a key must be text, YAML reads this one as {node.tag.removeprefix(_TAG)}; put it in quotes"
     elif not node.style and _NUMBER.fullmatch(node.value):
         message = "a key must be text, this one may be read as a number; put it in quotes"
-    elif node.value in seen:
+    elif node.value in seen_keys:
         first = document.places[(*at, node.value)].line
-        message = f"the key is given twice; it stands in line {first} already, leave one out"
+        message = f"a duplicate key; it is already set in line {first}, remove one of the two"
     else:
         return True
     document.problems.append(Problem(_place(node, document), key, message))

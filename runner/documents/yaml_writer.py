@@ -1,4 +1,4 @@
-"""Data into YAML text that reads back unchanged."""
+"""Write data as YAML text that reads back unchanged."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import yaml
 
 
 def dump(data: Any) -> str:
-    """Data as YAML text that `read` gives back unchanged."""
+    """Return data as YAML text that `yaml_reader.read` reads back unchanged."""
     return yaml.dump(escaped(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def dump_inline(value: Any) -> str:
-    """A value as it stands in one line of YAML."""
+    """Return a value as one line of YAML."""
     text: str = yaml.dump(
         value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6, default_flow_style=True
     )
@@ -22,16 +22,16 @@ def dump_inline(value: Any) -> str:
 
 
 def escaped(value: Any) -> Any:
-    """Resolved data, written so that no text of it is read as an interpolation the next time."""
+    """Escape every `${` in resolved data, so that reading it again does not interpolate."""
     if isinstance(value, dict):
         return {name: escaped(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [escaped(item) for item in value]
-    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", value) if isinstance(value, str) else value
+    return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", value) if isinstance(value, str) else value
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that is not plainly a word: readers differ on what else looks like a number."""
+    """Quotes every text that is not plain words, because YAML readers differ on what looks like a number."""
 
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")
@@ -45,7 +45,7 @@ def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 def _is_block(text: str) -> bool:
-    """Whether a text of several lines survives as a literal block."""
+    """Return whether a text of several lines reads back unchanged from a literal block."""
     return text.isprintable() or (
         all(c == "\n" or c.isprintable() for c in text) and not re.search(r" \n| \Z|\A\s", text)
     )

@@ -127,7 +127,7 @@ def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
     odd = {"seed": {1}, "models": {"offline": {"stop": [object()]}}, "agents": {3: 1}, "dataset": ring}
     said = [
         "agents: a key must be text, not 3",
-        "dataset.stop: it holds itself; write the value out",
+        "dataset.stop: the value contains itself; write it out",
         "models.offline.stop.0: a text, number, list or mapping belongs here, not object",
         "seed: a text, number, list or mapping belongs here, not set",
     ]
@@ -139,7 +139,7 @@ def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
         runner.load_spec(odd_keys)
     assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == [
         "a key must be text, not tuple",
-        "dataset.stop: it holds itself; write the value out",
+        "dataset.stop: the value contains itself; write it out",
         "seed: a text, number, list or mapping belongs here, not numpy.ndarray",
     ]
     with pytest.raises(SpecError, match="an override is a text"):

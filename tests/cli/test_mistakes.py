@@ -109,7 +109,7 @@ MISTAKES: dict[str, Mistake] = {
         ("name: mine", "name: mine\ndescription: @home"), "spec.yaml:2:14", "cannot begin with '@'",
         "put it in quotes"),
     "a key given twice": Mistake(
-        "seed: 1\nname: other\n", "spec.yaml:14:1", "the key is given twice", "line 1"),
+        "seed: 1\nname: other\n", "spec.yaml:14:1", "a duplicate key", "line 1"),
     "a key that YAML takes for a truth value": Mistake(
         ("  strong: {provider: dummy}", "  on: {provider: dummy}"), "spec.yaml:8:3", "YAML reads this one as bool",
         "quotes"),
@@ -162,9 +162,9 @@ MISTAKES: dict[str, Mistake] = {
     "a budget as text": Mistake(
         "budget: {usd: 5 dollars}\n", "spec.yaml:13:10", "a number belongs here, not '5 dollars'", "usd: "),
     "a kind that is none": Mistake(
-        "kind: benchmrk\n", "spec.yaml:13:1", "'benchmrk' is none of benchmark, training", "'benchmark'"),
+        "kind: benchmrk\n", "spec.yaml:13:1", "'benchmrk' is not one of benchmark, training", "'benchmark'"),
     "a misspelt fine-tune format": Mistake(
-        "fine_tune: {formats: [opnai]}\n", "spec.yaml:13:23", "'opnai' is none of openai, trl, verl", "'openai'"),
+        "fine_tune: {formats: [opnai]}\n", "spec.yaml:13:23", "'opnai' is not one of openai, trl, verl", "'openai'"),
     "a misspelt chat format": Mistake(
         ("strong: {provider: dummy}", "strong: {provider: dummy, chat_format: alternatng}"), "spec.yaml:8:29",
         "'alternatng' is none of", "'alternating'"),

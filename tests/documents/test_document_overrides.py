@@ -57,10 +57,10 @@ def test_overrides_are_applied_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("+a=2", "a: the key is there already; write a=... to change it"),
+        ("+a=2", "a: the key is already set; write a=... to change it"),
         ("~b.cc", "b.cc: no such key to delete; did you mean 'c'?"),
         ("~nope.x", "nope.x: no such key to delete"),
-        ("~a=1", "a: a key is deleted by ~KEY alone, without a value"),
+        ("~a=1", "a: to delete a key, write ~KEY without a value"),
         ("a", "a: write KEY=VALUE, +KEY=VALUE or ~KEY"),
         ("+", "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys"),
         ("=1", "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys"),
@@ -71,7 +71,7 @@ def test_overrides_are_applied_in_order(tmp_path: Path) -> None:
         ("a=x: y", "a: a second colon in one line; write 'a=\"...\"'"),
         ("a=!!binary aGk=", "a: explicit YAML tags (tag:yaml.org,2002:binary) are not allowed"),
         ("a=&x 1", "a: anchors (&x) are not allowed; use ${...} or extends"),
-        ("a={x: 1, x: 2}", "a: the key is given twice; it stands in line 1 already, leave one out"),
+        ("a={x: 1, x: 2}", "a: a duplicate key; it is already set in line 1, remove one of the two"),
         ("a={on: 1}", "a: a key must be text, YAML reads this one as bool; put it in quotes"),
     ],
 )

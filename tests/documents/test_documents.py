@@ -29,12 +29,12 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "first"),
     [
-        ("a: 1\na: 2\n", "a.yaml:2:1: a: the key is given twice; it stands in line 1 already, leave one out"),
-        ("a: {b: 1, b: 2}\n", "a.yaml:1:11: a.b: the key is given twice; it stands in line 1 already, leave one out"),
-        ("{a: 1, 'a': 2}\n", "a.yaml:1:8: a: the key is given twice; it stands in line 1 already, leave one out"),
+        ("a: 1\na: 2\n", "a.yaml:2:1: a: a duplicate key; it is already set in line 1, remove one of the two"),
+        ("a: {b: 1, b: 2}\n", "a.yaml:1:11: a.b: a duplicate key; it is already set in line 1, remove one of the two"),
+        ("{a: 1, 'a': 2}\n", "a.yaml:1:8: a: a duplicate key; it is already set in line 1, remove one of the two"),
         (
             "l:\n- {b: 1, b: 2}\n",
-            "a.yaml:2:10: l.0.b: the key is given twice; it stands in line 2 already, leave one out",
+            "a.yaml:2:10: l.0.b: a duplicate key; it is already set in line 2, remove one of the two",
         ),
         ("x: !!binary aGk=\n", "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:binary) are not allowed"),
         (
@@ -188,7 +188,7 @@ def test_a_cycle_of_files_is_refused(tmp_path: Path) -> None:
     write(tmp_path, "b.yaml", "extends: a.yaml\n")
     (message,) = refused(tmp_path, "n: 1\nextends: b.yaml\n")
     assert message.endswith(
-        "b.yaml:1:1: extends: 'a.yaml' extends itself, by way of this file; take one of the two `extends` out"
+        "b.yaml:1:1: extends: 'a.yaml' extends itself through this file; remove one of the `extends`"
     )
     assert "extends itself" in refused(tmp_path, "extends: a.yaml\n")[0]
 
@@ -242,7 +242,7 @@ def test_errors_of_several_files_come_at_once(tmp_path: Path) -> None:
     write(tmp_path, "two.yaml", "x: !t 1\n")
     messages = refused(tmp_path, "extends: [one.yaml, two.yaml, nope.yaml]\n")
     assert len(messages) == 3
-    assert "one.yaml:2:1: a: the key is given twice" in messages[0]
+    assert "one.yaml:2:1: a: a duplicate key" in messages[0]
     assert "two.yaml:1:4: explicit YAML tags" in messages[1]
     assert "no file 'nope.yaml'" in messages[2]
 

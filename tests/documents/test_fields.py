@@ -205,7 +205,7 @@ def complaints(data: dict[str, Any]) -> list[str]:
         ),
         ({"name": "a", "leaves": [{"size": -1}]}, "leaves.0.size: -1 is too small; at least 0"),
         ({"name": "a", "by_name": {"x": {"sise": 1}}}, "by_name.x.sise: unknown key; did you mean 'size'?"),
-        ({"name": "a", "top": {"kind": "gren"}}, "top.kind: 'gren' is none of green, red; did you mean 'green'?"),
+        ({"name": "a", "top": {"kind": "gren"}}, "top.kind: 'gren' is not one of green, red; did you mean 'green'?"),
         ({"name": "a", "top": 3}, "top: a mapping (KEY: VALUE lines) belongs here, not 3"),
         ({"name": "a", "top": []}, "top: a mapping (KEY: VALUE lines) belongs here, not a list"),
     ],

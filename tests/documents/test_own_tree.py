@@ -322,7 +322,7 @@ def test_no_name_of_a_file_elsewhere_is_a_hint(elsewhere: Path, changes: dict[st
     elsewhere.with_name("secrets").mkdir()
     told = "\n".join(map(str, problems(foreign_spec(elsewhere.parent.with_name("project"), **changes))))
     assert "secret" not in told
-    assert "relative to the folder of the file that says it" in told
+    assert "relative to the folder of the file that" in told
 
 
 def test_the_line_of_a_file_elsewhere_is_not_shown(elsewhere: Path) -> None:

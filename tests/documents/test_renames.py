@@ -88,10 +88,10 @@ def test_a_text_that_is_no_interpolation_stays(tmp_path: Path) -> None:
 def test_both_names_at_once_are_an_error(tmp_path: Path, text: str, overrides: tuple[str, ...], problem: str) -> None:
     found = layers(tmp_path, text, *overrides)
     assert [str(p) for p in found.problems] == [
-        f"{problem}the old name of rollouts.max, which is given too; leave it out"
+        f"{problem}the old name of rollouts.max, which is also set; remove one of the two"
     ]
 
 
 def test_an_old_name_is_not_added_where_the_key_is(tmp_path: Path) -> None:
     found = layers(tmp_path, "rollouts: {max: 5}\n", "+rollouts.most=6")
-    assert "the key is there already; write rollouts.max=..." in found.problems[0].message
+    assert "the key is already set; write rollouts.max=..." in found.problems[0].message

@@ -65,7 +65,7 @@ YAML: tuple[tuple[str, str | bytes, str], ...] = (
     ("300 KiB", BASE + "# " + "x" * (300 << 10), "larger than 256 KiB"),
     ("60,000 nodes", "".join(f"k{i}: 1\n" for i in range(25_100)), "more than 50000 nodes"),
     ("two documents", BASE + "---\nx: 1\n", "a second document starts here"),
-    ("a key twice", BASE + "name: y\n", "the key is given twice"),
+    ("a key twice", BASE + "name: y\n", "a duplicate key"),
     ("a key that is a list", BASE + "? [a, b]\n: 1\n", "a key must be text"),
     ("a number of 100,000 digits", BASE + f"seed: {'9' * 100_000}\n", "a number of 100000 characters"),
     ("a number beyond 64 bits", BASE + "seed: 99999999999999999999\n", "seed"),

@@ -251,11 +251,11 @@ def test_a_game_has_a_bound(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "key", "said"),
     [
-        (["dataset.labels.right=yes"], "dataset.labels.right", "true is none of 0, 1"),
+        (["dataset.labels.right=yes"], "dataset.labels.right", "true is not one of 0, 1"),
         (
             ["budget.usd=1", "models.m={provider: null}"],
             "models.m.provider",
-            "nothing is none of openai, anthropic, dummy",
+            "nothing is not one of openai, anthropic, dummy",
         ),
         (["name=\u201cclaims\u201d"], "name", 'has typographic quotes; use plain ones: "claims"'),
     ],

@@ -123,12 +123,12 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("use: nip", "use: nip, min_message_rounds: 9", [
             "spec.yaml:3:22: protocol.min_message_rounds: 9 is more than max_message_rounds (8)"]),
         ("use: nip", "use: nip, force_guess: two", [
-            "spec.yaml:3:22: protocol.force_guess: 'two' is none of zero, one, y; write one of them"]),
+            "spec.yaml:3:22: protocol.force_guess: 'two' is not one of zero, one, y; write one of them"]),
         ("path: data.jsonl", "path: dota.jsonl", [
             ("spec.yaml:2:11: dataset.path: no file 'dota.jsonl' beside the spec, nor among the built-in ones; "
             "did you mean 'data.jsonl'?")]),
         ("m: {provider: dummy}", "m: {provider: dumy}", [
-            ("spec.yaml:6:7: models.m.provider: 'dumy' is none of openai, anthropic, dummy, replay; did you mean "
+            ("spec.yaml:6:7: models.m.provider: 'dumy' is not one of openai, anthropic, dummy, replay; did you mean "
             "'dummy'?")]),
         ("m: {provider: dummy}", "m: {provider: openai}", [
             "spec.yaml:6:3: models.m: missing key: model (the name the server knows); add models.m.model"]),

@@ -296,13 +296,13 @@ class Reached:
 
 AT_THE_YAML = (
     "not valid YAML", "the file is empty", "a mapping (KEY", "OmegaConf cannot", "more than 50000", "nested deeper",
-    "a second document", "are not allowed", "a key must be text", "the key is given twice", "write KEY=VALUE",
-    "half of a pair", "means something else in YAML", "no such key to delete", "the key is there already",
-    "is not a mapping", "interpolation", "one value belongs here", "a key is deleted", "a number of", "only ${key}",
+    "a second document", "are not allowed", "a key must be text", "a duplicate key", "write KEY=VALUE",
+    "half of a pair", "means something else in YAML", "no such key to delete", "the key is already set",
+    "is not a mapping", "interpolation", "an override has one value", "to delete a key", "a number of", "only ${key}",
     "extends", "cannot read the file", "no such spec file", "not UTF-8", "Interpolation",
 )  # fmt: skip
 AT_THE_SCHEMA = (
-    "unknown key", "belongs here, not", "is none of", "is too small", "is too large", "must not be empty",
+    "unknown key", "belongs here, not", "is not one of", "is too small", "is too large", "must not be empty",
     "missing key", "does not have the form", "not a finite number", "63 bits", "needs at least", "is too long",
     "non-empty", "too many", "expected", "combinations are more",
 )  # fmt: skip

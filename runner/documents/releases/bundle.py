@@ -1,4 +1,4 @@
-"""A release with its files: made to be published, read from a registry, unpacked into a folder."""
+"""A release with its files: built for publishing, read from a registry, unpacked into a folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.documents.releases.limits import USUAL, Limits
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, FileEntry, Release, checksum, digest, wrong_files
 
 Content = bytes | Path
-"""What a file holds, or the file that holds it."""
+"""The bytes of a file, or the path of the file that has them."""
 
 PIECE = 1 << 16
 
@@ -33,39 +33,41 @@ _MEDIA_TYPES: Mapping[str, str] = {
 
 
 def media_type(path: str) -> str:
-    """Of a file by its name; bytes of no known type where that says none."""
+    """Return the media type of a file by its suffix; `application/octet-stream` if the suffix is unknown."""
     return _MEDIA_TYPES.get(Path(path).suffix, "application/octet-stream")
 
 
 def opened(content: Content) -> IO[bytes]:
-    """A content to read from.
+    """Open a file's content for reading.
 
     Raises:
-        OSError: its file cannot be read, or is no regular file.
+        OSError: the file cannot be read, or is not a regular file.
     """
     return io.BytesIO(content) if isinstance(content, bytes) else open_to_read(content)
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A release, and the content of each of its files by path."""
+    """A release, and the content of each of its files, by path."""
 
     release: Release
     contents: Mapping[str, Content]
 
     @classmethod
     def of(cls, release: Release, contents: Mapping[str, Content], limits: Limits = USUAL) -> Bundle:
-        """A release with the entries of its files, which are read and hashed.
+        """Read and hash the files, and add their entries to the release.
 
         Raises:
-            ReleaseError: a file cannot be read, or is none that a release may have; or the manifest says what none may.
+            ReleaseError: a file cannot be read, a release may not contain it, or the manifest would be invalid.
         """
-        entries = tuple(_entry(path, contents[path]) for path in sorted(contents))
+        entries = tuple(_hash_entry(path, contents[path]) for path in sorted(contents))
         for message in wrong_files(entries, limits):
             raise ReleaseError(f"{release.reference}: {message}")
-        made = cls(replace(release, files=entries), dict(contents))
-        Release.from_bytes(made.manifest, limits)  # what nobody could get must not take a name and version for ever
-        return made
+        bundle = cls(replace(release, files=entries), dict(contents))
+        Release.from_bytes(
+            bundle.manifest, limits
+        )  # a release that cannot be fetched must not occupy a name and version forever
+        return bundle
 
     @property
     def manifest(self) -> bytes:
@@ -73,57 +75,57 @@ class Bundle:
 
     @property
     def sha256(self) -> str:
-        """The identity of the release, by the bytes of its manifest."""
+        """The identity of the release: the SHA-256 of its manifest's bytes."""
         return digest(self.manifest)
 
     def files(self) -> Iterator[tuple[str, Content]]:
-        """All that is written of it, in the order in which it is: its files, its manifest, and last its checksum."""
+        """Yield paths and contents in the order of writing: the files, the manifest, and last its checksum."""
         for entry in self.release.files:
             yield entry.path, self.contents[entry.path]
         yield MANIFEST, self.manifest
         yield CHECKSUM, checksum(self.manifest)
 
 
-def _entry(path: str, content: Content) -> FileEntry:
+def _hash_entry(path: str, content: Content) -> FileEntry:
     try:
         with opened(content) as file:
-            hashed, size = hashlib.sha256(), 0
+            sha256, size = hashlib.sha256(), 0
             while piece := file.read(PIECE):
-                hashed.update(piece)
+                sha256.update(piece)
                 size += len(piece)
     except OSError as error:
         raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
-    return FileEntry(path=path, size=size, sha256=hashed.hexdigest(), media_type=media_type(path))
+    return FileEntry(path=path, size=size, sha256=sha256.hexdigest(), media_type=media_type(path))
 
 
 def pinned(files: Iterable[tuple[str, Content]]) -> dict[str, FileEntry]:
-    """What the manifest among the files of a release says of the others, by path; nothing where none is among them.
+    """Return the manifest's entries of the other files by path, if a manifest is among these files of a release.
 
-    Between the hashing of a file and its copying it may have changed: whoever copies it asks `checked_copy` again.
+    A file may change after it was hashed, so code that copies it checks it again with `checked_copy`.
     """
     manifests = [content for path, content in files if path == MANIFEST and isinstance(content, bytes)]
     return {entry.path: entry for manifest in manifests for entry in Release.from_bytes(manifest).files}
 
 
 def checked_copy(source: IO[bytes], entry: FileEntry, write: Callable[[bytes], object]) -> None:
-    """Hand a file of a release on, piece by piece, and see that it is what the manifest says.
+    """Copy a file of a release piece by piece, and check it against its entry in the manifest.
 
-    What is handed on is no more than the size there, whatever the source holds.
+    At most `entry.size` bytes are written, even if the source is longer.
 
     Raises:
-        ReleaseError: it is longer or shorter, or has other bytes; or it cannot be read.
+        ReleaseError: the file cannot be read, or its size or hash differs from the manifest.
     """
-    hashed, size = hashlib.sha256(), 0
+    sha256, size = hashlib.sha256(), 0
     while size <= entry.size and (piece := _read(source, min(PIECE, entry.size - size + 1), entry.path)):
         size += len(piece)
         if size > entry.size:
-            raise ReleaseError(f"{entry.path} is damaged: it is longer than the {entry.size:,} bytes that it has")
-        hashed.update(piece)
+            raise ReleaseError(f"{entry.path} is damaged: it is longer than the {entry.size:,} bytes in {MANIFEST}")
+        sha256.update(piece)
         write(piece)
     if size < entry.size:
         raise ReleaseError(f"{entry.path} is damaged: it has {size:,} of {entry.size:,} bytes")
-    if hashed.hexdigest() != entry.sha256:
-        raise ReleaseError(f"{entry.path} is damaged: its bytes are not those of its hash in {MANIFEST}")
+    if sha256.hexdigest() != entry.sha256:
+        raise ReleaseError(f"{entry.path} is damaged: its SHA-256 differs from the one in {MANIFEST}")
 
 
 def _read(source: IO[bytes], size: int, path: str) -> bytes:
@@ -141,46 +143,49 @@ def unpack(
     *,
     also: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write a release into a folder that is not there yet, or is empty: all of it, or nothing.
+    """Write a release into a new or empty folder: all of it, or nothing.
 
-    Only what the manifest names is read, through `open_file`, and written, as regular files; `also` are further files,
-    written before any other. It is made beside its place, and moved there once all is checked.
+    Only files that the manifest names are read, through `open_file`, and written as regular files. `also` are extra
+    files that are written first. The release is written to a temporary folder next to `target`, which is renamed
+    when everything is checked.
 
     Raises:
-        UsageError: the folder holds something.
-        ReleaseError: a file is missing or damaged, or it cannot be written.
+        UsageError: the folder is not empty.
+        ReleaseError: a file is missing or damaged, or the folder cannot be written.
     """
-    with beside_it(target, "new") as beside:
-        make_folder(beside)
+    with beside_it(target, "new") as staging:
+        make_folder(staging)
         for path, data in {**(also or {}), MANIFEST: manifest, CHECKSUM: checksum(manifest)}.items():
-            _write(beside / path, partial(_hand, data))
+            _write(staging / path, partial(_write_bytes, data))
         for entry in release.files:
-            _unpack_file(entry, open_file, beside)
-        for folder in {beside, *((beside / entry.path).parent for entry in release.files)}:
+            _unpack_file(entry, open_file, staging)
+        for folder in {staging, *((staging / entry.path).parent for entry in release.files)}:
             fsync_dir(folder)
 
 
 @contextmanager
 def beside_it(target: Path, ending: str) -> Iterator[Path]:
-    """A place beside a folder, to be made there; it becomes the folder once the block has ended well.
+    """Yield the path of a temporary folder next to `target`, and rename it to `target` if the block succeeds.
+
+    The block creates the folder.
 
     Raises:
-        UsageError: the folder holds something.
-        ReleaseError: it cannot be written.
+        UsageError: the target exists and is not empty.
+        ReleaseError: the target cannot be written.
     """
     target = target.absolute()
     _check_free(target)
-    beside = target.with_name(f".nip-run-{secrets.token_hex(8)}.{ending}")
+    staging = target.with_name(f".nip-run-{secrets.token_hex(8)}.{ending}")
     try:
         make_folders(target.parent)
-        yield beside
-        beside.rename(target)  # which takes the place of an empty folder, and of nothing else
+        yield staging
+        staging.rename(target)  # replaces an empty folder, and nothing else
         fsync_dir(target.parent)
     except OSError as error:
-        raise _not_written(target, error) from error
+        raise _write_error(target, error) from error
     finally:
         with suppress(OSError):
-            remove_folder(beside)
+            remove_folder(staging)
 
 
 def _check_free(target: Path) -> None:
@@ -189,17 +194,17 @@ def _check_free(target: Path) -> None:
     except OSError as error:
         raise ReleaseError(f"cannot read {target}: {error.strerror}") from error
     if not is_free:
-        raise _there(target)
+        raise _exists_error(target)
 
 
-def _there(target: Path) -> UsageError:
-    return UsageError(f"{target} is there already; give a folder that is not, or an empty one")
+def _exists_error(target: Path) -> UsageError:
+    return UsageError(f"{target} already exists; name a new or an empty folder")
 
 
-def _not_written(target: Path, error: OSError) -> UsageError | ReleaseError:
-    """Why a folder could not be moved to its place: somebody else's may have come there first."""
+def _write_error(target: Path, error: OSError) -> UsageError | ReleaseError:
+    """Return the error for a failed write or rename: another process may have created the target first."""
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) and target.exists():
-        return _there(target)
+        return _exists_error(target)
     return ReleaseError(f"cannot write {target}: {error.strerror}")
 
 
@@ -212,7 +217,7 @@ def _unpack_file(entry: FileEntry, open_file: Callable[[str], IO[bytes]], root: 
         _write(root / entry.path, lambda write: checked_copy(source, entry, write))
 
 
-def _hand(data: bytes, write: Callable[[bytes], object]) -> None:
+def _write_bytes(data: bytes, write: Callable[[bytes], object]) -> None:
     write(data)
 
 

@@ -1,6 +1,6 @@
-"""Values of a stranger's JSON, each seen to be of its type, its form and its size before anything is made of it.
+"""Check the type, form and size of values from untrusted JSON before they are used.
 
-What is refused is told in words of a bounded length: `TypeError` or `ValueError`, which the caller turns into its own.
+A failed check raises `TypeError` or `ValueError` with a message of bounded length, which the caller wraps.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ MAX_NAMES = 1_000
 
 
 def typed(value: Any, *types: type) -> Any:
-    """A value of one of these types, and not of a type below them: true is no number."""
+    """Return a value that has exactly one of these types; subclasses are refused, so `True` is not an `int`."""
     if type(value) not in types:
-        raise TypeError(f"{shortened(repr(value))} cannot stand where it stands")
+        raise TypeError(f"unexpected value {shortened(repr(value))}")
     return value
 
 
 def text(value: Any, most: int = MAX_TEXT) -> str:
-    found: str = typed(value, str)
-    if len(found) > most:
-        raise ValueError(f"a text of {len(found):,} characters; at most {most:,} are taken")
-    return found
+    checked: str = typed(value, str)
+    if len(checked) > most:
+        raise ValueError(f"a text of {len(checked):,} characters; at most {most:,} are allowed")
+    return checked
 
 
 def text_or_null(value: Any) -> str | None:
@@ -40,28 +40,30 @@ def match(pattern: re.Pattern[str], value: Any) -> str:
     return str(value)
 
 
-def only(said: Any, cls: type) -> dict[str, Any]:
-    """A mapping with all keys of a class, and no others."""
-    names = {one.name for one in fields(cls)}
-    if set(typed(said, dict)) != names:
-        others = [shortened(name) for name in sorted(set(said) ^ names)[:5]]
-        raise ValueError(f"missing or unknown keys: {others}")
-    return dict(said)
+def only(value: Any, cls: type) -> dict[str, Any]:
+    """Return a copy of a mapping whose keys are exactly the fields of a dataclass."""
+    names = {field.name for field in fields(cls)}
+    if set(typed(value, dict)) != names:
+        differing = [shortened(name) for name in sorted(set(value) ^ names)[:5]]
+        raise ValueError(f"missing or unknown keys: {differing}")
+    return dict(value)
 
 
-def named(said: Any) -> dict[str, Any]:
-    """A mapping of names to anything."""
-    known: dict[str, Any] = typed(said, dict)
-    if len(known) > MAX_NAMES:
-        raise ValueError(f"{len(known):,} names; at most {MAX_NAMES:,} are taken")
-    return {text(name, 200): value for name, value in known.items()}
+def named(value: Any) -> dict[str, Any]:
+    """Return a mapping with text keys; its values are not checked."""
+    mapping: dict[str, Any] = typed(value, dict)
+    if len(mapping) > MAX_NAMES:
+        raise ValueError(f"{len(mapping):,} names; at most {MAX_NAMES:,} are allowed")
+    return {text(name, 200): value for name, value in mapping.items()}
 
 
 def too_deep(value: Any) -> bool:
-    """Whether data is nested deeper than `MAX_DEPTH` levels; without a call for each level."""
+    """Return whether data is nested deeper than `MAX_DEPTH` levels; it does not recurse."""
     level, depth = [value], 0
     while level and depth <= MAX_DEPTH:
-        inner = [one for one in level if isinstance(one, (dict, list))]
-        level = [item for one in inner for item in (one.values() if isinstance(one, dict) else one)]
+        inner = [container for container in level if isinstance(container, (dict, list))]
+        level = [
+            item for container in inner for item in (container.values() if isinstance(container, dict) else container)
+        ]
         depth += 1
     return depth > MAX_DEPTH

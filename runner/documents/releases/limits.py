@@ -1,4 +1,4 @@
-"""How large what comes from a registry may be. Whoever trusts a release can raise them: `Limits(...)`."""
+"""Size limits of releases from a registry. Pass `Limits(...)` to raise them for a release that you trust."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 MAX_MANIFEST = 1 << 20
 MAX_TRAINER_FILES, MAX_TRAINER_BYTES = 200, 16 << 20
-"""Files of one trainer that are stored with a run and published with it, and bytes of all of them."""
+"""The most files of one trainer that are stored and published with a run, and their most bytes in total."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most that is taken of one release."""
+    """The most files and bytes that are read from one release."""
 
     files: int = 2_000
     file_bytes: int = 4 << 30

@@ -1,7 +1,7 @@
 """The manifest of a release, `release.json`: what it is, where it came from, and each of its files by hash.
 
-Its exact bytes are the release's identity: the same release has the same bytes wherever it was made, so nothing in it
-depends on the clock, the machine, or who publishes it. They are hashed as they stand, and never written again.
+Its exact bytes are the release's identity: the same release has the same bytes on every machine, so nothing in it
+depends on the clock, the machine, or the publisher. The bytes are hashed as they are and never rewritten.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.documents.releases.reference import Kind, Reference, wrong_word
 
 MANIFEST = "release.json"
 CHECKSUM = "release.sha256"
-"""The hash of the manifest, as `sha256sum -c` reads it: beside it, since it cannot say its own."""
+"""The file with the manifest's hash, in the format of `sha256sum -c`; a manifest cannot contain its own hash."""
 
 FORMAT = 1
 VISIBILITIES = ("public", "private")
@@ -46,18 +46,19 @@ class FileEntry:
 
 
 BUILTIN = "nip-run:"
-"""Before the path of a file that comes with nip-run, which is in no repository: `why` has the version that pins it."""
+"""Prefix of the path of a file that ships with nip-run and is in no repository; `why` has the nip-run version."""
 
 
 RELEASE = "release:"
-"""Before the reference of a release that a file came with, as its repository; `commit` is the hash of its manifest."""
+"""Prefix of `repository` for a file that came with a release; `commit` is then the hash of its manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource:
-    """Where a file came from: a commit that others can get, and whether the file was what that commit holds.
+    """The commit that a file came from.
 
-    Of a file that is in no repository, or that was not committed or not pushed, `clean` is false, and `why` says it.
+    `clean` is true if others can fetch that commit and the file was unchanged. For a file that is in no repository, not
+    committed or not pushed it is false, and `why` has the reason.
     """
 
     repository: str | None
@@ -69,24 +70,24 @@ class FileSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseLink:
-    """Another release, or what would be one, that this one was made with, from or for.
+    """A release, or something unpublished that could be one, that this release was made with, from or for.
 
-    `role` says what for: protocol, prompts, dataset, `agent:NAME`, `trainer:GROUP`; `input` (a model that it starts
-    from), `output` (a model that it made), `part`, `parent`, `judges`, `reproduces`, `child_of`. Where no release is
-    known, its identity alone is there: of a component the canonical hash, of a model what proves which one it is.
+    `role` is protocol, prompts, dataset, `agent:NAME`, `trainer:GROUP`; `input` (a model that it starts from), `output`
+    (a model that it produced), `part`, `parent`, `judges`, `reproduces` or `child_of`. If no release is known, only
+    `identity` is set: the canonical hash of a component, or the proof of a model's identity.
     """
 
     role: str
     release: str | None = None
     """`kind/owner/name@version`."""
     sha256: str | None = None
-    """Of that release's manifest."""
+    """The SHA-256 of that release's manifest."""
     identity: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """What a manifest says."""
+    """The content of a manifest."""
 
     kind: Kind
     owner: str
@@ -94,15 +95,15 @@ class Release:
     version: str
     description: str = ""
     licence: str | None = None
-    """An SPDX identifier, or a name; None: nothing was said, so that nobody may assume anything."""
+    """An SPDX identifier or a name; None if the publisher named no license, so no permission can be assumed."""
     visibility: str = "public"
     identity: Mapping[str, str] = field(default_factory=dict)
-    """Canonical hashes, by what they are of: equal where the things are equal, however their files are written."""
+    """Canonical hashes by part: equal if the parts are equal, however their files are formatted."""
     sources: Mapping[str, FileSource] = field(default_factory=dict)
-    """By part: spec, prompts, protocol, dataset; of a component, its own kind."""
+    """Sources by part: spec, prompts, protocol, dataset; for a component, its own kind."""
     links: tuple[ReleaseLink, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What a list or a board shows of it without its files; each kind has its own."""
+    """Facts that lists and boards show without opening the files; each kind has its own."""
     files: tuple[FileEntry, ...] = ()
 
     @property
@@ -111,64 +112,69 @@ class Release:
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """The size of all its files in bytes."""
         return sum(entry.size for entry in self.files)
 
     def file(self, path: str) -> FileEntry | None:
-        """The file at a path; None where there is none."""
+        """Return the entry of the file at a path, or None."""
         return next((entry for entry in self.files if entry.path == path), None)
 
     def to_bytes(self) -> bytes:
-        """The manifest, as it is published and hashed.
+        """Return the manifest's bytes, as they are published and hashed.
 
         Raises:
-            ReleaseError: it says what JSON cannot, such as a whole number beyond 64 bits, or half a surrogate pair.
+            ReleaseError: a value has no JSON form, such as an integer beyond 64 bits or a lone surrogate.
         """
-        data = {"format": FORMAT, **{one.name: _plain(getattr(self, one.name)) for one in fields(self)}}
+        data = {
+            "format": FORMAT,
+            **{item_field.name: _to_json_types(getattr(self, item_field.name)) for item_field in fields(self)},
+        }
         try:
             return orjson.dumps(data, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         except TypeError as error:
-            raise ReleaseError(f"{self.reference} says what {MANIFEST} cannot hold: {error}") from error
+            raise ReleaseError(f"{self.reference} has a value that {MANIFEST} cannot hold: {error}") from error
 
     @classmethod
     def from_bytes(cls, data: bytes, limits: Limits = USUAL) -> Self:
-        """What a manifest says, of which every part is as a reader may rely on.
+        """Parse a manifest and check every part of it.
 
         Raises:
-            ReleaseError: it is damaged, or says what no release may.
+            ReleaseError: it is damaged or invalid.
             NewerFormatError: a newer nip-run wrote it.
         """
         if len(data) > MAX_MANIFEST:
             raise ReleaseError(f"{MANIFEST} is larger than {MAX_MANIFEST >> 10} KiB")
         try:
-            said = orjson.loads(data)
+            content = orjson.loads(data)
         except orjson.JSONDecodeError as error:
             raise ReleaseError(f"{MANIFEST} is damaged: {error}") from error
-        if not isinstance(said, dict):
+        if not isinstance(content, dict):
             raise ReleaseError(f"{MANIFEST} is damaged: not an object")
-        format_ = said.pop("format", None)
-        if type(format_) is int and format_ > FORMAT:
-            raise NewerFormatError(f"{MANIFEST} was written by a newer nip-run (format {format_}); upgrade nip-run")
-        if format_ != FORMAT:
-            raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {shortened(repr(format_))}")
+        format_number = content.pop("format", None)
+        if type(format_number) is int and format_number > FORMAT:
+            raise NewerFormatError(
+                f"{MANIFEST} was written by a newer nip-run (format {format_number}); upgrade nip-run"
+            )
+        if format_number != FORMAT:
+            raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {shortened(repr(format_number))}")
         try:
-            release = cls(**_checked(cls, said))
+            release = cls(**_parse_fields(cls, content))
         except (KeyError, TypeError, ValueError) as error:
-            raise ReleaseError(f"{MANIFEST} is no manifest of nip-run: {error}") from error
+            raise ReleaseError(f"{MANIFEST} is not a valid manifest of nip-run: {error}") from error
         if release.to_bytes() != data:
-            raise ReleaseError(f"{MANIFEST} is damaged: it is not written as nip-run writes one")
+            raise ReleaseError(f"{MANIFEST} is damaged: it is not formatted as nip-run writes it")
         for message in wrong_files(release.files, limits):
             raise ReleaseError(f"{release.reference}: {message}")
         return release
 
 
 def digest(manifest: bytes) -> str:
-    """The identity of a release: the SHA-256 (hex) of its manifest's bytes."""
+    """Return the identity of a release: the SHA-256 (hex) of its manifest's bytes."""
     return hashlib.sha256(manifest).hexdigest()
 
 
 def checksum(manifest: bytes) -> bytes:
-    """What stands in `release.sha256`."""
+    """Return the content of `release.sha256`."""
     return f"{digest(manifest)}  {MANIFEST}\n".encode()
 
 
@@ -176,107 +182,107 @@ _CHECKSUM = re.compile(rb"([0-9a-f]{64})  release\.json\n")
 
 
 def read_checksum(data: bytes) -> str:
-    """The hash that `release.sha256` says.
+    """Return the hash in the content of `release.sha256`.
 
     Raises:
-        ReleaseError: it is damaged.
+        ReleaseError: the file is damaged.
     """
-    found = _CHECKSUM.fullmatch(data)
-    if found is None:
+    checksum_match = _CHECKSUM.fullmatch(data)
+    if checksum_match is None:
         raise ReleaseError(f"{CHECKSUM} is damaged")
-    return found[1].decode()
+    return checksum_match[1].decode()
 
 
 def wrong_files(files: Iterable[FileEntry], limits: Limits = USUAL) -> Iterable[str]:
-    """What is wrong with the files of a release, the worst first."""
+    """Yield what is wrong with the files of a release."""
     files = list(files)
     if len(files) > limits.files:
-        yield f"{len(files)} files; at most {limits.files} are taken"
+        yield f"{len(files)} files; at most {limits.files} are allowed"
         return
     for entry in files:
         if wrong := wrong_path(entry.path):
             yield f"file {shortened(entry.path)!r}: {wrong}"
         if entry.size > limits.file_bytes:
-            yield f"file {shortened(entry.path)!r} has {entry.size:,} bytes; at most {limits.file_bytes:,} are taken"
-    yield from (f"file {shortened(path)!r}: {why}" for path, why in wrong_together(entry.path for entry in files))
+            yield f"file {shortened(entry.path)!r} has {entry.size:,} bytes; at most {limits.file_bytes:,} are allowed"
+    yield from (f"file {shortened(path)!r}: {reason}" for path, reason in wrong_together(entry.path for entry in files))
     if [entry.path for entry in files] != sorted(entry.path for entry in files):
-        yield "its files are not in the order of their paths"
+        yield "its files are not sorted by path"
     if (total := sum(entry.size for entry in files)) > limits.total_bytes:
-        yield f"{total:,} bytes in all; at most {limits.total_bytes:,} are taken"
+        yield f"{total:,} bytes in all; at most {limits.total_bytes:,} are allowed"
 
 
-def _plain(value: Any) -> Any:
-    """A value of ours as JSON has it."""
+def _to_json_types(value: Any) -> Any:
+    """Convert a field of a release to JSON types."""
     if isinstance(value, (FileEntry, FileSource, ReleaseLink)):
-        return {one.name: getattr(value, one.name) for one in fields(value)}
+        return {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, (tuple, list)):
-        return [_plain(one) for one in value]
+        return [_to_json_types(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _to_json_types(item) for name, item in value.items()}
     return value
 
 
-def _file(said: Any) -> FileEntry:
-    known = only(said, FileEntry)
-    if typed(known["size"], int) < 0:
+def _parse_file(value: Any) -> FileEntry:
+    values = only(value, FileEntry)
+    if typed(values["size"], int) < 0:
         raise ValueError("a size below 0")
-    match(_HEX, known["sha256"])
-    match(_MEDIA, known["media_type"])
-    text(known["path"])
-    return FileEntry(**known)
+    match(_HEX, values["sha256"])
+    match(_MEDIA, values["media_type"])
+    text(values["path"])
+    return FileEntry(**values)
 
 
 def is_builtin(path: str | None) -> bool:
-    """Whether a source's path is that of a file which comes with nip-run: its version pins it."""
+    """Return whether a source's path is that of a file that ships with nip-run, whose version pins it."""
     return path is not None and path.startswith("nip-run:")
 
 
-def _source(said: Any) -> FileSource:
-    known = only(said, FileSource)
-    typed(known["clean"], bool)
+def _parse_source(value: Any) -> FileSource:
+    values = only(value, FileSource)
+    typed(values["clean"], bool)
     for name in ("repository", "commit", "path", "why"):
-        text_or_null(known[name])
-    if known["commit"] is not None:
-        match(_COMMIT, known["commit"])
-    where = (known["repository"], known["commit"], known["path"])
-    if known["clean"] and None in where and not is_builtin(known["path"]):
-        raise ValueError("a source that is clean, and in no commit that others can get")
-    if _PASSWORD.search(known["repository"] or ""):
-        raise ValueError("a repository with a password in its address")
-    return FileSource(**known)
+        text_or_null(values[name])
+    if values["commit"] is not None:
+        match(_COMMIT, values["commit"])
+    where = (values["repository"], values["commit"], values["path"])
+    if values["clean"] and None in where and not is_builtin(values["path"]):
+        raise ValueError("a source that is marked clean but has no repository, commit or path")
+    if _PASSWORD.search(values["repository"] or ""):
+        raise ValueError("a repository with a password in its URL")
+    return FileSource(**values)
 
 
-def _link(said: Any) -> ReleaseLink:
-    known = only(said, ReleaseLink)
-    match(_ROLE, known["role"])
-    text_or_null(known["identity"])
-    if known["release"] is not None:
-        folder, sign, version = text(known["release"]).rpartition("@")
+def _parse_link(value: Any) -> ReleaseLink:
+    values = only(value, ReleaseLink)
+    match(_ROLE, values["role"])
+    text_or_null(values["identity"])
+    if values["release"] is not None:
+        folder, sign, version = text(values["release"]).rpartition("@")
         if not sign or Reference.of_folder(f"{folder}/{version}") is None:
-            raise ValueError(f"a link to {shortened(known['release'])!r}, which is no KIND/OWNER/NAME@VERSION")
-    if known["sha256"] is not None:
-        match(_HEX, known["sha256"])
-    return ReleaseLink(**known)
+            raise ValueError(f"a link to {shortened(values['release'])!r}, which is not KIND/OWNER/NAME@VERSION")
+    if values["sha256"] is not None:
+        match(_HEX, values["sha256"])
+    return ReleaseLink(**values)
 
 
-def _checked(cls: type[Release], said: Any) -> dict[str, Any]:
-    """The fields of a manifest, each of its own type."""
-    known = only(said, cls)
+def _parse_fields(cls: type[Release], content: Any) -> dict[str, Any]:
+    """Check the fields of a manifest and convert each to its type."""
+    values = only(content, cls)
     for name in ("owner", "name", "version"):
-        if wrong := wrong_word(text(known[name])):
+        if wrong := wrong_word(text(values[name])):
             raise ValueError(wrong)
-    if known["visibility"] not in VISIBILITIES:
-        raise ValueError(f"no visibility {shortened(repr(known['visibility']))}")
-    if too_deep(known["facts"]):
+    if values["visibility"] not in VISIBILITIES:
+        raise ValueError(f"unknown visibility {shortened(repr(values['visibility']))}")
+    if too_deep(values["facts"]):
         raise ValueError(f"its facts are nested deeper than {MAX_DEPTH} levels")
     return {
-        **known,
-        "kind": Kind(text(known["kind"], 20)),
-        "description": text(known["description"]),
-        "licence": text_or_null(known["licence"]),
-        "identity": {name: match(_HEX, value) for name, value in named(known["identity"]).items()},
-        "sources": {name: _source(value) for name, value in named(known["sources"]).items()},
-        "links": tuple(_link(one) for one in typed(known["links"], list)),
-        "facts": named(known["facts"]),
-        "files": tuple(_file(one) for one in typed(known["files"], list)),
+        **values,
+        "kind": Kind(text(values["kind"], 20)),
+        "description": text(values["description"]),
+        "licence": text_or_null(values["licence"]),
+        "identity": {name: match(_HEX, value) for name, value in named(values["identity"]).items()},
+        "sources": {name: _parse_source(value) for name, value in named(values["sources"]).items()},
+        "links": tuple(_parse_link(item) for item in typed(values["links"], list)),
+        "facts": named(values["facts"]),
+        "files": tuple(_parse_file(item) for item in typed(values["files"], list)),
     }

@@ -1,4 +1,4 @@
-"""Paths of the files in a release: what they may be, so that they mean the same file on every disk, and one inside."""
+"""Rules for file paths in a release: a path must mean the same file, inside the release, on every file system."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ MAX_SEGMENT = 100
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 
 _FORM = (
-    "each part of a path is 1 to 100 of a-z, A-Z, 0-9, '.', '_' and '-', begins with none of '.-', and does not end "
-    "with '.'"
+    "each part of a path is 1 to 100 of a-z, A-Z, 0-9, '.', '_' and '-', does not begin with '.' or '-', and does not "
+    "end with '.'"
 )
 
 OURS = frozenset(("release.json", "release.sha256", "yanked", "signature"))
-"""What stands beside the files of a release in a registry: no file of one may be called so."""
+"""Names that a registry uses for its own files next to those of a release."""
 
 CODE = frozenset(
     (".py", ".pyc", ".pyd", ".pyo", ".pth", ".so", ".dylib", ".dll", ".exe", ".com", ".bat", ".cmd", ".ps1", ".sh")
 )
-"""What a system or a Python that happens to stand in the folder would run: a release is data, and has no code."""
+"""Suffixes of files that an operating system or Python would execute. A release contains data, not code."""
 
 
 def wrong_path(path: str) -> str | None:
-    """Why a path can be no file's of a release; None where it can."""
+    """Return why a release may not have a file at this path, or None if it may."""
     segments = path.split("/")
     if len(path) > MAX_PATH or len(segments) > MAX_SEGMENTS:
         return f"a path is at most {MAX_PATH} characters in {MAX_SEGMENTS} parts"
@@ -38,29 +38,31 @@ def wrong_path(path: str) -> str | None:
         if not _SEGMENT.fullmatch(segment) or segment.endswith("."):
             return _FORM
         if segment.lower().partition(".")[0] in RESERVED:
-            return f"{segment!r} is a reserved word"
-    if (suffix := PurePosixPath(path).suffix.lower()) in CODE:
-        return f"a release is data, and has no {suffix}; none of {comma_join(sorted(CODE))} is taken"
-    return f"{segments[0]!r} is a name of the registry's own" if segments[0].lower() in OURS else None
+            return f"{segment!r} is a reserved name"
+    if PurePosixPath(path).suffix.lower() in CODE:
+        return f"a release is data and has no code; files may not end in {comma_join(sorted(CODE))}"
+    return f"{segments[0]!r} is reserved for the registry" if segments[0].lower() in OURS else None
 
 
 def wrong_together(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Paths that cannot stand beside those before them, each with why: twice, by case alone, a file as a folder."""
+    """Yield each path that conflicts with an earlier one, and why: equal, differing only in case, file and folder."""
     files: dict[str, str] = {}
     folders: dict[str, str] = {}
     for path in paths:
-        low = path.lower()
-        parents = [low[:at] for at, sign in enumerate(low) if sign == "/"]
-        if low in files:
+        lower = path.lower()
+        parents = [lower[:at] for at, sign in enumerate(lower) if sign == "/"]
+        if lower in files:
             yield (
                 path,
-                "it stands there twice"
-                if files[low] == path
-                else f"it differs from {shortened(files[low])!r} by case alone",
+                "it is listed twice"
+                if files[lower] == path
+                else f"it differs from {shortened(files[lower])!r} only in case",
             )
-        elif low in folders or any(parent in files for parent in parents):
-            yield path, "a file stands where a folder belongs"
-        elif spelled := next((folders[p] for p in parents if folders.get(p, path[: len(p)]) != path[: len(p)]), None):
-            yield path, f"its folder differs from {shortened(spelled)!r} by case alone"
-        files.setdefault(low, path)
+        elif lower in folders or any(parent in files for parent in parents):
+            yield path, "the same path is a file and a folder"
+        elif other_spelling := next(
+            (folders[p] for p in parents if folders.get(p, path[: len(p)]) != path[: len(p)]), None
+        ):
+            yield path, f"its folder differs from {shortened(other_spelling)!r} only in case"
+        files.setdefault(lower, path)
         folders.update({parent: path[: len(parent)] for parent in parents if parent not in folders})

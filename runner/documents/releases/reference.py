@@ -1,4 +1,4 @@
-"""How a release is named: `kind/owner/name@version`, or the hash of its manifest."""
+"""References to releases: `kind/owner/name@version`, or the hash of a manifest."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean, shortened
 
 LATEST = "latest"
-"""A version on the command line and in specs; resolved at once, and never recorded."""
+"""A version for the command line and specs. It is resolved immediately and never recorded."""
 
 WORD = r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?"
-"""An owner, a name, a version: lower case, so that no two differ by case alone on any disk."""
-_WORD = re.compile(WORD)
+"""Pattern of an owner, name or version. It is lower case because some file systems ignore case."""
+_IDENTIFIER = re.compile(WORD)
 _SHAPE = re.compile(r"(?:(?P<kind>[^/@]+)/)?(?P<owner>[^/@]+)/(?P<name>[^/@]+)(?:@(?P<version>[^/@]+))?")
 _DIGEST = re.compile(r"sha256:(?P<hex>[0-9a-f]{12,64})")
 
 RESERVED = frozenset(
     ("con", "prn", "aux", "nul", "latest", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10)))
 )
-"""Words that no part of a name may be: devices of one system, and our own."""
+"""Reserved names: devices on Windows, and `latest`."""
 
 
 class Kind(StrEnum):
-    """What a release is of. A run is of what was played; the others are components."""
+    """The kind of a release: a run, or one of the components."""
 
     PROTOCOL = "protocol"
     PROMPTS = "prompts"
@@ -43,7 +43,7 @@ COMPONENTS = tuple(kind for kind in Kind if kind != Kind.RUN)
 
 @dataclass(frozen=True, order=True)
 class Reference:
-    """A release by its name; without a version, the newest that is not yanked."""
+    """A reference by name. Without a version it means the newest release that is not yanked."""
 
     kind: Kind
     owner: str
@@ -55,7 +55,7 @@ class Reference:
 
     @property
     def folder(self) -> str:
-        """Where it stands in a registry. Its version must be known."""
+        """The release's folder in a registry. The version must be set."""
         assert self.version is not None
         return f"{self.kind}/{self.owner}/{self.name}/{self.version}"
 
@@ -64,7 +64,7 @@ class Reference:
 
     @classmethod
     def of_folder(cls, folder: str) -> Self | None:
-        """The release whose folder this is; None where it is no release's."""
+        """Return the reference of the release in this registry folder, or None if it is not a release's folder."""
         parts = folder.split("/")
         if len(parts) != 4 or parts[0] not in set(Kind) or any(wrong_word(part) for part in parts[1:]):
             return None
@@ -73,7 +73,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Digest:
-    """A release by the SHA-256 of its manifest, or the first digits of it, at least 12."""
+    """A reference by the SHA-256 of a manifest, or at least its first 12 digits."""
 
     hex: str
 
@@ -81,46 +81,48 @@ class Digest:
         return f"sha256:{self.hex}"
 
 
-def wrong_word(word: str) -> str | None:
-    """Why a text can be no owner, name or version; None where it can."""
-    if not _WORD.fullmatch(word):
+def wrong_word(identifier: str) -> str | None:
+    """Return why a text is not a valid owner, name or version, or None if it is."""
+    if not _IDENTIFIER.fullmatch(identifier):
         form = "1 to 100 of a-z, 0-9, '.', '_' and '-', and begin and end with a letter or a digit"
-        return f"{shortened(word)!r} must be {form}"
-    if ".." in word:
-        return f"{shortened(word)!r} has two dots in a row"
-    if word.partition(".")[0] in RESERVED:
-        return f"{shortened(word)!r} is a reserved word"
+        return f"{shortened(identifier)!r} must be {form}"
+    if ".." in identifier:
+        return f"{shortened(identifier)!r} has two dots in a row"
+    if identifier.partition(".")[0] in RESERVED:
+        return f"{shortened(identifier)!r} is a reserved name"
     return None
 
 
 def parse(text: str, kind: Kind | None = None) -> Reference | Digest:
-    """A reference as somebody writes it; `kind` is that of one which says none, and the only one that may be said.
+    """Parse a reference that a user wrote. `kind` is the required kind, and the default if the text has none.
 
     Raises:
-        UsageError: it is none; what is wrong with it.
+        UsageError: the text is not a valid reference of that kind.
     """
-    found = _DIGEST.fullmatch(text)
-    if found is not None:
-        return Digest(found["hex"])
+    digest = _DIGEST.fullmatch(text)
+    if digest is not None:
+        return Digest(digest["hex"])
     shape, text = _SHAPE.fullmatch(text), shortened(text, 200)
     if shape is None:
-        raise UsageError(f"{text!r} is no reference; write {kind or 'KIND'}/OWNER/NAME@VERSION, or sha256:...")
-    said = shape["kind"]
-    if said is None and kind is None:
-        raise UsageError(f"{text!r}: of which kind? write KIND/OWNER/NAME@VERSION with one of {comma_join(Kind)}")
-    if said is not None and said not in set(Kind):
-        hint = did_you_mean(said[:40], map(str, Kind)) or f"; there are {comma_join(Kind)}"
-        raise UsageError(f"{text!r}: no kind {shortened(said)!r}{hint}")
-    if said is not None and kind is not None and said != kind:
-        raise UsageError(f"{text!r} is a {said}, and a {kind} belongs here")
+        raise UsageError(f"{text!r} is not a reference; write {kind or 'KIND'}/OWNER/NAME@VERSION, or sha256:...")
+    kind_text = shape["kind"]
+    if kind_text is None and kind is None:
+        raise UsageError(f"{text!r} has no kind; write KIND/OWNER/NAME@VERSION with one of {comma_join(Kind)}")
+    if kind_text is not None and kind_text not in set(Kind):
+        hint = did_you_mean(kind_text[:40], map(str, Kind)) or f"; the kinds are {comma_join(Kind)}"
+        raise UsageError(f"{text!r}: unknown kind {shortened(kind_text)!r}{hint}")
+    if kind_text is not None and kind is not None and kind_text != kind:
+        raise UsageError(f"{text!r} is a {kind_text}; a {kind} belongs here")
     version = shape["version"]
-    words = [shape["owner"], shape["name"], *([] if version in (None, LATEST) else [version])]
-    wrong = [message for word in words if (message := wrong_word(word))]
+    parts = [shape["owner"], shape["name"], *([] if version in (None, LATEST) else [version])]
+    wrong = [message for part in parts if (message := wrong_word(part))]
     if wrong:
-        raise UsageError(f"{text!r} is no reference: {wrong[0]}")
-    return Reference(Kind(str(said or kind)), shape["owner"], shape["name"], None if version == LATEST else version)
+        raise UsageError(f"{text!r} is not a valid reference: {wrong[0]}")
+    return Reference(
+        Kind(str(kind_text or kind)), shape["owner"], shape["name"], None if version == LATEST else version
+    )
 
 
 def is_reference(text: str) -> bool:
-    """Whether a text where a path may stand is a reference: `owner/name@version`, with a kind or without, or a hash."""
+    """Return whether a text is a reference rather than a path: `[kind/]owner/name@version`, or a hash."""
     return _DIGEST.fullmatch(text) is not None or ("@" in text and _SHAPE.fullmatch(text) is not None)

@@ -13,12 +13,12 @@ from runner.documents.releases.versions import version_order
 from runner.registry.transports.locations import connect
 
 FORM = "must be 1 to 100 of a-z"
-SHAPE = "is no reference; write"
+SHAPE = "is not a reference; write"
 
 WRONG = (
-    ("", SHAPE), ("x", SHAPE), ("run/acme", "is a reserved word|no kind|of which kind|is no reference"),
+    ("", SHAPE), ("x", SHAPE), ("run/acme", "is a reserved name|unknown kind|has no kind|is not a reference"),
     ("run/acme/x@1@2", SHAPE), ("run/acme/x/y@1", SHAPE), ("run/acme/x@", SHAPE), ("run//x@1", SHAPE),
-    ("malware/acme/x@1", "no kind 'malware'"), ("runs/acme/x@1", "did you mean 'run'"), ("run/../x@1", FORM),
+    ("malware/acme/x@1", "unknown kind 'malware'"), ("runs/acme/x@1", "did you mean 'run'"), ("run/../x@1", FORM),
     ("run/./x@1", FORM), ("run/acme/..@1", FORM), ("run/acme/x@..", FORM), ("run/Acme/x@1", FORM),
     ("run/\u0430cme/x@1", FORM), ("run/acme/x\n@1", FORM), ("run/acme/x\x00@1", FORM), ("run/acme/x@1 ", FORM),
     ("run/acme/x@\u0661", FORM), ("run/-rf/x@1", FORM), ("run/acme/.git@1", FORM), ("run/acme/a..b@1", "two dots"),

@@ -41,7 +41,7 @@ def test_what_stands_in_the_place_is_left_as_it_is(tmp_path: Path, there: Callab
     (tmp_path / "home").mkdir()
     there(tmp_path / "home" / "got")
     before = snapshot(tmp_path / "home")
-    with pytest.raises(UsageError, match="is there already; give a folder that is not, or an empty one"):
+    with pytest.raises(UsageError, match="already exists; name a new or an empty folder"):
         got(tmp_path, tmp_path / "home" / "got")
     assert snapshot(tmp_path / "home") == before
 

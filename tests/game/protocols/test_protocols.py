@@ -54,7 +54,7 @@ def here(key: str) -> Place:
             "4:27: agents.speaker.human_name: 'The Speaker' does not have the form ^[A-Za-z0-9_-]{1,64}$"]),
         ("name: council", "name: council\nfixed: [max_rounds]", [
             "2:9: fixed.0: no parameter 'max_rounds'; did you mean 'max_message_rounds'?"]),
-        ("stance: reject", "stance: maybe", ["6:44: agents.third.stance: 'maybe' is none of accept, reject"]),
+        ("stance: reject", "stance: maybe", ["6:44: agents.third.stance: 'maybe' is not one of accept, reject"]),
         ("sequential: true", "sequental: true", [
             "15:38: parameters.sequental: unknown key; did you mean 'sequential'?"]),
         ("name: council", "extends: debat", ["1:1: extends: no file 'debat' in"]),
