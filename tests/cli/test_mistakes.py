@@ -220,7 +220,7 @@ MISTAKES: dict[str, Mistake] = {
         None, "prompts/prover.jinja:1:1", "template syntax", "end each",
         files={"prompts/prover.jinja": "{% if question %}\n"}),
     "the label in a template": Mistake(
-        None, "prompts/prover.jinja:1:4", "the label must not reach a prompt", "take it out",
+        None, "prompts/prover.jinja:1:4", "the label must not reach a prompt", "remove it",
         files={"prompts/prover.jinja": "{{ label }}"}),
     # Data
     "labels that are other words": Mistake(

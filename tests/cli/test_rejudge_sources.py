@@ -93,7 +93,7 @@ def test_a_folder_without_the_judges_templates_is_refused(
     (prompts / "verifer.jinja").write_text("Say {{ accept }} or {{ reject }}.")
     code, _, told = judged_by_dummy("prompts=pt")
     assert code == 2
-    assert "so that verifier would be asked as it was; did you mean 'verifer.jinja'?" in told
+    assert "so the prompts of verifier would not change; did you mean 'verifer.jinja'?" in told
     assert "override 'prompts=pt'" in told
     run = {"rejudge": {"run": "firs"}, "name": "other", "prompts": str(prompts)}
     (prompts / "verifier.jinja").write_text("Say {{ accept }} or {{ reject }}.")

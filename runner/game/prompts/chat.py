@@ -1,4 +1,4 @@
-"""The rounds of a game, as one agent may see them, into chat messages."""
+"""Convert the rounds of a game, as far as one agent may see them, to chat messages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
 
 
-class _Named(TypedDict, total=False):
+class _SenderName(TypedDict, total=False):
     name: str
 
 
-class ChatMessage(_Named):
-    """One message of a chat request. `name` is the sender's, where the protocol lets it be known."""
+class ChatMessage(_SenderName):
+    """One message of a chat request. `name` is the sender's, unless the sender is anonymous."""
 
     role: str
     content: str
@@ -31,42 +31,42 @@ def chat_messages(
     last_round: str | None = None,
     seed: int = 0,
 ) -> list[ChatMessage]:
-    """The chat of an agent that speaks in `round_`.
+    """Return the chat of an agent that speaks in `round_`.
 
-    Its own past turns are its raw text, first in their round; the others' messages follow in channel order as
-    `user`. `last_round` is the system message that stands before the last round's messages, where the
-    protocol gives the agent one and `round_` is that round.
+    In each round, the agent's own raw text comes first as `assistant`; the messages of other agents follow as `user`
+    in channel order. `last_round` is an extra system message before the messages of the last round; it is added if
+    `round_` is the last round and the protocol gives the agent such a message.
     """
     chat: list[ChatMessage] = [{"role": "system", "content": system}]
     last = protocol.max_message_rounds - 1
-    warned = last_round is None or round_ != last or not protocol.agent_spec(agent).last_round_message
+    last_round_added = last_round is None or round_ != last or not protocol.agent_spec(agent).last_round_message
     order = {name: i for i, name in enumerate(protocol.channel_order(agent, seed))}
     visible = protocol.visible_channels(agent)
-    for index, played in enumerate(rounds):
-        if index == last and not warned:
+    for index, past_round in enumerate(rounds):
+        if index == last and not last_round_added:
             chat.append({"role": "system", "content": last_round or ""})
-            warned = True
-        if agent in played.raw:
-            chat.append({"role": "assistant", "content": played.raw[agent]})
-        others = [m for m in played.messages if m.agent != agent and m.channel in visible]
-        if len(others) > 1:
-            others.sort(key=lambda message: order[message.channel])
-        for message in others:
+            last_round_added = True
+        if agent in past_round.raw:
+            chat.append({"role": "assistant", "content": past_round.raw[agent]})
+        messages_heard = [m for m in past_round.messages if m.agent != agent and m.channel in visible]
+        if len(messages_heard) > 1:
+            messages_heard.sort(key=lambda message: order[message.channel])
+        for message in messages_heard:
             sender = protocol.agent_spec(message.agent)
             if sender.anonymous:
                 chat.append({"role": "user", "content": message.text})
             else:
                 chat.append({"role": "user", "name": sender.human_name, "content": message.text})
-    if not warned:
+    if not last_round_added:
         chat.append({"role": "system", "content": last_round or ""})
     return chat
 
 
 def ending_with_assistant(chat: Sequence[ChatMessage], agent: str) -> list[ChatMessage]:
-    """The chat up to the agent's own last turn.
+    """Return the chat up to and including the agent's own last turn.
 
     Raises:
-        AgentNotActiveInChannelError: the agent has said nothing.
+        AgentNotActiveInChannelError: the agent has not spoken.
     """
     end = next((i for i in range(len(chat), 0, -1) if chat[i - 1]["role"] == "assistant"), 0)
     if not end:

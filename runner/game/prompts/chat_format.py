@@ -1,4 +1,4 @@
-"""A chat as the protocol makes it into the chat that a model gets: one function for play and for what is trained on."""
+"""Convert a protocol's chat to the chat that a model receives, in the same way for games and for training files."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from typing import Literal
 from runner.game.prompts.chat import ChatMessage
 
 ChatFormat = Literal["openai", "alternating"]
-"""`openai`: senders in `name`, system messages wherever they stand. `alternating`: what open models' chat templates
-take: senders in the text, neighbours of one role as one message, the first turn a user's."""
+"""`openai`: senders are in `name`, and system messages may be anywhere. `alternating`, as chat templates of open models
+require: senders are in the text, adjacent messages of one role are merged, and the first turn is the user's."""
 
 
 NOTHING_NEW = "(no new messages)"
-"""The user's turn of an alternating chat between two turns of an agent that was told nothing in between."""
+"""The user's turn in an alternating chat between two turns of an agent that received no message in between."""
 
 ANONYMOUS = "Anonymous: "
-"""What a message without a sender begins with where it joins what others have said in one turn."""
+"""Prefix of an anonymous message that is merged with others into one turn."""
 
 INSTRUCTIONS = "Instructions: "
-"""What a system message begins with that is not the chat's first message: it stands among what others have said."""
+"""Prefix of a system message that is not the chat's first message and becomes part of a user's turn."""
 
 
 def formatted(
     chat: list[ChatMessage], chat_format: ChatFormat, *, instructions: str = "system", asks: bool = False
 ) -> list[ChatMessage]:
-    """A chat as its model gets it.
+    """Return a chat as its model receives it.
 
-    `instructions` is the role that system messages are sent with: where that is `user`, an alternating chat has them in
-    its first turn. `asks`: an answer is to follow, so that the last turn must be the user's. An agent's own turns stay
-    apart, so that a later chat begins with every earlier one.
+    `instructions` is the role of system messages; if it is `user`, an alternating chat has them in its first turn.
+    `asks` means that an answer follows, so the last turn must be the user's. An agent's own turns are never merged, so
+    that a later chat begins with every earlier one.
     """
     if chat_format != "alternating":
         return chat
-    paused: list[ChatMessage] = []
+    with_pauses: list[ChatMessage] = []
     for message in chat:
-        if message["role"] == "assistant" and paused and paused[-1]["role"] == "assistant":
-            paused.append({"role": "user", "content": NOTHING_NEW})
-        paused.append(message)
-    if asks and paused and paused[-1]["role"] == "assistant":
-        paused.append({"role": "user", "content": NOTHING_NEW})
-    return with_alternating_roles(paused, instructions=instructions)
+        if message["role"] == "assistant" and with_pauses and with_pauses[-1]["role"] == "assistant":
+            with_pauses.append({"role": "user", "content": NOTHING_NEW})
+        with_pauses.append(message)
+    if asks and with_pauses and with_pauses[-1]["role"] == "assistant":
+        with_pauses.append({"role": "user", "content": NOTHING_NEW})
+    return with_alternating_roles(with_pauses, instructions=instructions)
 
 
 def with_alternating_roles(messages: Sequence[ChatMessage], *, instructions: str = "system") -> list[ChatMessage]:
-    """A chat in which roles alternate as chat templates demand: perhaps a system message, then user and assistant.
+    """Return a chat with alternating roles, as chat templates require: system (optional), user, assistant, user, ...
 
-    Senders stand in the text, unless it begins with them by itself. A system message that is not the first is part of
-    the user's, after `INSTRUCTIONS`; neighbours of one role are merged; a system message that the assistant answers at
-    once is the user's, as all are where `instructions` are.
+    Senders are put into the text, unless it already begins with the sender. A system message that is not the first
+    joins the user's turn after `INSTRUCTIONS`. Adjacent messages of one role are merged. A system message that the
+    assistant answers directly becomes the user's; with `instructions="user"`, all system messages do.
     """
     chat: list[ChatMessage] = []
     for index, message in enumerate(messages):
         is_first = index == 0
-        role = _role(message, leads=is_first and instructions != "user")
-        joins = bool(chat) and chat[-1]["role"] == role
-        content = _marked(message, is_first=is_first, joins=joins)
-        if joins:
+        role = _role(message, may_be_system=is_first and instructions != "user")
+        is_merged = bool(chat) and chat[-1]["role"] == role
+        content = _with_sender(message, is_first=is_first, is_merged=is_merged)
+        if is_merged:
             chat[-1]["content"] += "\n\n" + content
         else:
             chat.append({"role": role, "content": content})
@@ -65,22 +65,22 @@ def with_alternating_roles(messages: Sequence[ChatMessage], *, instructions: str
     return chat
 
 
-def _role(message: ChatMessage, *, leads: bool) -> str:
-    if _instructs(message):
-        return "system" if leads else "user"
+def _role(message: ChatMessage, *, may_be_system: bool) -> str:
+    if _is_instruction(message):
+        return "system" if may_be_system else "user"
     return message["role"]
 
 
-def _instructs(message: ChatMessage) -> bool:
+def _is_instruction(message: ChatMessage) -> bool:
     return message["role"] in ("system", "developer")
 
 
-def _marked(message: ChatMessage, *, is_first: bool, joins: bool) -> str:
-    """A message's text, which says whose it is wherever it would read on from somebody else's."""
+def _with_sender(message: ChatMessage, *, is_first: bool, is_merged: bool) -> str:
+    """Return a message's text, with its sender if the text could be taken for someone else's."""
     name, content = message.get("name"), message["content"]
     if name:
         # Prompts may ask an agent to begin with its name.
         return content if content.lstrip().startswith(f"{name}:") else f"{name}: {content}"
-    if _instructs(message):
+    if _is_instruction(message):
         return content if is_first else INSTRUCTIONS + content
-    return ANONYMOUS + content if joins and message["role"] == "user" else content
+    return ANONYMOUS + content if is_merged and message["role"] == "user" else content

@@ -1,9 +1,9 @@
-"""What a template may do: texts into templates that render in a sandbox, and all that the sandbox refuses.
+"""Compile and render templates in a sandbox, and report everything that the sandbox refuses.
 
-Templates come from strangers. They render in Jinja2's immutable sandbox with strict undefined variables, and
-only what is on the allow-list below parses at all: no calls, no arithmetic that can blow up, no includes, no
-attributes, no assignments. Variables are plain text and numbers. What is rendered has a bound, and so has the work of
-rendering it, which is counted and not timed: a template that is refused here is refused everywhere.
+Templates come from strangers. They render in Jinja2's immutable sandbox with strict undefined variables. Only the nodes
+on the allow-list below are accepted: no calls, no arithmetic that can blow up, no includes, no attributes, no
+assignments. Variables are plain text and numbers. The rendered text and the work of rendering are limited. The work is
+counted, not timed, so a template that is refused on one machine is refused on all.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.tests = {name: self.tests[name] for name in _TESTS}
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Items only: Jinja2 would go on to attributes, and `text['title']` would be a method."""
+        """Look up items only. Jinja2 would also look up attributes, so `text['title']` would be a method."""
         try:
             return obj[argument]
         except (TypeError, LookupError, AttributeError):
             return self.undefined(obj=obj, name=argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Of a loop only, which a column by the name of `loop` is not."""
+        """Allow attributes of Jinja2's `loop` only, not of a dataset column named `loop`."""
         if isinstance(obj, LoopContext) and attribute in _LOOP_ATTRIBUTES:
             return super().getattr(obj, attribute)
         return self.undefined(obj=obj, name=attribute)
@@ -92,14 +92,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 _environment = _Sandbox()
 
 _FAILURES = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
-"""What a template raises that cannot be rendered."""
+"""Exceptions that compiling or rendering a bad template can raise."""
 
 
 class SandboxedTemplate:
-    """One template, compiled. Its name is for messages.
+    """A compiled template. The name is used in messages.
 
     Raises:
-        TemplateFailedError: it cannot be compiled.
+        TemplateFailedError: the template cannot be compiled.
     """
 
     def __init__(self, name: str, source: str) -> None:
@@ -111,10 +111,10 @@ class SandboxedTemplate:
             raise self._failure(error) from error
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """The template's text with these variables.
+        """Render the template with these variables.
 
         Raises:
-            TemplateFailedError: it fails with them, or grows past its bound.
+            TemplateFailedError: rendering fails, or the text or the work exceeds its limit.
         """
         parts, size = [], 0
         try:
@@ -135,20 +135,20 @@ class SandboxedTemplate:
 
 
 def _failing_line(error: Exception) -> int | None:
-    """The line of the template that raised `error`: Jinja2 gives its frames the file name `<template>`."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
-    return frames[-1].lineno if frames else getattr(error, "lineno", None)
+    """Return the template line that raised `error`; Jinja2's frames have the file name `<template>`."""
+    template_frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+    return template_frames[-1].lineno if template_frames else getattr(error, "lineno", None)
 
 
 @lru_cache(maxsize=128)
 def variables_of(source: str) -> frozenset[str]:
-    """The variables that a template uses."""
+    """Return the variables that a template uses."""
     return frozenset(meta.find_undeclared_variables(_environment.parse(source)))
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What there is in a template: each variable with the line of its first use, and what is refused, with its line."""
+    """The variables of a template, each with the line of its first use, and its refused parts as (line, message)."""
 
     variables: Mapping[str, int]
     refused: tuple[tuple[int, str], ...] = ()
@@ -158,25 +158,25 @@ _SYNTAX = "write {{ name }} for a variable, and end each {% if %} and {% for %}"
 
 
 def scan(source: str) -> Scan:
-    """Look through a template before it is rendered; of many runs' templates most are the same."""
+    """Check a template before it is rendered. Results are cached, because most runs share templates."""
     try:
-        return _scanned(source)
-    except RecursionError:  # it depends on how deep the caller stands, and is no verdict to keep
+        return _scan(source)
+    except RecursionError:  # depends on the caller's stack depth, so it must not be cached
         return Scan({}, ((1, _TOO_DEEP),))
 
 
 @lru_cache(maxsize=128)
-def _scanned(source: str) -> Scan:
+def _scan(source: str) -> Scan:
     try:
         tree = _environment.parse(source)
         refused = tuple(_refusals(tree))
     except TemplateError as error:
-        return Scan({}, ((_line(error), f"template syntax: {error.message}; {_SYNTAX}"),))
-    except (ValueError, OverflowError) as error:  # a number that is none for Python
+        return Scan({}, ((_line_number(error), f"template syntax: {error.message}; {_SYNTAX}"),))
+    except (ValueError, OverflowError) as error:  # a number that Python cannot parse
         return Scan({}, ((1, f"template syntax: {error}"),))
     refused = refused or tuple(_compile_refusals(source))
     lines: dict[str, int] = {}
-    for node, _, _ in _descendants(tree):  # and not by `find_all`, which recurses
+    for node, _, _ in _descendants(tree):  # `find_all` would recurse
         if isinstance(node, nodes.Name):
             lines[node.name] = min(node.lineno or 1, lines.get(node.name, sys.maxsize))
     used = lines.keys() - {"loop"} if refused else meta.find_undeclared_variables(tree)
@@ -184,16 +184,16 @@ def _scanned(source: str) -> Scan:
 
 
 def _compile_refusals(source: str) -> Iterator[tuple[int, str]]:
-    """What makes a template that parses fail to compile."""
+    """Yield the error, with its line, if a template that parses fails to compile."""
     try:
         _environment.compile(Counting().visit(_environment.parse(source)))
-    except (SyntaxError, MemoryError):  # of Python's own compiler
+    except (SyntaxError, MemoryError):  # from Python's own compiler
         yield 1, _TOO_DEEP
     except (TemplateError, AssertionError, ValueError, OverflowError) as error:
-        yield _line(error), f"template syntax: {error}"
+        yield _line_number(error), f"template syntax: {error}"
 
 
-def _line(error: Exception) -> int:
+def _line_number(error: Exception) -> int:
     return getattr(error, "lineno", 1) or 1
 
 
@@ -205,13 +205,13 @@ def _refusals(tree: nodes.Template) -> Iterator[tuple[int, str]]:
         if depth > MAX_DEPTH:
             yield 1, _TOO_DEEP
             return
-        why = _refusal(node, loops)
-        if why is not None:
-            yield node.lineno, why
+        refusal = _refusal(node, loops)
+        if refusal is not None:
+            yield node.lineno, refusal
 
 
 def _refusal(node: nodes.Node, loops: int) -> str | None:
-    """Why a node must not stand in a template, inside this many loops."""
+    """Return why a node inside this many loops is not allowed in a template, or None if it is."""
     if not isinstance(node, _NODES):
         return f"{type(node).__name__} is not allowed in a template"
     match node:
@@ -219,7 +219,7 @@ def _refusal(node: nodes.Node, loops: int) -> str | None:
             return f"attributes (.{node.attr}) are not allowed in a template"
         case nodes.Name() if node.name in _SPECIAL_NAMES:
             return f"{node.name} is not allowed in a template"
-        case nodes.Getitem() if _is_hidden(node.arg):
+        case nodes.Getitem() if _is_private(node.arg):
             return "names that start with an underscore are not allowed in a template"
         case nodes.Filter():
             return _filter_refusal(node)
@@ -238,7 +238,7 @@ def _filter_refusal(node: nodes.Filter) -> str | None:
     return None
 
 
-def _is_hidden(key: nodes.Node) -> bool:
+def _is_private(key: nodes.Node) -> bool:
     return isinstance(key, nodes.Const) and isinstance(key.value, str) and key.value.startswith("_")
 
 
@@ -247,7 +247,7 @@ def _is_loop_attribute(node: nodes.Getattr) -> bool:
 
 
 def _descendants(top: nodes.Node) -> Iterator[tuple[nodes.Node, int, int]]:
-    """A node and all below it, each with how deep it is and in how many loops it stands."""
+    """Yield a node and all its descendants, each with its depth and the number of loops around it."""
     stack = [(top, 0, 0)]
     while stack:
         current, depth, loops = stack.pop()

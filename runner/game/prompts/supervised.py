@@ -1,4 +1,4 @@
-"""One agent's chat of a finished game into a supervised example."""
+"""Convert one agent's chat in a finished game to a supervised training example."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from runner.game.prompts.chat import ChatMessage, ending_with_assistant
 
 
 def check_replacement(*, ensure_last_message_is_assistant: bool, replaces: bool) -> None:
-    """See that a guess that is to be replaced is the last message: a property of the call, whatever the games are.
+    """Check that a guess that will be replaced is the last message. This depends on the arguments only, not on games.
 
     Raises:
-        ValueError: it need not be.
+        ValueError: the last message may be another one.
     """
     if replaces and not ensure_last_message_is_assistant:
         raise ValueError(
-            "a verifier's guess can be replaced only where its message is ensured to be the last: "
-            "give ensure_last_message_is_assistant=True"
+            "a verifier's guess can only be replaced if its message is the last one: "
+            "set ensure_last_message_is_assistant=True"
         )
 
 
@@ -28,12 +28,12 @@ def supervised_example(
     true_verdict: str | None,
     ensure_last_message_is_assistant: bool,
 ) -> list[ChatMessage] | None:
-    """The messages of an example, or None where the agent said nothing.
+    """Return the messages of an example, or None if the agent has not spoken.
 
-    `true_verdict` is the text that replaces the agent's last message, whatever that was.
+    `true_verdict` is a text that replaces the agent's last message.
 
     Raises:
-        ValueError: a last message is to be replaced and need not be the agent's own.
+        ValueError: `true_verdict` is set, but the last message may not be the agent's own.
     """
     check_replacement(
         ensure_last_message_is_assistant=ensure_last_message_is_assistant, replaces=true_verdict is not None
@@ -41,9 +41,9 @@ def supervised_example(
     if not ensure_last_message_is_assistant:
         return list(chat)
     try:
-        own = ending_with_assistant(chat, agent)
+        example = ending_with_assistant(chat, agent)
     except AgentNotActiveInChannelError:
         return None
     if true_verdict is not None:
-        own[-1] = {"role": "assistant", "content": true_verdict}
-    return own
+        example[-1] = {"role": "assistant", "content": true_verdict}
+    return example

@@ -1,4 +1,4 @@
-"""A folder of Jinja2 templates into a prompt set; a prompt set and variables into system messages."""
+"""Load a folder of Jinja2 templates as a prompt set, and render system messages from it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from runner.game.protocols.protocol import Protocol
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
 CONFIDENCE = ".confidence"
-"""Of the template that asks a verifier for a stated confidence: added to its instructions where that is wanted."""
+"""Suffix of the template that asks a verifier to state its confidence; it is appended to the instructions."""
 MAX_BYTES = 64 << 10
-MAX_KEPT = 2 << 20
-"""Characters of rendered texts, and of what they were rendered with, that are kept."""
+MAX_CACHED = 2 << 20
+"""The most characters of rendered texts and their variables that are cached."""
 REFUSED = "a template that cannot be used"
 
 VARIABLES: Mapping[str, str] = {
@@ -39,14 +39,14 @@ VARIABLES: Mapping[str, str] = {
     "confidence_marker": "what stands before a stated confidence, `Confidence:` unless the spec's `decision_format` "
     "says otherwise; empty where `verdict.confidence` asks for none",
 }
-"""Every variable a template has besides the datapoint's columns."""
+"""The variables of templates in addition to the datapoint's columns."""
 
 FORBIDDEN = ("label", "y")
 """Column names that never reach a template: the answer the verifier must find."""
 
 
 class PromptTemplate(str):
-    """The source of a template, which renders."""
+    """The source of a template as a string with a `render` method."""
 
     __slots__ = ("name",)
     name: str
@@ -60,20 +60,20 @@ class PromptTemplate(str):
         return PromptTemplate, (self.name, str(self))
 
     def render(self, **variables: Any) -> str:
-        """The text with these variables, as a prompt has it.
+        """Render the template with these variables.
 
         Raises:
-            RunError: it fails with them, or grows past its bound.
+            RunError: rendering fails, or the text grows too long.
         """
         return SandboxedTemplate(self.name, self).render(variables)
 
 
 class RenderedTexts:
-    """Texts that templates gave, the newest of them: a game's prompts are read again where its files are built."""
+    """A cache of rendered texts, because a game's prompts are rendered again when its files are written."""
 
     def __init__(self) -> None:
         self.tell: Callable[[tuple[Any, ...], str], None] | None = None
-        """Is told of each text that is new, where another process has a use for it."""
+        """Called with each new text and its key, to share it with another process."""
         self._texts: dict[tuple[Any, ...], str] = {}
         self._size = 0
 
@@ -82,23 +82,23 @@ class RenderedTexts:
 
     def put(self, key: tuple[Any, ...], text: str) -> None:
         size = len(text) + sum(len(value) for value in key if isinstance(value, str))
-        if self._size + size > MAX_KEPT:
+        if self._size + size > MAX_CACHED:
             self._texts.clear()
             self._size = 0
-        if size <= MAX_KEPT:
+        if size <= MAX_CACHED:
             self._texts[key] = text
             self._size += size
 
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The templates' texts by name (`verifier`, `verifier.last_round`), ready to render."""
+    """The sources of templates by name (`verifier`, `verifier.last_round`), ready to render."""
 
     sources: Mapping[str, str]
     inherited: tuple[str, ...] = field(default=(), compare=False)
-    """Those that are another run's, since the folder has none of their name."""
+    """Names of templates that come from another run because the folder lacks them."""
     files: Mapping[str, Place] = field(default_factory=dict, repr=False, compare=False)
-    """The file of each template, for messages; empty in another process."""
+    """The file of each template, for messages; empty after unpickling in another process."""
     _compiled: dict[str, SandboxedTemplate] = field(default_factory=dict, repr=False, compare=False)
     rendered: RenderedTexts = field(default_factory=RenderedTexts, repr=False, compare=False)
 
@@ -113,10 +113,10 @@ class PromptSet:
         object.__setattr__(self, "rendered", RenderedTexts())
 
     def render(self, name: str, variables: Mapping[str, Any]) -> str:
-        """A template's text with these variables.
+        """Render a template with these variables.
 
         Raises:
-            RunError: it fails with them, or grows past its bound.
+            RunError: rendering fails, or the text grows too long.
         """
         key = self._key(name, variables)
         text = None if key is None else self.rendered.get(key)
@@ -132,33 +132,33 @@ class PromptSet:
         return text
 
     def _key(self, name: str, variables: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """What a text depends on; None where that cannot be told apart by equality, as 1 and True are not."""
-        values = [variables.get(used) for used in self._used[name]]
+        """Return the cache key of a text, or None if equal values may render differently, such as 1 and True."""
+        values = [variables.get(variable) for variable in self._sorted_variables[name]]
         for value in values:
             if value.__class__ is not str and value.__class__ is not int:
                 return None
         return (name, *values)
 
     def place(self, name: str, line: int) -> Place:
-        """A line of a template's file, for a message."""
-        return _in_line(self.files.get(name, Place(name + SUFFIX)), line, 1, self.sources[name])
+        """Return the place of a line in a template's file, for a message."""
+        return _line_place(self.files.get(name, Place(name + SUFFIX)), line, 1, self.sources[name])
 
     def template(self, name: str) -> PromptTemplate:
         return PromptTemplate(name, self.sources[name])
 
     @cached_property
-    def _used(self) -> Mapping[str, Sequence[str]]:
-        """The variables of each template in one order for all processes: texts go from one to another."""
-        return {name: sorted(used) for name, used in self.variables.items()}
+    def _sorted_variables(self) -> Mapping[str, Sequence[str]]:
+        """The variables of each template in sorted order, because processes exchange cached texts by key."""
+        return {name: sorted(variables) for name, variables in self.variables.items()}
 
     @cached_property
     def variables(self) -> Mapping[str, frozenset[str]]:
-        """The variables each template uses."""
+        """The variables that each template uses."""
         return {name: variables_of(source) for name, source in self.sources.items()}
 
 
 def template_names(protocol: Protocol) -> list[str]:
-    """The templates a protocol needs."""
+    """Return the names of the templates that a protocol needs."""
     names = list(protocol.agent_names)
     names.extend(name + LAST_ROUND for name in protocol.agent_names if protocol.agent_spec(name).last_round_message)
     return names
@@ -175,83 +175,87 @@ def load_prompts(
     confidence: str | None = None,
     otherwise: Path | None = None,
 ) -> PromptSet:
-    """Read a protocol's templates and check them against the columns of the dataset (None: not known).
+    """Read a protocol's templates and check them against the columns of the dataset (None: unknown).
 
-    A template that is not in the folder is taken from `otherwise`; one of the verifier must be there.
-    `shows` says of a file whether it may be told what stands in it; `names_columns`, whether a hint may be a column;
-    `confidence` is the text before a stated confidence, where the verifier is to state one and must be told so.
+    A template that the folder lacks is read from `otherwise`, but the folder must have one of the verifier.
+    `shows` returns whether messages may quote a file; `names_columns` allows hints that name columns; `confidence` is
+    the marker before a stated confidence, which some template must ask for (None: no confidence is stated).
 
     Raises:
-        SpecError: with everything that is wrong: missing files, syntax, what the sandbox forbids, a variable
-            that neither the dataset nor the runner gives, the label.
+        SpecError: with every problem: missing files, syntax, constructs that the sandbox forbids, unknown variables,
+            the label.
     """
     problems: list[Problem] = []
     sources: dict[str, str] = {}
     files: dict[str, Place] = {}
     if not folder.is_dir():
         raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}")])
-    asks = protocol.verifier_name + CONFIDENCE
-    added = [asks] if confidence is not None and (folder / (asks + SUFFIX)).is_file() else []
-    names = [*template_names(protocol), *added]
+    confidence_template = protocol.verifier_name + CONFIDENCE
+    extra = (
+        [confidence_template] if confidence is not None and (folder / (confidence_template + SUFFIX)).is_file() else []
+    )
+    names = [*template_names(protocol), *extra]
     inherited = [] if otherwise is None else [name for name in names if not (folder / (name + SUFFIX)).exists()]
-    missing = _no_template_of(protocol.verifier_name, {*names} - {*inherited}, folder) if inherited else None
+    missing = _verifier_template_problem(protocol.verifier_name, {*names} - {*inherited}, folder) if inherited else None
     if missing is not None:
         problems.append(Problem(place, "prompts", missing))
     for name in names:
         path = (otherwise if otherwise is not None and name in inherited else folder) / (name + SUFFIX)
         try:
-            source = _read(path)
+            source = _read_template(path)
         except OSError as error:
-            problems.append(Problem(place, "prompts", f"no template {str(path)!r} ({error.strerror}){_near(path)}"))
+            problems.append(
+                Problem(place, "prompts", f"no template {str(path)!r} ({error.strerror}){_template_hint(path)}")
+            )
             continue
         except ValueError as error:
             problems.append(Problem(Place(str(path), is_own=shows(path)), "", str(error), str(error)))
             continue
         file = Place(str(path), is_own=shows(path))
-        found = list(template_problems(source, file, columns, names_columns=names_columns))
-        problems.extend(found)
-        if not found:
+        source_problems = list(template_problems(source, file, columns, names_columns=names_columns))
+        problems.extend(source_problems)
+        if not source_problems:
             sources[name], files[name] = source, file
     if confidence is not None and not problems and not _asks_for_confidence(sources, confidence):
-        problems.append(_never_asked(folder, protocol.verifier_name, place))
+        problems.append(_never_asked_problem(folder, protocol.verifier_name, place))
     if problems:
         raise SpecError(problems)
     return PromptSet(sources, tuple(inherited), files)
 
 
-def _no_template_of(verifier: str, there: Iterable[str], folder: Path) -> str | None:
-    """What is wrong with a folder that is to change how a verifier is asked, and has no template of its."""
-    own = (verifier, verifier + LAST_ROUND, verifier + CONFIDENCE)
-    if any(name in own for name in there):
+def _verifier_template_problem(verifier: str, existing: Iterable[str], folder: Path) -> str | None:
+    """Return the problem if a folder that should change the verifier's prompts has no template for it, else None."""
+    verifier_templates = (verifier, verifier + LAST_ROUND, verifier + CONFIDENCE)
+    if any(name in verifier_templates for name in existing):
         return None
     path = folder / (verifier + SUFFIX)
-    return f"no template {str(path)!r}, so that {verifier} would be asked as it was{_near(path)}"
+    return f"no template {str(path)!r}, so the prompts of {verifier} would not change{_template_hint(path)}"
 
 
-def _near(path: Path) -> str:
-    """The next step where a template is not in its folder."""
-    there = sorted(p.name for p in path.parent.glob("*" + SUFFIX))
-    return did_you_mean_file(path.name, there) or f"; there are {comma_join(there) or 'none'}"
+def _template_hint(path: Path) -> str:
+    """Return a hint for a missing template: a similar name, or the names in its folder."""
+    existing = sorted(p.name for p in path.parent.glob("*" + SUFFIX))
+    return did_you_mean_file(path.name, existing) or f"; its folder has {comma_join(existing) or 'no templates'}"
 
 
 def _asks_for_confidence(sources: Mapping[str, str], marker: str) -> bool:
-    """Whether some template tells how a confidence is stated: by the variable, or by the text itself."""
+    """Return whether a template asks for a confidence, with the variable or with the marker itself."""
     return any(
         "confidence_marker" in variables_of(source) or marker.lower() in source.lower() for source in sources.values()
     )
 
 
-def _never_asked(folder: Path, verifier: str, place: Place) -> Problem:
+def _never_asked_problem(folder: Path, verifier: str, place: Place) -> Problem:
     name = verifier + CONFIDENCE + SUFFIX
     return Problem(
         place,
         "prompts",
-        f"verdict.confidence wants a stated one, and {verifier + SUFFIX} never asks for it; use "
+        f"verdict.confidence needs a stated confidence, but {verifier + SUFFIX} never asks for it; use "
         f"{{{{ confidence_marker }}}} there, or write {str(folder / name)!r}, which is added to its instructions",
     )
 
 
-def _read(path: Path) -> str:
+def _read_template(path: Path) -> str:
     try:
         raw = read_bounded(path, MAX_BYTES)
     except OSError as error:
@@ -267,41 +271,41 @@ def _read(path: Path) -> str:
 def template_problems(
     source: str, file: Place, columns: Iterable[str] | None, *, names_columns: bool
 ) -> Iterable[Problem]:
-    """What is wrong with a template's text, for a dataset with these columns (None: not known)."""
-    found = scan(source)
-    for line, message in found.refused:
-        yield Problem(_in_line(file, line or 1, 1, source), "", message, REFUSED)
-    known = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
-    hints = known if names_columns else known & set(VARIABLES)
-    for name, line in sorted(found.variables.items()):
-        place = _place_of(name, line, source, file)
+    """Yield what is wrong with a template's text, for a dataset with these columns (None: unknown)."""
+    scan_result = scan(source)
+    for line, message in scan_result.refused:
+        yield Problem(_line_place(file, line or 1, 1, source), "", message, REFUSED)
+    variables = {*VARIABLES, *(columns or ())} - set(FORBIDDEN)
+    hints = variables if names_columns else variables & set(VARIABLES)
+    for name, line in sorted(scan_result.variables.items()):
+        place = _variable_place(name, line, source, file)
         if name in FORBIDDEN:
-            yield Problem(place, name, "the label must not reach a prompt; take it out")
+            yield Problem(place, name, "the label must not reach a prompt; remove it")
         elif name in VARIABLES and name in (columns or ()):
             message = "both a column of the dataset and a variable of the runner; rename the column (dataset.columns)"
             yield Problem(place, name, message)
-        elif columns is not None and name not in known and not found.refused:
+        elif columns is not None and name not in variables and not scan_result.refused:
             message = f"no such variable, and the dataset has no such column{did_you_mean(name, hints)}"
             yield Problem(place, name, message)
 
 
-def _place_of(name: str, line: int, source: str, file: Place) -> Place:
-    """Where in its line a variable stands."""
-    found = re.search(rf"\b{re.escape(name)}\b", source.split("\n")[line - 1])
-    return _in_line(file, line, found.start() + 1 if found else 1, source)
+def _variable_place(name: str, line: int, source: str, file: Place) -> Place:
+    """Return the place of a variable within its line."""
+    match = re.search(rf"\b{re.escape(name)}\b", source.split("\n")[line - 1])
+    return _line_place(file, line, match.start() + 1 if match else 1, source)
 
 
-def _in_line(file: Place, line: int, column: int, source: str) -> Place:
-    """A place in a template, with the line itself where it may be quoted."""
+def _line_place(file: Place, line: int, column: int, source: str) -> Place:
+    """Return a place in a template, with the text of the line if messages may quote it."""
     lines = source.split("\n")
     return replace(
         file, line=line, column=column, source=lines[line - 1] if file.is_own and line <= len(lines) else None
     )
 
 
-def prompt_variables(columns: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """All variables of an agent's templates: the datapoint's columns, but never the label, and `own_variables`."""
-    variables = {**columns, **own}
+def prompt_variables(columns: Mapping[str, Any], runner_variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all variables of an agent's templates: `own_variables` and the datapoint's columns without the label."""
+    variables = {**columns, **runner_variables}
     for name in FORBIDDEN:
         variables.pop(name, None)
     return variables
@@ -318,7 +322,7 @@ def own_variables(
     reject: str,
     confidence_marker: str = "",
 ) -> dict[str, Any]:
-    """The variables of an agent's templates in a round that are the runner's."""
+    """Return the variables of an agent's templates that the runner sets in a round."""
     return {
         "agent": agent,
         "agent_name": protocol.agent_spec(agent).human_name,

@@ -1,7 +1,7 @@
-"""The work of a rendering, counted: what takes longer the larger its values are is charged, up to a bound.
+"""Limit the work of rendering a template: operations are charged by the size of their values, up to a bound.
 
-Seconds would tell one machine from another; a count refuses the same templates everywhere. A compiled template cannot
-be watched from outside, so the counting is put into its syntax tree, as filters whose names no template can spell.
+A time limit would depend on the machine; a count refuses the same templates everywhere. A compiled template cannot be
+observed from outside, so the counting is inserted into its syntax tree, as filters whose names no template can spell.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from jinja2.runtime import Context
 from jinja2.visitor import NodeTransformer
 
 MAX_RENDERED = 4 << 20
-"""Characters that a template renders to, or that a text in it has, at most."""
+"""The most characters of a rendered template, or of a text inside it."""
 MAX_WORK = 32 << 20
-"""Characters that one rendering may handle, those it loops over and puts through filters included."""
+"""The most characters that one rendering may process, including those in loops and filters."""
 MAX_STRIPPED = 64
-"""How many different characters `trim` may take away."""
+"""The most different characters that `trim` may remove."""
 TOO_LONG = f"renders to more than {MAX_RENDERED >> 20} MiB"
 
 BUDGET = "the work of this rendering"
-"""Where a rendering keeps its count of work, among its variables: no template can spell this name."""
+"""The name of the template variable that holds the `Work` of a rendering; no template can spell it."""
 
 
 class Work:
-    """What a rendering has done so far, in characters handled; the same on every machine, unlike seconds."""
+    """Counts the work of one rendering in characters, which is the same on every machine, unlike seconds."""
 
     def __init__(self) -> None:
         self._left = MAX_WORK
@@ -38,7 +38,7 @@ class Work:
             raise SecurityError("does too much work; loop over less, or use fewer filters")
 
     def size(self, value: Any) -> int:
-        """The characters of a value as text, roughly; looking is work, too."""
+        """Estimate the characters of a value as text. Walking through a list is charged as well."""
         if isinstance(value, str):
             return len(value)
         if isinstance(value, dict):
@@ -49,7 +49,7 @@ class Work:
         return 24
 
     def text(self, value: Any) -> str:
-        """A value as text, unless that is longer than any text may be."""
+        """Return a value as text, or refuse it if it is too long."""
         if isinstance(value, str):
             self.charge(len(value))
             return value
@@ -66,11 +66,11 @@ def _work(context: Context) -> Work:
 
 
 _SLOW_FILTERS = {"title": 16, "capitalize": 2, "wordcount": 4}
-"""How much more than others these do with a character."""
+"""The cost per character of filters that are slower than the others, which cost 1."""
 
 
 def counted_filter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter of Jinja2's that counts what it is given."""
+    """Wrap a filter of Jinja2 so that it charges for its value and arguments."""
     weight = _SLOW_FILTERS.get(name, 1)
     takes_environment = name in ("first", "last")
 
@@ -89,7 +89,7 @@ def counted_filter(name: str, original: Callable[..., Any]) -> Callable[..., Any
 
 @pass_context
 def join(context: Context, values: Any, between: str = "") -> str:
-    """Jinja2's `join`, of a list alone: joining the letters of a text is how a template grows without bound."""
+    """Join a list like Jinja2's `join`. Texts are refused: joining their letters could grow without bound."""
     if not isinstance(values, (list, tuple)):
         raise SecurityError("join takes a list")
     work = _work(context)
@@ -102,24 +102,24 @@ def join(context: Context, values: Any, between: str = "") -> str:
 
 @pass_context
 def trim(context: Context, value: Any, chars: Any = None) -> str:
-    """Jinja2's `trim`, of a bounded number of different characters: each that is stripped is looked for among them."""
+    """Trim like Jinja2's `trim`, with a limited number of different characters, since each is searched for."""
     work: Work = context.parent[BUDGET]
     text = value if type(value) is str else work.text(value)
     work.charge(len(text))
-    if chars is None or chars == "\n":  # as nearly all prompts have it
+    if chars is None or chars == "\n":  # the common case
         return text.strip(chars)
     if not isinstance(chars, str):
         raise SecurityError("trim takes a text of characters")
-    strip = "".join(dict.fromkeys(work.text(chars)))
-    if len(strip) > MAX_STRIPPED:
+    characters = "".join(dict.fromkeys(work.text(chars)))
+    if len(characters) > MAX_STRIPPED:
         raise SecurityError(f"trim takes at most {MAX_STRIPPED} different characters")
-    work.charge(len(strip) * len(text))
-    return text.strip(strip)
+    work.charge(len(characters) * len(text))
+    return text.strip(characters)
 
 
 @pass_context
 def indent(context: Context, text: Any, width: Any = 4, first: bool = False) -> str:
-    """Jinja2's `indent`, by a number of blanks."""
+    """Indent like Jinja2's `indent`, but only by a number of spaces."""
     if not isinstance(width, int) or width < 0:
         raise SecurityError("indent takes a number of blanks")
     work = _work(context)
@@ -135,15 +135,15 @@ def indent(context: Context, text: Any, width: Any = 4, first: bool = False) -> 
 
 @pass_context
 def _as_text(context: Context, value: Any) -> Any:
-    """What stands in the output; whoever renders counts the texts."""
+    """Convert an output value to text. Values that are text already are counted by the caller of `render`."""
     if type(value) is str or isinstance(value, Undefined):
         return value
     return _work(context).text(value)
 
 
 @pass_context
-def _seen(context: Context, value: Any) -> Any:
-    """A value that is compared or tested."""
+def _charged(context: Context, value: Any) -> Any:
+    """Charge for a value that is compared or tested."""
     if type(value) is int:
         return value
     work = _work(context)
@@ -153,46 +153,46 @@ def _seen(context: Context, value: Any) -> Any:
 
 @pass_context
 def _concat(context: Context, values: Sequence[Any]) -> str:
-    """`~`: texts one after the other."""
+    """Concatenate values as texts (the operator `~`)."""
     work = _work(context)
-    size = sum(work.size(value) for value in values)
-    if size > MAX_RENDERED:
+    total_size = sum(work.size(value) for value in values)
+    if total_size > MAX_RENDERED:
         raise SecurityError(TOO_LONG)
     return "".join([work.text(value) for value in values])
 
 
 @pass_context
-def _sum(context: Context, one: Any, other: Any) -> Any:
-    """`+`: of numbers, texts and lists."""
+def _sum(context: Context, left: Any, right: Any) -> Any:
+    """Add two numbers, texts or lists (the operator `+`)."""
     work = _work(context)
-    size = work.size(one) + work.size(other)
+    size = work.size(left) + work.size(right)
     if size > MAX_RENDERED:
         raise SecurityError(TOO_LONG)
     work.charge(size)
-    return one + other
+    return left + right
 
 
 @pass_context
 def _items(context: Context, values: Any, nodes_in_loop: int) -> Iterator[Any]:
-    """What a loop goes over; each time costs what stands in it."""
+    """Yield the items of a loop and charge each iteration by the size of the loop's body."""
     work = _work(context)
     for item in values:
         work.charge(16 * nodes_in_loop)
         yield item
 
 
-COUNTING_FILTERS = {"(text)": _as_text, "(seen)": _seen, "(concat)": _concat, "(sum)": _sum, "(items)": _items}
-"""Filters that only `Counting` puts into a template: no template can spell their names."""
+COUNTING_FILTERS = {"(text)": _as_text, "(seen)": _charged, "(concat)": _concat, "(sum)": _sum, "(items)": _items}
+"""Filters that only `Counting` inserts into a template; no template can spell their names."""
 
 
 _TEXT_FILTERS = ("trim", "upper", "lower", "title", "capitalize", "join", "indent", "(concat)")
-"""What these give is a text already."""
+"""Filters whose result is already text."""
 
 
 class Counting(NodeTransformer):
-    """Puts the counting of work around all that takes longer the larger its values are."""
+    """Wraps each operation whose cost grows with its values in a filter that counts the work."""
 
-    def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802 - by the name of its node
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
         for index, child in enumerate(node.nodes):
             is_text = isinstance(child, nodes.Filter) and child.name in _TEXT_FILTERS
@@ -200,36 +200,36 @@ class Counting(NodeTransformer):
                 node.nodes[index] = _filtered("(text)", child)
         return node
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - by the name of its node
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
         return _filtered("(concat)", nodes.List(node.nodes, lineno=node.lineno))
 
-    def visit_Add(self, node: nodes.Add) -> nodes.Node:  # noqa: N802 - by the name of its node
+    def visit_Add(self, node: nodes.Add) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
         return _filtered("(sum)", node.left, node.right)
 
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - by the name of its node
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
-        node.expr = _watched(node.expr)
+        node.expr = _charged_expression(node.expr)
         for operand in node.ops:
-            operand.expr = _watched(operand.expr)
+            operand.expr = _charged_expression(operand.expr)
         return node
 
-    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802 - by the name of its node
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
         if node.name not in ("defined", "undefined"):
-            node.node = _watched(node.node)
-            node.args = [_watched(argument) for argument in node.args]
+            node.node = _charged_expression(node.node)
+            node.args = [_charged_expression(argument) for argument in node.args]
         return node
 
-    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - by the name of its node
-        inside = 1 + sum(1 for _ in node.find_all(nodes.Node))
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
+        body_nodes = 1 + sum(1 for _ in node.find_all(nodes.Node))
         self.generic_visit(node)
-        node.iter = _filtered("(items)", cast("nodes.Expr", node.iter), nodes.Const(inside, lineno=node.lineno))
+        node.iter = _filtered("(items)", cast("nodes.Expr", node.iter), nodes.Const(body_nodes, lineno=node.lineno))
         return node
 
 
-def _watched(value: nodes.Expr) -> nodes.Expr:
+def _charged_expression(value: nodes.Expr) -> nodes.Expr:
     return value if isinstance(value, nodes.Const) else _filtered("(seen)", value)
 
 

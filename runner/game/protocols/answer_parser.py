@@ -1,4 +1,4 @@
-"""An answer's text into a decision, with how sure it is, or the messages for the channels in which its agent speaks."""
+"""Parse an answer: a decision with its confidence, or the messages for the channels where its agent speaks."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ class DecisionFormat:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What an answer says: the message for each channel, or none where it decides."""
+    """A parsed answer: the message for each channel, or a decision and no messages."""
 
     messages: Mapping[str, str] | None
     decision: Decision
     confidence: float | None = None
-    """P(accept), from 0 to 1, where one is to be stated with a decision."""
+    """P(accept), from 0 to 1, if a decision must state one."""
 
 
 def parse_answer(
     protocol: Protocol, agent: str, round_: int, text: str, format_: DecisionFormat, *, states_confidence: bool = False
 ) -> Parsed:
-    """Read an agent's answer in a round; `states_confidence`: a decision must say how sure it is.
+    """Parse an agent's answer in a round; with `states_confidence`, a decision must state its confidence.
 
-    Only a verifier where it may decide is read for a decision; a prover's text is a message, whatever it
-    says. In several channels the text is cut at their headers; what stands before the first is dropped.
+    Only the answer of a verifier that may decide can be a decision; a prover's text is always a message. If the agent
+    speaks in several channels, the text is split at their headers, and text before the first header is dropped.
 
     Raises:
-        InvalidDecisionError: a decision is announced and is neither an accept nor a reject.
-        InvalidConfidenceError: a decision must say how sure it is, and does not, or not in one readable number.
+        InvalidDecisionError: the answer announces a decision, but neither accepts nor rejects.
+        InvalidConfidenceError: a decision does not state its confidence as one readable number.
         NotAllActiveChannelsInResponseError: a channel's header is missing.
         AgentNotActiveInChannelError: the agent does not speak in this round.
     """
@@ -70,9 +70,9 @@ def parse_answer(
 
 
 def _p_accept(text: str, decision: Decision, format_: DecisionFormat) -> float:
-    """The probability of accept: what is stated is that of the verdict that was given."""
-    right = stated_confidence(text, format_.confidence)
-    return float(right if decision is Decision.ACCEPT else 1 - right)
+    """Return the probability of accept; the stated number is the probability that the given verdict is right."""
+    p_right = stated_confidence(text, format_.confidence)
+    return float(p_right if decision is Decision.ACCEPT else 1 - p_right)
 
 
 def _decision(text: str, format_: DecisionFormat) -> Decision:
@@ -91,7 +91,7 @@ def _decision(text: str, format_: DecisionFormat) -> Decision:
 
 
 def verdict_of(text: str, format_: DecisionFormat) -> Decision | None:
-    """The verdict of an answer; None where it announces one that cannot be read."""
+    """Return the verdict of an answer, or None if it announces one that cannot be read."""
     try:
         return _decision(text, format_)
     except InvalidDecisionError:
@@ -99,30 +99,30 @@ def verdict_of(text: str, format_: DecisionFormat) -> Decision | None:
 
 
 def verdict_span(text: str, format_: DecisionFormat) -> tuple[int, int] | None:
-    """From where to where the verdict stands in an answer that gives one: its characters, at their first place."""
+    """Return the (start, end) offsets of the verdict's first occurrence in an answer, or None without a verdict."""
     decision = verdict_of(text, format_)
     if decision is None or decision is Decision.NONE:
         return None
     verdict = format_.accept if decision is Decision.ACCEPT else format_.reject
     if format_.lenient:
-        found = loosely(verdict).search(text)
-        return None if found is None else found.span()
+        match = loosely(verdict).search(text)
+        return None if match is None else match.span()
     start = _same_length_lower(text).find(_same_length_lower(verdict))
     return None if start < 0 else (start, start + len(verdict))
 
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where in an answer the two verdicts part, and how each of them goes on from there."""
+    """The place in an answer where the texts of the two verdicts start to differ, and how each of them continues."""
 
     at: int
-    """The offset of the first character that tells them apart."""
+    """The offset of the first character that differs."""
     accept: str
     reject: str
 
 
 def verdict_fork(text: str, format_: DecisionFormat) -> Fork | None:
-    """Where the two verdicts part, in an answer that gives one; None also where one text begins with the other."""
+    """Return the fork of an answer's verdict; None without a verdict, or if one text is a prefix of the other."""
     span = verdict_span(text, format_)
     accept, reject = map(_same_length_lower, (format_.accept, format_.reject))
     common = next((i for i, (a, b) in enumerate(zip(accept, reject, strict=False)) if a != b), None)
@@ -138,19 +138,19 @@ def verdict_fork(text: str, format_: DecisionFormat) -> Fork | None:
 
 
 def _lenient_decision(text: str, format_: DecisionFormat) -> Decision:
-    if not loosely(format_.marker, whole=False).search(text):
+    if not loosely(format_.marker, whole_words=False).search(text):
         return Decision.NONE
     accepts = bool(loosely(format_.accept).search(text))
     rejects = bool(loosely(format_.reject).search(text))
     if accepts == rejects:
-        which = "both verdicts" if accepts else "neither verdict"
-        raise InvalidDecisionError(f"the answer announces a decision and holds {which}")
+        verdicts_present = "both verdicts" if accepts else "neither verdict"
+        raise InvalidDecisionError(f"the answer announces a decision and holds {verdicts_present}")
     return Decision.ACCEPT if accepts else Decision.REJECT
 
 
 def _split_at_headers(text: str, channels: Sequence[str], headers: Mapping[str, str]) -> dict[str, str]:
-    folded = _same_length_lower(text)
-    starts = {channel: folded.find(_same_length_lower(headers[channel])) for channel in channels}
+    lowered = _same_length_lower(text)
+    starts = {channel: lowered.find(_same_length_lower(headers[channel])) for channel in channels}
     missing = [headers[channel] for channel, start in starts.items() if start < 0]
     if missing:
         raise NotAllActiveChannelsInResponseError(f"the answer lacks {', '.join(map(repr, missing))}")
@@ -162,7 +162,7 @@ def _split_at_headers(text: str, channels: Sequence[str], headers: Mapping[str, 
 
 
 def _same_length_lower(text: str) -> str:
-    """Lower case that keeps every offset: a few letters (İ) lower to two characters and stay as they are."""
+    """Convert to lower case and keep all offsets: letters that would become two characters (İ) are unchanged."""
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered

@@ -1,4 +1,4 @@
-"""How sure a verifier is of its verdict: whether it is asked for, and a stated number as it is read."""
+"""A verifier's confidence in its verdict: the spec's settings, and how a stated number is read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class VerdictSettings:
 
     @property
     def states(self) -> bool:
-        """Whether the verifier is to write how sure it is."""
+        """Whether the verifier must state its confidence."""
         return self.confidence in ("stated", "both")
 
     @property
@@ -36,69 +36,69 @@ class VerdictSettings:
 
 
 MAX_VALUE = 80
-"""So much of what follows on the line is looked at."""
+"""The number of characters after the marker that are read."""
 
 GAP = r"\s*_`~\"'"
-"""Spacing and Markdown marks, as a set of characters."""
+"""White space and Markdown marks, as the inside of a character class."""
 
 _VALUE = re.compile(
     r"(?P<open>[<(\[])?(?P<number>[0-9]{1,3}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?P<percent>[ \t]*(?:%|per ?cent\b))?"
     r"(?(open)[>)\]])"
-    # No further digit, letter, comma or slash may go on with it, nor a second number make a range or a ratio of it.
+    # A digit, letter, comma or slash must not follow, nor a second number that makes it a range or a ratio.
     r"(?=[.,;:!*_`~\"']*(?:\s|\Z))(?!\W*(?:to|or|and|of|out of)?\W*[0-9])",
     re.ASCII | re.IGNORECASE,
 )
 
 
 def stated_confidence(text: str, marker: str) -> Decimal:
-    """The probability, from 0 to 1, that an answer states after a marker, exactly as it is written.
+    """Return the probability, from 0 to 1, that an answer states after a marker, exactly as written.
 
-    A marker before a word ("my confidence: high") is prose. One before anything with a digit states a number, and all
-    that are stated must be readable and the same.
+    A marker before a word ("my confidence: high") is prose and ignored. A marker before anything with a digit states a
+    number; all stated numbers must be readable and equal.
 
     Raises:
-        InvalidConfidenceError: there is none, or several, or it is no probability.
+        InvalidConfidenceError: the answer states no number, different numbers, or one that is not a probability.
     """
-    found: Decimal | None = None
-    for match in loosely(marker, whole=False).finditer(text):
-        said = text[match.end() : match.end() + MAX_VALUE].partition("\n")[0].strip(" \t\r*_`~\"'")
-        if not any(map(str.isnumeric, said.partition(" ")[0])):
+    confidence: Decimal | None = None
+    for match in loosely(marker, whole_words=False).finditer(text):
+        following = text[match.end() : match.end() + MAX_VALUE].partition("\n")[0].strip(" \t\r*_`~\"'")
+        if not any(map(str.isnumeric, following.partition(" ")[0])):
             continue
-        value = _probability(said)
+        value = _probability(following)
         if value is None:
             raise InvalidConfidenceError(
-                f"after {marker!r} stands {said[:20]!r}, which is no probability from 0 to 1, nor a percentage"
+                f"after {marker!r} stands {following[:20]!r}, which is no probability from 0 to 1, nor a percentage"
             )
-        if found is not None and found != value:
-            raise InvalidConfidenceError(f"the answer states two confidences, {found} and {value}")
-        found = value
-    if found is None:
+        if confidence is not None and confidence != value:
+            raise InvalidConfidenceError(f"the answer states two confidences, {confidence} and {value}")
+        confidence = value
+    if confidence is None:
         raise InvalidConfidenceError(f"the answer decides and holds no {marker!r} with a number")
-    return found
+    return confidence
 
 
-def _probability(said: str) -> Decimal | None:
-    """A number from 0 to 1, or a percentage; one between 0 and 1 % is None, since it may be meant as a probability."""
-    found = _VALUE.match(said)
-    if found is None:
+def _probability(text: str) -> Decimal | None:
+    """Parse a number from 0 to 1 or a percentage. Between 0 and 1 % is None, as it may mean a probability."""
+    match = _VALUE.match(text)
+    if match is None:
         return None
-    value = Decimal(found["number"])
-    if found["percent"]:
+    value = Decimal(match["number"])
+    if match["percent"]:
         return None if 0 < value < 1 or value > 100 else value / 100
     return value if value <= 1 else None
 
 
 @lru_cache
-def loosely(pattern: str, whole: bool = True) -> re.Pattern[str]:
-    """The pattern with any spacing and Markdown marks between its words and its colon."""
-    return re.compile(r"(?<!\w)" + _spaced(pattern) + (r"(?!\w)" if whole else ""), re.IGNORECASE)
+def loosely(text: str, whole_words: bool = True) -> re.Pattern[str]:
+    """Return a regex for the text that allows white space and Markdown marks between its words and punctuation."""
+    return re.compile(r"(?<!\w)" + _spaced(text) + (r"(?!\w)" if whole_words else ""), re.IGNORECASE)
 
 
 @lru_cache
 def loosely_up_to(head: str) -> re.Pattern[str]:
-    """The start of a pattern, with the spacing and the marks that may follow it."""
+    """Return a regex for the start of a text and the white space and Markdown marks that may follow."""
     return re.compile(_spaced(head) + f"[{GAP}]*", re.IGNORECASE)
 
 
-def _spaced(pattern: str) -> str:
-    return f"[{GAP}]*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", pattern)))
+def _spaced(text: str) -> str:
+    return f"[{GAP}]*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", text)))

@@ -1,8 +1,8 @@
-"""A protocol file and a spec's parameters into the table that games are played by.
+"""A protocol: the rules of a protocol file with a spec's parameters.
 
-Three operations on the cycle give every variant of every protocol: start it at another step (`verifier_first`,
-where the file declares it), split a step of several speakers into one each (`sequential`, `prover0_first`), and draw
-one of a step's speakers by the rollout's seed (`draw: one`).
+Three operations on the cycle produce every variant of every protocol. `verifier_first` starts the cycle at another
+step, if the file declares it. `sequential` and `prover0_first` split a step with several speakers into one step for
+each. `draw: one` lets the rollout's seed choose one of a step's speakers.
 """
 
 from __future__ import annotations
@@ -32,46 +32,46 @@ REJECT: Final = "reject"
 
 
 def stance_word(stance: int) -> str:
-    """A stance as templates and protocol files say it."""
+    """Return a stance as templates and protocol files spell it."""
     return ACCEPT if stance else REJECT
 
 
 def label_word(label: int | None) -> str:
-    """What is right of a datapoint, for people; its owner may keep it."""
+    """Return the right verdict of a datapoint for display; the label may be unknown."""
     return "not known" if label is None else stance_word(label)
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """A protocol with its parameters: answers who speaks, who sees, who may decide, in any round."""
+    """A protocol with its parameters: it answers who speaks, who hears and who may decide in any round."""
 
     file: ProtocolFile
     parameters: Parameters
     is_turned: bool = True
-    """Whether the file declares `verifier_first`, which turns its cycle; else the parameter says how it is written."""
+    """Whether the file declares `verifier_first`, so that it rotates the cycle; otherwise it describes the cycle."""
     exchanges_stances: bool = False
-    """Whether games say what the first prover argues, and the others argue with it or against it as in the file."""
+    """Whether each game sets the first prover's stance, and the others agree or disagree with it as in the file."""
     paths: tuple[Path, ...] = field(default=(), compare=False, repr=False)
-    """Where it was read: its file, then those that it extends."""
+    """The files it was read from: its own, then the files it extends."""
 
     def turned(self, *, verifier_first: bool) -> Protocol:
-        """The protocol as if its file declared this."""
+        """Return the protocol as if its file declared this `verifier_first`."""
         file = replace(self.file, parameters=replace(self.file.parameters, verifier_first=verifier_first))
         return replace(
             self, file=file, parameters=replace(self.parameters, verifier_first=verifier_first), is_turned=True
         )
 
     def with_given_stance(self) -> Protocol:
-        """The protocol whose games say what provers argue: all of them, or of opposed ones the first.
+        """Return the protocol with a stance that each game sets: of all provers, or of the first of opposed provers.
 
-        Opposed provers exchange their stances in games that give the first one the other's.
+        Opposed provers exchange their stances in games that give the first one the other's stance.
         """
         if self.are_opposed:
             return replace(self, exchanges_stances=True)
         return replace(self, parameters=replace(self.parameters, randomize_prover_stance=True))
 
     def lasting(self, rounds: int) -> Protocol:
-        """The protocol with another number of rounds."""
+        """Return the protocol with another number of rounds."""
         return replace(self, parameters=replace(self.parameters, max_message_rounds=rounds))
 
     @property
@@ -104,7 +104,7 @@ class Protocol:
 
     @cached_property
     def last_speaking_round(self) -> int:
-        """The last round in which somebody can speak: an undecided game ends there, whatever rounds are left."""
+        """The last round that has a speaker; an undecided game ends there, even if rounds are left."""
         return max(i for i in range(self.max_message_rounds) if self.can_be_active(i))
 
     def agent_spec(self, agent: str) -> AgentSpec:
@@ -112,7 +112,7 @@ class Protocol:
 
     @cached_property
     def steps(self) -> tuple[ProtocolStep, ...]:
-        """The cycle as it is played: rotated to its first step and split where speakers take turns."""
+        """The cycle as it is played: rotated to its first step, and split if speakers take turns."""
         cycle = self.file.cycle
         first = next(
             (i for i, step in enumerate(cycle) if (self.verifier_name in step.speak) == self.parameters.verifier_first),
@@ -121,7 +121,7 @@ class Protocol:
         rotated = cycle[first:] + cycle[:first]
         if not self.parameters.sequential:
             return rotated
-        return tuple(one for step in rotated for one in self._split(step))
+        return tuple(part for step in rotated for part in self._split(step))
 
     def _split(self, step: ProtocolStep) -> Sequence[ProtocolStep]:
         if step.draw == "one" or len(step.speak) < 2:
@@ -130,7 +130,7 @@ class Protocol:
         return [replace(step, speak={name: step.speak[name]}) for name in speakers]
 
     def step(self, round_: int) -> ProtocolStep:
-        """The step that is played in a round.
+        """Return the step that is played in a round.
 
         Raises:
             ValueError: the round is negative.
@@ -140,11 +140,11 @@ class Protocol:
         return self.steps[round_ % len(self.steps)]
 
     def can_be_active(self, round_: int) -> Mapping[str, tuple[str, ...]]:
-        """Every agent that speaks in this round under some seed, and its channels."""
+        """Return every agent that speaks in this round for some seed, with its channels."""
         return self.step(round_).speak
 
     def speakers(self, round_: int, seed: int) -> Mapping[str, tuple[str, ...]]:
-        """Who speaks in this round, and in which channels, in a rollout with this seed."""
+        """Return the agents that speak in this round of a rollout with this seed, with their channels."""
         step = self.step(round_)
         if step.draw == "all" or not step.speak:
             return step.speak
@@ -152,13 +152,13 @@ class Protocol:
         return {name: step.speak[name]}
 
     def may_decide(self, round_: int, seed: int = 0) -> bool:
-        """Whether the verifier speaks in this round and may decide; whether that counts is `min_message_rounds`."""
+        """Return whether the verifier speaks in this round and may decide; it counts from `min_message_rounds` on."""
         return self.step(round_).may_decide and self.verifier_name in self.speakers(round_, seed)
 
     def can_ever_decide(self, round_: int) -> bool:
-        """Whether a decision in this round counts under some seed."""
-        active = self.verifier_name in self.can_be_active(round_)
-        return round_ >= self.min_message_rounds - 1 and active and self.step(round_).may_decide
+        """Return whether a decision in this round counts for some seed."""
+        can_speak = self.verifier_name in self.can_be_active(round_)
+        return round_ >= self.min_message_rounds - 1 and can_speak and self.step(round_).may_decide
 
     @cached_property
     def max_verifier_questions(self) -> int:
@@ -166,7 +166,7 @@ class Protocol:
         return self.questions_left(0)
 
     def questions_left(self, round_: int) -> int:
-        """In how many rounds, from this one on, the verifier speaks."""
+        """Return how often the verifier speaks from this round on."""
         return sum(self.verifier_name in self.can_be_active(i) for i in range(round_, self.max_message_rounds))
 
     def first_active_round(self, agent: str) -> int | None:
@@ -183,7 +183,7 @@ class Protocol:
         return self._visible[agent]
 
     def channel_order(self, agent: str, seed: int = 0) -> tuple[str, ...]:
-        """In which order one round's channels stand in this agent's prompt."""
+        """Return the order of one round's channels in this agent's prompt."""
         order: list[str] = []
         for index, entry in enumerate(self.agent_spec(agent).channel_order or ()):
             names = [entry] if isinstance(entry, str) else list(entry)
@@ -197,42 +197,43 @@ class Protocol:
 
     @cached_property
     def are_opposed(self) -> bool:
-        """Whether each prover argues what the file says, and not all argue the same."""
-        own = {self.default_stance(prover) for prover in self.prover_names}
-        return len(own) > 1 and not self.parameters.randomize_prover_stance
+        """Whether provers keep their stances from the file and these differ."""
+        stances = {self.default_stance(prover) for prover in self.prover_names}
+        return len(stances) > 1 and not self.parameters.randomize_prover_stance
 
     @cached_property
     def draws_stance(self) -> bool:
-        """Whether a lot draws one of opposed provers to speak, and so the stance that is heard."""
-        drawn = (step.speak for step in self.file.cycle if step.draw == "one")
+        """Whether the seed chooses one of several opposed provers to speak, and so which stance is heard."""
+        sampled_speakers = (step.speak for step in self.file.cycle if step.draw == "one")
         return self.are_opposed and any(
-            len({self.default_stance(name) for name in speakers if name in self.prover_names}) > 1 for speakers in drawn
+            len({self.default_stance(name) for name in speakers if name in self.prover_names}) > 1
+            for speakers in sampled_speakers
         )
 
     def stances_exchanged(self, prover_stance: int | None) -> bool | None:
-        """Whether opposed provers argue what the file gives the other side; None where no game exchanges stances."""
+        """Return whether opposed provers have exchanged their stances; None if games of this protocol never do."""
         if not self.exchanges_stances or prover_stance is None:
             return None
         return prover_stance != self.default_stance(self.prover_names[0])
 
     def stance(self, agent: str, prover_stance: int) -> int:
-        """The stance of an agent in a game that is given `prover_stance`, which may be its datapoint's own.
+        """Return the stance of an agent in a game with this `prover_stance`.
 
-        The verifier has one too: it is the stance its prompt may tell it that the provers argue. It stays as it is
-        where they exchange theirs.
+        The verifier has one too: the stance of the provers that its prompt may mention. It does not change if the
+        provers exchange theirs.
         """
         if self.parameters.randomize_prover_stance:
             return prover_stance
-        own = self.default_stance(agent)
-        return 1 - own if agent in self.prover_names and self.stances_exchanged(prover_stance) else own
+        default = self.default_stance(agent)
+        return 1 - default if agent in self.prover_names and self.stances_exchanged(prover_stance) else default
 
     def shared_stance(self, prover_stance: int) -> int | None:
-        """The stance that all provers argue for a datapoint; None where they differ, or there are none."""
+        """Return the stance that all provers argue for, or None if they differ or there are no provers."""
         stances = {self.stance(prover, prover_stance) for prover in self.prover_names}
         return stances.pop() if len(stances) == 1 else None
 
     def reward_mid_point(self, agent: str) -> float:
-        """Halfway between an agent's best and worst reward for a decision: the threshold between good and bad."""
+        """Return the mean of an agent's best and worst reward for a decision: the threshold between good and bad."""
         p = self.parameters
         if agent == self.verifier_name:
             return (p.verifier_reward + p.verifier_incorrect_penalty) / 2

@@ -1,4 +1,4 @@
-"""A decision in a round into what ends and who is paid (Neural Interactive Proofs, ICLR 2025, section 3)."""
+"""The end of a game and the rewards of its agents (Neural Interactive Proofs, ICLR 2025, section 3)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final
 from runner.game.protocols.protocol import Decision, Protocol
 
 TIE: Final = 1e-9
-"""How far apart two rewards may be and still be the same: sums of decimal fractions are off by their last bits."""
+"""The tolerance within which two rewards are equal, because sums of decimal fractions are inexact."""
 
 
 def reaches(reward: float, threshold: float) -> bool:
-    """Whether a reward is at or above a midpoint or another threshold; a tie is at it."""
+    """Return whether a reward is at least a threshold such as a midpoint, within `TIE`."""
     return reward >= threshold - TIE
 
 
 @dataclass(frozen=True, slots=True)
 class Payoff:
-    """How a game stands after a round, or before its first: decided, ended undecided, and who gets what for it."""
+    """The state of a game after a round or before the first: decided, ended undecided, and each agent's reward."""
 
     decided: bool = False
     terminated: bool = False
@@ -27,7 +27,7 @@ class Payoff:
 
 
 def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
-    """The decision that `force_guess` puts in the place of the verifier's own."""
+    """Return the decision that `force_guess` sets instead of the verifier's own; None if it is not set."""
     force = protocol.parameters.force_guess
     if force is None:
         return None
@@ -37,7 +37,7 @@ def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
 
 
 def effective_decision(protocol: Protocol, round_: int, seed: int, decision: int, label: int | None) -> Decision:
-    """The decision that a round is scored by: the forced one where the spec forces, else the verifier's."""
+    """Return the decision that scores a round: the forced one if the spec sets it, otherwise the verifier's."""
     forced = forced_decision(protocol, label)
     if forced is None or not _counts(protocol, round_, seed):
         return Decision(decision)
@@ -58,11 +58,11 @@ def payoff(
     decision: int,
     before: Payoff,
 ) -> Payoff:
-    """Score one round; `before` is what the round before it came to. A game that has ended pays nothing for going on.
+    """Score one round after the payoff `before`. A game that has already ended pays no reward for going on.
 
-    A decision before round `min_message_rounds - 1` is ignored and earns the no-guess reward. Where the last
-    round in which somebody can speak brings no decision, the game ends with the verifier's penalty. Without a label
-    what the verifier gets for a decision is not known, nor what others do who share it: they have no reward then.
+    A decision before round `min_message_rounds - 1` is ignored and earns the no-guess reward. If the last round in
+    which an agent can speak has no decision, the game ends with the verifier's penalty. Without a label, the verifier's
+    reward for a decision is unknown, so the verifier and agents that share its reward get no entry.
     """
     p = protocol.parameters
     verdict = effective_decision(protocol, round_, seed, decision, label)

@@ -1,7 +1,6 @@
-"""A game as a generator without I/O: it yields who must speak and is sent the replies, until it is over.
+"""A game as a generator without I/O: it yields who must speak and receives the replies, until the game ends.
 
-It knows no model, no prompt and no clock, so it can be played in a test by hand and a thousand at a time in
-one event loop.
+It uses no model, prompt or clock, so a test can play it by hand and one event loop can play a thousand at a time.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What an agent said in a round. `messages` is None where it decided.
+    """An agent's reply in a round. A decision has no `messages` (None).
 
-    `retry_count` and `token_limit` are the original's: how many answers were bad, and whether the one that was taken
-    ended at the token limit. Where attempts ran out, the last bad answer counts as a retry and `token_limit` is false;
-    `calls` and `cut` are what happened, there too.
+    `retry_count` and `token_limit` are defined as in the original code: the number of bad answers, and whether the
+    accepted answer ended at the token limit. If all attempts failed, the last bad answer counts as a retry and
+    `token_limit` is false. `calls` and `cut` always record what happened.
     """
 
     raw: str
@@ -39,12 +38,12 @@ class Reply:
     calls: int = 1
     cut: bool = False
     votes: tuple[int, ...] = ()
-    """Of a verdict that several answers were asked for: the decision of each."""
+    """The decision of each answer, if several answers were requested for the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One played round: each speaker's raw text, the messages sent, the decision and what it paid; see `Reply`."""
+    """A played round: each speaker's raw text, the messages, the decision and the rewards; see `Reply`."""
 
     raw: Mapping[str, str] = field(default_factory=dict)
     messages: Sequence[Message] = ()
@@ -56,16 +55,16 @@ class Round:
     cut: Mapping[str, bool] = field(default_factory=dict)
     votes: tuple[int, ...] = ()
     asked: frozenset[str] | None = None
-    """The agents who were asked for it, where others' words are another run's; None: all who spoke, or were silent."""
+    """The agents whose models were called, if other agents' texts come from another run; None means all agents."""
 
     def counts(self, agent: str) -> bool:
-        """Whether its calls and retries say anything of an agent."""
+        """Return whether the agent's calls and retries were made in this run."""
         return self.asked is None or agent in self.asked
 
 
 @dataclass(frozen=True, slots=True)
 class PendingTurn:
-    """Who must speak now, in which channels, after which rounds."""
+    """The agents that must speak now with their channels, and the rounds before."""
 
     round: int
     speakers: Mapping[str, tuple[str, ...]]
@@ -74,7 +73,7 @@ class PendingTurn:
 
 @dataclass(frozen=True, slots=True)
 class FinishedGame:
-    """A finished game. `decision` is NONE where the rounds ran out."""
+    """A finished game; its `decision` has the value NONE if the rounds ran out."""
 
     rounds: Sequence[Round]
     decision: int
@@ -88,9 +87,9 @@ class FinishedGame:
 def play(
     protocol: Protocol, *, seed: int, label: int | None, prover_stance: int, rounds: Sequence[Round] = ()
 ) -> Generator[PendingTurn, Mapping[str, Reply], FinishedGame]:
-    """Play one game; `rounds` continues one that was begun.
+    """Play a game, or continue one after the given `rounds`.
 
-    The label is used for what the rounds pay and for `force_guess: y`, never shown to a speaker.
+    The label is used only for rewards and for `force_guess: y`; no speaker sees it.
     """
     played, pay = list(rounds), Payoff()
     for round_ in range(len(played), protocol.last_speaking_round + 1):
@@ -133,6 +132,10 @@ def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, fl
 
 
 def episode_rewards(protocol: Protocol, rounds: Sequence[Round], *, is_labelled: bool = True) -> dict[str, float]:
-    """The sum of each agent's rewards over the rounds; without a label, of those agents whose reward needs none."""
-    told = [name for name in protocol.agent_names if is_labelled or all(name in r.rewards for r in rounds)]
-    return {agent: sum(r.rewards.get(agent, 0.0) for r in rounds) for agent in told}
+    """Sum each agent's rewards over the rounds. Without a label, agents whose rewards need it are left out."""
+    agents = [
+        name
+        for name in protocol.agent_names
+        if is_labelled or all(name in played_round.rewards for played_round in rounds)
+    ]
+    return {agent: sum(played_round.rewards.get(agent, 0.0) for played_round in rounds) for agent in agents}

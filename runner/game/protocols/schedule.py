@@ -1,4 +1,4 @@
-"""A protocol as a schedule: who speaks in each round, in which channel, who hears it, and whether it can decide."""
+"""The schedule of a protocol: who speaks in each round and channel, who hears it, and who may decide."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from runner.game.protocols.protocol import Protocol
 
 MAX_TRIED = 16
-"""How many numbers of rounds are tried in either direction."""
+"""The most numbers of rounds that are tried in each direction."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Speech:
 
 @dataclass(frozen=True)
 class ScheduledRound:
-    """What one round can hold. `draw` is `one` where one of the speakers is drawn by the rollout's seed."""
+    """The possible events of a round. `draw` is `one` if the rollout's seed chooses one of the speakers."""
 
     draw: str
     speech: tuple[Speech, ...]
@@ -31,7 +31,7 @@ class ScheduledRound:
 
 @dataclass(frozen=True)
 class Stretch:
-    """One cycle of rounds, `first` to `last`, which is repeated up to round `until`."""
+    """A cycle of rounds, `first` to `last`, that repeats up to round `until`."""
 
     first: int
     last: int
@@ -39,7 +39,7 @@ class Stretch:
 
 
 def schedule(protocol: Protocol) -> list[ScheduledRound]:
-    """Every round of the longest game, in order."""
+    """Return every round of the longest game, in order."""
     return [_round(protocol, number) for number in range(protocol.max_message_rounds)]
 
 
@@ -55,50 +55,50 @@ def _round(protocol: Protocol, number: int) -> ScheduledRound:
 
 
 def folded(rounds: Sequence[ScheduledRound], period: int) -> list[Stretch]:
-    """The rounds as cycles of `period` rounds, each with its repeats."""
-    found: list[Stretch] = []
+    """Group rounds into cycles of `period` rounds, and merge each cycle with its repeats."""
+    stretches: list[Stretch] = []
     for first in range(0, len(rounds), period):
         cycle = rounds[first : first + period]
-        before = found[-1] if found else None
-        if before is not None and cycle == rounds[before.first : before.first + len(cycle)]:
-            found[-1] = replace(before, until=first + len(cycle) - 1)
+        previous = stretches[-1] if stretches else None
+        if previous is not None and cycle == rounds[previous.first : previous.first + len(cycle)]:
+            stretches[-1] = replace(previous, until=first + len(cycle) - 1)
         else:
             last = first + len(cycle) - 1
-            found.append(Stretch(first, last, last))
-    return found
+            stretches.append(Stretch(first, last, last))
+    return stretches
 
 
 def unheard(protocol: Protocol) -> dict[int, tuple[str, ...]]:
-    """The rounds with speakers whose words reach no decision: not by themselves, and not by anybody who passes them on.
+    """Return the speakers whose messages cannot influence a decision, by round.
 
-    An agent reaches a decision from a round on, if it is the verifier and may decide in it or later, or if somebody
-    who hears it later does.
+    A message can influence a decision if its agent is the verifier and may decide in that round, or if an agent that
+    hears it can influence a decision later.
     """
-    reaching: set[str] = set()
-    found: dict[int, tuple[str, ...]] = {}
+    influencing_later: set[str] = set()
+    unheard_speakers: dict[int, tuple[str, ...]] = {}
     for number in reversed(range(protocol.max_message_rounds)):
         speakers = protocol.can_be_active(number)
-        useful = {
+        influential = {
             agent
             for agent, channels in speakers.items()
             if (agent == protocol.verifier_name and protocol.can_ever_decide(number))
-            or any(reaching.intersection(protocol.file.channels[name].members) for name in channels)
+            or any(influencing_later.intersection(protocol.file.channels[name].members) for name in channels)
         }
-        lost = tuple(agent for agent in speakers if agent not in useful)
-        if lost:
-            found[number] = lost
-        reaching |= useful
-    return dict(sorted(found.items()))
+        without_influence = tuple(agent for agent in speakers if agent not in influential)
+        if without_influence:
+            unheard_speakers[number] = without_influence
+        influencing_later |= influential
+    return dict(sorted(unheard_speakers.items()))
 
 
 def rounds_without_waste(protocol: Protocol) -> list[int]:
-    """The nearest numbers of rounds, below and above the protocol's own, in which every word reaches a decision."""
-    own, period = protocol.max_message_rounds, min(len(protocol.steps), MAX_TRIED)
-    below = (n for n in range(own - 1, max(0, own - period), -1) if _is_sound(protocol, n))
-    above = (n for n in range(own + 1, own + period) if _is_sound(protocol, n))
+    """Return the nearest smaller and larger numbers of rounds without messages that cannot influence a decision."""
+    current, period = protocol.max_message_rounds, min(len(protocol.steps), MAX_TRIED)
+    below = (n for n in range(current - 1, max(0, current - period), -1) if _has_no_waste(protocol, n))
+    above = (n for n in range(current + 1, current + period) if _has_no_waste(protocol, n))
     return [n for n in (next(below, None), next(above, None)) if n is not None]
 
 
-def _is_sound(protocol: Protocol, rounds: int) -> bool:
-    other = protocol.lasting(rounds)
-    return any(map(other.can_ever_decide, range(rounds))) and not unheard(other)
+def _has_no_waste(protocol: Protocol, rounds: int) -> bool:
+    variant = protocol.lasting(rounds)
+    return any(map(variant.can_ever_decide, range(rounds))) and not unheard(variant)

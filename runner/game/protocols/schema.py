@@ -12,7 +12,7 @@ from typing import Literal
 from runner.documents.dataclass_schema import option
 
 MAX_ROUNDS = 10_000
-"""A prompt holds all rounds before it, so that games this long are beyond every model."""
+"""A limit beyond any model, because a prompt contains all earlier rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)

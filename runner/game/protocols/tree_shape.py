@@ -1,7 +1,7 @@
-"""The places in a tree of responses, as numbers.
+"""Numbering of the nodes in a tree of responses.
 
-Every step of a game is answered several times and every answer gone on from. A node is the place after an answer; its
-path is the number of the answer taken in each round so far. A round in which nobody speaks has one answer, 0.
+Every step of a game gets several answers, and the game continues from each. A node is the state after an answer; its
+path has the number of the chosen answer in each round so far. A round without speakers has one answer, 0.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ NodePath = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TreeShape:
-    """How many answers each step gets, and how many rounds there may be."""
+    """The number of answers per step, and the maximum number of rounds."""
 
     responses: int
     rounds: int
 
     @property
     def branches(self) -> int:
-        """How many branches a tree may have: the distance between the repeats of two trees."""
+        """The maximum number of branches of a tree, which is also the distance between the repeats of two trees."""
         return int(self.responses**self.rounds)
 
     def repeat(self, tree: int, path: NodePath) -> int:
-        """The repeat of a node: that of the first branch that goes through it."""
+        """Return the repeat of a node, which is that of the first branch through it."""
         code = 0
         for answer in (*path, *[0] * (self.rounds - len(path))):
             code = code * self.responses + answer
         return tree * self.branches + code
 
     def path(self, repeat: int) -> NodePath:
-        """The answers that a branch took, one a round."""
+        """Return the numbers of the answers in a branch, one per round."""
         digits = []
         code = repeat % self.branches
         for _ in range(self.rounds):
@@ -40,11 +40,11 @@ class TreeShape:
         return tuple(reversed(digits))
 
     def siblings(self, repeat: int, round_: int) -> list[int]:
-        """The repeats of the other answers to a step that a branch is at."""
+        """Return the repeats of the other answers to the same step of a branch."""
         tree, path = self.tree(repeat), self.path(repeat)
         nodes = [self.repeat(tree, (*path[:round_], answer)) for answer in range(self.responses)]
         return [node for answer, node in enumerate(nodes) if answer != path[round_]]
 
     def tree(self, repeat: int) -> int:
-        """Which tree of its datapoint a branch is of."""
+        """Return the number of the tree, among those of its datapoint, that a branch belongs to."""
         return repeat // self.branches

@@ -293,7 +293,7 @@ def test_the_label_must_not_reach_a_prompt(tmp_path: Path, name: str, source: st
             load_prompts(tmp_path, SOLO, columns, Place("s"))
         column = source.split("\n")[1].index("NAME") + 1
         assert [str(p) for p in caught.value.problems] == [
-            f"{path}:2:{column}: {name}: the label must not reach a prompt; take it out"
+            f"{path}:2:{column}: {name}: the label must not reach a prompt; remove it"
         ]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.game.prompts.templates import MAX_KEPT, PromptSet
+from runner.game.prompts.templates import MAX_CACHED, PromptSet
 
 
 @pytest.mark.parametrize("values", [(1, True), (True, 1), (1, 1.0), ("1", 1), (None, "None"), ([1], [True])])
@@ -27,7 +27,7 @@ def test_what_is_kept_has_a_bound() -> None:
     prompts = PromptSet({"verifier": "{{ x }}!"})
     first = prompts.render("verifier", {"x": "first"})
     for number in range(5):
-        prompts.render("verifier", {"x": str(number) * (MAX_KEPT // 8)})
+        prompts.render("verifier", {"x": str(number) * (MAX_CACHED // 8)})
     again = prompts.render("verifier", {"x": "first"})
     assert again == first
     assert again is not first

@@ -31,11 +31,11 @@ def here(key: str) -> Place:
             "3:1: agents: exactly one agent must be the verifier; here second, verifier is"]),
         ("members: [speaker, verifier]", "members: [speaker, verifer]", [
             "9:29: channels.main.members.1: no agent 'verifer'; did you mean 'verifier'?",
-            "12:13: cycle.0.speak.verifier: verifier speaks in 'main', of which it is not a member"]),
+            "12:13: cycle.0.speak.verifier: verifier speaks in 'main', but is not a member of it"]),
         ("verifier: [main]", "verifer: [main]", [
             "12:13: cycle.0.speak.verifer: no agent 'verifer'; did you mean 'verifier'?"]),
         ("verifier: [main]", "verifier: [back_room]", [
-            "12:13: cycle.0.speak.verifier: verifier speaks in 'back_room', of which it is not a member"]),
+            "12:13: cycle.0.speak.verifier: verifier speaks in 'back_room', but is not a member of it"]),
         ("verifier: [main]", "verifier: [mian]", [
             "12:13: cycle.0.speak.verifier: no channel 'mian'; did you mean 'main'?"]),
         ("verifier: [main]", "verifier: []", ["12:13: cycle.0.speak.verifier: a speaker needs at least one channel"]),
@@ -49,7 +49,7 @@ def here(key: str) -> Place:
         ("human_name: Speaker", "human_name: Speaker, channel_order: [mian]", [
             "4:48: agents.speaker.channel_order: no channel 'mian'; did you mean 'main'?"]),
         ("human_name: Speaker", "human_name: Speaker, channel_order: [main, [back_room, main]]", [
-            "4:48: agents.speaker.channel_order: a channel is named twice"]),
+            "4:48: agents.speaker.channel_order: a channel is listed twice"]),
         ("human_name: Speaker", "human_name: The Speaker", [
             "4:27: agents.speaker.human_name: 'The Speaker' does not have the form ^[A-Za-z0-9_-]{1,64}$"]),
         ("name: council", "name: council\nfixed: [max_rounds]", [
@@ -73,7 +73,7 @@ def test_a_mistake_in_a_protocol_file_is_said_at_its_place(
 
 def test_a_header_that_is_the_start_of_another_is_refused(tmp_path: Path) -> None:
     text = DUEL.replace('one: "To one:", two: "To two:"', 'one: "To one", two: "To one or two:"')
-    with pytest.raises(SpecError, match="one header stands in another"):
+    with pytest.raises(SpecError, match="one header is part of another"):
         protocol_of(tmp_path, text)
 
 
