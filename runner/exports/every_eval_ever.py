@@ -1,7 +1,7 @@
-"""A run as a record of Every Eval Ever 0.3.0: one model's results with their uncertainty, and a row for each rollout.
+"""Export a run as a record of Every Eval Ever 0.3.0: one model's results with their uncertainty, and its rollouts.
 
-The schema is the project's own (github.com/evaleval/every_eval_ever, `schemas/`). Its places are
-`data/COLLECTION/DEVELOPER/MODEL/UUID4.json`, and `UUID4_samples.jsonl` beside it.
+The schema is in `schemas/` of github.com/evaleval/every_eval_ever. The files are
+`data/COLLECTION/DEVELOPER/MODEL/UUID4.json` and `UUID4_samples.jsonl` in the same folder.
 """
 
 from __future__ import annotations
@@ -38,55 +38,55 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     """Write the record and its rows below `target`.
 
     Raises:
-        UsageError: the format needs to be told more.
-        RunError: it cannot be written.
+        UsageError: a required option is missing.
+        RunError: the files cannot be written.
     """
     subject = source.subject(options.subject, NAME)
-    _check(options)
+    _check_options(options)
     record = _Record(source, options, subject)
     folder = target / "data" / _portable(source.benchmark) / _portable(record.developer) / _portable(record.model)
     make_folders(folder)
     samples = folder / f"{record.uuid}_samples.jsonl"
-    written = WrittenExport()
+    export = WrittenExport()
     digest, rows = hashlib.sha256(), 0
-    with replacing(samples) as beside, create(beside) as file:
+    with replacing(samples) as temporary_path, create(temporary_path) as file:
         for game in source.games():
-            row = record.row(game, written)
+            row = record.row(game, export)
             if row is not None:
                 line = orjson.dumps(row) + b"\n"
                 digest.update(line)
                 file.write(line)
                 rows += 1
-    whole = record.whole(samples.relative_to(target), digest.hexdigest(), rows, written)
+    to_json = record.to_json(samples.relative_to(target), digest.hexdigest(), rows, export)
     path = folder / f"{record.uuid}.json"
-    atomic_write(path, orjson.dumps(whole, option=orjson.OPT_INDENT_2))
-    written.files |= {path: rows, samples: rows}
-    others = [row["agent"] for row in source.manifest.agents if row is not subject and row is not source.verifier]
-    if others:
-        written.not_carried.append(
-            f"the models of {comma_join(others)}: a record has one; they stand in source_metadata"
+    atomic_write(path, orjson.dumps(to_json, option=orjson.OPT_INDENT_2))
+    export.files |= {path: rows, samples: rows}
+    other_agents = [row["agent"] for row in source.manifest.agents if row is not subject and row is not source.verifier]
+    if other_agents:
+        export.not_carried.append(
+            f"the models of {comma_join(other_agents)}: a record has one; they are in source_metadata"
         )
-    written.not_carried += [f"the chats of other agents than {subject['agent']}", *source.unsaid]
-    return written
+    export.not_carried += [f"the chats of other agents than {subject['agent']}", *source.unsaid]
+    return export
 
 
-def _check(options: ExportOptions) -> None:
-    """Refuse what would have to be guessed, all at once.
+def _check_options(options: ExportOptions) -> None:
+    """Check that the options which cannot be derived from the run are set.
 
     Raises:
-        UsageError: something is missing.
+        UsageError: one or more are missing.
     """
     missing = []
     if not options.organization:
-        missing.append("--organization NAME: who ran the evaluation")
+        missing.append("--organization NAME: the organization that ran the evaluation")
     if options.relationship is None:
-        missing.append(f"--relationship {'|'.join(RELATIONSHIPS)}: of who ran it to who made the model")
+        missing.append(f"--relationship {'|'.join(RELATIONSHIPS)}: of the evaluator to the model's developer")
     if missing:
-        raise UsageError(f"--format {NAME} asks for what a run does not know: " + "; ".join(missing))
+        raise UsageError(f"--format {NAME} needs facts that a run does not contain; add " + "; ".join(missing))
 
 
 class _Record:
-    """The record of one agent's model."""
+    """Builds the record of one agent's model."""
 
     def __init__(self, source: RunSource, options: ExportOptions, subject: AgentRow) -> None:
         self._source, self._options, self._subject = source, options, subject
@@ -102,7 +102,7 @@ class _Record:
         digest = tagged_hash(NAME, [source.folder.run_id, source.manifest.identity, subject["agent"], self._when])
         self.uuid = UUID(bytes=bytes.fromhex(digest)[:16], version=4)
 
-    def whole(self, samples: Path, checksum: str, rows: int, written: WrittenExport) -> dict[str, Any]:
+    def to_json(self, samples: Path, checksum: str, rows: int, written: WrittenExport) -> dict[str, Any]:
         manifest = self._source.manifest
         details = {
             "run_id": manifest.run_id,
@@ -140,17 +140,17 @@ class _Record:
         }
 
     def _results(self, written: WrittenExport) -> Iterator[dict[str, Any]]:
-        unknown = []
+        not_exported = []
         for row in self._source.metrics:
             if row["agent"] not in (None, self._subject["agent"]) or row["value"] is None:
                 continue
             metric = METRICS.get(row["metric"])
             if row["agent"] is not None or metric is None or not metric.is_exported_score:
-                unknown.append(exported_name(row["agent"], row["metric"]))
+                not_exported.append(exported_name(row["agent"], row["metric"]))
                 continue
             yield self._result(row, metric)
-        if unknown:
-            written.not_carried.append(f"metrics that are no score between bounds: {comma_join(unknown)}")
+        if not_exported:
+            written.not_carried.append(f"metrics without bounds for their scores: {comma_join(not_exported)}")
 
     def _result(self, row: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
         name = exported_name(row["agent"], row["metric"])
@@ -214,7 +214,7 @@ class _Record:
         return {"generation_config": {"generation_args": args}}
 
     def row(self, game: ExportedGame, written: WrittenExport) -> dict[str, Any] | None:
-        """One rollout; None where the format cannot hold it."""
+        """Return the row of a rollout, or None (counted in `written`) if the format cannot hold it."""
         rollout, agent = game.rollout, self._subject["agent"]
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
             written.left_out["rollouts lost in transport: there was no game to score"] += 1
@@ -223,8 +223,8 @@ class _Record:
         if not chat:
             written.left_out[f"rollouts in which {agent} was not asked"] += 1
             return None
-        said = [line.message for line in chat]
-        messages = [{"turn_idx": i, "role": m["role"], "content": m["content"]} for i, m in enumerate(said)]
+        messages_sent = [line.message for line in chat]
+        messages = [{"turn_idx": i, "role": m["role"], "content": m["content"]} for i, m in enumerate(messages_sent)]
         calls = [call for call in game.calls(agent) if call.is_answer]
         return {
             "schema_version": SCHEMA_VERSION,
@@ -244,7 +244,7 @@ class _Record:
             "evaluation": {
                 "score": float(bool(rollout.correct)),
                 "is_correct": bool(rollout.correct),
-                "num_turns": sum(message["role"] == "assistant" for message in said),
+                "num_turns": sum(message["role"] == "assistant" for message in messages_sent),
             },
             **_usage(calls),
             "error": rollout.error,
@@ -273,27 +273,27 @@ class _Record:
 
 
 def _text(value: Any) -> str:
-    """A fact as the format has those of its metadata: as text."""
+    """Return a fact as text, as the format requires for metadata."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
 def _usage(calls: list[Call]) -> dict[str, Any]:
     prompt, completion = sum(c.prompt_tokens for c in calls), sum(c.completion_tokens for c in calls)
-    written = sum(c.cache_write_tokens for c in calls)
+    cache_writes = sum(c.cache_write_tokens for c in calls)
     return {
         "token_usage": {
             "input_tokens": prompt,
             "output_tokens": completion,
             "total_tokens": prompt + completion,
             "input_tokens_cache_read": sum(c.cached_tokens for c in calls),
-            **({"input_tokens_cache_write": written} if written else {}),
+            **({"input_tokens_cache_write": cache_writes} if cache_writes else {}),
         },
         "performance": {"latency_ms": sum(c.latency_ms or 0.0 for c in calls)},
     }
 
 
 def _model_info(row: AgentRow) -> dict[str, Any]:
-    """A model by its name; what a run does not know of it is `unknown`, as the format has it."""
+    """Return the description of a model, with `unknown` for facts that a run does not contain."""
     details = {"deployment_type": "unknown", "model_availability": "unknown", "provider": row["provider"]}
     if row["base_model"] != row["model"]:
         details["base_model"] = row["base_model"]
@@ -301,10 +301,10 @@ def _model_info(row: AgentRow) -> dict[str, Any]:
 
 
 def _portable(name: str) -> str:
-    """A name as one part of a path that every system takes."""
+    """Return a name as a path segment that is valid on every file system."""
     return _NOT_PORTABLE.sub("_", name) or "unknown"
 
 
 def _json_bound(value: float) -> float | str:
-    """Return a bound as JSON; infinity is a text."""
+    """Return a bound as JSON, with infinity as a string."""
     return value if math.isfinite(value) else "Infinity" if value > 0 else "-Infinity"

@@ -1,4 +1,4 @@
-"""What every export needs to write: its choices, its files, and what it had to leave out."""
+"""Options and results that all export formats share."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """What a format cannot know from the run."""
+    """Facts that a format needs but the run does not contain."""
 
     subject: str | None = None
-    """The agent whose model a record of one model is of."""
+    """The agent whose model a record describes, for formats that hold one model."""
     organization: str | None = None
-    """Who ran the evaluation."""
+    """The organization that ran the evaluation."""
     relationship: str | None = None
-    """Of who ran it to who made the model: one of `RELATIONSHIPS`."""
+    """The evaluator's relationship to the model's developer: one of `RELATIONSHIPS`."""
     hf_dataset: str | None = None
     """The id of a benchmark's dataset on the Hugging Face Hub."""
     task_id: str | None = None
-    """The task of that benchmark."""
+    """The id of that benchmark's task."""
     source_url: str | None = None
-    """Where the result can be read."""
+    """The URL where the result can be read."""
 
 
 @dataclass
 class WrittenExport:
-    """What was written, and what the format could not hold."""
+    """The files of an export, and the parts of the run that its format cannot hold."""
 
     files: dict[Path, int] = field(default_factory=dict)
-    """With how many rollouts, or transcripts, each holds."""
+    """Number of rollouts or transcripts in each file."""
     left_out: Counter[str] = field(default_factory=Counter)
     not_carried: list[str] = field(default_factory=list)
 

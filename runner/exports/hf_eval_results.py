@@ -1,7 +1,7 @@
-"""A run as an entry of the Hugging Face Hub's `.eval_results/*.yaml`, which stands in the repository of one model.
+"""Export a run as an entry of `.eval_results/*.yaml`, a file in a model's repository on the Hugging Face Hub.
 
-The form is that of huggingface/hub-docs (`eval_results.yaml`): one number a benchmark, without n and without an
-interval, which therefore stand in the notes.
+The format is defined in huggingface/hub-docs (`eval_results.yaml`). It has one number for a benchmark and no fields for
+n and the interval, so these go into the notes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     """Write the entry below `target`.
 
     Raises:
-        UsageError: the format needs to be told more, or the run has no accuracy.
-        RunError: it cannot be written.
+        UsageError: a required option is missing, or the run has no accuracy.
+        RunError: the file cannot be written.
     """
     subject = source.subject(options.subject, NAME)
     if options.hf_dataset is None or options.task_id is None:
         raise UsageError(
-            f"--format {NAME} belongs to a benchmark of the Hub: name it with --hf-dataset ID (such as owner/name) and "
-            "--task-id TASK (of its eval.yaml)"
+            f"--format {NAME} needs a benchmark of the Hub: add --hf-dataset ID (such as owner/name) and --task-id "
+            "TASK (from its eval.yaml)"
         )
     row = source.metric(RANKING_METRIC)
     if row is None:
@@ -50,7 +50,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     atomic_write(path, dump([entry]))
     return WrittenExport(
         {path: 1},
-        not_carried=["n, the interval and the other agents have no field: they stand in notes", "rollouts and chats"],
+        not_carried=["n, the interval and the other agents have no field: they are in notes", "rollouts and chats"],
     )
 
 

@@ -1,8 +1,8 @@
-"""A run as a log of Inspect (`.eval`): a zip of a header, a summary of each sample, and a file for each sample.
+"""Export a run as an Inspect log (`.eval`): a zip with a header, a summary of each sample, and a file for each sample.
 
-`inspect_ai.log.read_eval_log` and `inspect view` read it. A sample is a rollout: its id the datapoint, its epoch the
-number of the play, over all repeats and the plays of each block. Without a subject, the model is Inspect's own word
-for none, and the agents stand as model roles.
+`inspect_ai.log.read_eval_log` and `inspect view` read it. A sample is a rollout: its id is the datapoint, its epoch the
+rollout's number among all repeats and block variants. Without a subject, the model is Inspect's name for no model, and
+the agents are model roles.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAME = "inspect"
 NO_MODEL = "none/none"
 VERSION = 2
 SCORE = "verdict"
-_OF_VERDICT = ("votes", "verdicts", *CONFIDENCE)
+_VERDICT_FACTS = ("votes", "verdicts", *CONFIDENCE)
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens", "input_tokens_cache_read")
 _LATER_TOKENS = {"input_tokens_cache_write": "cache_write_tokens", "reasoning_tokens": "reasoning_tokens"}
 
@@ -39,19 +39,23 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     """Write the log below `target`.
 
     Raises:
-        UsageError: the subject is no agent of the run, or has no model of its own.
-        RunError: it cannot be written.
+        UsageError: the subject is not an agent of the run, or has different models in different games.
+        RunError: the log cannot be written.
     """
     subject = source.one_model(options.subject) if options.subject else None
     make_folders(target)
     path = target / f"{source.folder.run_id}.eval"
     log = _Log(source, subject)
-    written = WrittenExport(
+    export = WrittenExport(
         not_carried=["calls that failed, and the chats of each call: a sample has one conversation", *source.unsaid]
     )
     try:
-        with replacing(path) as beside, create(beside) as file, ZipFile(file, "w", ZIP_DEFLATED) as archive:
-            summaries, games = bytearray(b"["), 0  # all that is held of a game: 1 to 2 KB
+        with (
+            replacing(path) as temporary_path,
+            create(temporary_path) as file,
+            ZipFile(file, "w", ZIP_DEFLATED) as archive,
+        ):
+            summaries, games = bytearray(b"["), 0  # the only data in memory per game: 1 to 2 KB
             _put(archive, "_journal/start.json", {"version": VERSION, "eval": log.spec(), "plan": log.plan()})
             for game in source.games():
                 sample = log.sample(game)
@@ -64,8 +68,8 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
             _put(archive, "header.json", log.header(games))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
-    written.files[path] = games
-    return written
+    export.files[path] = games
+    return export
 
 
 def _put(archive: ZipFile, name: str, value: Any) -> None:
@@ -73,20 +77,20 @@ def _put(archive: ZipFile, name: str, value: Any) -> None:
 
 
 def _put_bytes(archive: ZipFile, name: str, data: bytes | bytearray) -> None:
-    """A member without a date, so that the same run gives the same bytes.
+    """Add a member without a date, so that the same run gives the same bytes.
 
     Raises:
-        RunError: there is one of this name, which the reader would see no more.
+        RunError: the archive already has a member of this name, which the new one would hide.
     """
     if name in archive.NameToInfo:
-        raise RunError(f"two games of the log would be {name}; this run cannot be exported as {NAME}")
+        raise RunError(f"two games would have the file name {name}; this run cannot be exported as {NAME}")
     member = ZipInfo(name)
     member.compress_type = ZIP_DEFLATED
     archive.writestr(member, data)
 
 
 class _Log:
-    """The log of one run, about one agent or about the game."""
+    """Builds the parts of a log, about one agent or about the game as a whole."""
 
     def __init__(self, source: RunSource, subject: AgentRow | None) -> None:
         self._source, self._subject = source, subject
@@ -160,14 +164,14 @@ class _Log:
         }
 
     def _metrics(self) -> dict[str, Any]:
-        found = {}
+        metrics = {}
         for row in self._source.metrics:
             if row["value"] is None:
                 continue
             name = exported_name(row["agent"], row["metric"])
             details = {key: row[key] for key in ("stderr", "ci_low", "ci_high", "n", "clusters")}
-            found[name] = {"name": name, "value": row["value"], "params": {}, "metadata": details}
-        return found
+            metrics[name] = {"name": name, "value": row["value"], "params": {}, "metadata": details}
+        return metrics
 
     def sample(self, game: ExportedGame) -> dict[str, Any]:
         rollout = game.rollout
@@ -179,15 +183,15 @@ class _Log:
             by_role.setdefault(self._source.player(game, call.agent), []).append(call)  # a role has one model
             by_model.setdefault(call.model, []).append(call)
         for total, parts in ((self._roles, by_role), (self._models, by_model)):
-            for name, made in parts.items():
-                total.setdefault(name, Counter()).update(_usage(made))
+            for name, answers in parts.items():
+                total.setdefault(name, Counter()).update(_usage(answers))
         facts = game.facts
         lost = rollout.outcome == Outcome.TRANSPORT_FAILED
         score = {
             "value": 1.0 if rollout.correct else 0.0,
             "answer": game.verdict,
             "explanation": f"outcome: {rollout.outcome.value}, label: {game.label}",
-            "metadata": {"rewards": dict(rollout.rewards), **{n: facts[n] for n in _OF_VERDICT if n in facts}},
+            "metadata": {"rewards": dict(rollout.rewards), **{n: facts[n] for n in _VERDICT_FACTS if n in facts}},
         }
         return {
             "id": point.id,
@@ -203,7 +207,7 @@ class _Log:
                 "rounds": len(rollout.rounds),
                 "group": point.group,
                 "repeat": rollout.job.repeat,
-                **{name: value for name, value in facts.items() if name not in _OF_VERDICT},
+                **{name: value for name, value in facts.items() if name not in _VERDICT_FACTS},
                 **(
                     {"models": {seat: row["model"] for seat, row in game.cast.items()}}
                     if self._source.plan.seats
@@ -213,8 +217,8 @@ class _Log:
             },
             "store": {},
             "events": [],
-            "model_usage": {name: _usage(made) for name, made in by_model.items()},
-            "role_usage": {name: _usage(made) for name, made in by_role.items()},
+            "model_usage": {name: _usage(answers) for name, answers in by_model.items()},
+            "role_usage": {name: _usage(answers) for name, answers in by_role.items()},
             **_times(game),
             "total_time": sum(call.latency_ms or 0.0 for call in calls) / 1000,
             "uuid": rollout.job.rollout_id,
@@ -235,8 +239,8 @@ class _Log:
             for line in lines
         ]
         task: dict[str, Any] = {"role": "user", "content": self._input(game), "source": "input"}
-        said = ({"source": "generate", **message} for message in game.said())
-        return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *said))]
+        messages = ({"source": "generate", **message} for message in game.said())
+        return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *messages))]
 
     def _input(self, game: ExportedGame) -> str:
         return orjson.dumps(self._source.columns(game.rollout)).decode()
@@ -253,11 +257,11 @@ class _Log:
 
 
 def _usage(calls: Iterable[Call]) -> dict[str, int]:
-    made = list(calls)
-    prompt, completion = sum(c.prompt_tokens for c in made), sum(c.completion_tokens for c in made)
-    cached = sum(c.cached_tokens for c in made)
+    answers = list(calls)
+    prompt, completion = sum(c.prompt_tokens for c in answers), sum(c.completion_tokens for c in answers)
+    cached = sum(c.cached_tokens for c in answers)
     usage = dict(zip(_TOKENS, (prompt, completion, prompt + completion, cached), strict=True))
-    later = {name: sum(getattr(c, field) for c in made) for name, field in _LATER_TOKENS.items()}
+    later = {name: sum(getattr(c, field) for c in answers) for name, field in _LATER_TOKENS.items()}
     return usage | {name: tokens for name, tokens in later.items() if tokens}
 
 
@@ -277,9 +281,9 @@ def _error(message: str) -> dict[str, str]:
 
 def _message(index: int, line: ChatLine) -> dict[str, Any]:
     message = line.message
-    found: dict[str, Any] = {"id": f"m{index}", "role": message["role"], "content": message["content"]}
+    entry: dict[str, Any] = {"id": f"m{index}", "role": message["role"], "content": message["content"]}
     if message["role"] == "assistant":
-        found |= {"source": "generate", **({"model": line.model} if line.model else {})}
+        entry |= {"source": "generate", **({"model": line.model} if line.model else {})}
     if "name" in message:
-        found["metadata"] = {"name": message["name"]}
-    return found
+        entry["metadata"] = {"name": message["name"]}
+    return entry

@@ -1,4 +1,4 @@
-"""A finished run as other formats ask for it: its games with the chats that were sent, its numbers, its models."""
+"""A finished run in the form that exports need: its games with the chats as sent, its metrics and its models."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from runner.spec.paired_design import exchanged
 
 
 class ChatLine(NamedTuple):
-    """A message of a chat, and the model that wrote it, where an agent of this run did."""
+    """A message of a chat, and the model that wrote it; None if no agent of this run wrote it."""
 
     message: ChatMessage
     model: str | None
 
 
 CLOCK_SKEW_MS = 60_000
-"""How far a server's clock may be behind; an answer that is older than its run comes from a cache or a replay."""
+"""The most milliseconds that a server's clock may be behind. Older answers come from a cache or a replay."""
 
 
 def started_ms(manifest: Manifest) -> float:
@@ -58,21 +58,21 @@ class ExportedTurn(NamedTuple):
 
 @dataclass(frozen=True)
 class ExportedGame:
-    """A rollout, what was asked in it, and who played it."""
+    """A rollout, its answered requests, and the agents that played it."""
 
     rollout: Rollout
     requests: Sequence[AnsweredRequest]
     cast: Mapping[str, AgentRow]
-    """The agents by seat, each with the model that played there in this game."""
+    """The agents by role in the protocol, each with the model that played that role in this game."""
     judged: str | None = None
-    """The agent who judges what others have said in another run; it has not said its own earlier messages."""
+    """The agent that judges a debate of another run. Its earlier messages were written by that run's judge."""
     started_ms: float = 0.0
-    """Start of the run."""
+    """Start of the run, in milliseconds since 1970."""
     created_ms: Mapping[SampleKey, float] = field(default_factory=dict)
-    """Times of the answers, if their servers sent them."""
+    """Time of each answer in milliseconds since 1970, if its server sent it."""
 
     def turns(self) -> list[ExportedTurn]:
-        """Return every answer with its times: the server's, or else as if each came right after the one before."""
+        """Return every answer with its times: the server's, or as if it directly followed the previous answer."""
         requests = {(r.sample.round, r.sample.agent, r.sample.attempt, r.sample.vote): r for r in self.requests}
         turns: list[ExportedTurn] = []
         for call in self.rollout.calls:
@@ -85,97 +85,100 @@ class ExportedGame:
         return turns
 
     def chat(self, agent: str) -> list[ChatLine]:
-        """The last chat that was sent for an agent, with the answer that counted: the agent's whole game.
+        """Return the last chat that was sent for an agent plus the answer that counted: the agent's complete game.
 
-        Of several votes that is the one taken. Empty where the agent was not asked.
+        If there were several votes, the answer is the vote that was chosen. The list is empty if the agent was never
+        asked.
         """
-        asked = [request for request in self.requests if request.sample.agent == agent]
-        if not asked:
+        requests = [request for request in self.requests if request.sample.agent == agent]
+        if not requests:
             return []
-        last = asked[-1]
-        answer = self._answer(last.sample)
+        last_request = requests[-1]
+        answer = self._answer(last_request.sample)
         model = self.cast[agent]["model"]
-        earlier = None if agent == self.judged else model
-        said = [ChatLine(m, earlier if m["role"] == "assistant" else None) for m in last.messages]
-        return said if answer is None else [*said, ChatLine({"role": "assistant", "content": answer}, model)]
+        earlier_model = None if agent == self.judged else model
+        lines = [ChatLine(m, earlier_model if m["role"] == "assistant" else None) for m in last_request.messages]
+        return lines if answer is None else [*lines, ChatLine({"role": "assistant", "content": answer}, model)]
 
-    def _answer(self, last: SampleKey) -> str | None:
-        """What an agent answered in the round of its last sample; None where no text came.
+    def _answer(self, sample: SampleKey) -> str | None:
+        """Return the agent's answer in the round of its last sample, or None if no text was received.
 
-        All answers of a round were asked for by one chat. The round has the one that counted; in a round that a
-        failure cut off it is the last.
+        All answers of a round were requested with the same chat. The result is the answer that counted or, if a failure
+        ended the round, the last one.
         """
-        calls = [call for call in self.calls(last.agent) if call.round == last.round and call.raw_message is not None]
+        calls = [
+            call for call in self.calls(sample.agent) if call.round == sample.round and call.raw_message is not None
+        ]
         rounds = self.rollout.rounds
-        counted = rounds[last.round].raw.get(last.agent) if last.round < len(rounds) else None
-        if any(call.raw_message == counted for call in calls):
-            return counted
-        last_ones = (c.raw_message for c in calls if (c.attempt, c.vote) == (last.attempt, last.vote))
-        return next(last_ones, None)
+        counted_answer = rounds[sample.round].raw.get(sample.agent) if sample.round < len(rounds) else None
+        if any(call.raw_message == counted_answer for call in calls):
+            return counted_answer
+        last_texts = (c.raw_message for c in calls if (c.attempt, c.vote) == (sample.attempt, sample.vote))
+        return next(last_texts, None)
 
     def said(self) -> Iterator[dict[str, Any]]:
-        """The whole game as one conversation: every message headed by its round, sender and channel.
+        """Yield the game as one conversation, each message with a heading of its round, sender and channel.
 
-        What was delivered to no one, as a verdict is not, stands there as it was written.
+        Texts without a recipient, such as verdicts, are included as written.
         """
-        asked = max((call.round for call in self.calls(self.judged)), default=-1) if self.judged else -1
-        for number, played in enumerate(self.rollout.rounds):
-            heard = [(m.agent, m.channel, m.text) for m in played.messages if m.text]
-            spoke = {agent for agent, _, _ in heard}
-            alone = [(agent, None, text) for agent, text in played.raw.items() if agent not in spoke]
-            for agent, channel, text in (*heard, *alone):
+        judged_round = max((call.round for call in self.calls(self.judged)), default=-1) if self.judged else -1
+        for number, played_round in enumerate(self.rollout.rounds):
+            delivered = [(m.agent, m.channel, m.text) for m in played_round.messages if m.text]
+            senders = {agent for agent, _, _ in delivered}
+            undelivered = [(agent, None, text) for agent, text in played_round.raw.items() if agent not in senders]
+            for agent, channel, text in (*delivered, *undelivered):
                 where = "to no one" if channel is None else f"in {channel}"
-                is_known = agent != self.judged or number == asked
+                is_from_this_run = agent != self.judged or number == judged_round
                 yield {
                     "role": "assistant",
                     "content": f"[round {number}, {agent} {where}]\n{text}",
-                    **({"model": self.cast[agent]["model"]} if is_known else {}),
+                    **({"model": self.cast[agent]["model"]} if is_from_this_run else {}),
                     "metadata": {"round": number, "agent": agent, "channel": channel},
                 }
 
     def calls(self, agent: str) -> list[Call]:
-        """The calls of one agent, failed ones too."""
+        """Return the calls of one agent, including failed ones."""
         return [call for call in self.rollout.calls if call.agent == agent]
 
     @property
     def verdict(self) -> str | None:
-        """`accept` or `reject`; None where there is none."""
+        """`accept` or `reject`; None without a verdict."""
         rollout = self.rollout
         return stance_word(Decision(rollout.decision)) if rollout.outcome == Outcome.DECIDED else None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Which play of its datapoint it is, and how its verdict came about; what it has not is left out.
+        """The variant of its datapoint and the details of its verdict, without missing values.
 
         Decisions are numbers, as in the run's tables: 0 reject, 1 accept, 2 none.
         """
-        rollout, job = self.rollout, self.rollout.job
-        found = {
-            "stance": rollout.stance if job.stance is None else job.stance,
-            "swapped": job.swapped,
-            "stances_exchanged": job.stances_exchanged,
+        rollout, planned = self.rollout, self.rollout.job
+        optional_facts = {
+            "stance": rollout.stance if planned.stance is None else planned.stance,
+            "swapped": planned.swapped,
+            "stances_exchanged": planned.stances_exchanged,
             "votes": None if rollout.votes is None else list(rollout.votes),
-            "verdicts": None if rollout.verdicts is None else [one.to_json() for one in rollout.verdicts],
+            "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
             **{name: getattr(rollout, name) for name in CONFIDENCE},
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in optional_facts.items() if value is not None}
 
     @property
     def label(self) -> str:
-        """What is right.
+        """The right verdict: `accept` or `reject`.
 
         Raises:
-            UsageError: the dataset's owner keeps it, and the formats that ask for it have no place for that.
+            UsageError: the run has no labels because the dataset's owner keeps them private.
         """
         label = self.rollout.job.datapoint.label
         if label is None:
-            raise UsageError("the run has no labels: the owner of its dataset keeps them, and this format needs them")
+            raise UsageError("this format needs labels, but the owner of the run's dataset keeps them private")
         return stance_word(Decision(label))
 
 
 @dataclass(frozen=True)
 class RunSource:
-    """A finished run, to be written in another format."""
+    """A finished run that can be exported."""
 
     folder: RunFolder
     manifest: Manifest
@@ -183,13 +186,13 @@ class RunSource:
     metrics: Sequence[Mapping[str, Any]]
     """The rows of `metrics.json`."""
     interval: str
-    """How its intervals were made."""
+    """The method of its confidence intervals."""
     stopped: str | None = None
-    """Of a run that stops when it is decided: what came of it."""
+    """The conclusion of a run that stops as soon as its question is decided; None for other runs."""
 
     @classmethod
     def of(cls, folder: RunFolder) -> Self:
-        """Of a run's folder.
+        """Load the run in a folder.
 
         Raises:
             UsageError: the run is not finished, is a training run, or plays trees.
@@ -202,8 +205,8 @@ class RunSource:
         plan = played_plan(folder)
         if plan.shape is not None:
             raise UsageError(
-                f"{folder.run_id} holds trees of responses, whose branches share rounds; these formats hold single "
-                "games. Export single games, or the trees with --format trl --method dpo"
+                f"{folder.run_id} has trees of responses, whose branches share rounds, but this format holds single "
+                "games. Export a run of single games, or the trees with --format trl --method dpo"
             )
         summary = folder.read_metrics()
         return cls(
@@ -215,10 +218,10 @@ class RunSource:
         return self.manifest.benchmark
 
     def agent(self, name: str) -> AgentRow:
-        """An agent by its name.
+        """Return an agent by its name.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such agent.
         """
         for row in self.manifest.agents:
             if row["agent"] == name:
@@ -227,40 +230,40 @@ class RunSource:
         raise UsageError(f"--subject {name}: {self.folder.run_id} has no such agent; it has {names}")
 
     def subject(self, name: str | None, format_: str) -> AgentRow:
-        """The agent whose model a record of one model is of.
+        """Return the agent whose model a record of one model describes.
 
         Raises:
-            UsageError: none is named, or there is no such agent.
+            UsageError: no agent is named, or there is no such agent.
         """
         if name is None:
             models = comma_join(f"{row['agent']} ({row['model']})" for row in self.manifest.agents)
             raise UsageError(
-                f"--format {format_} holds one model, and a game has one for each agent: {models}. Name whose result "
-                "this is: --subject AGENT"
+                f"--format {format_} holds one model, but a game has one for each agent: {models}. Choose the agent "
+                "with --subject AGENT"
             )
         return self.one_model(name)
 
     def one_model(self, name: str) -> AgentRow:
-        """An agent whose seat one model group has in all games.
+        """Return an agent that the same model group plays in all games.
 
         Raises:
-            UsageError: there is none of this name, or players have exchanged their seats.
+            UsageError: there is no such agent, or it exchanges its model with another agent in some games.
         """
         row, seats = self.agent(name), self.plan.seats or ()
         groups = {seat: self.agent(seat)["model_group"] for seat in seats}
         if name in seats and len(set(groups.values())) > 1:
-            others = comma_join(row["agent"] for row in self.manifest.agents if row["agent"] not in seats)
+            other_agents = comma_join(row["agent"] for row in self.manifest.agents if row["agent"] not in seats)
             raise UsageError(
                 f"--subject {name}: in half of the games of {self.folder.run_id} {' and '.join(seats)} have exchanged "
-                f"their models ({' and '.join(groups.values())}: `seats: swap`). Its numbers are those of both, and a "
-                f"record of one model cannot have them. Name another agent ({others}); or export games, each with its "
-                "own models: --format scout, or inspect without --subject"
+                f"their models ({' and '.join(groups.values())}: `seats: swap`), so its metrics are those of both "
+                f"models. Choose another agent ({other_agents}), or export the games, each with its own models: "
+                "--format scout, or inspect without --subject"
             )
         return row
 
     @cached_property
     def _casts(self) -> dict[bool, dict[str, AgentRow]]:
-        """The agents by seat, with the models that play there, by whether seats are swapped."""
+        """The agents by role, each with the model that plays it, by whether seats are swapped."""
         rows = {row["agent"]: row for row in self.manifest.agents}
         swapped = exchanged(rows, self.plan.seats)
         return {
@@ -275,33 +278,35 @@ class RunSource:
 
     @property
     def exchange(self) -> str | None:
-        """In words, who has exchanged seats; None where nobody has."""
+        """A sentence about agents that exchange seats; None if no agents do."""
         seats = self.plan.seats
         return None if seats is None else f"in half of the games {' and '.join(seats)} have exchanged their players"
 
     @property
     def provenance(self) -> dict[str, str]:
-        """In words, what is not as in a run that plays each game alike to its planned end; by what it is about."""
+        """Sentences about what is special in this run (swapped seats, early stop, other run's debates), by topic."""
         manifest = self.manifest
-        found = {"seats": self.exchange, "until": self.stopped}
+        sentences = {"seats": self.exchange, "until": self.stopped}
         if manifest.rejudge_of is not None:
-            found["debates_of"] = manifest.rejudge_of.run_id
-        return {name: text for name, text in found.items() if text is not None}
+            sentences["debates_of"] = manifest.rejudge_of.run_id
+        return {name: text for name, text in sentences.items() if text is not None}
 
     @property
     def unsaid(self) -> list[str]:
-        """What was said in the games, and stands in no chat."""
-        found = []
+        """Texts of the games that no chat contains, as sentences."""
+        sentences = []
         if self.manifest.rejudge_of is not None:
-            found.append(f"who asked the questions in the debates of {self.manifest.rejudge_of.run_id}: its own judge")
+            sentences.append(
+                f"the name of the agent that asked the questions in the debates of {self.manifest.rejudge_of.run_id}"
+            )
         if self.plan.spec.experiment.votes > 1:
-            found.append("the answers of votes that were not taken; what each voted stands there")
+            sentences.append("the answers of votes that were not chosen (the decision of each vote is included)")
         if self.plan.spec.experiment.rejudge is not None and self.plan.spec.experiment.rejudge.verdict == "each":
-            found.append("the answers of verdicts on the way; what each verdict was stands there")
-        return found
+            sentences.append("the answers of intermediate verdicts (each verdict itself is included)")
+        return sentences
 
     def player(self, game: ExportedGame, seat: str) -> str:
-        """The entry of `agents` that plays in a seat of a game: it has the model."""
+        """Return the name of the agent whose model plays a role in a game."""
         return self._players[bool(game.rollout.job.swapped)][seat]
 
     @property
@@ -309,37 +314,37 @@ class RunSource:
         return next(row for row in self.manifest.agents if row["role"] == "verifier")
 
     def metric(self, name: str) -> Mapping[str, Any] | None:
-        """A metric of the whole game; None where it has no value."""
+        """Return the row of a metric of the game as a whole, or None if it has no value."""
         rows = (row for row in self.metrics if row["agent"] is None and row["metric"] == name)
         return next((row for row in rows if row["value"] is not None), None)
 
     def prompt(self, agent: str) -> str:
-        """The template of an agent, as the run has it."""
+        """Return the source of an agent's template, as the run has it."""
         return self.plan.spec.prompts.sources[agent]
 
     def columns(self, rollout: Rollout) -> dict[str, Any]:
-        """The columns of a rollout's datapoint."""
+        """Return the columns of a rollout's datapoint."""
         return dict(rollout.job.datapoint.columns)
 
     def games(self) -> Iterator[ExportedGame]:
-        """Every finished game in the order of the plan, those that were lost in transport too."""
+        """Yield every finished game in the order of the plan, including those lost in transport."""
         judged = None if self.manifest.rejudge_of is None else self.plan.spec.protocol.verifier_name
-        began = started_ms(self.manifest)
-        with closing(Reconstructor(self.folder, self.plan)) as found:
-            for rollouts, requests in found.with_answered():
-                times = {request.sample: found.created_ms(request.sample) for request in requests}
-                created = {sample: time for sample, time in times.items() if time and time >= began - CLOCK_SKEW_MS}
+        start_ms = started_ms(self.manifest)
+        with closing(Reconstructor(self.folder, self.plan)) as reconstructor:
+            for rollouts, requests in reconstructor.with_answered():
+                times = {request.sample: reconstructor.created_ms(request.sample) for request in requests}
+                created = {sample: time for sample, time in times.items() if time and time >= start_ms - CLOCK_SKEW_MS}
                 for rollout in rollouts:
                     yield ExportedGame(
-                        rollout, requests, self._casts[bool(rollout.job.swapped)], judged, began, created
+                        rollout, requests, self._casts[bool(rollout.job.swapped)], judged, start_ms, created
                     )
 
 
 def generation_options(settings: ModelSettings) -> dict[str, Any]:
-    """What was asked of a model beside its messages, where the spec says it."""
-    found = {
+    """Return the generation options that the spec sets for a model."""
+    options = {
         "temperature": settings.temperature,
         "top_p": settings.top_p,
         "max_tokens": settings.max_completion_tokens or settings.max_tokens,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,7 +1,7 @@
-"""A run as transcripts for Inspect Scout: a Parquet file, a row for each agent's chat and one for the whole game.
+"""Export a run as transcripts for Inspect Scout: a Parquet file with one row per agent's chat and one per game.
 
-The columns are those of Scout's transcript database (github.com/meridianlabs-ai/inspect_scout); further ones are its
-metadata.
+The columns are those of Scout's transcript database (github.com/meridianlabs-ai/inspect_scout); Scout treats additional
+columns as metadata.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.exports.run_source import ChatLine, ExportedGame, RunSource, generat
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
 
 NAME = "scout"
-WHOLE = "all agents"
+ALL_AGENTS = "all agents"
 COLUMNS = {
     "transcript_id": "VARCHAR", "source_type": "VARCHAR", "source_id": "VARCHAR", "date": "VARCHAR",
     "task_set": "VARCHAR", "task_id": "VARCHAR", "task_repeat": "BIGINT", "agent": "VARCHAR",
@@ -32,21 +32,21 @@ COLUMNS = {
     "verdicts": "VARCHAR", "confidence_stated": "DOUBLE",
     "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR", "debates_of": "VARCHAR",
 }  # fmt: skip
-"""Scout's own, to `messages`; then ours. JSON stands as text, as Scout has it."""
+"""Scout's columns up to `messages`, then ours. JSON is stored as text, as Scout expects."""
 
 
 def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
     """Write the transcripts below `target`.
 
     Raises:
-        UsageError: the subject is no agent of the run.
-        RunError: they cannot be written.
+        UsageError: the subject is not an agent of the run.
+        RunError: the file cannot be written.
     """
-    seats = (
+    agents = (
         [source.agent(options.subject)["agent"]] if options.subject else [r["agent"] for r in source.manifest.agents]
     )
     make_folders(target)
-    written = WrittenExport(
+    export = WrittenExport(
         not_carried=[
             "calls that failed, and log-probabilities: a transcript has messages alone",
             "metrics and their intervals",
@@ -54,25 +54,25 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         ]
     )
     path, rows, longest = target / f"{source.folder.run_id}.parquet", 0, 0
-    with TemporaryDirectory(dir=target, prefix=".export-") as beside:
-        lines = Path(beside) / "transcripts.jsonl"
+    with TemporaryDirectory(dir=target, prefix=".export-") as folder:
+        lines = Path(folder) / "transcripts.jsonl"
         with create(lines) as file:
             for game in source.games():
                 if game.rollout.outcome == Outcome.TRANSPORT_FAILED:
-                    written.left_out["rollouts lost in transport: there was no game"] += 1
+                    export.left_out["rollouts lost in transport: there was no game"] += 1
                     continue
-                for chat in _chats(source, game, seats, whole=options.subject is None):
+                for chat in _chats(source, game, agents, with_full_game=options.subject is None):
                     line = orjson.dumps(_row(source, game, chat)) + b"\n"
                     longest = max(longest, len(line))
                     file.write(line)
                     rows += 1
         write_parquet([lines], COLUMNS, path, longest=longest)
-    written.files[path] = rows
-    return written
+    export.files[path] = rows
+    return export
 
 
 class _Chat(NamedTuple):
-    """One conversation of a game: whose it is, and what it cost."""
+    """A conversation of a game: its agent, messages and calls."""
 
     agent: str
     messages: Sequence[Mapping[str, Any]]
@@ -82,26 +82,26 @@ class _Chat(NamedTuple):
     options: Mapping[str, Any] | None = None
 
 
-def _chats(source: RunSource, game: ExportedGame, seats: Sequence[str], *, whole: bool) -> Iterator[_Chat]:
+def _chats(source: RunSource, game: ExportedGame, agents: Sequence[str], *, with_full_game: bool) -> Iterator[_Chat]:
     answers = [call for call in game.rollout.calls if call.is_answer]
-    if whole:
-        yield _Chat(WHOLE, list(game.said()), answers)
-    for agent in (game.cast[seat] for seat in seats):
-        chat = [_message(line) for line in game.chat(agent["agent"])]
+    if with_full_game:
+        yield _Chat(ALL_AGENTS, list(game.said()), answers)
+    for row in (game.cast[seat] for seat in agents):
+        chat = [_message(line) for line in game.chat(row["agent"])]
         if chat:
-            settings = source.plan.spec.experiment.models[agent["model_group"]]
-            calls = [call for call in answers if call.agent == agent["agent"]]
-            yield _Chat(agent["agent"], chat, calls, agent["model"], agent["role"], generation_options(settings))
+            settings = source.plan.spec.experiment.models[row["model_group"]]
+            calls = [call for call in answers if call.agent == row["agent"]]
+            yield _Chat(row["agent"], chat, calls, row["model"], row["role"], generation_options(settings))
 
 
 def _message(line: ChatLine) -> dict[str, Any]:
     message = line.message
-    found: dict[str, Any] = {"role": message["role"], "content": message["content"]}
+    row: dict[str, Any] = {"role": message["role"], "content": message["content"]}
     if line.model is not None:
-        found["model"] = line.model
+        row["model"] = line.model
     if "name" in message:
-        found["metadata"] = {"name": message["name"]}
-    return found
+        row["metadata"] = {"name": message["name"]}
+    return row
 
 
 def _row(source: RunSource, game: ExportedGame, chat: _Chat) -> dict[str, Any]:

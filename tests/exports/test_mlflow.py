@@ -143,7 +143,7 @@ def test_a_secret_of_this_machine_is_in_nothing_that_is_sent(
     sent = {artifact.name for artifact in record.artifacts}
     assert "metrics.json" in sent
     assert not {"manifest.json", "spec.yaml"} & sent
-    assert any(note.startswith("manifest.json holds the value of a key") for note in record.notes)
+    assert any(note.startswith("manifest.json contains an API key or token") for note in record.notes)
 
 
 def test_a_name_that_mlflow_refuses_is_changed_and_stays_another_than_its_neighbour() -> None:
@@ -182,7 +182,7 @@ def test_a_value_that_is_too_long_says_how_long_it_was() -> None:
     value = fitted.param("models.p.stop", ["x" * 7_000])
     assert len(value) == limits.MAX_PARAM
     assert "7,004 characters" in value
-    assert fitted.notes == ["the parameter models.p.stop has 7,004 characters, of which MLflow takes 6,000: shortened"]
+    assert fitted.notes == ["the parameter models.p.stop has 7,004 characters; shortened to MLflow's limit of 6,000"]
 
 
 @pytest.mark.parametrize("text", ["x" * 6_000, "\u20ac" * 6_000, "\U0001f600" * 6_000])
@@ -204,7 +204,7 @@ def test_a_curve_of_many_games_has_few_points() -> None:
     ("words", "said"),
     [
         ((), "--tracking-uri URI or MLFLOW_TRACKING_URI"),
-        (("--tracking-uri", "./mlruns"), "is no tracking server"),
+        (("--tracking-uri", "./mlruns"), "is not a tracking server"),
         (("--tracking-uri", "https://me:pw@example.org"), "MLFLOW_TRACKING_PASSWORD"),
         (("--tracking-uri", "http://127.0.0.1:5000/#/experiments/1"), "without the ? and # of a page"),
         (("--tracking-uri", "http://127.0.0.1:99999"), "is not the address of a tracking server"),

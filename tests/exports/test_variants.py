@@ -124,7 +124,7 @@ def test_a_chat_ends_with_the_vote_that_was_taken(tmp_path: Path, capsys: pytest
     decided = {r["rollout_id"]: (json.loads(r["votes"]), r["decision"]) for r in table(result.path, "rollouts")}
     assert any(votes[0] != decision for votes, decision in decided.values())
     export(result, tmp_path, "every-eval-ever", "--subject", "verifier", *WHO)
-    assert "the answers of votes that were not taken" in capsys.readouterr().err
+    assert "the answers of votes that were not chosen" in capsys.readouterr().err
     for row in record(tmp_path)[1]:
         votes, decision = decided[row["metadata"]["rollout_id"]]
         (attributed,) = row["answer_attribution"]

@@ -1,5 +1,5 @@
-"""Runs in full on an MLflow server: each is one MLflow run, sent while it plays or afterwards, each thing once.
+"""Export complete runs to an MLflow server: each becomes one MLflow run, sent while it plays or afterwards.
 
-`games` and `training` turn a run's folder into plain records (`record`), `sending` has a server hold what it lacks of
-them, and `following` does so for a run and its parts, once or until it has ended.
+`games` and `training` convert a run's folder to a plain record (`record`). `sender` sends the parts of a record that
+the server lacks. `exporter` does so for a run and its parts, once or until the run has ended.
 """

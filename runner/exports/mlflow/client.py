@@ -1,4 +1,4 @@
-"""The connection to an MLflow tracking server: MLflow's own client, and its errors as ours."""
+"""The connection to an MLflow tracking server: MLflow's own client, with its errors mapped to ours."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ URI, EXPERIMENT = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
 DEFAULT_EXPERIMENT = "nip-run"
 
 _DEFAULTS = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # its client would tell its makers of each use
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",  # seven, doubling to two minutes, for each request are its own
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # otherwise the client reports its use to MLflow's developers
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",  # MLflow's default is 7 retries with waits of up to two minutes
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # what stands there is ours, and may be JSON
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # our output may be JSON
 }
-"""What MLflow's client reads of the environment, where nothing is said there."""
+"""Environment variables of MLflow's client, which are set unless the user sets them."""
 
-IS_IT = "is it an MLflow tracking server, of version 3?"
+IS_IT = "is it a tracking server of MLflow 3?"
 _NO_MLFLOW = "was not in a valid JSON format"
-"""What its client says of an answer that is a page of another program."""
+"""Part of the client's message about an answer that is not JSON, such as a web page of another program."""
 
 
-def tracking_uri(given: str | None) -> str:
-    """Where to send to: what is given, else what the environment names.
+def tracking_uri(argument: str | None) -> str:
+    """Return the URI of the server, from the argument or the environment.
 
     Raises:
-        UsageError: nothing does, or it is no server.
+        UsageError: neither names a server, or the URI is invalid.
     """
-    uri = given or os.environ.get(URI, "")
+    uri = argument or os.environ.get(URI, "")
     if not uri:
         raise UsageError(
-            f"--format mlflow sends to a tracking server; name it by --tracking-uri URI or {URI} (one of your own: "
+            f"--format mlflow needs a tracking server: set --tracking-uri URI or {URI} (to run your own: "
             "mlflow server --backend-store-uri sqlite:///mlflow.db, then --tracking-uri http://127.0.0.1:5000)"
         )
     try:
@@ -52,24 +52,24 @@ def tracking_uri(given: str | None) -> str:
         raise UsageError(f"{redacted(uri)} is not the address of a tracking server: {error}") from error
     if parts.scheme not in ("http", "https", "databricks") and uri != "databricks":
         raise UsageError(
-            f"{redacted(uri)} is no tracking server; it begins with http:// or https://. A folder or a database is "
-            "served by `mlflow server --backend-store-uri URI`"
+            f"{redacted(uri)} is not a tracking server; its URI must begin with http:// or https://. To serve a folder "
+            "or a database, run `mlflow server --backend-store-uri URI`"
         )
     if "@" in parts.netloc:
         raise UsageError(
-            "the tracking URI has a password in it; leave that out, and set MLFLOW_TRACKING_USERNAME and "
+            "the tracking URI contains a password; remove it, and set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
         )
     if not is_address or parts.query or parts.fragment:
         raise UsageError(
-            f"{redacted(uri)} is not the address of a tracking server; that is its beginning alone, such as "
+            f"{redacted(uri)} is not the address of a tracking server; give only its base, such as "
             "http://127.0.0.1:5000, without the ? and # of a page"
         )
     return uri.rstrip("/")
 
 
 def connect(uri: str) -> MlflowClient:
-    """A client of a server, which has not been asked anything yet.
+    """Create a client of a server, without contacting it yet.
 
     Raises:
         UsageError: the package is not installed.
@@ -86,46 +86,46 @@ def connect(uri: str) -> MlflowClient:
 
 
 @contextmanager
-def errors_of(uri: str, what: str) -> Iterator[None]:
-    """Have MLflow's errors come out as ours; `what` is what was being done.
+def errors_of(uri: str, action: str) -> Iterator[None]:
+    """Convert MLflow's errors to ours; `what` is the action that failed, as a verb phrase.
 
     Raises:
-        ServerUnreachable: no answer came, after some attempts.
-        ProviderRefusal: the server refuses whoever asks.
-        RunError: it answers with an error.
+        ServerUnreachable: the server did not answer after several attempts.
+        ProviderRefusal: the server refuses the credentials.
+        RunError: the server answered with another error.
     """
     from mlflow.exceptions import MlflowException
 
     try:
         yield
-    except (MlflowException, OSError) as error:  # those of requests are of OSError
-        raise _ours(error, uri, what) from error
+    except (MlflowException, OSError) as error:  # the errors of requests are subclasses of OSError
+        raise _converted(error, uri, action) from error
 
 
-def _ours(error: Exception, uri: str, what: str) -> NipRunError:
-    said = shortened(in_one_line(redacted(str(error))), 300)
+def _converted(error: Exception, uri: str, action: str) -> NipRunError:
+    message = shortened(in_one_line(redacted(str(error))), 300)
     if isinstance(error, OSError) and error.filename is not None:
         return RunError(f"cannot read {error.filename}: {error.strerror}")
     status = _status(error)
-    again = "the same command goes on where it stopped, and sends nothing twice"
+    next_step = "repeat the command to continue where it stopped; nothing is sent twice"
     if status in (401, 403):
         return ProviderRefusal(
-            f"{uri} refuses (HTTP {status}) to {what}: {said}; set MLFLOW_TRACKING_USERNAME and "
-            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, of one who may"
+            f"{uri} refuses (HTTP {status}) to {action}: {message}; set MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, for a user with permission"
         )
     if status == 404 or (status is None and _NO_MLFLOW in str(error)):
-        return RunError(f"{uri} cannot {what}: {said}; {IS_IT}")
+        return RunError(f"{uri} cannot {action}: {message}; {IS_IT}")
     if status is None:
-        return ServerUnreachable(f"{uri} gives no answer to {what}: {said}; {again}")
+        return ServerUnreachable(f"{uri} did not answer the request to {action}: {message}; {next_step}")
     if status in (408, 429) or status >= 500:
-        return ServerUnreachable(f"{uri} is not able to {what} (HTTP {status}): {said}; {again}")
-    return RunError(f"{uri} cannot {what}: {said}; {again}")
+        return ServerUnreachable(f"{uri} is currently unable to {action} (HTTP {status}): {message}; {next_step}")
+    return RunError(f"{uri} cannot {action}: {message}; {next_step}")
 
 
 def _status(error: Any) -> int | None:
-    """The HTTP status of an answer; None where none came.
+    """Return the HTTP status of an error, or None if the server did not answer.
 
-    Of an answer that is no JSON, MLflow has the number in its words alone.
+    If the answer was not JSON, MLflow has the status only in the text of its message.
     """
     from mlflow.exceptions import RestException
 
@@ -134,9 +134,9 @@ def _status(error: Any) -> int | None:
     response = getattr(error, "response", None)
     if response is not None:
         return int(response.status_code)
-    words = str(error)
+    message = str(error)
     for marker in ("failed with error code ", "error code ", "too many "):
-        _, found, rest = words.partition(marker)
-        if found and rest[:3].isdigit():
+        _, separator, rest = message.partition(marker)
+        if separator and rest[:3].isdigit():
             return int(rest[:3])
     return None

@@ -1,4 +1,4 @@
-"""A benchmark's numbers after so many games, as they come: of a run that plays, of a killed one, of a finished one."""
+"""A benchmark's metrics as a function of the number of games, for runs that play, were killed or have finished."""
 
 from __future__ import annotations
 
@@ -20,34 +20,36 @@ from runner.runs.finished.reconstruction import Reconstructor, played_jobs, play
 
 
 def is_step(games: int) -> bool:
-    """Whether a curve has a point after so many games: about a hundred for each power of ten."""
-    apart: int = 10 ** max(0, len(str(games)) - 2)
-    return games % apart == 0
+    """Return whether a curve has a point after this many games: about 100 points per power of ten."""
+    spacing: int = 10 ** max(0, len(str(games)) - 2)
+    return games % spacing == 0
 
 
 def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, prefix: str = "") -> Iterator[MetricPoint]:
-    """The value of a metric; nothing where it has none."""
+    """Yield the value of a metric, if it has one."""
     if row["value"] is not None:
         yield MetricPoint(fitted.key(prefix + exported_name(row["agent"], row["metric"])), step, float(row["value"]))
 
 
 def interval_points(row: Mapping[str, Any], step: int, fitted: Fitted) -> Iterator[MetricPoint]:
-    """The ends of a metric's interval, as far as it has any."""
+    """Yield the ends of a metric's interval, if it has any."""
     for end in ("ci_low", "ci_high"):
         if row[end] is not None:
             yield MetricPoint(fitted.key(f"{exported_name(row['agent'], row['metric'])}.{end}"), step, float(row[end]))
 
 
 class Curve:
-    """Reads a journal as far as it goes, and each game of the plan once, in the plan's order.
+    """Reads new records of a journal, and evaluates each game once, in the plan's order.
 
-    In that order, what stands after so many games does not depend on who answered first, nor on kills in between. A
-    game that was lost in transport may be played again as long as the run can go on: the curve waits for it.
+    Because of that order, the points depend neither on which model answered first nor on interruptions. A game that was
+    lost in transport may be played again until the run is done, so the curve waits for it.
     """
 
     def __init__(self, folder: RunFolder, fitted: Fitted) -> None:
-        """Raises:
-        RunError, JournalError, SpecError: a file of the run is gone or damaged.
+        """Open the journal of a run.
+
+        Raises:
+            RunError, JournalError, SpecError: a file of the run is missing or damaged.
         """
         self.plan = played_plan(folder)
         self._folder, self._fitted = folder, fitted
@@ -57,47 +59,47 @@ class Curve:
         self._games = 0
         self._jobs: Iterator[Job] | None = None
         self._waiting: list[Job] = []
-        """The next game, where it was not finished at the last look."""
+        """The next game, if it was not finished at the last read."""
         self.points: list[MetricPoint] = []
 
     def read(self, manifest: Manifest) -> list[MetricPoint]:
-        """The points of all games that are finished by now, in the plan's order up to the first that is not."""
+        """Return the points of all finished games in the plan's order, up to the first unfinished one."""
         while self._followed.read():
             pass
-        if self._waits(manifest):
+        if self._waits_for_end(manifest):
             return []
         if self._jobs is None:
             self._jobs = played_jobs(self._folder, self.plan)
         waiting, self._waiting = self._waiting, []
         for job in chain(waiting, self._jobs):
             rollouts, answered = self._reconstructor.with_answered_of(job)
-            times = (self._reconstructor.created_ms(one.sample) for one in answered)
-            began = started_ms(manifest) - CLOCK_SKEW_MS
-            ended = max((round(time) for time in times if time and time >= began), default=None)
-            if not self._add(rollouts, ended, is_over=manifest.status == Status.DONE):
+            times = (self._reconstructor.created_ms(request.sample) for request in answered)
+            earliest_ms = started_ms(manifest) - CLOCK_SKEW_MS
+            ended_ms = max((round(time) for time in times if time and time >= earliest_ms), default=None)
+            if not self._add(rollouts, ended_ms, is_over=manifest.status == Status.DONE):
                 self._waiting = [job]
                 break
         return self.points
 
-    def _waits(self, manifest: Manifest) -> bool:
-        """Whether the number of games that count is not known before the run has ended: it stops when it is decided."""
+    def _waits_for_end(self, manifest: Manifest) -> bool:
+        """Return whether the number of games is unknown until the run ends, because it stops at a decision."""
         stops = self.plan.spec.experiment.until is not None
         chosen = self.plan.debates is not None and self.plan.debates.stopped is not None
         return (stops or chosen) and manifest.status not in PLAYED
 
     def _add(self, rollouts: Sequence[Rollout], ended_ms: int | None, *, is_over: bool) -> bool:
-        """Count a game, or all branches of a tree; whether it is finished."""
-        lost = any(one.outcome == Outcome.TRANSPORT_FAILED for one in rollouts)
+        """Add a game, or all branches of a tree; return False if it is not finished yet."""
+        lost = any(rollout.outcome == Outcome.TRANSPORT_FAILED for rollout in rollouts)
         if not rollouts or (lost and not is_over):
             return False
         for rollout in rollouts:
             self._metrics.add(rollout)
             self._games += rollout.outcome != Outcome.TRANSPORT_FAILED
         if self._games and is_step(self._games) and (not self.points or self.points[-1].step < self._games):
-            self.points.extend(point._replace(time_ms=ended_ms) for point in self._now())
+            self.points.extend(point._replace(time_ms=ended_ms) for point in self._current_points())
         return True
 
-    def _now(self) -> Iterator[MetricPoint]:
+    def _current_points(self) -> Iterator[MetricPoint]:
         for estimate in self._metrics.estimates():
             if Show.CURVE in METRICS[estimate.metric].show:
                 row = vars(estimate)

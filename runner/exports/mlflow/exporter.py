@@ -1,4 +1,4 @@
-"""Runs and their parts to a tracking server: once, or again and again while they play."""
+"""Export runs and their parts to a tracking server, once or continuously while they play."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from runner.results.manifest import Manifest, Status
 
 EXPORTS, LOCK = "exports", ".mlflow.lock"
 LOCK_SECONDS = 300.0
-"""How long a process waits for another that sends the same run; of a large run, that may take a while."""
+"""Seconds to wait for another process that sends the same run. Sending a large run takes a while."""
 LOOK_SECONDS = 2.0
-"""Between two looks at a run that plays."""
+"""Seconds between two checks of a run that is playing."""
 
 
 @dataclass
 class OfRun:
-    """What was sent of one run, all looks together."""
+    """Everything that was sent of one run so far."""
 
     run_id: str
     mlflow_run_id: str
@@ -41,20 +41,20 @@ class OfRun:
 
 
 class Exporter:
-    """Sends some runs, and of a training run its games and tests, too, nested below it."""
+    """Sends runs, and the games and tests of a training run as nested runs."""
 
     def __init__(self, sender: Sender, folders: Sequence[RunFolder], *, journal: bool) -> None:
         self._sender, self._folders, self._journal = sender, folders, journal
         self._games: dict[str, MlflowGames] = {}
-        self._over: set[str] = set()
-        """Parts that have ended, and were sent since."""
+        self._finished_parts: set[str] = set()
+        """Ids of parts that had ended before they were last sent."""
         self.runs: dict[str, OfRun] = {}
 
     def look(self) -> bool:
-        """Send what is new; whether a run still plays.
+        """Send what is new, and return whether a run is still playing.
 
         Raises:
-            RunError: a run cannot be read, or the server cannot be asked; what was sent is kept.
+            RunError: a run cannot be read, or the server cannot be reached. What was sent stays on the server.
         """
         playing = False
         for folder in self._folders:
@@ -65,39 +65,39 @@ class Exporter:
                 continue
             self._send_training(folder)
             for part in Results.of(folder).parts_of(folder.run_id) if folder.name is None else ():
-                if part.run_id not in self._over:
-                    # Its status is read first: what it becomes while it is sent is sent at the next look.
-                    over = part.manifest().status == Status.DONE
+                if part.run_id not in self._finished_parts:
+                    # Read the status first: changes during sending are sent next time.
+                    is_done = part.manifest().status == Status.DONE
                     self._send_games(part, manifest)
-                    if over:
-                        self._over.add(part.run_id)
+                    if is_done:
+                        self._finished_parts.add(part.run_id)
                         self._games.pop(part.run_id).close()
         return playing
 
-    def follow(self, told: Callable[[str], None], wait: Callable[[float], None] = time.sleep) -> None:
-        """Look until all runs have ended. A server that is away while they play is asked again; at the end it is not.
+    def follow(self, report: Callable[[str], None], wait: Callable[[float], None] = time.sleep) -> None:
+        """Send until all runs have ended. An unreachable server is tried again as long as a run plays.
 
         Raises:
             RunError: as `look`.
         """
-        away = False
+        unreachable = False
         while True:
-            over = not self._any_plays()
+            have_ended = not self._any_is_playing()
             try:
                 self.look()
             except ServerUnreachable as error:
-                if over:
+                if have_ended:
                     raise
-                if not away:
-                    told(f"{error}; it is asked again while the run plays")
-                away = True
+                if not unreachable:
+                    report(f"{error}; retrying while the run plays")
+                unreachable = True
             else:
-                away = False
-                if over:
+                unreachable = False
+                if have_ended:
                     return
             wait(LOOK_SECONDS)
 
-    def _any_plays(self) -> bool:
+    def _any_is_playing(self) -> bool:
         return any(folder.manifest().status == Status.RUNNING for folder in self._folders)
 
     def _parent_of(self, folder: RunFolder, manifest: Manifest) -> Manifest | None:
@@ -105,30 +105,30 @@ class Exporter:
             return None
         try:
             return folder.beside(manifest.parent_run_id).manifest()
-        except NipRunError:  # the record says that it stands by itself
+        except NipRunError:  # the record has a note that the parent is missing
             return None
 
     def _send_games(self, folder: RunFolder, parent: Manifest | None) -> None:
         games = self._games.setdefault(folder.run_id, MlflowGames(folder, journal=self._journal))
-        with self._alone(folder):
+        with self._locked(folder):
             record = games.record(parent)
             self._count(folder, record.status, self._sender.send(record))
 
     def _send_training(self, folder: RunFolder) -> None:
-        with self._alone(folder):
+        with self._locked(folder):
             record = training_record(folder, journal=self._journal)
             self._count(folder, record.status, self._sender.send(record))
 
     def _count(self, folder: RunFolder, status: str, sent: SentParts) -> None:
         page = self._sender.page(sent.run_id)
-        of = self.runs.setdefault(folder.run_id, OfRun(folder.run_id, sent.run_id, page, status))
-        of.status = status
-        of.sent += sent.counts
-        of.notes.extend(note for note in sent.notes if note not in of.notes)
+        exported = self.runs.setdefault(folder.run_id, OfRun(folder.run_id, sent.run_id, page, status))
+        exported.status = status
+        exported.sent += sent.counts
+        exported.notes.extend(note for note in sent.notes if note not in exported.notes)
 
     @contextmanager
-    def _alone(self, folder: RunFolder) -> Iterator[None]:
-        """Keep others of this machine from sending the same run meanwhile."""
+    def _locked(self, folder: RunFolder) -> Iterator[None]:
+        """Hold a lock that keeps other processes on this machine from sending the same run."""
         path = folder.make(EXPORTS) / LOCK
         with locked(path, f"the export of {folder.run_id} to MLflow", LOCK_SECONDS):
             yield

@@ -1,4 +1,4 @@
-"""A benchmark, or a part of a training run, into what MLflow holds of it."""
+"""Convert a benchmark, or a part of a training run, to an MLflow record."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ MAX_TRACES = 5_000
 
 
 class MlflowGames:
-    """A run of games, looked at once or while it plays: `record` is how it stands now."""
+    """Builds the MLflow record of a run of games, once or repeatedly while it plays."""
 
     def __init__(self, folder: RunFolder, *, journal: bool) -> None:
         self._folder, self._journal = folder, journal
         self._curve: Curve | None = None
-        self._of: tuple[Any, ...] = ()
+        self._curve_plan: tuple[Any, ...] = ()
         self._fitted = Fitted()
 
     def record(self, parent: Manifest | None = None) -> MlflowRun:
-        """What MLflow is to hold by now; `parent` is the manifest of the training run that it is a part of.
+        """Return the record of the run so far; `parent` is the manifest of its training run, if it has one.
 
         Raises:
-            RunError, JournalError, SpecError: a file of the run is gone or damaged.
+            RunError, JournalError, SpecError: a file of the run is missing or damaged.
         """
         with as_written(self._folder):
-            return self._record(parent)
+            return self._build_record(parent)
 
-    def _record(self, parent: Manifest | None) -> MlflowRun:
+    def _build_record(self, parent: Manifest | None) -> MlflowRun:
         manifest = self._folder.manifest()
         curve = self._curve_of(manifest)
         points = list(curve.read(manifest)) if self._folder.journal.is_file() else []
@@ -54,8 +54,8 @@ class MlflowGames:
         if manifest.status in (Status.DONE, Status.INCOMPLETE) and self._folder.metrics.is_file():
             summary = self._folder.read_metrics()
         if manifest.status == Status.DONE and summary:
-            ended = None if manifest.finished_at is None else milliseconds(manifest.finished_at)
-            end = (point._replace(time_ms=ended) for point in _at_the_end(manifest, summary, self._fitted))
+            ended_ms = None if manifest.finished_at is None else milliseconds(manifest.finished_at)
+            end = (point._replace(time_ms=ended_ms) for point in _end_points(manifest, summary, self._fitted))
             points = _joined(points, list(end))
         context = "training" if manifest.parent_run_id is not None and manifest.kind == "training" else "eval"
         return MlflowRun(
@@ -96,11 +96,11 @@ class MlflowGames:
             )
 
     def _curve_of(self, manifest: Manifest) -> Curve:
-        """The curve so far; a new one where the run is to play other games than it was, as one that goes on may."""
-        now = (manifest.identity, manifest.spec_sha256, manifest.dataset_sha256)
-        if self._curve is None or self._of != now:
+        """Return the curve so far, or a new one if the plan has changed, as it may when a run is resumed."""
+        plan_key = (manifest.identity, manifest.spec_sha256, manifest.dataset_sha256)
+        if self._curve is None or self._curve_plan != plan_key:
             self.close()
-            self._curve, self._of = Curve(self._folder, self._fitted), now
+            self._curve, self._curve_plan = Curve(self._folder, self._fitted), plan_key
         return self._curve
 
     def close(self) -> None:
@@ -115,10 +115,10 @@ class MlflowGames:
         self.close()
 
 
-def _at_the_end(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) -> Iterator[MetricPoint]:
-    """Every number of a finished run, after the games that count.
+def _end_points(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) -> Iterator[MetricPoint]:
+    """Yield every metric and count of a finished run, at the step after its last game that counts.
 
-    Of an incomplete one none is sent: it can go on, and MLflow has no way to change what a step has.
+    An incomplete run has no such points, since it can be resumed and MLflow cannot change the value of a step.
     """
     outcomes: Mapping[str, int] = summary["outcomes"]
     step = sum(outcomes.values()) - outcomes.get("transport_failed", 0)
@@ -135,13 +135,13 @@ def _at_the_end(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) 
 
 
 def _joined(curve: list[MetricPoint], end: list[MetricPoint]) -> list[MetricPoint]:
-    """A curve with the numbers of the end, which stand where both have one."""
-    said = {(point.key, point.step) for point in end}
-    return [*(point for point in curve if (point.key, point.step) not in said), *end]
+    """Join the points of a curve with those of the end, which take precedence."""
+    end_points = {(point.key, point.step) for point in end}
+    return [*(point for point in curve if (point.key, point.step) not in end_points), *end]
 
 
 def _note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
-    """What a reader sees first on the run's page."""
+    """Return the text at the top of the run's page."""
     lines = [f"{manifest.kind} run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
     lines += [
         f"accuracy: {shown_value(row)}, n {row['n']}, 95 % interval"
@@ -149,7 +149,7 @@ def _note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
         if (row["agent"], row["metric"]) == (None, RANKING_METRIC) and row["value"] is not None
     ]
     if manifest.status == Status.INCOMPLETE:
-        lines.append("Too many games were lost in transport: its numbers are in metrics.json alone until it goes on.")
+        lines.append("Too many games were lost in transport: its metrics are only in metrics.json until it is resumed.")
     if manifest.why_stopped is not None:
         lines.append(manifest.why_stopped)
     return "\n\n".join(lines)

@@ -1,4 +1,4 @@
-"""MLflow's own limits, of 3.x (`mlflow/utils/validation.py`): names, lengths, and what one request may hold."""
+"""Limits of MLflow 3.x (`mlflow/utils/validation.py`) on names, lengths and requests, and values shortened to fit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MAX_KEY, MAX_PARAM, MAX_TAG = 250, 6_000, 8_000
 MAX_RUN_NAME = 250
 MAX_DATASET_NAME, MAX_DIGEST, MAX_SOURCE, MAX_SCHEMA = 500, 36, 65_535, 1_048_575
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1_000, 100, 100
-"""In a batch."""
+"""The most items of each type in a batch."""
 MAX_BYTES = 900_000
-"""Of a batch; MLflow takes 1,000,000, with what stands around our values."""
+"""The most bytes of our values in a batch; MLflow accepts 1,000,000 including the surrounding JSON."""
 
 _NOT_IN_KEYS = re.compile(r"[^\w.\- :]")
 _NOT_IN_MODEL_NAMES = re.compile(r"[/:.%\"']")
@@ -26,69 +26,69 @@ Item = TypeVar("Item")
 
 
 class Fitted:
-    """Texts as MLflow takes them, without any secret that this process knows; `notes` say what is not as it was."""
+    """Converts values to texts that MLflow accepts and removes known secrets; `notes` lists what was changed."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self._redactor = redactor or current_redactor()
         self.notes: list[str] = []
 
     def key(self, name: str) -> str:
-        """The name of a parameter, metric or tag. One that had to be changed ends in a hash of what it was.
+        """Return a valid name of a parameter, metric or tag. A changed name ends in a hash of the original.
 
-        A slash would make a section of MLflow's page, and those stand before the metrics that have none.
+        Slashes are replaced, because MLflow's page would group such metrics into sections above the others.
         """
         clean = self._redactor.text(name)
-        kept = _NOT_IN_KEYS.sub("_", clean)
-        if not kept or kept.startswith("."):
-            kept = f"_{kept}"
-        if kept == clean and len(kept) <= MAX_KEY:
-            return kept
+        valid_name = _NOT_IN_KEYS.sub("_", clean)
+        if not valid_name or valid_name.startswith("."):
+            valid_name = f"_{valid_name}"
+        if valid_name == clean and len(valid_name) <= MAX_KEY:
+            return valid_name
         ending = f"-{hashlib.sha256(clean.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
-        kept = kept[: MAX_KEY - len(ending)] + ending
-        self._note(f"the name {clean[:60]!r}: MLflow has it as {kept[:80]!r}")
-        return kept
+        valid_name = valid_name[: MAX_KEY - len(ending)] + ending
+        self._note(f"the name {clean[:60]!r} is {valid_name[:80]!r} in MLflow")
+        return valid_name
 
     def param(self, name: str, value: Any) -> str:
-        """A value of a spec: texts as they are, all else as JSON."""
+        """Return a value of a spec: text unchanged, any other type as JSON."""
         return self._value(f"the parameter {name}", value, MAX_PARAM)
 
     def tag(self, name: str, value: Any) -> str:
-        """The value of a tag: texts as they are, all else as JSON."""
+        """Return the value of a tag: text unchanged, any other type as JSON."""
         return self._value(f"the tag {name}", value, MAX_TAG)
 
     def run_name(self, name: str) -> str:
-        """The name that a run is shown by."""
+        """Return the display name of a run."""
         return self._value("the run's name", name, MAX_RUN_NAME)
 
     def model_name(self, name: str) -> str:
-        """The name that a model is shown by."""
+        """Return the display name of a model."""
         return _NOT_IN_MODEL_NAMES.sub("_", self._redactor.text(name))[:MAX_KEY]
 
     def text(self, text: str) -> str:
-        """A text without any secret."""
+        """Return a text without known secrets."""
         return self._redactor.text(text)
 
     def json(self, value: Any) -> str:
-        """A value as JSON without any secret."""
+        """Return a value as JSON without known secrets."""
         return self.text(orjson.dumps(value).decode())
 
     def holds_secret(self, data: bytes) -> bool:
-        """Whether a secret stands in a file."""
+        """Return whether data contains a known secret."""
         return self._redactor.first(data) is not None
 
-    def left_out(self, what: str) -> None:
-        """Say that something is not sent."""
-        self._note(what)
+    def left_out(self, note: str) -> None:
+        """Add a note about something that is not sent."""
+        self._note(note)
 
-    def _value(self, what: str, value: Any, longest: int) -> str:
+    def _value(self, description: str, value: Any, longest: int) -> str:
         text = value if isinstance(value, str) else orjson.dumps(value).decode()
         clean = self._redactor.text(text)
         if clean != text:
-            self._note(f"{what}: a secret was removed")
+            self._note(f"{description}: a secret was removed")
         if len(clean) <= longest:
             return clean
         ending = f" [{len(clean):,} characters, sha256 {hashlib.sha256(clean.encode()).hexdigest()[:16]}]"
-        self._note(f"{what} has {len(clean):,} characters, of which MLflow takes {longest:,}: shortened")
+        self._note(f"{description} has {len(clean):,} characters; shortened to MLflow's limit of {longest:,}")
         return clean[: longest - len(ending)] + ending
 
     def _note(self, text: str) -> None:
@@ -97,33 +97,33 @@ class Fitted:
 
 
 def shown_columns(columns: Iterable[str]) -> str:
-    """A schema as MLflow's page shows one. Columns beyond its limit are left out."""
-    found: list[Mapping[str, Any]] = []
+    """Return column names as MLflow's schema JSON. Columns beyond MLflow's limit are left out."""
+    schema_rows: list[Mapping[str, Any]] = []
     size = 100
     for column in columns:
         row = {"name": column, "type": "string", "required": False}
         size += len(orjson.dumps(row)) + 1
         if size > MAX_SCHEMA:
             break
-        found.append(row)
-    return orjson.dumps({"mlflow_colspec": found}).decode()
+        schema_rows.append(row)
+    return orjson.dumps({"mlflow_colspec": schema_rows}).decode()
 
 
 def batches(items: Iterable[Item], most: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Items in as few requests as one may hold, in their order."""
+    """Group items, in order, into batches of at most `most` items and `MAX_BYTES`."""
     batch: list[Item] = []
     size = 0
     for item in items:
-        more = size_of(item)
-        if batch and (len(batch) == most or size + more > MAX_BYTES):
+        item_size = size_of(item)
+        if batch and (len(batch) == most or size + item_size > MAX_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(item)
-        size += more
+        size += item_size
     if batch:
         yield batch
 
 
 def sent_bytes(*texts: str) -> int:
-    """The most that texts take in a request: its JSON has each character that is not ASCII as an escape."""
+    """Return an upper bound of the bytes that texts need in a request, where non-ASCII characters are escaped."""
     return sum(6 * len(text.encode("utf-16-le", "surrogatepass")) // 2 for text in texts) + 100

@@ -1,4 +1,4 @@
-"""A run as MLflow has it, in plain values: what is sent, before any server is asked."""
+"""The record of a run as plain values in MLflow's terms, before any server is contacted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATUSES: Mapping[Status, RunStatus] = {
 
 
 class MetricPoint(NamedTuple):
-    """A value of a metric. Of a benchmark, a step is a number of games; of training, an iteration."""
+    """A value of a metric. The step is a number of games in a benchmark, and an iteration in training."""
 
     key: str
     step: int
@@ -38,7 +38,7 @@ class MetricPoint(NamedTuple):
 
 
 class TurnSpan(NamedTuple):
-    """An answer in a game, as a span: texts of JSON, and times in nanoseconds since 1970."""
+    """An answer in a game as a span, with JSON texts and times in nanoseconds since 1970."""
 
     name: str
     start_ns: int
@@ -48,7 +48,7 @@ class TurnSpan(NamedTuple):
 
 
 class GameTrace(NamedTuple):
-    """A game as MLflow shows it; `key` is 32 hexadecimal digits that no other game has."""
+    """A game as a trace; `key` is 32 hexadecimal digits and unique to the game."""
 
     key: str
     name: str
@@ -61,12 +61,12 @@ class GameTrace(NamedTuple):
 
 @dataclass(frozen=True)
 class Data:
-    """A dataset that a run has read."""
+    """A dataset that a run uses."""
 
     name: str
     sha256: str
     context: str
-    """What the run did with it: `eval` or `training`."""
+    """The purpose of the dataset in the run: `eval` or `training`."""
     facts: Mapping[str, Any]
     columns: Sequence[str] = ()
     rows: int | None = None
@@ -74,10 +74,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Model:
-    """A model that came out of a training."""
+    """A model that a training produced."""
 
     key: str
-    """What it is found by; see `model_key`."""
+    """Identifies the model on the server; see `model_key`."""
     name: str
     step: int
     params: Mapping[str, str]
@@ -85,7 +85,7 @@ class Model:
 
 
 class Artifact(NamedTuple):
-    """A file of a run, and its path among the artifacts."""
+    """A file of a run, and its path below the run's artifacts."""
 
     path: Path
     name: str
@@ -93,75 +93,75 @@ class Artifact(NamedTuple):
 
 @dataclass(frozen=True)
 class MlflowRun:
-    """All that one MLflow run holds of one run."""
+    """The complete content of the MLflow run for one run."""
 
     key: str
-    """What it is found by; see `run_key`."""
+    """Identifies the run on the server; see `run_key`."""
     name: str
     status: RunStatus
     started_ms: int
-    """When it began, and the time of points without one. A point has the same time whenever it is sent: MLflow takes
-    one that is sent again for the one that it has."""
+    """The start of the run, also used as the time of points without one. A point has the same time whenever it is
+    sent, so MLflow recognizes a point that is sent twice."""
     ended_ms: int | None
     params: Mapping[str, str]
     metrics: Sequence[MetricPoint]
     tags: Mapping[str, str]
     inputs: Sequence[Data] = ()
     plays_with: Sequence[str] = ()
-    """The keys of the trained models that play in it."""
+    """Keys of the trained models that play in it."""
     models: Sequence[Model] = ()
     artifacts: Sequence[Artifact] = ()
     traces: Callable[[], Iterable[GameTrace]] = tuple
-    """Yields a trace for each game of a finished run, in the plan's order."""
+    """Returns the traces of a finished run's games, in the plan's order."""
     parent: str | None = None
     """The key of the training run that it is a part of."""
     notes: Sequence[str] = field(default_factory=tuple)
-    """What could not be sent as it is."""
+    """Sentences about values that could not be sent unchanged."""
 
 
 def run_key(manifest: Manifest) -> str:
-    """What tells a run from every other, in whatever folder it is, however often it was resumed."""
+    """Return a key that identifies a run in any folder, even after it is resumed."""
     return tagged_hash("mlflow run", [manifest.run_id, manifest.identity, manifest.started_at])
 
 
 def model_key(run_id: str, iteration: int, model: str) -> str:
-    """What tells a trained model from every other: it follows from the last step of a model's lineage."""
+    """Return a key that identifies a trained model; the last step of the model's lineage determines it."""
     return tagged_hash("mlflow model", [run_id, iteration, model])
 
 
 @contextmanager
 def as_written(folder: RunFolder) -> Iterator[None]:
-    """Have what a file of a run should hold and does not come out as words; somebody else may have written it.
+    """Convert errors from unexpected content of a run's files, which somebody may have edited, to `RunError`.
 
     Raises:
-        RunError: it does not hold that.
+        RunError: a file has unexpected content.
     """
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        said = f"{type(error).__name__}: {shortened(in_one_line(str(error)), 200)}"
-        raise RunError(f"{folder.path} is damaged: a file of it holds what nip-run does not write ({said})") from error
+        description = f"{type(error).__name__}: {shortened(in_one_line(str(error)), 200)}"
+        raise RunError(f"{folder.path} is damaged: one of its files has unexpected content ({description})") from error
 
 
 def milliseconds(time: str) -> int:
-    """A time of a manifest, since 1970.
+    """Convert a time of a manifest to milliseconds since 1970.
 
     Raises:
-        ValueError: it is none, or before that.
+        ValueError: the text is not a time, or before 1970.
     """
-    found = int(datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp() * 1000)
-    if found < 0:
+    time_ms = int(datetime.strptime(time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp() * 1000)
+    if time_ms < 0:
         raise ValueError(f"{time} is before 1970")
-    return found
+    return time_ms
 
 
 def flat_params(data: Mapping[str, Any], fitted: Fitted, prefix: str = "") -> dict[str, str]:
-    """Every key of a spec that says something, by its dotted name; a list as JSON."""
-    found: dict[str, str] = {}
+    """Return every key of a spec that has a value, by its dotted name; lists become JSON."""
+    params: dict[str, str] = {}
     for name, value in data.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            found |= flat_params(value, fitted, f"{key}.")
+            params |= flat_params(value, fitted, f"{key}.")
         elif value is not None and value != []:
-            found[fitted.key(key)] = fitted.param(key, value)
-    return found
+            params[fitted.key(key)] = fitted.param(key, value)
+    return params

@@ -1,4 +1,4 @@
-"""What an MLflow run has of a run of either kind: tags, parameters, datasets and files."""
+"""The parts of an MLflow record that both kinds of runs have: tags, parameters, datasets and files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from runner.results.tasks import Task
 from runner.rollouts.plan import Plan
 
 TAG = "nip_run."
-"""Before the names of our tags."""
+"""Prefix of our tags."""
 KEY_TAG = f"{TAG}key"
-"""The tag by which an MLflow run, or model, is found again."""
+"""The tag that identifies an MLflow run or model."""
 MAX_SCANNED = 64 << 20
-"""Bytes of a file of text that is searched for secrets and sent."""
+"""The most bytes of a text file; larger ones are not searched for secrets and not sent."""
 
 _FILES = ("spec.yaml", "manifest.json", "metrics.json", "state.json", "stages.jsonl", "run.log", "inputs/protocol.yaml")
 _TABLES = ("rollouts.parquet", "messages.parquet", "completions.parquet")
@@ -33,30 +33,30 @@ _JOURNAL = ("journal.jsonl", "inputs/dataset.jsonl")
 def common(
     folder: RunFolder, manifest: Manifest, plan: Plan, fitted: Fitted, parent: Manifest | None, *, journal: bool
 ) -> dict[str, Any]:
-    """The fields of a record that runs of both kinds have alike."""
+    """Return the fields of a record that are the same for both kinds of runs."""
     run_id = manifest.parent_run_id
     if run_id is not None and parent is None:
-        fitted.left_out(f"{folder.run_id} stands by itself: its training run {run_id} is not in this results folder")
-    over = manifest.status != Status.RUNNING
+        fitted.left_out(f"{folder.run_id} has no parent: its training run {run_id} is not in this results folder")
+    has_ended = manifest.status != Status.RUNNING
     return {
         "key": run_key(manifest),
         "name": fitted.run_name(folder.run_id),
         "status": STATUSES[manifest.status],
         "started_ms": milliseconds(manifest.started_at),
-        "ended_ms": milliseconds(manifest.finished_at) if over and manifest.finished_at else None,
+        "ended_ms": milliseconds(manifest.finished_at) if has_ended and manifest.finished_at else None,
         "params": flat_params(resolved_spec(plan), fitted),
         "plays_with": tuple(dict.fromkeys(_trained_models(plan))),
-        "artifacts": tuple(_artifacts(folder, fitted, journal=journal)) if over else (),
+        "artifacts": tuple(_artifacts(folder, fitted, journal=journal)) if has_ended else (),
         "parent": None if parent is None else run_key(parent),
     }
 
 
 def tags_of(manifest: Manifest, plan: Plan, folder: RunFolder, fitted: Fitted, note: str) -> dict[str, str]:
-    """What a run is found and told apart by; `note` is what its page says above all."""
+    """Return the tags that describe a run; `note` is the text at the top of its page."""
     experiment = plan.spec.experiment
     lineage = {group: model.lineage for group, model in experiment.models.items() if model.lineage}
     group_by = plan.spec.dataset.group_by
-    ours: dict[str, Any] = {
+    own_tags: dict[str, Any] = {
         "key": run_key(manifest),
         "run_id": manifest.run_id,
         "kind": manifest.kind,
@@ -64,7 +64,7 @@ def tags_of(manifest: Manifest, plan: Plan, folder: RunFolder, fitted: Fitted, n
         "why_stopped": manifest.why_stopped,
         "benchmark": manifest.benchmark,
         "protocol": manifest.protocol,
-        "task_sha256": _task(folder, group_by, manifest.dataset_sha256),
+        "task_sha256": _task_sha256(folder, group_by, manifest.dataset_sha256),
         "point": shown_point(manifest.point) or None,
         "identity": manifest.identity,
         "spec_sha256": manifest.spec_sha256,
@@ -86,18 +86,18 @@ def tags_of(manifest: Manifest, plan: Plan, folder: RunFolder, fitted: Fitted, n
         "version": manifest.version,
         "python": manifest.python,
     }
-    theirs = {
+    mlflow_tags = {
         "mlflow.source.name": f"nip-run {manifest.version}",
         "mlflow.source.type": "LOCAL",
         "mlflow.source.git.commit": manifest.git_commit,
         "mlflow.note.content": note,
     }
-    named = {**{TAG + name: value for name, value in ours.items()}, **theirs}
-    return {name: fitted.tag(name, value) for name, value in named.items() if value is not None}
+    all_tags = {**{TAG + name: value for name, value in own_tags.items()}, **mlflow_tags}
+    return {name: fitted.tag(name, value) for name, value in all_tags.items() if value is not None}
 
 
 def data_of(manifest: Manifest, plan: Plan, context: str) -> Data:
-    """The dataset that a run plays."""
+    """Return the dataset of a run's games."""
     dataset = plan.spec.dataset
     facts = {
         "sha256": manifest.dataset_sha256,
@@ -112,16 +112,16 @@ def data_of(manifest: Manifest, plan: Plan, context: str) -> Data:
 
 
 @lru_cache(maxsize=4)
-def _task(folder: RunFolder, group_by: str | None, dataset_sha256: str) -> str | None:  # noqa: ARG001 - of the cache
-    """Of a run that is looked at again and again, read once for as long as its dataset is this one."""
+def _task_sha256(folder: RunFolder, group_by: str | None, dataset_sha256: str) -> str | None:  # noqa: ARG001 - part of the cache key
+    """Return the hash of a run's task, or None if its rows are missing. It is cached until the dataset changes."""
     try:
         return Task.of_run(folder, group_by).sha256
-    except (OSError, ValueError):  # of a run whose rows are not there
+    except (OSError, ValueError):  # the run's rows are missing
         return None
 
 
 def _trained_models(plan: Plan) -> Iterator[str]:
-    """The keys of the trained models that play."""
+    """Yield the keys of the trained models that play."""
     experiment = plan.spec.experiment
     for group in dict.fromkeys(agent.model for agent in experiment.agents.values()):
         lineage = experiment.models[group].lineage
@@ -131,29 +131,29 @@ def _trained_models(plan: Plan) -> Iterator[str]:
 
 
 def _artifacts(folder: RunFolder, fitted: Fitted, *, journal: bool) -> Iterator[Artifact]:
-    """The files that are sent: of a text in which a secret stands none, of one that is too long neither."""
+    """Yield the files to send, without text files that are too large or contain a secret."""
     for name in _TABLES:
         if (folder.path / name).is_file():
             yield Artifact(folder.path / name, f"tables/{name}")
     prompts = sorted((folder.path / "inputs" / "prompts").glob("*"))
     texts = [*(folder.path / name for name in (*_FILES, *(_JOURNAL if journal else ()))), *prompts]
     for path in texts:
-        if path.is_file() and _may_go(path, fitted):
+        if path.is_file() and _can_be_sent(path, fitted):
             yield Artifact(path, path.relative_to(folder.path).as_posix())
 
 
-def _may_go(path: Path, fitted: Fitted) -> bool:
+def _can_be_sent(path: Path, fitted: Fitted) -> bool:
     if path.stat().st_size > MAX_SCANNED:
         fitted.left_out(f"{path.name} is larger than {MAX_SCANNED >> 20} MiB: not sent")
         return False
     if fitted.holds_secret(read_bounded(path, MAX_SCANNED)):
-        fitted.left_out(f"{path.name} holds the value of a key or a token of this machine: not sent")
+        fitted.left_out(f"{path.name} contains an API key or token of this machine: not sent")
         return False
     return True
 
 
 def counts_of(manifest: Manifest, names: Iterable[str]) -> Iterator[tuple[str, float]]:
-    """What a manifest has counted, as far as it is known."""
+    """Yield the counts of a manifest that are known, by name."""
     for name in names:
         value = getattr(manifest, name)
         if value is not None:

@@ -1,8 +1,8 @@
-"""A record into a tracking server: what the server has not, and nothing twice.
+"""Send a record to a tracking server: only what the server lacks, and nothing twice.
 
-What a server has is asked for, and only the rest is sent, in an order in which a kill at any place leaves what the next
-one goes on from. An MLflow run, or a model, that is made by two processes at once is left by the one that sees the
-other's. A point that is sent twice at the same moment is one to MLflow, since it has the same time.
+The sender asks for what the server has and sends the rest, in an order that lets the next attempt continue after a kill
+at any point. If two processes create the same MLflow run or model at once, the one that sees the other's deletes its
+own. MLflow stores a point that two processes send at once only once, since both have the same time.
 """
 
 from __future__ import annotations
@@ -44,252 +44,256 @@ if TYPE_CHECKING:
 
 PARENT, NAME = "mlflow.parentRunId", "mlflow.runName"
 FILES_TAG = f"{TAG}files"
-"""The tag that says which content of each artifact is there, by the start of its hash."""
+"""The tag with the start of each sent artifact's hash, by the artifact's name."""
 TRACES_TAG = f"{TAG}traces"
-"""The tag that says how many games have their trace."""
+"""The tag with the number of games whose traces were sent."""
 TRACES_AT_ONCE, MAX_PREVIEW = 50, 1_000
 ATTEMPTS = 8
-"""To make what another process makes as well."""
+"""The most attempts to create something that another process may be creating too."""
 
-Made = TypeVar("Made")
+Item = TypeVar("Item")
 
 
 class Sender:
-    """Sends to one experiment of one server."""
+    """Sends records to one experiment of one server."""
 
     def __init__(self, client: MlflowClient, uri: str, experiment: str) -> None:
-        """Raises:
-        UsageError: the experiment was deleted.
-        RunError: the server cannot be asked; see `errors_of`.
+        """Find or create the experiment.
+
+        Raises:
+            UsageError: the experiment was deleted.
+            RunError: the server cannot be reached; see `errors_of`.
         """
         self._client, self.uri = client, uri
         self._ids: dict[str, str] = {}
-        self._held: dict[str, dict[str, dict[int, float]]] = {}
-        """What the server is known to have, by run, metric and step."""
+        self._values: dict[str, dict[str, dict[int, float]]] = {}
+        """Values that the server has, by run, metric and step."""
         with errors_of(uri, f"open the experiment {experiment!r}"):
             self.experiment_id = self._experiment(experiment)
 
     def _experiment(self, name: str) -> str:
         from mlflow.exceptions import MlflowException
 
-        found = self._client.get_experiment_by_name(name)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
             try:
                 return str(self._client.create_experiment(name))
             except MlflowException as error:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
-            found = self._client.get_experiment_by_name(name)
-        if found is not None and not found.experiment_id:
-            raise RunError(f"{self.uri} says nothing of the experiment {name!r} when asked for it; {IS_IT}")
-        if found is None or found.lifecycle_stage != "active":
-            which = "" if found is None else f" --experiment-id {found.experiment_id}"
+            experiment = self._client.get_experiment_by_name(name)
+        if experiment is not None and not experiment.experiment_id:
+            raise RunError(f"{self.uri} gave no information about the experiment {name!r}; {IS_IT}")
+        if experiment is None or experiment.lifecycle_stage != "active":
+            id_option = "" if experiment is None else f" --experiment-id {experiment.experiment_id}"
             raise UsageError(
                 f"the experiment {name!r} was deleted on {self.uri}; restore it there (mlflow experiments restore"
-                f"{which}), or choose another --experiment"
+                f"{id_option}), or choose another --experiment"
             )
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
     def page(self, run_id: str) -> str:
-        """Where the server shows a run."""
+        """Return the URL of a run's page on the server."""
         return f"{self.uri}/#/experiments/{self.experiment_id}/runs/{run_id}"
 
     def send(self, run: MlflowRun) -> SentParts:
-        """Have the server hold a record.
+        """Send the parts of a record that the server lacks.
 
         Raises:
-            RunError: it cannot be asked, or refuses; see `errors_of`. What was sent is kept.
+            RunError: the server cannot be reached, or refuses; see `errors_of`. What was sent stays there.
         """
-        with errors_of(self.uri, f"take {run.name}"):
-            sent = SentParts(self._run_of(run), Counter(), list(run.notes))
-            held = self._client.get_run(sent.run_id)
-            self._begin(run, held)
-            self._params(run, held, sent)
-            self._metrics(run, held, sent)
-            self._inputs(run, held, sent)
-            self._models(run, held, sent)
-            self._artifacts(run, held, sent)
-            self._traces(run, held, sent)
-            self._tags(run, held, sent)
-            self._end(run, sent)
+        with errors_of(self.uri, f"accept {run.name}"):
+            sent = SentParts(self._ensure_run(run), Counter(), list(run.notes))
+            stored = self._client.get_run(sent.run_id)
+            self._mark_running(run, stored)
+            self._send_params(run, stored, sent)
+            self._send_metrics(run, stored, sent)
+            self._send_inputs(run, stored, sent)
+            self._send_models(run, stored, sent)
+            self._send_artifacts(run, stored, sent)
+            self._send_traces(run, stored, sent)
+            self._send_tags(run, stored, sent)
+            self._set_final_status(run, sent)
         return sent
 
     # The run itself
 
-    def _run_of(self, run: MlflowRun) -> str:
-        """The id of the MLflow run, made where there is none."""
+    def _ensure_run(self, run: MlflowRun) -> str:
+        """Return the id of the MLflow run, which is created if it does not exist."""
         if run.key not in self._ids:
-            made = self._once(
+            mlflow_run = self._find_or_create(
                 f"the MLflow run of {run.name}",
-                lambda: self._runs(run.key),
+                lambda: self._find_runs(run.key),
                 lambda: self._client.create_run(
                     self.experiment_id, start_time=run.started_ms, tags={KEY_TAG: run.key}, run_name=run.name
                 ),
-                lambda one: self._client.delete_run(one.info.run_id),
-                lambda one: str(one.info.run_id),
+                lambda candidate: self._client.delete_run(candidate.info.run_id),
+                lambda candidate: str(candidate.info.run_id),
             )
-            self._ids[run.key] = made.info.run_id
+            self._ids[run.key] = mlflow_run.info.run_id
         return self._ids[run.key]
 
-    def _runs(self, key: str) -> Sequence[Run]:
-        found: Sequence[Run] = self._client.search_runs([self.experiment_id], f"tags.`{KEY_TAG}` = '{key}'")
-        return found
+    def _find_runs(self, key: str) -> Sequence[Run]:
+        runs: Sequence[Run] = self._client.search_runs([self.experiment_id], f"tags.`{KEY_TAG}` = '{key}'")
+        return runs
 
-    def _once(
+    def _find_or_create(
         self,
-        what: str,
-        find: Callable[[], Sequence[Made]],
-        make: Callable[[], Made],
-        delete: Callable[[Made], Any],
-        id_of: Callable[[Made], str],
-    ) -> Made:
-        """What there is to be one of, found or made, by however many processes at once.
+        description: str,
+        find: Callable[[], Sequence[Item]],
+        create: Callable[[], Item],
+        delete: Callable[[Item], Any],
+        id_of: Callable[[Item], str],
+    ) -> Item:
+        """Find or create an item that must exist once, even if several processes try at the same time.
 
-        Whoever has made one and sees another's leaves its own, and looks again.
+        A process that has created an item and sees another one deletes its own and searches again.
 
         Raises:
             RunError: there are several.
         """
         for attempt in range(ATTEMPTS):
-            found = find()
-            if len(found) == 1:
-                return found[0]
-            if not found:
-                mine = make()
-                others = [one for one in find() if id_of(one) != id_of(mine)]
-                if not others:
-                    return mine
-                delete(mine)
+            items = find()
+            if len(items) == 1:
+                return items[0]
+            if not items:
+                created = create()
+                other_items = [item for item in find() if id_of(item) != id_of(created)]
+                if not other_items:
+                    return created
+                delete(created)
             time.sleep(random.uniform(0.05, 0.2) * (attempt + 1))
-        ids = ", ".join(id_of(one) for one in find())
-        raise RunError(f"{self.uri} has several of {what}: {ids}; delete all but one there, and send again")
+        ids = ", ".join(id_of(item) for item in find())
+        raise RunError(f"{self.uri} has several copies of {description}: {ids}; delete all except one, and send again")
 
-    def _begin(self, run: MlflowRun, held: Run) -> None:
-        if run.status == "RUNNING" and held.info.status != "RUNNING":  # it was stopped, and goes on
-            self._client.update_run(held.info.run_id, status="RUNNING")
+    def _mark_running(self, run: MlflowRun, stored: Run) -> None:
+        if run.status == "RUNNING" and stored.info.status != "RUNNING":  # it was stopped and has been resumed
+            self._client.update_run(stored.info.run_id, status="RUNNING")
 
-    def _end(self, run: MlflowRun, sent: SentParts) -> None:
-        """Say how the run ended, once all of it is there."""
-        held = self._client.get_run(sent.run_id).info
-        if run.status == "RUNNING" or (held.status == run.status and run.ended_ms in (None, held.end_time)):
+    def _set_final_status(self, run: MlflowRun, sent: SentParts) -> None:
+        """Set the run's final status after everything else was sent."""
+        stored = self._client.get_run(sent.run_id).info
+        if run.status == "RUNNING" or (stored.status == run.status and run.ended_ms in (None, stored.end_time)):
             return
         self._client.set_terminated(sent.run_id, run.status, run.ended_ms)
         sent.counts["status"] += 1
 
-    # What it holds
+    # The content of the run
 
-    def _params(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
+    def _send_params(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         from mlflow.entities import Param
 
-        known: Mapping[str, str] = held.data.params
+        stored_params: Mapping[str, str] = stored.data.params
         for key, value in run.params.items():
-            if key in known and known[key] != value:
+            if key in stored_params and stored_params[key] != value:
                 sent.notes.append(
-                    f"the parameter {key} was {known[key][:80]!r} when it was first sent, and stays so: MLflow changes "
-                    f"none; by now it is {value[:80]!r}, and the artifact spec.yaml says so"
+                    f"the parameter {key} keeps its first value {stored_params[key][:80]!r}, as MLflow cannot change "
+                    f"parameters; it is now {value[:80]!r}, as in the artifact spec.yaml"
                 )
-        missing = [Param(key, value) for key, value in run.params.items() if key not in known]
-        for batch in batches(missing, MAX_PARAMS, lambda one: sent_bytes(one.key, one.value)):
+        missing = [Param(key, value) for key, value in run.params.items() if key not in stored_params]
+        for batch in batches(missing, MAX_PARAMS, lambda param: sent_bytes(param.key, param.value)):
             self._client.log_batch(sent.run_id, params=batch)
             sent.counts["parameter"] += len(batch)
 
-    def _metrics(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
+    def _send_metrics(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         from mlflow.entities import Metric
 
-        known = self._held.setdefault(sent.run_id, {})
-        for key in {point.key for point in run.metrics} & held.data.metrics.keys() - known.keys():
-            known[key] = {one.step: one.value for one in self._client.get_metric_history(sent.run_id, key)}
-        others = [point for point in run.metrics if _is_other(point, known)]
-        if others:
-            first = others[0]
+        values = self._values.setdefault(sent.run_id, {})
+        for key in {point.key for point in run.metrics} & stored.data.metrics.keys() - values.keys():
+            values[key] = {point.step: point.value for point in self._client.get_metric_history(sent.run_id, key)}
+        changed_points = [point for point in run.metrics if _differs(point, values)]
+        if changed_points:
+            first = changed_points[0]
             sent.notes.append(
-                f"{counted(len(others), 'point')} of metrics have another value by now (such as {first.key} at step "
-                f"{first.step}), as of a run that was made longer; they stay: MLflow changes none. metrics.json is new"
+                f"{counted(len(changed_points), 'point')} of metrics (such as {first.key} at step {first.step}) keep old "
+                "values after the run was extended, because MLflow cannot change them; metrics.json has the new ones"
             )
-        missing = [point for point in run.metrics if point.step not in known.get(point.key, {})]
-        for batch in batches(missing, MAX_METRICS, lambda one: sent_bytes(one.key)):
+        missing = [point for point in run.metrics if point.step not in values.get(point.key, {})]
+        for batch in batches(missing, MAX_METRICS, lambda point: sent_bytes(point.key)):
             metrics = [Metric(point.key, point.value, point.time_ms or run.started_ms, point.step) for point in batch]
             self._client.log_batch(sent.run_id, metrics=metrics)
             for point in batch:
-                known.setdefault(point.key, {})[point.step] = point.value
+                values.setdefault(point.key, {})[point.step] = point.value
             sent.counts["point"] += len(batch)
 
-    def _inputs(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
+    def _send_inputs(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         from mlflow.entities import DatasetInput, InputTag, LoggedModelInput
 
-        known = {(one.dataset.name, one.dataset.digest) for one in held.inputs.dataset_inputs}
+        stored_datasets = {(entry.dataset.name, entry.dataset.digest) for entry in stored.inputs.dataset_inputs}
         fitted = Fitted()
         new = []
         for data in run.inputs:
             dataset = _dataset(data, fitted)
-            if (dataset.name, dataset.digest) not in known:
-                known.add((dataset.name, dataset.digest))
+            if (dataset.name, dataset.digest) not in stored_datasets:
+                stored_datasets.add((dataset.name, dataset.digest))
                 new.append(DatasetInput(dataset, [InputTag("mlflow.data.context", data.context)]))
-        for one in new:
-            self._client.log_inputs(sent.run_id, datasets=[one])
+        for entry in new:
+            self._client.log_inputs(sent.run_id, datasets=[entry])
             sent.counts["dataset"] += 1
-        played = {one.model_id for one in held.inputs.model_inputs}
+        stored_models = {entry.model_id for entry in stored.inputs.model_inputs}
         for key in run.plays_with:
-            for model in self._logged_models(key):
-                if model.model_id not in played:
+            for model in self._find_models(key):
+                if model.model_id not in stored_models:
                     self._client.log_inputs(sent.run_id, models=[LoggedModelInput(model.model_id)])
                     sent.counts["trained player"] += 1
 
-    def _models(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
+    def _send_models(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         from mlflow.entities import LoggedModelOutput
 
-        outputs = {one.model_id for one in held.outputs.model_outputs} if held.outputs is not None else set()
+        stored_outputs = (
+            {output.model_id for output in stored.outputs.model_outputs} if stored.outputs is not None else set()
+        )
         for model in run.models:
-            logged = self._logged(model, sent.run_id)
+            logged = self._ensure_model(model, sent.run_id)
             if str(logged.status) != "READY":
                 self._client.finalize_logged_model(logged.model_id, "READY")
-            if logged.model_id not in outputs:
+            if logged.model_id not in stored_outputs:
                 self._client.log_outputs(sent.run_id, [LoggedModelOutput(logged.model_id, model.step)])
                 sent.counts["model"] += 1
 
-    def _logged(self, model: Model, run_id: str) -> LoggedModel:
-        return self._once(
+    def _ensure_model(self, model: Model, run_id: str) -> LoggedModel:
+        return self._find_or_create(
             f"the model {model.name}",
-            lambda: self._logged_models(model.key),
+            lambda: self._find_models(model.key),
             lambda: self._client.create_logged_model(
                 self.experiment_id, model.name, run_id, dict(model.tags), dict(model.params), "agent"
             ),
-            lambda one: self._client.delete_logged_model(one.model_id),
-            lambda one: str(one.model_id),
+            lambda candidate: self._client.delete_logged_model(candidate.model_id),
+            lambda candidate: str(candidate.model_id),
         )
 
-    def _logged_models(self, key: str) -> Sequence[LoggedModel]:
-        found: Sequence[LoggedModel] = self._client.search_logged_models(
+    def _find_models(self, key: str) -> Sequence[LoggedModel]:
+        models: Sequence[LoggedModel] = self._client.search_logged_models(
             [self.experiment_id], filter_string=f"tags.`{KEY_TAG}` = '{key}'"
         )
-        return found
+        return models
 
-    def _artifacts(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
-        """Each file whose content the run has not; the tag that says so follows each."""
-        known: dict[str, str] = {}
+    def _send_artifacts(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
+        """Send each file whose content the server lacks, and record it in a tag after each file."""
+        stored_hashes: dict[str, str] = {}
         with suppress(ValueError):
-            known = orjson.loads(held.data.tags.get(FILES_TAG, "{}"))
+            stored_hashes = orjson.loads(stored.data.tags.get(FILES_TAG, "{}"))
         for path, name in run.artifacts:
             sha256 = file_hash(path)[:16]
-            if known.get(name) == sha256:
+            if stored_hashes.get(name) == sha256:
                 continue
             folder = name.rpartition("/")[0]
             self._client.log_artifact(sent.run_id, str(path), folder or None)
             sent.counts["file"] += 1
-            text = orjson.dumps({**known, name: sha256}).decode()
+            text = orjson.dumps({**stored_hashes, name: sha256}).decode()
             if len(text) <= MAX_TAG:
-                known[name] = sha256
+                stored_hashes[name] = sha256
                 self._client.set_tag(sent.run_id, FILES_TAG, text)
 
-    def _traces(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
-        """Send the traces of games that the run has none of; a tag counts those it has, and one sent again is one."""
+    def _send_traces(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
+        """Send the traces that the server lacks. A tag counts those it has; a duplicate is stored once."""
         from mlflow.entities import Span, TraceInfo, TraceLocation, TraceState
         from mlflow.tracing.client import TracingClient
 
         client = TracingClient(self.uri)
-        known = int(held.data.tags.get(TRACES_TAG, "0"))
+        sent_before = int(stored.data.tags.get(TRACES_TAG, "0"))
         for number, trace in enumerate(run.traces(), 1):
-            if number <= known:
+            if number <= sent_before:
                 continue
             spans = list(_spans(trace, run.started_ms))
             start, end = spans[0]["start_time_unix_nano"], spans[0]["end_time_unix_nano"]
@@ -315,46 +319,46 @@ class Sender:
             if number % TRACES_AT_ONCE == 0:
                 self._client.set_tag(sent.run_id, TRACES_TAG, str(number))
         if sent.counts["trace"]:
-            self._client.set_tag(sent.run_id, TRACES_TAG, str(known + sent.counts["trace"]))
+            self._client.set_tag(sent.run_id, TRACES_TAG, str(sent_before + sent.counts["trace"]))
 
-    def _tags(self, run: MlflowRun, held: Run, sent: SentParts) -> None:
+    def _send_tags(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
         from mlflow.entities import RunTag
 
-        wanted = {**run.tags, NAME: run.name}
-        parent = None if run.parent is None else self._found(run.parent)
+        tags = {**run.tags, NAME: run.name}
+        parent = None if run.parent is None else self._find_run_id(run.parent)
         if parent is not None:
-            wanted[PARENT] = parent
+            tags[PARENT] = parent
         elif run.parent is not None:
-            sent.notes.append("its training run is not there yet: export that, and this one stands below it")
-        new = [RunTag(key, value) for key, value in wanted.items() if held.data.tags.get(key) != value]
-        for batch in batches(new, MAX_TAGS, lambda one: sent_bytes(one.key, one.value)):
+            sent.notes.append("its training run is not on the server yet: export it to nest this run below it")
+        new = [RunTag(key, value) for key, value in tags.items() if stored.data.tags.get(key) != value]
+        for batch in batches(new, MAX_TAGS, lambda tag: sent_bytes(tag.key, tag.value)):
             self._client.log_batch(sent.run_id, tags=batch)
             sent.counts["tag"] += len(batch)
 
-    def _found(self, key: str) -> str | None:
-        """The id of another run, where the server has it."""
+    def _find_run_id(self, key: str) -> str | None:
+        """Return the id of another run, or None if the server does not have exactly one."""
         if key not in self._ids:
-            found = self._runs(key)
-            if len(found) != 1:
+            runs = self._find_runs(key)
+            if len(runs) != 1:
                 return None
-            self._ids[key] = found[0].info.run_id
+            self._ids[key] = runs[0].info.run_id
         return self._ids[key]
 
 
 class SentParts:
-    """What was sent of a run: nothing where the server had all of it."""
+    """Counts of what was sent of a run, which are empty if the server had everything."""
 
     def __init__(self, run_id: str, counts: Counter[str], notes: list[str]) -> None:
         self.run_id, self.counts, self.notes = run_id, counts, notes
 
 
-def _is_other(point: MetricPoint, known: Mapping[str, Mapping[int, float]]) -> bool:
-    held = known.get(point.key, {}).get(point.step)
-    return held is not None and abs(held - point.value) > 1e-9 * max(1.0, abs(point.value))
+def _differs(point: MetricPoint, values: Mapping[str, Mapping[int, float]]) -> bool:
+    stored = values.get(point.key, {}).get(point.step)
+    return stored is not None and abs(stored - point.value) > 1e-9 * max(1.0, abs(point.value))
 
 
 def _spans(trace: GameTrace, started_ms: int) -> Iterator[dict[str, Any]]:
-    """The spans of a game as MLflow's own dictionaries: the game's, then one for each turn below it."""
+    """Yield the spans of a game as MLflow's dictionaries: one for the game, then a child for each turn."""
     first = min((span.start_ns for span in trace.spans), default=started_ms * 1_000_000)
     last = max((span.end_ns for span in trace.spans), default=first)
     game = TurnSpan(trace.name, first, last, trace.inputs, trace.outputs)
@@ -381,7 +385,7 @@ def _base64(digits: str) -> str:
 
 
 def _dataset(data: Data, fitted: Fitted) -> Any:
-    """MLflow's own form of a dataset; its digest is the start of ours, which is whole in the source."""
+    """Return an MLflow dataset. Its digest is the start of the dataset's SHA-256, which `source` has in full."""
     from mlflow.entities import Dataset
 
     source = fitted.text(orjson.dumps({"tags": data.facts}).decode())

@@ -1,4 +1,4 @@
-"""A training run into what MLflow holds of it: its learning curve by iteration, and the models that came out."""
+"""Convert a training run to an MLflow record: its learning curve by iteration, and the models it produced."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from runner.training.stage_log import read_stages
 from runner.training.stages import DatasetsBuilt, GamesPlayed, GroupResult, RunRecord, Stages, Switched, TestPlayed
 
 TEST, GAMES, MODELS = "test.", "games.", "models."
-"""Before the names of metrics: of the tests, of the games that were learnt from, of what became of each model group."""
+"""Prefixes of metric names: of the tests, of the games used for training, and of each model group."""
 
 
 def training_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
-    """What MLflow is to hold by now of a training run; its games and tests are runs of their own.
+    """Return the record of a training run so far. Its games and tests are separate runs.
 
     Raises:
-        RunError, JournalError, SpecError: a file of the run is gone or damaged.
+        RunError, JournalError, SpecError: a file of the run is missing or damaged.
     """
     with as_written(folder):
-        return _record(folder, journal=journal)
+        return _build_record(folder, journal=journal)
 
 
-def _record(folder: RunFolder, *, journal: bool) -> MlflowRun:
+def _build_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     manifest, fitted = folder.manifest(), Fitted()
     plan, stages = saved_plan(folder), read_stages(folder.path, folder.identity())
     settings = plan.spec.experiment.training
@@ -42,22 +42,22 @@ def _record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     tests = [(record.iteration, _accuracy(check_part(folder, record))) for record in stages.all(TestPlayed)]
     return MlflowRun(
         **common(folder, manifest, plan, fitted, None, journal=journal),
-        metrics=[*_of_parts(folder, stages, fitted), *_of_groups(stages, fitted)],
+        metrics=[*_part_points(folder, stages, fitted), *_group_points(stages, fitted)],
         tags=tags_of(manifest, plan, folder, fitted, _note(manifest, tests)),
-        inputs=(data_of(manifest, plan, "training"), *_learnt_from(folder, stages)),
+        inputs=(data_of(manifest, plan, "training"), *_training_datasets(folder, stages)),
         models=tuple(_models(folder, manifest, settings, stages, fitted)),
         notes=tuple(fitted.notes),
     )
 
 
-def _of_parts(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
-    """The numbers of each finished test, at the iteration whose models it measures, and of the games of each.
+def _part_points(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
+    """Yield the metrics of each iteration's games, and of each finished test at the iteration whose models it tests.
 
-    The accuracy of the tests is the learning curve, and has the name that the accuracy of a benchmark has.
+    The accuracy of the tests is the learning curve; it has the same name as the accuracy of a benchmark.
     """
     kinds: tuple[tuple[str, type[RunRecord]], ...] = ((TEST, TestPlayed), (GAMES, GamesPlayed))
     for prefix, kind in kinds:
-        for record in {one.iteration: one for one in stages.all(kind)}.values():
+        for record in {played.iteration: played for played in stages.all(kind)}.values():
             part = check_part(folder, record)
             for row in part.read_metrics()["metrics"]:
                 is_curve = prefix == TEST and (row["agent"], row["metric"]) == (None, RANKING_METRIC)
@@ -68,8 +68,8 @@ def _of_parts(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[Met
                 yield MetricPoint(fitted.key(prefix + name), record.iteration, value)
 
 
-def _of_groups(stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
-    """On how many examples each model was trained in an iteration, and whether it was."""
+def _group_points(stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
+    """Yield whether each model group was trained in an iteration, and on how many examples and tokens."""
     for record in stages.all(Switched):
         for group, outcome in record.outcomes.items():
             trained = outcome["outcome"] == GroupResult.TRAINED
@@ -82,8 +82,8 @@ def _of_groups(stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
                 yield MetricPoint(fitted.key(f"{MODELS}{group}.trained_tokens"), record.iteration, tokens)
 
 
-def _learnt_from(folder: RunFolder, stages: Stages) -> Iterator[Data]:
-    """The datasets that models were trained on; of one that was built again, the last."""
+def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[Data]:
+    """Yield the datasets that models were trained on; if a dataset was rebuilt, the last one."""
     for record in stages.all(Switched):
         built = stages.last(DatasetsBuilt, record.iteration)
         for group, report in ({} if built is None else built.groups).items():
@@ -103,7 +103,7 @@ def _learnt_from(folder: RunFolder, stages: Stages) -> Iterator[Data]:
 def _models(
     folder: RunFolder, manifest: Manifest, training: TrainingSettings, stages: Stages, fitted: Fitted
 ) -> Iterator[Model]:
-    """The models that came out of each iteration, with every training behind them."""
+    """Yield the models that each iteration produced, with their lineage."""
     for record in stages.all(Switched):
         for group, outcome in record.outcomes.items():
             if outcome["outcome"] != GroupResult.TRAINED:
@@ -130,13 +130,13 @@ def _models(
                 "protocol": manifest.protocol,
                 "lineage": state["lineage"],
             }
-            named = {f"{TAG}{name}": value for name, value in tags.items()}
+            tag_values = {f"{TAG}{name}": value for name, value in tags.items()}
             yield Model(
                 key,
                 fitted.model_name(f"{folder.run_id} {group} {record.iteration}"),
                 record.iteration,
                 {fitted.key(name): fitted.param(name, value) for name, value in facts.items() if value is not None},
-                {KEY_TAG: key, **{name: fitted.tag(name, value) for name, value in named.items()}},
+                {KEY_TAG: key, **{name: fitted.tag(name, value) for name, value in tag_values.items()}},
             )
 
 
