@@ -205,8 +205,8 @@ class Sender:
         if changed_points:
             first = changed_points[0]
             sent.notes.append(
-                f"{counted(len(changed_points), 'point')} of metrics (such as {first.key} at step {first.step}) keep old "
-                "values after the run was extended, because MLflow cannot change them; metrics.json has the new ones"
+                f"{counted(len(changed_points), 'point')} of metrics (such as {first.key} at step {first.step}) keep "
+                "their old values although the run was extended, because MLflow cannot change them; metrics.json is new"
             )
         missing = [point for point in run.metrics if point.step not in values.get(point.key, {})]
         for batch in batches(missing, MAX_METRICS, lambda point: sent_bytes(point.key)):
