@@ -1,7 +1,7 @@
-"""A page's HTML: templates with the style, the script and the data of the page in one file.
+"""Render pages: templates with the style, the script and the data of the page in one file.
 
-Nothing is loaded from elsewhere, and the policy in the page's head forbids it: a script or style that is not one of
-ours, by its hash, does not run.
+A page loads nothing from other sites, and the policy in its head forbids it: only our script and style, identified by
+their hashes, are used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runner.game.protocols.protocol import label_word
 from runner.pages import numbers
 from runner.results.sweep_points import shown_point
 
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 _NAMES = {
     0x00: "NUL", 0x1B: "ESC", 0x7F: "DEL", 0xAD: "SHY", 0x200B: "ZWSP", 0x200C: "ZWNJ", 0x200D: "ZWJ", 0x200E: "LRM",
@@ -35,18 +35,18 @@ _NAMES = {
 
 
 def shown(value: Any) -> Any:
-    """A text with each character that cannot be seen, or moves others about, as a mark with its name."""
+    """Replace each invisible character, and each that changes the direction of text, by a mark with its name."""
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
-    hidden = "".join(one for one in set(value) if _is_hidden(one))
-    if not hidden:  # lines and tabs alone: the environment escapes it
+    hidden = "".join(character for character in set(value) if _is_hidden(character))
+    if not hidden:  # only line breaks and tabs; the environment escapes the text
         return value
-    pieces = re.split(f"([{re.escape(hidden)}])", value)  # every second one is such a character
-    return Markup("").join(_mark(piece) if at % 2 else piece for at, piece in enumerate(pieces))
+    pieces = re.split(f"([{re.escape(hidden)}])", value)  # every second piece is a hidden character
+    return Markup("").join(_mark(piece) if index % 2 else piece for index, piece in enumerate(pieces))
 
 
 def _is_hidden(character: str) -> bool:
-    """Of these none is printable to Python, so that most texts need no look at each character."""
+    """Return whether a character is hidden. Python calls no such character printable, so most texts skip this check."""
     return character not in "\n\t" and unicodedata.category(character) in _HIDDEN
 
 
@@ -57,31 +57,31 @@ def _mark(character: str) -> Markup:
 
 
 def plain(text: str) -> Markup:
-    """A text for an attribute or a title, where no mark can stand: what cannot be seen is spelled out."""
+    """Escape a text for an attribute or a title, which cannot contain marks: hidden characters are spelled out."""
     return escape(in_one_line(text))
 
 
 def as_json(data: Any) -> Markup:
-    """Data for a script element of HTML, in which no end of it can stand."""
+    """Return data as JSON that is safe inside a script element of HTML."""
     text = orjson.dumps(data).decode()
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704 - it is escaped
 
 
 @cache
 def script() -> str:
-    """The one script of all pages."""
-    parts = [path.read_text("utf-8") for path in sorted((_HERE / "static").glob("*.js"))]
+    """Return the script of all pages."""
+    parts = [path.read_text("utf-8") for path in sorted((_FOLDER / "static").glob("*.js"))]
     return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"
 
 
 @cache
 def style() -> str:
-    """The one style of all pages: the page's own rules last, so that they may have the word."""
-    return "\n".join(path.read_text("utf-8") for path in sorted((_HERE / "static").glob("*.css")))
+    """Return the style sheet of all pages."""
+    return "\n".join(path.read_text("utf-8") for path in sorted((_FOLDER / "static").glob("*.css")))
 
 
 def policy(*, connects: bool) -> str:
-    """What a page may do: run our script, and, where its data stand beside it, read those."""
+    """Return a page's content security policy; `connects` allows it to read data files from its own server."""
     allowed = {
         "default-src": "'none'",
         "script-src": _by_hash(script()),
@@ -101,7 +101,7 @@ def _by_hash(text: str) -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(_HERE / "templates"),
+        loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=shown,
@@ -133,7 +133,7 @@ def html(
     *,
     connects: bool = False,
 ) -> Iterator[bytes]:
-    """A whole page, in parts: `about` is what the script reads first, `data` the pieces that the page has in itself."""
+    """Yield the parts of a complete page: `about` is what the script reads first, `data` the pieces in the page."""
     facts = {
         "title": title,
         "policy": policy(connects=connects),
@@ -147,10 +147,10 @@ def html(
     before, after = rendered("base.html", facts).encode("utf-8", "backslashreplace").split(_CARRIERS.encode())
     yield before
     for name, piece in data.items():
-        opened = Markup('<script type="application/octet-stream" id="data-{}">').format(name)
-        yield f"{opened}{base64.b64encode(piece).decode()}</script>\n".encode()
+        opening_tag = Markup('<script type="application/octet-stream" id="data-{}">').format(name)
+        yield f"{opening_tag}{base64.b64encode(piece).decode()}</script>\n".encode()
     yield after
 
 
 _CARRIERS = Markup("<!-- the data of this page -->")
-"""Where the pieces of data stand. No text of a stranger can say it: its `<` would be escaped."""
+"""Marks the place of the data in a page. No other text can contain it, because its `<` would be escaped."""

@@ -1,4 +1,4 @@
-"""Numbers as pages write them."""
+"""Formats of numbers on pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from runner.base import text
 
 MISSING = "–"
-"""Stands where there is no number."""
+"""Text for a missing number."""
 
 
 def count(number: int | None) -> str:
@@ -44,12 +44,12 @@ def interval(row: Any, between: str = " to ") -> str:
 
 
 def took(started: str | None, finished: str | None) -> str:
-    """The time between two times of a manifest; nothing where one of them is not told."""
+    """Format the duration between two times of a manifest: `2 h 5 min`; "" if one of them is missing."""
     if not started or not finished:
         return ""
     try:
         seconds = int((datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds())
-    except ValueError:  # as another program wrote it
+    except ValueError:  # another program wrote it
         return ""
     minutes, seconds = divmod(max(seconds, 0), 60)
     hours, minutes = divmod(minutes, 60)

@@ -1,8 +1,8 @@
-"""Games into pieces for a page's script: each text once, however many messages and chats have it in them.
+"""Pack games into pieces for a page's script, each text once, even if many messages and chats contain it.
 
-A text is a number (its place in the piece's `texts`), a string, or a list of both that are read one after another: so
-a chat that quotes ten messages costs the words between them. gzip alone finds what repeats within 32 KiB, and an answer
-may be longer than that.
+A text is a number (its index in the piece's `texts`), a string, or a list of both that are concatenated. A chat that
+quotes ten messages costs only the text between the quotes. gzip alone is not enough, because it finds only repetitions
+within 32 KiB, and an answer may be longer.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import orjson
 Text = int | str | list[int | str]
 
 LONG = 48
-"""A text of fewer characters is cheaper where it stands."""
+"""Texts with fewer characters are stored inline, which is cheaper than a reference."""
 
 QUOTED = 12
-"""A shorter one is not looked for in others. What is cut out of a template leaves parts that all games share."""
+"""The shortest text, in characters, that is searched for in other texts."""
 
 PIECE_BYTES = 1 << 20
-"""Of JSON, before it is compressed: a page has the games of one piece at hand in a moment."""
+"""Size of a piece in bytes of JSON before compression. A page loads a piece of this size quickly."""
 
 THREADS = min(4, os.cpu_count() or 1)
-"""Of compression, which lets others run beside it."""
+"""Number of threads that compress pieces; compression does not hold Python's lock."""
 
 MOST_WAITING = 2 * THREADS
-"""Pieces that may wait to be packed."""
+"""The most pieces that wait for compression."""
 
 LEVEL = 5
-"""Of compression: 6 takes a fifth longer for a hundredth less, and 9 still longer for as much."""
+"""gzip level. Level 6 takes 20 % longer and saves 1 %; level 9 takes longer still and saves as little."""
 
 
 class Texts:
@@ -43,69 +43,69 @@ class Texts:
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
         self.size = 0
-        """Bytes of all of them, about."""
+        """Approximate size of all texts and references in bytes."""
 
     @property
     def all(self) -> list[str]:
         return list(self._places)
 
     def add(self, text: str) -> Text:
-        """A text as it is referred to."""
+        """Store a text and return the reference to it."""
         if len(text) < LONG:
             self.size += len(text) + 3
             return text
-        place = self._places.get(text)
-        if place is None:
-            place = self._places[text] = len(self._places)
+        index = self._places.get(text)
+        if index is None:
+            index = self._places[text] = len(self._places)
             self.size += len(text.encode("utf-8", "surrogatepass"))
         self.size += 6
-        return place
+        return index
 
     def quoting(self, text: str, quoted: Sequence[str]) -> Text:
-        """A text that may have others in it, as it is referred to; of `quoted` the longest is looked for first."""
+        """Store a text that may contain the `quoted` texts (the longest first), and return the reference to it."""
         if len(text) < LONG or text in self._places:
             return self.add(text)
-        parts = _parted(text, [one for one in quoted if len(one) < len(text)])
+        parts = _split_at_quotes(text, [quoted_text for quoted_text in quoted if len(quoted_text) < len(text)])
         if len(parts) == 1:
             return self.add(text)
-        found: list[int | str] = []
+        references: list[int | str] = []
         for part in parts:
-            added = self.add(part)
-            assert not isinstance(added, list)
-            found.append(added)
-        return found
+            reference = self.add(part)
+            assert not isinstance(reference, list)
+            references.append(reference)
+        return references
 
 
-def _parted(text: str, quoted: Sequence[str]) -> list[str]:
-    """A text cut where others begin and end in it."""
+def _split_at_quotes(text: str, quoted: Sequence[str]) -> list[str]:
+    """Split a text at the start and end of each quoted text in it."""
     parts = [(text, False)]
-    for one in quoted:
-        cut: list[tuple[str, bool]] = []
+    for quoted_text in quoted:
+        pieces: list[tuple[str, bool]] = []
         for part, is_quoted in parts:
-            if is_quoted or one not in part:
-                cut.append((part, is_quoted))
+            if is_quoted or quoted_text not in part:
+                pieces.append((part, is_quoted))
                 continue
-            for place, between in enumerate(part.split(one)):
-                cut.extend([(one, True)] * (place > 0))
-                cut.extend([(between, False)] * bool(between))
-        parts = cut
+            for place, between in enumerate(part.split(quoted_text)):
+                pieces.extend([(quoted_text, True)] * (place > 0))
+                pieces.extend([(between, False)] * bool(between))
+        parts = pieces
     return [part for part, _ in parts]
 
 
 def read(texts: Sequence[str], text: Text) -> str:
-    """A text that is referred to, as the page's script reads it."""
+    """Return the text of a reference, as the page's script does."""
     if isinstance(text, int):
         return texts[text]
     return text if isinstance(text, str) else "".join(read(texts, part) for part in text)
 
 
 def by_length(texts: Iterable[str]) -> list[str]:
-    """Those that are worth to be looked for in others, the longest first."""
+    """Return the texts that are long enough to be searched for in others, from long to short."""
     return sorted({text for text in texts if len(text) >= QUOTED}, key=lambda text: (-len(text), text))
 
 
 class Packing:
-    """Compresses pieces beside the making of the next ones, and hands them on in their order."""
+    """Compresses pieces in threads while the next ones are built, and stores them in order."""
 
     def __init__(self, keep: Callable[[str, bytes], None]) -> None:
         self._keep = keep
@@ -113,21 +113,21 @@ class Packing:
         self._waiting: deque[tuple[str, Future[bytes]]] = deque()
 
     def add(self, name: str, data: Any) -> None:
-        """Pack what is changed no more; waits where the pieces before are not packed yet, so that few are in memory."""
+        """Compress data that will not change any more. It waits if many pieces are pending, to limit the memory."""
         self._waiting.append((name, self._threads.submit(packed, data)))
         while len(self._waiting) > MOST_WAITING:
-            self._hand_on()
+            self._store_next()
 
     def end(self) -> None:
-        """All are handed on when this returns; more may be added."""
+        """Wait until all pieces are stored. More can be added later."""
         while self._waiting:
-            self._hand_on()
+            self._store_next()
 
-    def _hand_on(self) -> None:
+    def _store_next(self) -> None:
         name, piece = self._waiting.popleft()
         self._keep(name, piece.result())
 
 
 def packed(data: Any) -> bytes:
-    """Data as compressed JSON: the same bytes wherever and whenever it is made."""
+    """Return data as compressed JSON. Equal data gives equal bytes on every machine at any time."""
     return gzip.compress(orjson.dumps(data), LEVEL, mtime=0)

@@ -1,4 +1,4 @@
-"""Pages for others, without the secrets of this machine that stand in a run's texts."""
+"""Remove the secrets of this machine from pages that are shared with others."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from runner.pages.site import Keep, Section, Site
 
 
 def without_secrets(keep: Keep, redactor: Redactor) -> Keep:
-    """Keeps pieces without the values that a redactor knows; those that have none as they are."""
+    """Wrap `keep` so that it stores pieces without the redactor's secrets."""
     if not redactor.reach:
         return keep
 
-    def kept(name: str, piece: bytes) -> None:
+    def keep_redacted(name: str, piece: bytes) -> None:
         data = gzip.decompress(piece)
-        clean = _clean(data, redactor)
-        keep(name, piece if clean == data else gzip.compress(clean, LEVEL, mtime=0))
+        redacted = _redact(data, redactor)
+        keep(name, piece if redacted == data else gzip.compress(redacted, LEVEL, mtime=0))
 
-    return kept
+    return keep_redacted
 
 
 def site_without_secrets(site: Site, redactor: Redactor) -> Site:
-    """A site that has none of the values that a redactor knows; its data are `without_secrets`' business."""
+    """Return a site without the redactor's secrets; for its data, use `without_secrets`."""
 
-    def clean(text: str) -> str:
+    def redact_text(text: str) -> str:
         return redactor.redact(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
     return replace(
         site,
-        title=clean(site.title),
-        links=[(clean(route), clean(name)) for route, name in site.links],
-        sections=[Section(clean(one.route), Markup(clean(one.html))) for one in site.sections],  # noqa: S704 - it was HTML before
-        about=orjson.loads(_clean(orjson.dumps(site.about), redactor)),
+        title=redact_text(site.title),
+        links=[(redact_text(route), redact_text(name)) for route, name in site.links],
+        sections=[Section(redact_text(section.route), Markup(redact_text(section.html))) for section in site.sections],  # noqa: S704 - it was HTML before
+        about=orjson.loads(_redact(orjson.dumps(site.about), redactor)),
     )
 
 
-def _clean(data: bytes, redactor: Redactor) -> bytes:
+def _redact(data: bytes, redactor: Redactor) -> bytes:
     return redactor.redact_escaped(redactor.redact(data))

@@ -1,4 +1,4 @@
-"""A site: the sections that are read without a script, what the script is told first, and how both are carried."""
+"""A site: HTML sections for browsers without JavaScript, data for its script, and two ways to store it."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from markupsafe import Markup
 from runner.pages.html import html
 
 Keep = Callable[[str, bytes], None]
-"""Takes a piece of data by its name, compressed: into the page itself, a file beside it, a server's memory."""
+"""Stores a compressed piece of data under its name: in the page itself, in a file, or in a server's memory."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """What one address of a site shows without a script."""
+    """The content at one address of a site, for browsers without JavaScript."""
 
     route: str
-    """After `#/`: "run/ID", "board"; the first section of a site is also shown without any."""
+    """The address after `#/`, such as "run/ID" or "board". The first section is also the start page."""
     html: Markup
 
 
 @dataclass(frozen=True)
 class Site:
-    """Pages of runs or boards, before anybody carries them."""
+    """Pages of runs or boards, before they are stored in a file or folder."""
 
     title: str
     links: Sequence[tuple[str, str]]
-    """The navigation: each a route and its name. What only a script can show has the mark `True` in `about`."""
+    """The navigation: routes and their names."""
     sections: Sequence[Section]
     about: Mapping[str, Any]
-    """What the script reads first; docs/reference/report-files.md has it."""
+    """Data that the script reads first; docs/reference/report-files.md documents it."""
 
 
 def as_one_file(site: Site, data: Mapping[str, bytes]) -> Iterator[bytes]:
-    """A site that needs nothing beside it and opens from the disk, in parts."""
-    return html(site.title, site.links, [(one.route, one.html) for one in site.sections], site.about, data)
+    """Yield the parts of a page that contains all of its data, so it can be opened from disk."""
+    return html(site.title, site.links, [(section.route, section.html) for section in site.sections], site.about, data)
 
 
 def as_index(site: Site) -> bytes:
-    """The page of a site whose data stand beside it, at `data/NAME.json.gz`."""
-    sections = [(one.route, one.html) for one in site.sections]
+    """Return the page of a site whose data is in separate files, at `data/NAME.json.gz`."""
+    sections = [(section.route, section.html) for section in site.sections]
     return b"".join(html(site.title, site.links, sections, site.about, {}, connects=True))

@@ -1,4 +1,4 @@
-"""The sweeps among the rows of one list: what each set, and what came of it."""
+"""The sweeps among the rows of a list: the keys that each sets, and its results."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from runner.results.metric_table import RANKING_METRIC
 from runner.results.sweep_points import point_of
 
 MOST_POINTS = 400
-"""With more, a sweep is only listed: its table would be no overview, and its ranks take a test a row."""
+"""The most points of a sweep that gets a table. A larger table is hard to read and slow to rank."""
 
 
 @dataclass(frozen=True)
 class SweepLine:
-    """One system of a sweep, with all of its seeds."""
+    """A system of a sweep, with all of its seeds."""
 
     point: Mapping[str, Any]
     runs: Sequence[str]
@@ -41,7 +41,7 @@ class SweepPoints:
 
     name: str
     keys: Sequence[str]
-    """What it sets to several values, but for the seed."""
+    """The keys with several values, except the seed."""
     lines: Sequence[SweepLine]
 
     @property
@@ -50,12 +50,12 @@ class SweepPoints:
 
 
 def sweeps_of(rows: Sequence[LeaderboardRow], results: Results) -> list[SweepPoints]:
-    """The sweeps among a results folder's rows: seeds are pooled and ranked as `nip-run sweep` has them.
+    """Return the sweeps among a results folder's rows, pooled over seeds and ranked as in `nip-run sweep`.
 
     Raises:
         LeaderboardError: the board is damaged.
     """
-    found = []
+    sweeps = []
     for name, members in _swept(rows):
         points = [SweepPoint(name, row.run_id, point, row.seed or 0) for row, point in members]
         lines = [
@@ -66,13 +66,13 @@ def sweeps_of(rows: Sequence[LeaderboardRow], results: Results) -> list[SweepPoi
             for row in sweep_rows(points, results, writes=False)
             for value in (row.metrics[RANKING_METRIC],)
         ]  # fmt: skip
-        found.extend(_sweep(name, lines))
-    return found
+        sweeps.extend(_sweep(name, lines))
+    return sweeps
 
 
 def published_sweeps(rows: Sequence[PublishedRow]) -> list[SweepPoints]:
-    """Those among a registry's rows, each seed a line: a board pools no runs of others."""
-    found = []
+    """Return the sweeps among a registry's rows, with a line for each seed: published runs are not pooled."""
+    sweeps = []
     for name, members in _swept(rows):
         lines = [
             SweepLine(
@@ -81,41 +81,41 @@ def published_sweeps(rows: Sequence[PublishedRow]) -> list[SweepPoints]:
             )
             for row, point in members
         ]  # fmt: skip
-        found.extend(_sweep(name, lines))
-    return found
+        sweeps.extend(_sweep(name, lines))
+    return sweeps
 
 
 def _swept(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[Row, dict[str, Any]]]]]:
-    """The rows of each spec that are points of a sweep and were not replayed, with their points."""
-    groups: dict[str, list[tuple[Row, dict[str, Any]]]] = defaultdict(list)
+    """Yield the rows of each spec that are points of a sweep and not replays, with their points."""
+    rows_by_spec: dict[str, list[tuple[Row, dict[str, Any]]]] = defaultdict(list)
     for row in rows:
         if row.point and row.replay_of is None and row.rejudge_of is None:
-            with suppress(ValueError):  # a stranger's need be no point
-                groups[str(row.name)].append((row, point_of(row.point)))
-    for name, members in sorted(groups.items()):
+            with suppress(ValueError):  # a published row may have an invalid point
+                rows_by_spec[str(row.name)].append((row, point_of(row.point)))
+    for name, members in sorted(rows_by_spec.items()):
         if 1 < len(members) <= MOST_POINTS:
-            yield name, sorted(members, key=lambda one: [_order(value) for value in one[1].values()])
+            yield name, sorted(members, key=lambda member: [_sort_key(value) for value in member[1].values()])
 
 
-def _order(value: Any) -> tuple[int, float, str]:
-    """Numbers by size, before all else by its words."""
+def _sort_key(value: Any) -> tuple[int, float, str]:
+    """Return a sort key: numbers by size, then other values by their text."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return (0, float(value), "") if is_number else (1, 0.0, str(value))
 
 
 def _sweep(name: str, lines: Sequence[SweepLine]) -> list[SweepPoints]:
-    """A sweep with the keys that differ in it; none where only the seed does."""
+    """Return a sweep as a list with one item, or an empty list if only the seed differs."""
     names = list(dict.fromkeys(key for line in lines for key in line.point if key != SEED))
     keys = [key for key in names if len({str(line.point.get(key)) for line in lines}) > 1]
     return [SweepPoints(name, keys, lines)] if keys else []
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:
-    """For each dotted key the shortest end of it that no other key has."""
-    ends = Counter(end for key in keys for end in _ends(key))
-    return {key: next((end for end in _ends(key) if ends[end] == 1), key) for key in keys}
+    """Return, for each dotted key, its shortest suffix that no other key has."""
+    counts = Counter(suffix for key in keys for suffix in _suffixes(key))
+    return {key: next((suffix for suffix in _suffixes(key) if counts[suffix] == 1), key) for key in keys}
 
 
-def _ends(key: str) -> list[str]:
+def _suffixes(key: str) -> list[str]:
     parts = key.split(".")
-    return [".".join(parts[at:]) for at in range(len(parts) - 1, -1, -1)]
+    return [".".join(parts[start:]) for start in range(len(parts) - 1, -1, -1)]

@@ -189,7 +189,7 @@ def test_a_folder_with_a_page_of_somebody_elses_is_left_alone(folder: Path) -> N
     (folder / "site" / "index.html").write_text("mine")
     done = nip_run_here("report", "--board", "--dir", "site", cwd=folder)
     assert done.returncode == 2
-    assert "site/index.html is no page of nip-run report" in done.stderr
+    assert "site/index.html is not a page of nip-run report" in done.stderr
     assert [path.name for path in (folder / "site").iterdir()] == ["index.html"]
 
 

@@ -64,9 +64,7 @@ class Bundle:
         for message in wrong_files(entries, limits):
             raise ReleaseError(f"{release.reference}: {message}")
         bundle = cls(replace(release, files=entries), dict(contents))
-        Release.from_bytes(
-            bundle.manifest, limits
-        )  # a release that cannot be fetched must not occupy a name and version forever
+        Release.from_bytes(bundle.manifest, limits)  # an unreadable release must not occupy a version
         return bundle
 
     @property

@@ -1,4 +1,4 @@
-"""A leaderboard as a page that a server makes anew each time it is opened."""
+"""A leaderboard page that the server renders again each time it is opened."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from runner.pages.site import as_index
 
 
 class BoardPages:
-    """What a server serves of a leaderboard, which `read` finds as it is now; see `viewing.server.Served`."""
+    """The content that a server serves for a leaderboard, which `read` loads; see `runner.pages.live.server.Served`."""
 
     def __init__(self, read: Callable[[], BoardPage]) -> None:
         self._read, self._pieces = read, PieceCache()
 
     def page(self) -> bytes:
-        """The board's page. Raises what reading the board raises."""
+        """Return the board's page. Errors of reading the board are not caught."""
         return as_index(board_site(self._read(), self._pieces.keep))
 
     def state(self) -> bytes:
-        """Nothing of a board changes while it is looked at."""
+        """Return an empty state, because a board's page does not update itself."""
         return orjson.dumps({"format": 1, "runs": []})
 
     def piece(self, name: str) -> bytes | None:
         return self._pieces.get(name)
 
     def note(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises:
-        UsageError: notes are kept of runs.
+        """Refuse the note.
+
+        Raises:
+            UsageError: always; only runs have notes.
         """
         del data
-        raise UsageError("notes are kept of runs, and this page shows a leaderboard")
+        raise UsageError("only runs have notes; this page shows a leaderboard")

@@ -1,4 +1,4 @@
-"""What a run's journal holds, as far as it was read: the games that are finished, and what all answers came to."""
+"""Read a run's journal in steps: its finished games, and the totals of all answers so far."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from runner.runs.execution.spending import run_costs
 from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
 
 ERRORS, ERROR = 5, 300
-"""So many of the last errors are told, each in so many characters."""
+"""The number of recent errors that are shown, and the most characters of each."""
 
 FIRST_PIECE = 1 << 20
-"""Bytes of the journal that are read first, so that the first games are soon there; then twice as many each time."""
+"""Bytes of the first read, which is small so that the first games appear soon. Each further read doubles it."""
 
-IN_VAIN, SHARE_IN_VAIN = 100, 10
-"""So many games may be tried before their end is read, and one more for each so many that were finished."""
+MAX_EARLY, GAMES_PER_EARLY = 100, 10
+"""The limit of games that may be replayed too early: 100, plus 1 for every 10 finished games."""
 
 
 class JournalReading:
-    """Reads a journal, each record and each finished game once, in steps that end in time."""
+    """Reads each record and each finished game of a journal once, in steps of limited time."""
 
     def __init__(
         self,
@@ -53,8 +53,10 @@ class JournalReading:
         *,
         first_piece: int = FIRST_PIECE,
     ) -> None:
-        """Raises:
-        RunError, JournalError, SpecError: a file of the run is gone or damaged.
+        """Open the journal of a run.
+
+        Raises:
+            RunError, JournalError, SpecError: a file of the run is missing or damaged.
         """
         missing = missing_rows(folder)
         self.plan = played_plan(folder, None if missing is None else missing.given)
@@ -62,21 +64,21 @@ class JournalReading:
         self._costs = run_costs(self.plan)
         self._followed = FollowedIndex(folder.journal, folder.manifest().identity)
         self._reconstructor = Reconstructor(folder, self.plan, followed=self._followed)
-        self._coming = played_jobs(folder, self.plan)
+        self._remaining_jobs = played_jobs(folder, self.plan)
         self._jobs: dict[tuple[str, int], Job] = {}
         self.total = _total(folder, self.plan)
-        """How many games, or trees, are to be played."""
+        """Number of games, or trees, in the plan."""
         self._piece, self._piece_bytes = 0, first_piece
-        self._touched: dict[int, tuple[Job, int]] = {}
-        """Games that have answers which were not looked at, each with the last piece that had one."""
+        self._unevaluated: dict[int, tuple[Job, int]] = {}
+        """Games with answers that were not evaluated yet, each with the last piece of the journal that has one."""
         self._listed: set[int] = set()
         self._ended: set[SampleKey] = set()
         self._lost: set[int] = set()
-        """Games that an error ended: in what is not yet read they may have been played on."""
-        self._in_vain = 0
+        """Games that an error ended. The rest of the journal may continue them."""
+        self._early_attempts = 0
         self._games = RunGames(self.plan, folder.run_id, slug, keep, measures=not folder.metrics.is_file())
         self.is_stale = False
-        """Whether a game that is listed was played on since: all are to be read again."""
+        """Whether a game that is already listed was continued, so that everything must be read again."""
         self._answers, self._spent = UsageTotals(), 0.0
         self._failures = 0
         self._errors: dict[str, int] = {}
@@ -88,52 +90,52 @@ class JournalReading:
         return len(self._listed)
 
     def step(self, seconds: float) -> bool:
-        """Read on for about so long; whether there is more to read. Raises as `games_of`.
+        """Read for about this long, and return whether there is more to read. Raises as `games_of`.
 
-        A game is looked at once nothing more came of it in a piece of the journal, or the journal's end was reached.
+        A game is evaluated when the last piece of the journal had nothing about it, or at the end of the journal.
         """
         deadline, is_end = self._clock() + seconds, False
-        while self._play(deadline, is_end=is_end):
+        while self._evaluate_games(deadline, is_end=is_end):
             if is_end:
                 return False
             entries = self._followed.read(self._piece_bytes)
             self._piece += 1
             self._piece_bytes = min(PIECE, 2 * self._piece_bytes)
             for entry in entries:
-                self._see(entry)
+                self._process_record(entry)
             is_end = not entries
             if self._clock() >= deadline and not is_end:
                 break
         return True
 
-    def _play(self, deadline: float, *, is_end: bool) -> bool:
-        """Take in the games that may be finished by now; whether there was time for all of them."""
-        jobs = sorted(self._likely(is_end=is_end), key=lambda job: job.index)
+    def _evaluate_games(self, deadline: float, *, is_end: bool) -> bool:
+        """Evaluate the games that may be finished, and return whether there was time for all of them."""
+        jobs = sorted(self._probably_finished(is_end=is_end), key=lambda job: job.index)
         for tried, job in enumerate(jobs, 1):
             rollouts, answered = self._reconstructor.with_answered_of(job)
-            del self._touched[job.index]
+            del self._unevaluated[job.index]
             for game in job_games(self._reconstructor, rollouts, answered, has_rows=self._has_rows):
-                self._list(game)
+                self._add_game(game)
             if rollouts:
                 self._listed.add(job.index)
             elif not is_end:
-                self._in_vain += 1
+                self._early_attempts += 1
             if tried < len(jobs) and self._clock() >= deadline:
                 return False
         return True
 
-    def _likely(self, *, is_end: bool) -> list[Job]:
-        """The games that are worth a look. Where answers come in rounds of all games, none is, before the end."""
+    def _probably_finished(self, *, is_end: bool) -> list[Job]:
+        """Return the games that are probably finished; none before the end if all games are played round by round."""
         if is_end:
-            return [job for job, _ in self._touched.values()]
-        if self._in_vain >= IN_VAIN + self.done // SHARE_IN_VAIN:
+            return [job for job, _ in self._unevaluated.values()]
+        if self._early_attempts >= MAX_EARLY + self.done // GAMES_PER_EARLY:
             return []
-        return [job for job, piece in self._touched.values() if piece < self._piece and job.index not in self._lost]
+        return [job for job, piece in self._unevaluated.values() if piece < self._piece and job.index not in self._lost]
 
-    def _see(self, entry: IndexedRecord) -> None:
+    def _process_record(self, entry: IndexedRecord) -> None:
         record = entry.record
         if isinstance(record, (CallRecord, RepeatRecord, EndedRecord)):
-            self._touch(record.sample, ends=isinstance(record, EndedRecord))
+            self._note_answer(record.sample, ends=isinstance(record, EndedRecord))
         if isinstance(record, EndedRecord):
             self._ended.add(record.sample)
         if isinstance(record, CallRecord):
@@ -151,29 +153,29 @@ class JournalReading:
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             self._spent += record.charged.usd
 
-    def _touch(self, sample: SampleKey, *, ends: bool) -> None:
+    def _note_answer(self, sample: SampleKey, *, ends: bool) -> None:
         shape = self.plan.shape
         number = sample.repeat if shape is None else shape.tree(sample.repeat) * shape.branches
         job = self._job(sample.datapoint, number)
         if job is None:
-            return  # a game beyond the last that counts
+            return  # a game after the last one that counts
         if ends:
             self._lost.add(job.index)
         if job.index not in self._listed:
-            self._touched[job.index] = job, self._piece
+            self._unevaluated[job.index] = job, self._piece
         elif sample in self._ended:
             self.is_stale = True
 
     def _job(self, datapoint: str, number: int) -> Job | None:
-        """One game or tree of the plan, which is gone through as far as the journal has come."""
+        """Return a game or tree of the plan, which is read only as far as the journal has come."""
         while (datapoint, number) not in self._jobs:
-            job = next(self._coming, None)
+            job = next(self._remaining_jobs, None)
             if job is None:
                 return None
             self._jobs[job.datapoint.id, job.number] = job
         return self._jobs[datapoint, number]
 
-    def _list(self, game: GamePage) -> None:
+    def _add_game(self, game: GamePage) -> None:
         rollout = game.rollout
         self._games.add(game)
         self._outcomes[rollout.outcome.value] += 1
@@ -183,15 +185,15 @@ class JournalReading:
 
     @property
     def listed(self) -> int:
-        """How many games were taken in."""
+        """Number of games that were evaluated."""
         return self._outcomes.total()
 
     def gathered(self) -> Gathered:
-        """The games so far, as a page has them; all are kept by now."""
+        """Return the games so far for a page, and store all of their data."""
         return self._games.gathered()
 
     def counts(self) -> dict[str, Any]:
-        """What there is to tell of the run so far."""
+        """Return the counts of the run so far, for the page's state."""
         return {
             "done": self.done,
             "total": self.total,
@@ -212,7 +214,7 @@ class JournalReading:
 
 
 def _total(folder: RunFolder, plan: Plan) -> int:
-    """How many games `played_jobs` gives."""
+    """Return the number of games that `played_jobs` yields."""
     manifest = folder.manifest()
     if plan.spec.experiment.until is None or manifest.status not in PLAYED or manifest.rollouts is None:
         return plan.size

@@ -1,4 +1,4 @@
-"""Pages of runs that may be playing: the page, its data, how the runs stand, and the notes that are kept of them."""
+"""Pages of runs that may be playing: the page, its data, the state of the runs, and their notes."""
 
 from __future__ import annotations
 
@@ -23,117 +23,119 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
 PARTS_SECONDS = 3.0
-"""How often it is seen whether a training run has begun another part."""
+"""Seconds between checks for new parts of a training run."""
 SETTLE_SECONDS = 1.5
-"""How long the first page waits for all that was played before; a run of many games is shown while it is read."""
+"""Seconds that the first page waits for the games played so far. A long run is shown while it is still read."""
 FIRST_SECONDS = 5.0
-"""How long it waits for the first games."""
+"""Seconds that the first page waits for the first games."""
 POLL_MS = 1_000
-"""How often the page asks, while a run plays."""
+"""Milliseconds between the page's requests while a run plays."""
 
 
 class LiveRuns:
-    """What a server serves of some runs; see `viewing.server.Served`."""
+    """The content that a server serves for some runs; see `runner.pages.live.server.Served`."""
 
     def __init__(self, folders: Sequence[RunFolder]) -> None:
         self._pieces = PieceCache()
-        self._asked = folders
+        self._requested = folders
         self._followers: dict[str, Follower] = {}
-        self._rendering, self._adding = threading.Lock(), threading.Lock()
+        self._page_lock, self._followers_lock = threading.Lock(), threading.Lock()
         self._page: tuple[Any, bytes] = (None, b"")
-        self._over, self._begun, self._settled = threading.Event(), threading.Event(), threading.Event()
-        self._made_at = time.monotonic()
+        self._closed, self._has_games, self._settled = threading.Event(), threading.Event(), threading.Event()
+        self._created_at = time.monotonic()
         self._parts_at = 0.0
-        self._find()
+        self._add_followers()
 
-    # Followed
+    # Following the runs
 
     def follow(self) -> None:
-        """Look at the runs until `close`."""
+        """Follow the runs until `close` is called."""
         due = dict.fromkeys(self._followers, 0.0)
-        while not self._over.is_set():
+        while not self._closed.is_set():
             now = time.monotonic()
             if now - self._parts_at >= PARTS_SECONDS:
-                self._find()
+                self._add_followers()
             for run_id, follower in list(self._followers.items()):
-                if due.get(run_id, 0.0) <= now and not self._over.is_set():
+                if due.get(run_id, 0.0) <= now and not self._closed.is_set():
                     due[run_id] = follower.look() + time.monotonic()
-            states = [one.shown.state for one in self._followers.values()]
+            states = [follower.shown.state for follower in self._followers.values()]
             if all(state and (not state["reading"] or state["games"]["count"]) for state in states):
-                self._begun.set()
+                self._has_games.set()
             if not any(state.get("reading", True) for state in states):
                 self._settled.set()
-            self._over.wait(max(0.0, min(min(due.values()) - time.monotonic(), PARTS_SECONDS)))
+            self._closed.wait(max(0.0, min(min(due.values()) - time.monotonic(), PARTS_SECONDS)))
         for follower in list(self._followers.values()):
             follower.close()
 
-    def _find(self) -> None:
-        """The runs that were asked for, and of a training run its parts, each when it has begun."""
+    def _add_followers(self) -> None:
+        """Add followers for the requested runs, and for the parts of training runs that have started."""
         self._parts_at = time.monotonic()
-        for folder in self._asked:
-            self._add(folder)
+        for folder in self._requested:
+            self._follower(folder)
             try:
                 if not folder.manifest().is_training_run or folder.name is not None:
                     continue
             except NipRunError:
-                continue  # its follower says what is wrong
+                continue  # its follower reports the problem
             for part in Results.of(folder).parts_of(folder.run_id):
-                self._add(part)
+                self._follower(part)
 
-    def _add(self, folder: RunFolder) -> Follower:
-        """The follower of a run, from now on if there was none."""
-        with self._adding:
+    def _follower(self, folder: RunFolder) -> Follower:
+        """Return the follower of a run, which is created if it does not exist."""
+        with self._followers_lock:
             if folder.run_id not in self._followers:
                 self._followers[folder.run_id] = Follower(folder, len(self._followers), self._pieces)
             return self._followers[folder.run_id]
 
     def close(self) -> None:
-        self._over.set()
+        self._closed.set()
 
-    # Served
+    # Serving the pages
 
     def page(self) -> bytes:
-        """The page with what there is now; made again where something has changed."""
-        self._begun.wait(FIRST_SECONDS)
-        self._settled.wait(max(0.0, self._made_at + SETTLE_SECONDS - time.monotonic()))
-        with self._rendering:
+        """Return the page in its current state. It is rendered again if something has changed."""
+        self._has_games.wait(FIRST_SECONDS)
+        self._settled.wait(max(0.0, self._created_at + SETTLE_SECONDS - time.monotonic()))
+        with self._page_lock:
             followers = list(self._followers.values())
-            of = [
-                (one.shown.generation, one.shown.games.about["count"], one.shown.state.get("standing"))
-                for one in followers
+            versions = [
+                (follower.shown.generation, follower.shown.games.about["count"], follower.shown.state.get("standing"))
+                for follower in followers
             ]
-            if self._page[0] != of:
-                self._page = of, as_index(self._site(followers))
+            if self._page[0] != versions:
+                self._page = versions, as_index(self._site(followers))
             return self._page[1]
 
     def _site(self, followers: Sequence[Follower]) -> Site:
-        by_id = {one.folder.run_id: one for one in followers}
+        by_id = {follower.folder.run_id: follower for follower in followers}
 
         def gather(folder: RunFolder, _: str) -> Gathered:
-            follower = by_id.get(folder.run_id) or self._add(folder)
+            follower = by_id.get(folder.run_id) or self._follower(folder)
             return follower.gathered()
 
-        def site_of(some: Sequence[Follower]) -> Site:
-            folders = [one.folder for one in some]
+        def site_of(some_followers: Sequence[Follower]) -> Site:
+            folders = [follower.folder for follower in some_followers]
             site = runs_site(folders, self._pieces.keep, gather)
-            over = all(one.shown.state.get("standing") == "done" for one in some)
-            asked = {folder.run_id for folder in self._asked}
-            compared = [folder for folder in folders if folder.run_id in asked]
-            return _compared(site, compared, self._pieces.keep) if over else site
+            are_done = all(follower.shown.state.get("standing") == "done" for follower in some_followers)
+            requested_ids = {folder.run_id for folder in self._requested}
+            requested = [folder for folder in folders if folder.run_id in requested_ids]
+            return _with_comparisons(site, requested, self._pieces.keep) if are_done else site
 
         try:
             site = site_of(followers)
         except NipRunError:
-            site = _as_far_as_it_goes(followers, site_of)
+            site = _site_with_errors(followers, site_of)
         live = {"poll": POLL_MS, "runs": list(by_id)}
         return replace(site, about={**site.about, "live": live, "notes": "notes"})
 
     def state(self) -> bytes:
-        """How the runs stand, for the script of the page."""
-        return orjson.dumps({"format": 1, "runs": [one.shown.state for one in list(self._followers.values())]})
+        """Return the state of the runs as JSON, for the script of the page."""
+        return orjson.dumps(
+            {"format": 1, "runs": [follower.shown.state for follower in list(self._followers.values())]}
+        )
 
     def piece(self, name: str) -> bytes | None:
-        """A piece of data by its name; None where there is none.
+        """Return a piece of data by its name, or None if it does not exist.
 
         Raises:
             RunError: the notes of a run cannot be read.
@@ -144,49 +146,51 @@ class LiveRuns:
         return self._pieces.get(name)
 
     def note(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep a note, or take one back (`removes`); the note as it was kept.
+        """Save a note, or remove one (`removes`), and return the saved note.
 
         Raises:
-            UsageError: it is no note, or of no run of this page.
-            RunError: it cannot be kept.
+            UsageError: the data is not a note, or its run is not on this page.
+            RunError: the note cannot be saved.
         """
         follower = self._followers.get(str(data.get("run")))
         if follower is None:
-            raise UsageError("the note is of no run of this page")
-        removes, replaces, of = data.get("removes"), data.get("replaces"), data.get("rollout_id")
-        if isinstance(removes, str):
-            follower.notes.remove(removes)
-            return {"removes": removes}
+            raise UsageError("the note belongs to a run that is not on this page")
+        removed_id, replaces, rollout_id = data.get("removes"), data.get("replaces"), data.get("rollout_id")
+        if isinstance(removed_id, str):
+            follower.notes.remove(removed_id)
+            return {"removes": removed_id}
         text, tags = data.get("text", ""), data.get("tags", [])
-        if not isinstance(text, str) or not isinstance(tags, list) or not isinstance(of, str | None):
-            raise UsageError("a note has a text, tags, and the id of a game or none")
+        if not isinstance(text, str) or not isinstance(tags, list) or not isinstance(rollout_id, str | None):
+            raise UsageError("a note needs a text, a list of tags, and the id of a game or null")
         return follower.notes.write(
-            text, tags, rollout_id=of, replaces=replaces if isinstance(replaces, str) else None
+            text, tags, rollout_id=rollout_id, replaces=replaces if isinstance(replaces, str) else None
         ).to_json()
 
 
-def _compared(site: Site, folders: Sequence[RunFolder], keep: Keep) -> Site:
-    """A site of runs that are over, with each two of them side by side."""
-    made = compares(folders, keep)
-    links = [*site.links, *([made.entry] if made.entry else [])]
-    about = {**site.about, "compares": made.about}
-    return replace(site, links=links, sections=[*site.sections, *made.sections], about=about)
+def _with_comparisons(site: Site, folders: Sequence[RunFolder], keep: Keep) -> Site:
+    """Add comparisons of the runs to a site of finished runs."""
+    comparisons = compares(folders, keep)
+    links = [*site.links, *([comparisons.entry] if comparisons.entry else [])]
+    about = {**site.about, "compares": comparisons.about}
+    return replace(site, links=links, sections=[*site.sections, *comparisons.sections], about=about)
 
 
-def _as_far_as_it_goes(followers: Sequence[Follower], site_of: Callable[[Sequence[Follower]], Site]) -> Site:
-    """The site of runs of which some have no page; of each of those, what is wrong."""
-    good: list[Follower] = []
-    wrong: list[Section] = []
-    for one in followers:
+def _site_with_errors(followers: Sequence[Follower], site_of: Callable[[Sequence[Follower]], Site]) -> Site:
+    """Return the site of the runs that have a page, with an error message for each of the others."""
+    working: list[Follower] = []
+    error_sections: list[Section] = []
+    for follower in followers:
         try:
-            site_of([one])
-            good.append(one)
+            site_of([follower])
+            working.append(follower)
         except NipRunError as error:
-            told = Markup('<h2>{}</h2>\n<p class="why">{}</p>').format(shown(one.folder.run_id), shown(str(error)))
-            wrong.append(Section(f"run/{one.folder.run_id}", told))
-    links = [(section.route, section.route.removeprefix("run/")) for section in wrong]
-    if not good:
-        title = " · ".join(one.folder.run_id for one in followers)
-        return Site(title, links, wrong, {"format": 1, "runs": []})
-    site = site_of(good)
-    return replace(site, links=[*site.links, *links], sections=[*site.sections, *wrong])
+            error_html = Markup('<h2>{}</h2>\n<p class="why">{}</p>').format(
+                shown(follower.folder.run_id), shown(str(error))
+            )
+            error_sections.append(Section(f"run/{follower.folder.run_id}", error_html))
+    links = [(section.route, section.route.removeprefix("run/")) for section in error_sections]
+    if not working:
+        title = " · ".join(follower.folder.run_id for follower in followers)
+        return Site(title, links, error_sections, {"format": 1, "runs": []})
+    site = site_of(working)
+    return replace(site, links=[*site.links, *links], sections=[*site.sections, *error_sections])

@@ -1,7 +1,8 @@
-"""The data of a page, by name, as a server keeps them: in memory, and what is beyond that in a file without a name."""
+"""A server's cache of a page's data, in memory up to a limit and beyond it in an unnamed temporary file."""
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from tempfile import TemporaryFile
@@ -10,67 +11,67 @@ from typing import IO
 from runner.base.errors import RunError
 
 MEMORY = 64 << 20
-"""Bytes of pieces in memory."""
+"""The most bytes of pieces in memory."""
 
 NEWEST = 4
-"""So many pieces stay there: the last of a list grows, and is kept again and again."""
+"""The number of newest pieces that always stay in memory: the last piece of a list grows and is stored repeatedly."""
 
 
 class PieceCache:
-    """Pieces of data, which several threads ask for while one keeps them."""
+    """Pieces of data that one thread stores while several threads read them."""
 
     def __init__(self, memory: int = MEMORY) -> None:
-        self._most = memory
+        self._max_memory = memory
         self._lock = threading.Lock()
-        self._held: dict[str, bytes] = {}
-        self._size = self._end = 0
-        self._aside: dict[str, tuple[int, int]] = {}
+        self._in_memory: dict[str, bytes] = {}
+        self._size = self._file_size = 0
+        self._on_disk: dict[str, tuple[int, int]] = {}
         self._file: IO[bytes] | None = None
 
     def keep(self, name: str, piece: bytes) -> None:
-        """Keep a piece, in the place of the one that had its name.
+        """Store a piece, and replace an earlier one with the same name.
 
         Raises:
-            RunError: there is no room for it.
+            RunError: the temporary file cannot be written.
         """
         with self._lock:
-            self._size += len(piece) - len(self._held.pop(name, b""))
-            self._aside.pop(name, None)
-            self._held[name] = piece
-            while self._size > self._most and len(self._held) > NEWEST:
-                self._put_aside(next(iter(self._held)))
+            self._size += len(piece) - len(self._in_memory.pop(name, b""))
+            self._on_disk.pop(name, None)
+            self._in_memory[name] = piece
+            while self._size > self._max_memory and len(self._in_memory) > NEWEST:
+                self._move_to_disk(next(iter(self._in_memory)))
 
     def get(self, name: str) -> bytes | None:
         with self._lock:
-            found = self._held.get(name)
-            if found is not None or name not in self._aside or self._file is None:
-                return found
-            offset, size = self._aside[name]
+            piece = self._in_memory.get(name)
+            if piece is not None or name not in self._on_disk or self._file is None:
+                return piece
+            offset, size = self._on_disk[name]
             return os.pread(self._file.fileno(), size, offset)
 
     def drop(self, beginning: str) -> None:
-        """Forget the pieces whose names begin so."""
+        """Drop the pieces whose names begin with `beginning`."""
         with self._lock:
-            for name in [name for name in self._held if name.startswith(beginning)]:
-                self._size -= len(self._held.pop(name))
-            for name in [name for name in self._aside if name.startswith(beginning)]:
-                del self._aside[name]
-            if self._file is not None and not self._aside:
+            for name in [name for name in self._in_memory if name.startswith(beginning)]:
+                self._size -= len(self._in_memory.pop(name))
+            for name in [name for name in self._on_disk if name.startswith(beginning)]:
+                del self._on_disk[name]
+            if self._file is not None and not self._on_disk:
                 os.ftruncate(self._file.fileno(), 0)
-                self._end = 0
+                self._file_size = 0
 
-    def _put_aside(self, name: str) -> None:
-        piece = self._held.pop(name)
+    def _move_to_disk(self, name: str) -> None:
+        piece = self._in_memory.pop(name)
         self._size -= len(piece)
         try:
             if self._file is None:
                 self._file = TemporaryFile(buffering=0, prefix="nip-run-")  # noqa: SIM115 - `close` closes it
-            if os.pwrite(self._file.fileno(), piece, self._end) != len(piece):
-                raise OSError(28, "no room for it")
+            if os.pwrite(self._file.fileno(), piece, self._file_size) != len(piece):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            raise RunError(f"cannot keep the pages in a temporary file: {error.strerror}; set TMPDIR") from error
-        self._aside[name] = self._end, len(piece)
-        self._end += len(piece)
+            raise RunError(f"cannot write a page's data to a temporary file: {error.strerror}; set TMPDIR") from error
+        self._on_disk[name] = self._file_size, len(piece)
+        self._file_size += len(piece)
 
     def close(self) -> None:
         if self._file is not None:

@@ -1,8 +1,8 @@
-"""A server of pages for this machine alone: loopback, a random word in every address, and nothing without it.
+"""A page server for this machine only: it listens on loopback, and every address must contain a random token.
 
-What it answers is looked up by name in what it serves; no path of a file is ever made of what was asked. A page of
-another site can neither read it (no CORS, and the word is not known) nor write to it (JSON alone, from its own origin),
-nor come to it by another name (the Host is checked, so that no name can be bound to this address).
+Answers are looked up by name in the served content; a request never becomes a file path. A page of another site cannot
+read from the server, because there is no CORS and the token is secret. It cannot write, because only JSON from the same
+origin is accepted. It cannot reach the server under another name, because the Host header is checked.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from runner.version import __version__
 ADDRESS = "127.0.0.1"
 TOKEN_BYTES = 24
 MAX_BODY = 256 << 10
-"""Bytes of a note as it is sent: its text in escapes, at most."""
+"""The most bytes of a note's JSON, with escaped text."""
 MAX_CONNECTIONS = 32
 SECONDS = 20.0
-"""For a request to come whole, and then for its answer to be taken."""
+"""Seconds within which a request must arrive, and then seconds within which its answer must be received."""
 
 HEADERS = {
     "Content-Security-Policy": f"{policy(connects=True)}; frame-ancestors 'none'",
@@ -51,19 +51,19 @@ _HTML, _JSON, _GZIP = "text/html; charset=utf-8", "application/json", "applicati
 
 
 class Served(Protocol):
-    """What a server serves. Called by several threads."""
+    """The content of a server. Several threads call its methods."""
 
     def page(self) -> bytes:
-        """The page."""
+        """Return the page."""
 
     def piece(self, name: str) -> bytes | None:
-        """A piece of the page's data, compressed; None where there is none of this name."""
+        """Return a compressed piece of the page's data, or None if there is no piece with this name."""
 
     def state(self) -> bytes:
-        """What the page's script asks for again and again, as JSON."""
+        """Return the state that the page's script requests repeatedly, as JSON."""
 
     def note(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Keep a note; raises `UsageError` where it is none."""
+        """Save a note and return it; raises `UsageError` if it is invalid."""
 
 
 class PageServer(ThreadingHTTPServer):
@@ -74,25 +74,27 @@ class PageServer(ThreadingHTTPServer):
     request_queue_size = MAX_CONNECTIONS
 
     def __init__(self, served: Served, port: int = 0) -> None:
-        """Raises:
-        UsageError: the port is taken, or may not be.
-        RunError: no port can be had.
+        """Listen on the port; 0 chooses a free one.
+
+        Raises:
+            UsageError: the port is in use or privileged.
+            RunError: the server cannot listen.
         """
         self.served = served
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         try:
             super().__init__((ADDRESS, port), RequestHandler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise UsageError(f"port {port} is in use; take another one, or leave --port out") from error
+                raise UsageError(f"port {port} is in use; choose another --port, or leave it out") from error
             if error.errno == errno.EACCES:
-                raise UsageError(f"port {port} is not yours to take; take one from 1024 on") from error
-            raise RunError(f"cannot listen at {ADDRESS}: {error.strerror}") from error
+                raise UsageError(f"no permission to use port {port}; choose a --port from 1024 on") from error
+            raise RunError(f"cannot listen on {ADDRESS}: {error.strerror}") from error
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
 
     def server_bind(self) -> None:
-        """Without asking what this machine is called, which may take long."""
+        """Bind without looking up the name of this machine, which may take long."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -100,37 +102,37 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        """The address of the page, with the token: it must not reach a log, a terminal or an argument of a process."""
+        """The address of the page with the token. It must not appear in a log, a terminal or a process argument."""
         return f"http://{ADDRESS}:{self.server_port}/{self.token}/"
 
     @property
     def redirect_page(self) -> bytes:
-        """A page for a private file, which leads a browser to the address."""
+        """A page for a private file that redirects a browser to the address."""
         return (
             f'<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>nip-run view'
             f'</title><meta http-equiv="refresh" content="0; url={self.address}"><a href="{self.address}">Open</a>\n'
         ).encode()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own; of too many at once the last are turned away."""
-        if not self._free.acquire(blocking=False):
+        """Handle the request in a thread, or close the connection if there are too many."""
+        if not self._slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """As inherited."""
+        """Handle the request, and then free its slot."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asked is gone, or was too slow: that is nobody's concern."""
+        """Ignore the error: the client is gone or was too slow."""
 
 
-class _InTime(io.RawIOBase):
-    """What comes from a connection until a deadline, however little of it comes at a time."""
+class _DeadlineReader(io.RawIOBase):
+    """Reads from a connection until a deadline, however slowly the data arrives."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection, self._deadline = connection, deadline
@@ -153,23 +155,23 @@ class RequestHandler(BaseHTTPRequestHandler):
     server: PageServer
 
     def setup(self) -> None:
-        """As inherited, with a deadline."""
+        """Set up the request with a deadline for reading."""
         super().setup()
         self.rfile.close()
-        self.rfile = io.BufferedReader(_InTime(self.connection, time.monotonic() + SECONDS))
+        self.rfile = io.BufferedReader(_DeadlineReader(self.connection, time.monotonic() + SECONDS))
 
     def do_GET(self) -> None:
-        """The page, its data, or how its runs stand."""
-        name = self._name()
+        """Answer with the page, a piece of its data, or the state of its runs."""
+        name = self._requested_name()
         if name is None:
             return
         try:
             self._get(name)
         except NipRunError as error:
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, orjson.dumps({"error": _said(error)}), _JSON)
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, orjson.dumps({"error": _message(error)}), _JSON)
 
     def do_HEAD(self) -> None:
-        """What `GET` would answer, without it."""
+        """Answer like `GET`, without a body."""
         self.do_GET()
 
     def _get(self, name: str) -> None:
@@ -179,38 +181,38 @@ class RequestHandler(BaseHTTPRequestHandler):
         elif name == "state.json":
             self._answer(HTTPStatus.OK, served.state(), _JSON)
         else:
-            asked = _PIECE.fullmatch(name)
-            piece = None if asked is None else served.piece(asked[1])
+            match = _PIECE.fullmatch(name)
+            piece = None if match is None else served.piece(match[1])
             if piece is None:
                 self._refuse(HTTPStatus.NOT_FOUND)
             else:
                 self._answer(HTTPStatus.OK, piece, _GZIP)
 
     def do_POST(self) -> None:
-        """A note."""
-        name = self._name()
+        """Save a note."""
+        name = self._requested_name()
         if name is None:
             return
-        wrong = HTTPStatus.NOT_FOUND if name != "notes" else self._wrong_post()
-        if wrong is not None:
-            self._refuse(wrong)
+        error_status = HTTPStatus.NOT_FOUND if name != "notes" else self._post_error()
+        if error_status is not None:
+            self._refuse(error_status)
             return
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
             data = loads(body)
             if not isinstance(data, dict):
-                raise UsageError("a note is an object")
-            kept = self.server.served.note(data)
+                raise UsageError("a note must be a JSON object")
+            note = self.server.served.note(data)
         except (UsageError, ValueError) as error:
-            self._answer(HTTPStatus.BAD_REQUEST, orjson.dumps({"error": _said(error)}), _JSON)
+            self._answer(HTTPStatus.BAD_REQUEST, orjson.dumps({"error": _message(error)}), _JSON)
         except NipRunError as error:
-            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, orjson.dumps({"error": _said(error)}), _JSON)
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, orjson.dumps({"error": _message(error)}), _JSON)
         else:
-            self._answer(HTTPStatus.CREATED, orjson.dumps(kept), _JSON)
+            self._answer(HTTPStatus.CREATED, orjson.dumps(note), _JSON)
 
-    def _wrong_post(self) -> HTTPStatus | None:
-        """What is wrong with a request to keep something, before anything of it is read."""
-        if self._origin_is_another() or self.headers.get("Sec-Fetch-Site", "same-origin") not in (
+    def _post_error(self) -> HTTPStatus | None:
+        """Return the error status of an invalid POST request, or None, before its body is read."""
+        if self._is_cross_origin() or self.headers.get("Sec-Fetch-Site", "same-origin") not in (
             "same-origin",
             "none",
         ):
@@ -222,18 +224,18 @@ class RequestHandler(BaseHTTPRequestHandler):
             return HTTPStatus.LENGTH_REQUIRED
         return HTTPStatus.REQUEST_ENTITY_TOO_LARGE if int(lengths[0]) > MAX_BODY else None
 
-    def _origin_is_another(self) -> bool:
+    def _is_cross_origin(self) -> bool:
         origins = self.headers.get_all("Origin", [])
         return any(origin != f"http://{self.headers['Host']}" for origin in origins)
 
-    def _name(self) -> str | None:
-        """What is asked for, after the word; None where it was refused."""
+    def _requested_name(self) -> str | None:
+        """Return the part of the path after the token, or None if the request was refused."""
         if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST)
             return None
-        word, slash, name = self.path.removeprefix("/").partition("?")[0].partition("/")
-        said, token = word.encode("utf-8", "surrogateescape"), self.server.token.encode()
-        if not hmac.compare_digest(said, token) or not slash or not self.path.startswith("/"):
+        path_token, slash, name = self.path.removeprefix("/").partition("?")[0].partition("/")
+        given_token, token = path_token.encode("utf-8", "surrogateescape"), self.server.token.encode()
+        if not hmac.compare_digest(given_token, token) or not slash or not self.path.startswith("/"):
             self._refuse(HTTPStatus.NOT_FOUND)
             return None
         return name
@@ -243,7 +245,7 @@ class RequestHandler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.close_connection = True
-        self.request_version = self.protocol_version  # also to what was no request, or one of a time without headers
+        self.request_version = self.protocol_version  # also for invalid requests and HTTP/0.9
         self.connection.settimeout(SECONDS)
         self.send_response_only(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
@@ -253,7 +255,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What could not be read as a request gets a bare status."""
+        """Answer an unreadable request with a status and no body."""
         del message, explain
         self._refuse(HTTPStatus(code))
 
@@ -261,9 +263,9 @@ class RequestHandler(BaseHTTPRequestHandler):
         return f"nip-run/{__version__}"
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: what was asked has the word in it."""
+        """Log nothing, because the path contains the token."""
 
 
-def _said(error: Exception) -> str:
-    """An error as JSON can hold it."""
+def _message(error: Exception) -> str:
+    """Return an error's message without characters that JSON cannot hold."""
     return str(error).encode("utf-8", "replace").decode()
