@@ -164,7 +164,7 @@ def refused(claims: Claims, tool: Tool, uri: str, port: int) -> None:
     for what, (between.said, wanted, words) in ANSWERS.items():
         say(what, between.uri, "x", wanted, words)
     between.fails_from, between.said, between.asked = 20, ANSWERS["HTTP 500"][0], 0
-    say("HTTP 500 from the 20th request on", between.uri, "failing", 1, "goes on where it stopped")
+    say("HTTP 500 from the 20th request on", between.uri, "failing", 1, "continue where it stopped")
     ended(tool.export(uri, "failing", "quickstart"))
     held(claims, tool, uri, "failing", "quickstart")
 
@@ -268,7 +268,7 @@ def away(claims: Claims, tool: Tool, uri: str, port: int) -> None:
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
         code, _, err = ended(exporter, None)
-    claims(code == 1 and "goes on where it stopped" in err, f"the server dies in the middle: exit {code}")
+    claims(code == 1 and "continue where it stopped" in err, f"the server dies in the middle: exit {code}")
     with server(tool, port):
         ended(tool.export(uri, "away", "small"))
         held(claims, tool, uri, "away", "small")

@@ -237,7 +237,7 @@ def test_a_report_and_a_figure_only_read_the_results(tmp_path: Path, board: str)
         assert main([*plotted, "-q"]) == (2 if board == "gone" else 0)
         assert bytes_of(results) == before
     shown = read(page.read_bytes()).text
-    assert ("not on the board, by which seeds are pooled" in shown) == (board == "gone")
+    assert ("not on the board, which is needed to pool seeds" in shown) == (board == "gone")
 
 
 KEY = "sk-proj-0123456789abcdef"

@@ -50,7 +50,7 @@ def page(run: Path | RunFolder) -> Summary:
 
 @pytest.mark.full
 def test_a_run_that_until_stopped_says_after_how_many_games(results: Path) -> None:
-    assert "Until it is decided: stopped after 12 of 50 games" in page(results / "runs" / "decided").text
+    assert "Stopping rule: stopped after 12 of 50 games" in page(results / "runs" / "decided").text
 
 
 @pytest.mark.full
@@ -87,7 +87,7 @@ def test_a_judging_says_whose_debates_it_judges_and_its_copy_has_the_same_page(r
         Path("results").rename("other")
         copied = page(Path("other/runs/judged"))
     assert mine.name == "results"
-    assert "the debates are those of decided; nobody but the judge was asked" in found.text
+    assert "Judges the debates of decided; only the judge was called" in found.text
     assert "judged are the 12 of 50 games" in found.text
     assert copied.text.replace("other/runs", "results/runs") == found.text
 
@@ -102,7 +102,7 @@ def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path:
     with connect(str(tmp_path / "registry")) as registry:
         get(registry, parse(reference), tmp_path / "got")
     found = page(RunFolder.got(tmp_path / "got" / "data"))
-    assert f"Got from a registry, as {reference}." in found.text
+    assert f"Fetched from a registry as {reference}." in found.text
     assert ("--fresh --set dataset.path=FILE" in found.text) != rows
     assert ("without the rows of its dataset" in found.text) != rows
     if rows:
@@ -111,7 +111,7 @@ def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path:
             assert done.returncode == 0, done.stderr
             (again,) = Path("results/runs").glob("*-reproduced")
             reproduced = page(again)
-        assert "A replay: every answer is that of another run" in reproduced.text
+        assert "A replay: every answer comes from another run" in reproduced.text
         assert reference in reproduced.text
         assert reproduced.table("Verdicts beside labels") == summaries(own).popitem()[1].table("Verdicts beside labels")
         assert "data/spec.yaml" not in reproduced.text.split("Where it came from")[0]

@@ -69,7 +69,7 @@ def test_a_training_run_that_stopped_says_what_comes_next(results: Path, tmp_pat
     manifest = json.loads((run / "manifest.json").read_text("utf-8"))
     (run / "manifest.json").write_text(json.dumps({**manifest, "status": "interrupted"}))
     page = summaries(run)[f"run/{RUN}"]
-    assert "Next in it: iteration 0" in page.text
+    assert "Next step: iteration 0" in page.text
     assert not [caption for caption in page.tables if caption.startswith("What became of each")]
 
 

@@ -1,4 +1,4 @@
-"""The charts of a list: what accuracy cost, and a sweep of two keys as a heat map."""
+"""The charts of a list: accuracy against cost, and a sweep over two keys as a heat map."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from runner.pages.charts.heatmap import heat
 from runner.pages.sweeps import SweepPoints, short_names
 
 MOST = 100
-"""So many rows are drawn, and all that are on the frontier: more of them would hide each other."""
-_CROSSED = 2
-_LARGEST = 24
-"""Rows or columns of a heat map that can be read."""
+"""The number of rows that are drawn, in addition to those on the frontier. More would hide each other."""
+_TWO = 2
+_MAX_SIDE = 24
+"""The most rows or columns of a readable heat map."""
 
 
 def cost_chart(listed: TaskList) -> Markup | None:
-    """Cost against accuracy of the rows that rank; None where fewer than two have a cost, or all cost nothing."""
+    """Draw cost against accuracy of the ranked rows; None if fewer than two have a cost, or all are free."""
     offers = [_offer(row) for row in listed.ranked if row.values["cost_usd"] is not None]
-    if len(offers) < _CROSSED or not any(offer.cost for offer in offers):
+    if len(offers) < _TWO or not any(offer.cost for offer in offers):
         return None
-    best = {offer.name for offer in frontier_of(offers)}
-    drawn = [offer for place, offer in enumerate(offers) if place < MOST or offer.name in best]
-    return frontier(drawn, title=f"Cost and accuracy, {listed.benchmark}", key=listed.name)
+    frontier_names = {offer.name for offer in frontier_of(offers)}
+    shown_offers = [offer for index, offer in enumerate(offers) if index < MOST or offer.name in frontier_names]
+    return frontier(shown_offers, title=f"Cost and accuracy, {listed.benchmark}", key=listed.name)
 
 
 def _offer(row: BoardRow) -> Offer:
@@ -40,13 +40,13 @@ def _offer(row: BoardRow) -> Offer:
 
 
 def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
-    """The accuracies of a sweep over two keys, each of its cells one line; None of any other."""
-    if len(sweep.keys) != _CROSSED:
+    """Draw the accuracies of a sweep over two keys, with one line per cell; None for other sweeps."""
+    if len(sweep.keys) != _TWO:
         return None
     down, across = sweep.keys
     rows, columns = (list(dict.fromkeys(told(line.point.get(name)) for line in sweep.lines)) for name in sweep.keys)
     cells = {(told(line.point.get(down)), told(line.point.get(across))): line.value for line in sweep.lines}
-    if len(cells) < len(sweep.lines) or max(len(rows), len(columns)) > _LARGEST:
+    if len(cells) < len(sweep.lines) or max(len(rows), len(columns)) > _MAX_SIDE:
         return None
     names = short_names(sweep.keys)
     return heat(
@@ -61,5 +61,5 @@ def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
 
 
 def told(value: Any) -> str:
-    """A value of a sweep."""
+    """Format the value of a sweep's key."""
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -1,6 +1,6 @@
-"""A leaderboard as its pages have it: lists of rows, one a task, whether of a results folder or of a registry.
+"""The content of a leaderboard's pages: a list of rows for each task, from a results folder or a registry.
 
-Ranks, intervals and marks are the board's own; here they are only put into words and columns.
+Ranks, intervals and marks come from the board; this module only formats them.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ _TASK_CHARACTERS = 12
 
 @dataclass(frozen=True)
 class BoardRow:
-    """One run of a list."""
+    """A run of a list."""
 
     values: Mapping[str, Any]
-    """By the names of `runner.pages.boards.page.COLUMNS`' fields, for a machine too: numbers and texts."""
+    """Numbers and texts by field name, as in the JSON of the page."""
     marks: Sequence[Mark]
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.values, "marks": [mark.text for mark in self.marks], "kinds": [one.kind for one in self.marks]}
+        return {**self.values, "marks": [mark.text for mark in self.marks], "kinds": [mark.kind for mark in self.marks]}
 
 
 @dataclass(frozen=True)
 class TaskList:
-    """The runs of one task, and below them the runs of other tasks that have no list of their own."""
+    """The runs of a task, followed by runs of other tasks that have no list of their own."""
 
     name: str
-    """Of its page: the beginning of the task's hash."""
+    """The name of the list's page: the start of the task's hash."""
     benchmark: str
     task: str | None
     selection: str
@@ -67,25 +67,25 @@ class TaskList:
 
 @dataclass(frozen=True)
 class BoardPage:
-    """What the pages of a board are made of."""
+    """The content of a board's pages."""
 
     where: str
-    """The results folder or the registry, as a person names it."""
+    """The display name of the results folder or registry."""
     is_published: bool
     place: str
-    """What a command takes to look there: ` --results DIR`, ` --from WHERE`, or nothing."""
+    """The option that makes a command use this board: ` --results DIR`, ` --from WHERE`, or ""."""
     lists: Sequence[TaskList]
     left_out: Sequence[tuple[str, str]] = ()
-    """Releases that were refused, each with why."""
+    """Refused releases, each with the reason."""
     said: Sequence[str] = ()
-    """What is to be said of all of it."""
+    """Notes on the board as a whole."""
     commands: Sequence[tuple[str, str]] = field(default=())
-    """What each does, and the command."""
+    """Commands, each after a description of what it does."""
 
 
 def without_folders(where: str, written: str = "") -> str:
-    """A place as a page for others names it: as it was `written`, if that is relative; else by its last name alone."""
-    scheme = next((one for one in ("file:", "git:file://", "git:") if where.startswith(one)), "")
+    """Return a location without folders of this machine: as it was `written` if relative, else its last part."""
+    scheme = next((prefix for prefix in ("file:", "git:file://", "git:") if where.startswith(prefix)), "")
     if scheme == "file:" and _is_relative(written.removeprefix("file:")):
         return written
     path = Path(where.removeprefix(scheme))
@@ -99,12 +99,12 @@ def _is_relative(path: str) -> bool:
 
 
 def local_board(results: Results, named: str | None = None) -> BoardPage:
-    """The board of a results folder; one that is not there, or has no rows, has no lists.
+    """Return the board of a results folder; a folder that is missing or empty has no lists.
 
-    `named` is what the page is to call the folder, where that is not its path.
+    `named` is a display name for the folder instead of its path.
 
     Raises:
-        LeaderboardError: it is damaged, or a newer nip-run wrote it.
+        LeaderboardError: the board is damaged, or a newer nip-run wrote it.
     """
     rows = with_stop_reasons(local_rows(results), results)
     lists = lists_of(rows)
@@ -112,26 +112,26 @@ def local_board(results: Results, named: str | None = None) -> BoardPage:
     tasks = _task_lists(lists, names, _local, lambda listed: sweeps_of(listed, results))
     where = named or str(results.path)
     at = "" if where == "results" else f" --results {shlex.quote(where)}"
-    said = () if rows else (f"There are no rows in {where}{without_board(results)}.",)
+    notes = () if rows else (f"There are no rows in {where}{without_board(results)}.",)
     commands = [
-        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{at} --json"),
+        ("Print these rows as JSON", f"nip-run leaderboard{at} --json"),
         ("Compare two runs, game by game", f"nip-run compare RUN RUN{at}"),
         (
-            "Play a run again, as a run of its own",
+            "Play a run again as a new run",
             f"nip-run {shlex.quote(where)}/runs/RUN/spec.yaml --again",
         ),
-        ("Make the board again from its runs", f"nip-run leaderboard --rebuild{at}"),
+        ("Rebuild the board from its runs", f"nip-run leaderboard --rebuild{at}"),
     ]
-    return BoardPage(where, False, at, tasks, said=said, commands=commands)
+    return BoardPage(where, False, at, tasks, said=notes, commands=commands)
 
 
 def published_board(
     board: RegistryBoard, named: str | None = None, *, name_of: Callable[[PublishedRow], str] | None = None
 ) -> BoardPage:
-    """The board of a registry.
+    """Return the board of a registry.
 
-    `named` is what the page is to call its place, where that is not its address; `name_of` says what the page of a list
-    is called, by any row of it: it is unique.
+    `named` is a display name for the registry instead of its address; `name_of` returns the unique page name of a list
+    from any of its rows.
     """
     board = replace(board, where=named or board.where)
     lists = lists_of(board.rows)
@@ -140,28 +140,28 @@ def published_board(
     place = f" --from {shlex.quote(board.where)}"
     hidden = [line for line in describe_omissions(board) if not line.startswith("left out: ")]
     if not board.rows:
-        said = [f"No benchmark is published in {board.where}.", *hidden]
-        return BoardPage(board.where, True, place, tasks, board.left_out, said)
+        notes = [f"No benchmark is published in {board.where}.", *hidden]
+        return BoardPage(board.where, True, place, tasks, board.left_out, notes)
     meaning = legend(mark for row in board.rows for mark in row.marks)
     commands = [
-        ("The same rows in a terminal, or for a machine", f"nip-run leaderboard{place} --json"),
-        ("A release as a folder, every file checked", f"nip-run get REF{place}"),
-        ("Its numbers again from its transcripts, or all of it played anew", f"nip-run reproduce REF{place}"),
-        ("Every hash and record of it", f"nip-run verify REF{place}"),
-        ("Two releases that `get` put into folders, game by game", "nip-run compare FOLDER FOLDER"),
+        ("Print these rows as JSON", f"nip-run leaderboard{place} --json"),
+        ("Download a release and check every file", f"nip-run get REF{place}"),
+        ("Recompute its numbers from its transcripts, or play it again", f"nip-run reproduce REF{place}"),
+        ("Check every hash and record", f"nip-run verify REF{place}"),
+        ("Compare two downloaded releases, game by game", "nip-run compare FOLDER FOLDER"),
     ]
-    said = [explain_tiers(board), *([meaning] if meaning else []), *hidden]
-    return BoardPage(board.where, True, place, tasks, board.left_out, said, commands)
+    notes = [explain_tiers(board), *([meaning] if meaning else []), *hidden]
+    return BoardPage(board.where, True, place, tasks, board.left_out, notes, commands)
 
 
 def _names(lists: Sequence[Sequence[LeaderboardRow]]) -> list[str]:
-    """The name of each list's page: two benchmarks may have one task."""
-    seen: Counter[str] = Counter()
+    """Return a unique page name for each list, since two benchmarks may have the same task."""
+    counts: Counter[str] = Counter()
     names = []
     for listed in lists:
         name = (listed[0].task or "unknown")[:_TASK_CHARACTERS]
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name}-{seen[name]}")
+        counts[name] += 1
+        names.append(name if counts[name] == 1 else f"{name}-{counts[name]}")
     return names
 
 
@@ -173,17 +173,20 @@ def _task_lists(
 ) -> list[TaskList]:
     tasks = []
     for name, listed in zip(names, lists, strict=True):
-        first, rows = listed[0], [row_of(*both) for both in zip(listed, _short_points(listed), strict=True)]
+        first, rows = (
+            listed[0],
+            [row_of(*row_and_point) for row_and_point in zip(listed, _short_points(listed), strict=True)],
+        )
         tasks.append(TaskList(name, str(first.benchmark), first.task, first.selection, rows, sweeps(listed)))
     return tasks
 
 
-_SAME = (
+_COPIED_FIELDS = (
     "rank", "rank_last", "accuracy", "ci_low", "ci_high", "stderr", "n", "clusters", "protocol", "models", "cost_usd",
     "name", "seed", "point", "per_datapoint", "failures", "no_decision", "status", "version", "spec_sha256",
     "dataset_sha256", "game_sha256", "task",
 )  # fmt: skip
-"""What a page's row has as the board has it."""
+"""The fields that a page's row takes from the board's row unchanged."""
 
 
 def _local(row: LeaderboardRow, short_point: str | None) -> BoardRow:
@@ -191,19 +194,19 @@ def _local(row: LeaderboardRow, short_point: str | None) -> BoardRow:
 
 
 def _published(row: PublishedRow, short_point: str | None) -> BoardRow:
-    own = {
+    values = {
         "run": row.release.removeprefix("run/"),
         "release": row.release,
         **_shared(row, short_point),
         "trained_on": describe_training_games(row.effort) or None,
         **{name: getattr(row, name) for name in ("tier", "numbers", "owner", "signed", "release_sha256")},
     }
-    return BoardRow(own, _marks(row, *row.marks))
+    return BoardRow(values, _marks(row, *row.marks))
 
 
-def _marks(row: LeaderboardRow, *more: str | None) -> list[Mark]:
-    stopped = row.stopped and f"stopped once decided: {row.stopped}"
-    return [mark_of(text) for text in (row.reason, stopped, *more) if text]
+def _marks(row: LeaderboardRow, *texts: str | None) -> list[Mark]:
+    stop_note = row.stopped and f"stopped once decided: {row.stopped}"
+    return [mark_of(text) for text in (row.reason, stop_note, *texts) if text]
 
 
 def _shared(row: LeaderboardRow, short_point: str | None) -> dict[str, Any]:
@@ -211,26 +214,28 @@ def _shared(row: LeaderboardRow, short_point: str | None) -> dict[str, Any]:
     return {
         "run_id": row.run_id,
         "short_point": short_point,
-        **{name: getattr(row, name) for name in _SAME},
+        **{name: getattr(row, name) for name in _COPIED_FIELDS},
         "outcomes": row.outcomes,
         **{name: None if time is None else f"{time:%Y-%m-%d %H:%M}" for name, time in times.items()},
     }
 
 
 def _short_points(rows: Sequence[LeaderboardRow]) -> list[str | None]:
-    """What a sweep sets in each row, its keys by as much of their ends as tells them apart."""
+    """Return the values that a sweep sets in each row, with keys shortened to distinct suffixes."""
     points: list[dict[str, Any] | str | None] = []
     for row in rows:
         try:
             points.append(point_of(row.point) if row.point else None)
         except ValueError:
-            points.append(str(row.point))  # a stranger's, as it stands
+            points.append(str(row.point))  # a published row may have an invalid point
     names = short_names({key for point in points if isinstance(point, dict) for key in point})
     return [
-        " ".join(f"{names[key]}={_told(value)}" for key, value in point.items()) if isinstance(point, dict) else point
+        " ".join(f"{names[key]}={_format_value(value)}" for key, value in point.items())
+        if isinstance(point, dict)
+        else point
         for point in points
     ]
 
 
-def _told(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

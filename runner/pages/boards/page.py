@@ -1,4 +1,4 @@
-"""The pages of a leaderboard: an overview of its tasks, and for each task its list, its sweeps, its costs."""
+"""The pages of a leaderboard: an overview of its tasks, and a page with list, sweeps and costs for each task."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from runner.pages.site import Keep, Section, Site
 from runner.pages.sweeps import SweepLine, SweepPoints
 
 FIRST = 200
-"""So many rows of a task stand in the page for a browser without JavaScript."""
+"""The number of rows in a task's page for browsers without JavaScript."""
 PIECE = 5_000
-"""Rows of a piece of data."""
+"""Rows in a piece of data."""
 ROUTE = "board"
 _MOST_LINKS = 5
-"""With more tasks, the overview alone leads to them."""
+"""The most tasks with links in the navigation; more are linked only in the overview."""
 
 
 def board_site(board: BoardPage, keep: Keep, runs: Collection[str] = ()) -> Site:
-    """A board as a site: `board` is the overview, `board/TASK` the list of a task.
+    """Return a board as a site: `board` is the overview, `board/TASK` the list of a task.
 
-    The rows of each list are kept as data (`b0-rows-0`, ...), for the script. `runs` are the ids of those that the same
-    site shows, to which the rows are linked; `beside` puts the two sites together. To show a board as it is now, make
-    it again: `board_site(local_board(Results(path)), keep)`.
+    The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` are ids of runs that have pages
+    on the same site; their rows link to them, and `beside` joins the two sites. A site does not update itself: call
+    `board_site(local_board(Results(path)), keep)` again for the current board.
     """
-    lists = [_kept(f"b{place}", listed, keep) for place, listed in enumerate(board.lists)]
+    lists = [_store_rows(f"b{index}", listed, keep) for index, listed in enumerate(board.lists)]
     sections = [Section(ROUTE, rendered("board.html", {"board": board}))]
     sections += [
         Section(f"{ROUTE}/{listed.name}", rendered("board_task.html", _task_view(board, listed, runs)))
@@ -56,13 +56,13 @@ def board_site(board: BoardPage, keep: Keep, runs: Collection[str] = ()) -> Site
 
 
 def beside(board: Site, runs: Site) -> Site:
-    """A board's site and that of runs as one, which begins with the board."""
+    """Join a board's site and a site of runs; the board comes first."""
     about = {**runs.about, "board": board.about["board"]}
     return Site(board.title, [*board.links, *runs.links], [*board.sections, *runs.sections], about)
 
 
-def _kept(slug: str, listed: TaskList, keep: Keep) -> dict[str, Any]:
-    """What the script is told first of a list, whose rows are kept."""
+def _store_rows(slug: str, listed: TaskList, keep: Keep) -> dict[str, Any]:
+    """Store the rows of a list, and return the facts that the script reads first."""
     for number, first in enumerate(range(0, len(listed.rows), PIECE)):
         rows = [row.to_json() for row in listed.rows[first : first + PIECE]]
         keep(f"{slug}-rows-{number}", packed({"first": first, "count": len(rows), "columns": by_column(rows)}))
@@ -78,12 +78,12 @@ def _kept(slug: str, listed: TaskList, keep: Keep) -> dict[str, Any]:
 
 
 def _short_name(listed: TaskList, board: BoardPage) -> str:
-    alone = sum(other.benchmark == listed.benchmark for other in board.lists) == 1
-    return listed.benchmark if alone else f"{listed.benchmark} {listed.name[:8]}"
+    is_only_list = sum(other_list.benchmark == listed.benchmark for other_list in board.lists) == 1
+    return listed.benchmark if is_only_list else f"{listed.benchmark} {listed.name[:8]}"
 
 
 class BoardLine(NamedTuple):
-    """A row of a list, with what is drawn and spelled out of it."""
+    """A row of a list, with its drawn interval and its outcomes in words."""
 
     values: Mapping[str, Any]
     marks: Sequence[Mark]
@@ -106,7 +106,7 @@ class TaskView:
     board: BoardPage
     list: TaskList
     runs: Collection[str]
-    """Runs that the site has pages of."""
+    """Runs that have pages on the site."""
     ranked: Sequence[BoardLine]
     others: Sequence[BoardLine]
     elsewhere: Sequence[BoardLine]
@@ -142,28 +142,28 @@ def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> Tas
             SweepTable(
                 sweep,
                 [(line, [told(line.point.get(key)) for key in sweep.keys]) for line in sweep.lines],
-                sweep_chart(sweep, str(place)),
+                sweep_chart(sweep, str(index)),
             )
-            for place, sweep in enumerate(listed.sweeps)
+            for index, sweep in enumerate(listed.sweeps)
         ],
         commands=_commands(board, listed),
     )
 
 
 def _commands(board: BoardPage, listed: TaskList) -> list[tuple[str, str]]:
-    """The board's commands, with the runs of this list in the place of words."""
+    """Return the board's commands, with the placeholders replaced by runs of this list."""
     ranked = listed.ranked or listed.rows
     first, second = ranked[0].values, ranked[min(1, len(ranked) - 1)].values
-    made = []
-    for what, command in board.commands:
-        shown = command.replace(" REF ", f" {first['release']} ")
-        shown = shown.replace(" RUN RUN", f" {first['run']} {second['run']}").replace("/RUN/", f"/{first['run']}/")
-        made.append((what, shown))
-    return made
+    filled_in = []
+    for description, command in board.commands:
+        filled = command.replace(" REF ", f" {first['release']} ")
+        filled = filled.replace(" RUN RUN", f" {first['run']} {second['run']}").replace("/RUN/", f"/{first['run']}/")
+        filled_in.append((description, filled))
+    return filled_in
 
 
 def domain_of(rows: Iterable[BoardRow]) -> list[float] | None:
-    """The ends of all intervals, in tenths; None where there is no accuracy."""
+    """Return the range of all accuracies and intervals, rounded outwards to tenths; None if there are none."""
     ends = [
         float(end)
         for row in rows
@@ -180,7 +180,7 @@ WIDE, HIGH = 120, 16
 
 
 def bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:
-    """A row's accuracy as a point with its interval, on the scale of its list."""
+    """Draw a row's accuracy as a point with its interval, on the scale of its list."""
     if domain is None or values["accuracy"] is None:
         return Markup("")
     low, high = domain
@@ -197,16 +197,16 @@ def bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:
         last = at(high if values["ci_high"] is None else values["ci_high"])
         parts.append(f'<line class="interval" x1="{first}" x2="{last}" y1="{middle}" y2="{middle}"/>')
     parts.append(f'<circle cx="{point}" cy="{middle}" r="3.5"/>')
-    return Markup(  # noqa: S704 - of numbers alone, and there are many of it on a page
+    return Markup(  # noqa: S704 - contains only numbers; built by hand because a page has many of them
         f'<svg class="interval-bar" width="{WIDE}" height="{HIGH}" viewBox="0 0 {WIDE} {HIGH}" aria-hidden="true">'
         f"{''.join(parts)}</svg>"
     )
 
 
-def outcomes_in_words(told: str | None) -> str:
-    """`decided 94, no decision 2`: how many rollouts had each outcome that there was."""
+def outcomes_in_words(outcomes: str | None) -> str:
+    """Format the number of rollouts by outcome: `decided 94, no decision 2`."""
     try:
-        found = json.loads(told or "{}")
-        return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in found.items() if count) or "–"
+        counts = json.loads(outcomes or "{}")
+        return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count) or "–"
     except (ValueError, AttributeError, TypeError, RecursionError):
-        return str(told)  # a stranger's
+        return str(outcomes)  # a published row may have an invalid text

@@ -1,4 +1,4 @@
-"""Two runs side by side: what differs in words and as a forest plot, how verdicts flip, and their games in pairs."""
+"""Comparison of two runs: differences in words and as a forest plot, flipped verdicts, and pairs of games."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from runner.results.folder import RunFolder
 from runner.results.metric_table import METRICS, Show, metrics_shown
 
 EVERY = 4
-"""Up to so many runs each is compared with each; of more, the first with every other."""
+"""The most runs that are all compared with each other; of more runs, the first is compared with all others."""
 
 FLIPS = 20
-"""So many flips stand in the page for a browser without JavaScript."""
+"""The number of flips in the page for browsers without JavaScript."""
 
 FORMAT = 1
 
 
 @dataclass(frozen=True)
 class ComparedPages:
-    """The pages of two runs side by side."""
+    """The comparison page of two runs."""
 
     base: str
     other: str
     verdict: str
     section: Section
     about: Mapping[str, Any] | None
-    """None where they cannot be compared; the section says why."""
+    """Facts for the script; None if the runs cannot be compared, which the section explains."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class ComparisonView:
 
 @dataclass(frozen=True)
 class Compares:
-    """What a site has of its runs side by side."""
+    """The comparisons on a site of runs."""
 
     sections: Sequence[Section]
     about: Sequence[Mapping[str, Any]]
@@ -68,18 +68,24 @@ class Compares:
 
 
 def compares(folders: Sequence[RunFolder], keep: Keep) -> Compares:
-    """Each two of a few runs side by side, of many the first beside every other. Raises as `compare_page`."""
+    """Compare runs: each pair of a few, or the first of many with every other. Raises as `compare_page`."""
     reading = page_reader()
-    made = [
-        compare_page(base, other, f"c{place}", keep, reading) for place, (base, other) in enumerate(couples(folders))
+    comparisons = [
+        compare_page(base, other, f"c{index}", keep, reading) for index, (base, other) in enumerate(couples(folders))
     ]
-    sections = [one.section for one in made]
-    if len(made) > 1:
+    sections = [comparison.section for comparison in comparisons]
+    if len(comparisons) > 1:
         pairs = [
-            {"base": one.base, "other": one.other, "verdict": one.verdict, "route": one.section.route} for one in made
+            {
+                "base": comparison.base,
+                "other": comparison.other,
+                "verdict": comparison.verdict,
+                "route": comparison.section.route,
+            }
+            for comparison in comparisons
         ]
         sections = [Section("compare", rendered("compares.html", {"pairs": pairs})), *sections]
-    about = [one.about for one in made if one.about is not None]
+    about = [comparison.about for comparison in comparisons if comparison.about is not None]
     return Compares(sections, about, (sections[0].route, "Compare") if sections else None)
 
 
@@ -89,13 +95,13 @@ def page_reader() -> SystemReader:
 
 
 def couples(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, RunFolder]]:
-    """Who is compared with whom, of the runs that have games of their own."""
-    runs = list({one.run_id: one for one in folders if not one.manifest().is_training_run}.values())
-    return list(combinations(runs, 2)) if len(runs) <= EVERY else [(runs[0], other) for other in runs[1:]]
+    """Return the pairs of runs to compare; training runs have no games and are left out."""
+    runs = list({folder.run_id: folder for folder in folders if not folder.manifest().is_training_run}.values())
+    return list(combinations(runs, 2)) if len(runs) <= EVERY else [(runs[0], second) for second in runs[1:]]
 
 
 def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, reading: SystemReader) -> ComparedPages:
-    """Two runs compared as `nip-run compare` does; their games, in pairs, are kept.
+    """Compare two runs like `nip-run compare`, and store the pairs of their games.
 
     Raises:
         RunError: a file of a run is missing or damaged.
@@ -113,7 +119,7 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, readi
     view = ComparisonView(
         names,
         route,
-        verdict=_begun(first.verdict, names),
+        verdict=_capitalized(first.verdict, names),
         notes=[*first.notes, *notes_of(both)],
         forest=forest(
             [_estimate(row) for row in rows if METRICS[row.metric].is_share],
@@ -132,16 +138,16 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, readi
     return ComparedPages(*names, first.verdict, Section(route, rendered("compare.html", view)), about)
 
 
-def _begun(sentence: str, names: tuple[str, str]) -> str:
-    """A sentence with a capital letter, unless it begins with the name of a run."""
+def _capitalized(sentence: str, names: tuple[str, str]) -> str:
+    """Capitalize a sentence, unless it begins with the name of a run."""
     return sentence if sentence.startswith(names) else sentence[:1].upper() + sentence[1:]
 
 
 def crossed(pairs: Sequence[GamePair]) -> dict[str, int]:
-    """How many pairs of games have both right, one alone, none; those that want a game are left out."""
-    both = [(one.base.correct, one.other.correct) for one in pairs if one.base and one.other]
+    """Count pairs of games: both right, only one, neither; incomplete pairs are left out."""
+    both = [(item.base.correct, item.other.correct) for item in pairs if item.base and item.other]
     kinds = {"both": (True, True), "base": (True, False), "other": (False, True), "neither": (False, False)}
-    return {name: sum(one == kind for one in both) for name, kind in kinds.items()}
+    return {name: sum(item == kind for item in both) for name, kind in kinds.items()}
 
 
 def _estimate(row: SystemComparison) -> ChartEstimate:
@@ -149,19 +155,19 @@ def _estimate(row: SystemComparison) -> ChartEstimate:
 
 
 def _pairs_data(pairs: Sequence[GamePair]) -> dict[str, Any]:
-    """Pairs as columns, those whose verdicts differ first."""
-    ordered = sorted(pairs, key=_same)
+    """Return pairs as columns; pairs with different verdicts come first."""
+    ordered = sorted(pairs, key=_has_equal_verdicts)
     return {"format": FORMAT, "count": len(ordered), "columns": dict(_columns(ordered))}
 
 
-def _same(pair: GamePair) -> bool:
+def _has_equal_verdicts(pair: GamePair) -> bool:
     return pair.base is None or pair.other is None or pair.base.correct == pair.other.correct
 
 
 def _columns(pairs: Sequence[GamePair]) -> Iterator[tuple[str, list[Any]]]:
-    yield "datapoint", [one.datapoint for one in pairs]
-    yield "label", [one.label for one in pairs]
+    yield "datapoint", [pair.datapoint for pair in pairs]
+    yield "label", [pair.label for pair in pairs]
     for name in ("base", "other"):
-        played = [getattr(one, name) for one in pairs]
-        yield name, [None if one is None else one.rollout_id for one in played]
-        yield f"{name}_right", [None if one is None else one.correct for one in played]
+        played = [getattr(pair, name) for pair in pairs]
+        yield name, [None if pair is None else pair.rollout_id for pair in played]
+        yield f"{name}_right", [None if pair is None else pair.correct for pair in played]

@@ -1,17 +1,19 @@
-"""A run's games as a page's script reads them: a row of the list for each, and each whole, in pieces.
+"""A run's games as data for a page's script: a row of the list and the full content of each game, in pieces.
 
-Pieces are gzip of JSON, whose `format` is `FORMAT`; SLUG is the run's in `about`:
+Pieces are gzipped JSON whose `format` is `FORMAT`; SLUG is the run's slug in `about`:
 
-- `SLUG-list-N`: `first`, the place of its first game in the order of the plan; `count`; `columns`, an array for each
-  name in `row_of`, besides `x.NAME` of a datapoint's columns and `tokens.AGENT`, `retries.AGENT`, `reward.AGENT`.
-- `SLUG-games-N`: `first`; `texts`; `games`, each as `_Packer` makes it. A text is a number (its place in `texts`), a
-  string, or a list of both that are joined. A turn has the one `chat` that all its attempts were sent, all `answers` in
-  the order in which they came (`unusable` says why one was not played; `vote` is left out where it is 0; `tokens` are
-  of the prompt, of the answer, and of the prompt those that the server had cached; a call's tokens stand with the first
-  of its answers, with `usd`, what it cost, where a price is known), and the calls that `failed`.
-- `about.runs`: of each run `lists` and `pieces`, the place of the first game in each piece.
-- `about.compares`: `base` and `other`, ids of runs, and `pairs`, the name of a piece with `columns` of pairs of games;
-  see `runner/pages/report/comparison.py`.
+- `SLUG-list-N`: `first` is the place of its first game in the plan's order; `count` is its number of games; `columns`
+  has an array for each name in `row_of`, for `x.NAME` of the datapoint's columns, and for `tokens.AGENT`,
+  `retries.AGENT` and `reward.AGENT`.
+- `SLUG-games-N`: `first`; `texts`; `games`, in the form that `_Packer` returns. A text is a number (its index in
+  `texts`), a string, or a list of both that are concatenated. A turn has one `chat`, which was sent with all attempts,
+  all `answers` in the order of their arrival, and the calls that `failed`.
+- An answer has `unusable` with the reason if it was not played, and `vote` unless it is 0. `tokens` are those of the
+  prompt, of the answer, and of the cached part of the prompt. The first answer of a call has the call's tokens, and its
+  cost as `usd` if the price is known.
+- `about.runs`: `lists` and `pieces` have the place of the first game in each piece.
+- `about.compares`: `base` and `other` are ids of runs, and `pairs` is the name of a piece with `columns` of pairs of
+  games; see `runner/pages/report/comparison.py`.
 """
 
 from __future__ import annotations
@@ -38,18 +40,18 @@ from runner.spec.datasets.loader import Dataset
 FORMAT = 1
 
 EXCERPT = 120
-"""Characters of a game's first column that its row has."""
+"""The most characters of a game's first column in its row."""
 
 COLUMN = 80
-"""Characters of each other column there."""
+"""The most characters of each other column in a row."""
 
 ROWS = 5_000
-"""Games in one piece of the list."""
+"""Number of games in a piece of the list."""
 
 
 @dataclass(frozen=True)
 class GamePage:
-    """One game, whole."""
+    """A complete game, with the chats that were sent."""
 
     told: RolloutDetails
     chats: Chats
@@ -60,12 +62,12 @@ class GamePage:
 
 
 def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[GamePage]:
-    """Every finished game of a run, in the order of its plan; of one that is still playing, those so far.
+    """Yield every finished game of a run, in the order of its plan.
 
-    `given` is what is known of its datapoints, where their rows are not there: what was sent is not known then.
+    `given` has the known facts about datapoints whose rows are missing; the chats are then unknown.
 
     Raises:
-        RunError, JournalError, SpecError: a file of the run is gone or damaged.
+        RunError, JournalError, SpecError: a file of the run is missing or damaged.
     """
     plan = played_plan(folder, given)
     with closing(Reconstructor(folder, plan)) as reconstructor:
@@ -76,18 +78,18 @@ def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[GamePa
 def job_games(
     reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[AnsweredRequest], *, has_rows: bool
 ) -> Iterator[GamePage]:
-    """The games of a job that was played again, with all that its run's folder has of them; raises as `games_of`.
+    """Yield the games of a reconstructed job, with everything that the run's folder has; raises as `games_of`.
 
-    What was sent is not known where the rows of the dataset are not there.
+    Without the rows of the dataset, the chats are unknown.
     """
     if not has_rows:
-        yield from (GamePage(_told(reconstructor, rollout), {}) for rollout in rollouts)
+        yield from (GamePage(_details(reconstructor, rollout), {}) for rollout in rollouts)
         return
     for rollout, chats in zip(rollouts, sent_chats(reconstructor.plan, rollouts, answered), strict=True):
-        yield GamePage(_told(reconstructor, rollout), chats)
+        yield GamePage(_details(reconstructor, rollout), chats)
 
 
-def _told(reconstructor: Reconstructor, rollout: Rollout) -> RolloutDetails:
+def _details(reconstructor: Reconstructor, rollout: Rollout) -> RolloutDetails:
     plan, job = reconstructor.plan, rollout.job
     return RolloutDetails(
         rollout,
@@ -99,12 +101,12 @@ def _told(reconstructor: Reconstructor, rollout: Rollout) -> RolloutDetails:
 
 
 def row_of(game: GamePage) -> dict[str, Any]:
-    """A game's row of the list."""
+    """Return a game's row in the list."""
     rollout, job = game.rollout, game.rollout.job
     answers = [call for call in rollout.calls if call.is_answer]
     turns = {(call.round, call.agent, call.vote) for call in answers}
     columns = {name: _plain(value) for name, value in job.datapoint.columns.items()}
-    begins = next((text for text in columns.values() if " " in text.strip()), next(iter(columns.values()), ""))
+    first_text = next((text for text in columns.values() if " " in text.strip()), next(iter(columns.values()), ""))
     return {
         "id": job.rollout_id,
         "datapoint": job.datapoint.id,
@@ -125,35 +127,35 @@ def row_of(game: GamePage) -> dict[str, Any]:
         "group": job.datapoint.group,
         "confidence": rollout.confidence_stated if rollout.confidence_logprob is None else rollout.confidence_logprob,
         "error": None if rollout.error is None else shortened(in_one_line(rollout.error), COLUMN),
-        "excerpt": shortened(in_one_line(begins), EXCERPT),
+        "excerpt": shortened(in_one_line(first_text), EXCERPT),
         **_by_agent(game, answers),
         **{f"x.{name}": shortened(in_one_line(value), COLUMN) for name, value in columns.items()},
     }
 
 
 def _by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float]:
-    """Of each agent its tokens, how often it was asked again, and its reward."""
-    found: dict[str, float] = {}
+    """Return the tokens, the retries and the reward of each agent."""
+    values: dict[str, float] = {}
     for name in game.told.protocol.agent_names:
-        own = [call for call in answers if call.agent == name]
-        attempts = {(call.round, call.vote, call.attempt) for call in own}
-        found[f"tokens.{name}"] = sum(call.prompt_tokens + call.completion_tokens for call in own)
-        found[f"retries.{name}"] = len(attempts) - len({(call.round, call.vote) for call in own})
-        found[f"reward.{name}"] = game.rollout.rewards.get(name, 0.0)
-    return found
+        agent_answers = [call for call in answers if call.agent == name]
+        attempts = {(call.round, call.vote, call.attempt) for call in agent_answers}
+        values[f"tokens.{name}"] = sum(call.prompt_tokens + call.completion_tokens for call in agent_answers)
+        values[f"retries.{name}"] = len(attempts) - len({(call.round, call.vote) for call in agent_answers})
+        values[f"reward.{name}"] = game.rollout.rewards.get(name, 0.0)
+    return values
 
 
 def by_column(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Rows as columns, which are a third of their size."""
+    """Convert rows to columns, which are a third of the size."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
 
 class PieceWriter:
-    """Numbered pieces of a list whose items come one at a time; a piece is kept once it is full."""
+    """Writes a list in numbered pieces; items are added one at a time, and full pieces are stored."""
 
     def __init__(self, name: str, items: str, keep: Callable[[str, Any], None]) -> None:
-        """`items` is the key of the items in a piece, and `NAME-N` the name of a piece."""
+        """Start a list whose pieces are named `NAME-N` and have their items under the key `items`."""
         self._name, self._key, self._keep = name, items, keep
         self.count = 0
         self._firsts: list[int] = []
@@ -166,7 +168,7 @@ class PieceWriter:
         """The texts of the piece that is not full yet."""
 
     def add(self, item: dict[str, Any], size: int) -> None:
-        """Add an item, whose JSON has about `size` bytes besides its texts."""
+        """Add an item whose JSON has about `size` bytes without its texts."""
         self._items.append(item)
         self.count += 1
         self._size += size
@@ -180,7 +182,7 @@ class PieceWriter:
         self._keep(f"{self._name}-{len(self._firsts)}", data)
 
     def flush(self) -> list[int]:
-        """Keep the piece that is not full yet; return the place of the first item in each piece."""
+        """Store the piece that is not full yet, and return the place of the first item in each piece."""
         if not self._items:
             return list(self._firsts)
         self._write()
@@ -188,7 +190,7 @@ class PieceWriter:
 
 
 class GamesData:
-    """The games of one run as its page reads them: full pieces are kept at once, so one piece bounds the memory."""
+    """Writes the games of a run as data for its page. Full pieces are stored at once, so memory holds only one."""
 
     def __init__(self, slug: str, keep: Keep) -> None:
         self._slug, self._packing = slug, Packing(keep)
@@ -209,7 +211,7 @@ class GamesData:
             self._rows = []
 
     def about(self) -> dict[str, Any]:
-        """Keep all games that were added so far, and return where they are."""
+        """Store all games that were added so far, and return the places of their data."""
         pieces = self._pieces.flush()
         if self._rows:
             self._keep_rows()
@@ -224,26 +226,26 @@ class GamesData:
 
 
 class _Packer:
-    """One game on its way into a piece."""
+    """Converts a game to JSON data, with its texts in a piece."""
 
     def __init__(self, game: GamePage, texts: Texts) -> None:
         self.game, self.texts = game, texts
         rollout = game.rollout
         columns = [_plain(value) for value in rollout.job.datapoint.columns.values()]
-        messages = [message.text for played in rollout.rounds for message in played.messages]
+        messages = [message.text for played_round in rollout.rounds for message in played_round.messages]
         self._quoted = by_length([*messages, *columns])
 
     def packed(self) -> dict[str, Any]:
-        told, rollout = self.game.told, self.game.rollout
+        details, rollout = self.game.told, self.game.rollout
         job = rollout.job
         return {
             "id": job.rollout_id,
             "columns": {name: self._text(_plain(value)) for name, value in job.datapoint.columns.items()},
-            "turns": [turn for number, _ in told.rounds(None) for turn in self._turns(number)],
+            "turns": [turn for number, _ in details.rounds(None) for turn in self._turns(number)],
             "rewards": dict(rollout.rewards),
             "confidence": {name: getattr(rollout, name) for name in CONFIDENCE if getattr(rollout, name) is not None},
             "votes": None if rollout.votes is None else list(rollout.votes),
-            "verdicts": None if rollout.verdicts is None else [one.to_json() for one in rollout.verdicts],
+            "verdicts": None if rollout.verdicts is None else [verdict.to_json() for verdict in rollout.verdicts],
             "error": rollout.error,
         }
 
@@ -251,27 +253,29 @@ class _Packer:
         return self.texts.quoting(text, self._quoted)
 
     def _turns(self, number: int) -> Iterator[dict[str, Any]]:
-        told = self.game.told
-        played = dict(told.rounds(number))[number]
-        for agent in told.speakers(number, played):
-            messages = [one for one in ([] if played is None else played.messages) if one.agent == agent]
+        details = self.game.told
+        round_played = dict(details.rounds(number))[number]
+        for agent in details.speakers(number, round_played):
+            messages = [
+                message for message in (round_played.messages if round_played else ()) if message.agent == agent
+            ]
             yield {
                 "round": number,
                 "agent": agent,
-                "cut_off": played is None,
-                "chat": [self._said(said) for said in self.game.chats.get((number, agent), ())],
-                "answers": [self._answer(call) for call in self._played(number, agent)],
-                "failed": [{"error": one.error, "wait": one.wait} for one in told.failed(number, agent)],
-                "messages": [{"channel": one.channel, "text": self._text(one.text)} for one in messages],
+                "cut_off": round_played is None,
+                "chat": [self._chat_message(message) for message in self.game.chats.get((number, agent), ())],
+                "answers": [self._answer(call) for call in self._evaluated_answers(number, agent)],
+                "failed": [{"error": call.error, "wait": call.wait} for call in details.failed(number, agent)],
+                "messages": [{"channel": sent.channel, "text": self._text(sent.text)} for sent in messages],
                 "decision": self._decision(number, agent),
             }
 
-    def _said(self, said: ChatMessage) -> dict[str, Any]:
-        name = {"name": said["name"]} if "name" in said else {}
-        return {"role": said["role"], **name, "text": self._text(said["content"])}
+    def _chat_message(self, message: ChatMessage) -> dict[str, Any]:
+        name = {"name": message["name"]} if "name" in message else {}
+        return {"role": message["role"], **name, "text": self._text(message["content"])}
 
-    def _played(self, number: int, agent: str) -> Iterator[Call]:
-        """An agent's answers in a round that were looked at: of each vote those up to the first that can be used."""
+    def _evaluated_answers(self, number: int, agent: str) -> Iterator[Call]:
+        """Yield an agent's answers in a round that were evaluated: for each vote, up to the first usable answer."""
         ended = set()
         for call in self.game.rollout.calls:
             if (call.round, call.agent) == (number, agent) and call.is_answer and call.vote not in ended:
@@ -281,7 +285,7 @@ class _Packer:
 
     def _answer(self, call: Call) -> dict[str, Any]:
         answer = self.game.told.answer(call)
-        found = {
+        fields = {
             "attempt": answer.attempt,
             "vote": call.vote or None,
             "text": None if answer.text is None else self._text(answer.text),
@@ -296,14 +300,14 @@ class _Packer:
             "p_accept": None if call.p_accept is None else call.p_accept.value,
             "logprobs": None if call.verdict_logprobs is None else json.loads(call.verdict_logprobs),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
     def _cost(self, call: Call) -> float | None:
-        """Dollars; None where the price is not known."""
+        """Return the cost of a call in dollars, or None if the price is unknown."""
         if not call.paid:
             return 0.0
-        told = self.game.told
-        price = told.price_basis.price_of(told.agents[call.agent].model_settings)
+        details = self.game.told
+        price = details.price_basis.price_of(details.agents[call.agent].model_settings)
         if price is None:
             return None
         return round(price.cost_of(call.usage), 9)

@@ -1,4 +1,4 @@
-"""A run and a game as a notebook shows them: HTML without a script, a style sheet or a link, complete in itself.
+"""HTML of a run and a game for notebooks: self-contained, without a script, a style sheet or links.
 
 Styles are attributes of the elements, so that the notebook's own style does not change. Colors are those of the
 notebook, so that a dark theme applies here too.
@@ -29,7 +29,7 @@ class RunSummary:
     manifest: Manifest
     facts: Sequence[str]
     measured: Sequence[tuple[str, str, str]]
-    """Metrics: the name, the value with its interval, and n."""
+    """Metrics: name, value with interval, and n."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class GameTranscript:
 
 
 def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
-    """Render the facts of a run, its shares with their intervals, and its agents."""
+    """Render the facts of a run, its main metrics with their intervals, and its agents."""
     facts = [manifest.status.value, manifest.protocol, f"seed {manifest.seed}"]
     if manifest.rollouts is not None:
         facts.append(f"{counted(manifest.rollouts)} games")
@@ -61,7 +61,7 @@ def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
 
 
 def transcript_html(game: RolloutTranscript) -> Markup:
-    """Render a game as a conversation: rounds, who said what in which channel, and how it ended."""
+    """Render a game as a conversation of messages by agent, round and channel, and its result."""
     facts = [game.run_id, game.rollout_id, f"right: {label_word(game.label)}", *describe_variant(game)]
     verdict = "no verdict" if game.decision is None else f"verdict: {stance_word(game.decision)}"
     result = game.outcome if game.decision is None else _RESULTS[game.correct]

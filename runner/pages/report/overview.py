@@ -1,4 +1,4 @@
-"""Several runs side by side: their accuracy, what they cost, and the points of a sweep with their seeds as one."""
+"""Overview of several runs: accuracy, cost, and the points of a sweep with pooled seeds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RunRow(NamedTuple):
 
 @dataclass(frozen=True)
 class SweepView:
-    """The points of a sweep, with the seeds of each as one."""
+    """The points of a sweep, with the seeds of each point pooled."""
 
     swept: Sequence[str]
     short_names: str
@@ -53,24 +53,24 @@ class OverviewView:
 
 
 def overview(pages: Sequence[RunPage]) -> Section:
-    """The section that comes first where there are several runs.
+    """Return the first section of a site with several runs.
 
     Raises:
         LeaderboardError: the runs are of one sweep, and the board of their results is damaged.
     """
-    rows = [RunRow(one.manifest, one.games, _accuracy(one)) for one in pages]
+    rows = [RunRow(page.manifest, page.games, _accuracy(page)) for page in pages]
     estimates = [ChartEstimate.of(row.manifest.run_id, row.accuracy) for row in rows if row.accuracy is not None]
     picture = forest(estimates, title="Accuracy of each run", domain=(0.0, 1.0), key="runs") if estimates else None
     return Section(ROUTE, rendered("runs.html", OverviewView(rows, picture, _sweep(pages))))
 
 
-def _accuracy(one: RunPage) -> Mapping[str, Any] | None:
-    """The row of its accuracy, of a training run that of its last test; None where it has none."""
-    if one.manifest.is_training_run:
-        tests = (one.metrics or {}).get("tests")
+def _accuracy(page: RunPage) -> Mapping[str, Any] | None:
+    """Return the row of a run's accuracy, or of a training run's last test; None if it has none."""
+    if page.manifest.is_training_run:
+        tests = (page.metrics or {}).get("tests")
         return tests[-1]["accuracy"] if tests else None
-    found = (row for row in (one.metrics or {"metrics": ()})["metrics"] if row["metric"] == RANKING_METRIC)
-    row = next(found, None)
+    accuracy_rows = (row for row in (page.metrics or {"metrics": ()})["metrics"] if row["metric"] == RANKING_METRIC)
+    row = next(accuracy_rows, None)
     return None if row is None or row["value"] is None else row
 
 
@@ -78,38 +78,38 @@ def _accuracy(one: RunPage) -> Mapping[str, Any] | None:
 
 
 def _sweep(pages: Sequence[RunPage]) -> SweepView | None:
-    """The points of a sweep, seeds of one point as one row; None where the runs are of none, or of several folders."""
-    runs = [one for one in pages if one.manifest.point]
-    folders = {Results.of(one.folder).path.resolve() for one in runs}
-    if len(runs) < 2 or len(folders) > 1 or any(one.folder.name is not None for one in runs):
+    """Return the points of a sweep with pooled seeds; None if there is no sweep, or the runs are in several folders."""
+    runs = [page for page in pages if page.manifest.point]
+    folders = {Results.of(page.folder).path.resolve() for page in runs}
+    if len(runs) < 2 or len(folders) > 1 or any(page.folder.name is not None for page in runs):
         return None
     swept_runs = [
-        SweepPoint(one.manifest.name, one.manifest.run_id, one.manifest.point, one.manifest.seed) for one in runs
+        SweepPoint(page.manifest.name, page.manifest.run_id, page.manifest.point, page.manifest.seed) for page in runs
     ]
-    rows = sweep_rows(swept_runs, Results.of(runs[0].folder), writes=False)  # a page changes nothing beside the runs
+    rows = sweep_rows(swept_runs, Results.of(runs[0].folder), writes=False)  # a page must not change the results folder
     rows.sort(key=lambda row: -1.0 if (value := row.metrics[RANKING_METRIC].value) is None else value, reverse=True)
     swept = list(dict.fromkeys(key for row in rows for key in row.point))
     points = [(row, row.metrics[RANKING_METRIC]) for row in rows]
-    return SweepView(swept, ", ".join(short_names(swept).values()), _forest(rows), points, _lacking(rows))
+    return SweepView(swept, ", ".join(short_names(swept).values()), _forest(rows), points, _advice(rows))
 
 
 def _forest(rows: Sequence[SweepRow]) -> Markup | None:
-    """The accuracy of each point, in the order of the table beside it."""
-    several = len({row.name for row in rows}) > 1
+    """Draw the accuracy of each point, in the order of the table."""
+    has_several_names = len({row.name for row in rows}) > 1
     estimates = []
     for row in rows:
         point = ", ".join(map(str, row.point.values()))
         value = row.metrics[RANKING_METRIC]
         if value.value is not None:
-            name = f"{row.name} {point}" if several or not point else point
+            name = f"{row.name} {point}" if has_several_names or not point else point
             estimates.append(ChartEstimate(name, value.value, value.ci_low, value.ci_high))
     return forest(estimates, title="Accuracy of each point", domain=(0.0, 1.0), key="sweep") if estimates else None
 
 
-def _lacking(rows: Sequence[SweepRow]) -> str | None:
-    """What to do where finished runs are not on the board, by which seeds are pooled."""
-    lacking = [run_id for row in rows for run_id, status in row.missing.items() if status == NOT_ON_BOARD]
-    if not lacking:
+def _advice(rows: Sequence[SweepRow]) -> str | None:
+    """Return the next step if finished runs are not on the board, which is needed to pool seeds; else None."""
+    missing_runs = [run_id for row in rows for run_id, status in row.missing.items() if status == NOT_ON_BOARD]
+    if not missing_runs:
         return None
-    why = f"{NOT_ON_BOARD}, by which seeds are pooled"
-    return f"{comma_join(lacking)}: {why}; `nip-run leaderboard --rebuild` puts them there"
+    reason = f"{NOT_ON_BOARD}, which is needed to pool seeds"
+    return f"{comma_join(missing_runs)}: {reason}; run `nip-run leaderboard --rebuild` to add them"

@@ -1,4 +1,4 @@
-"""Games of a run as pages that are read without a script, out of the pieces that the script reads."""
+"""Render games of a run for browsers without JavaScript, from the pieces that the script would read."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from runner.pages.report.run_numbers import first_row
 from runner.runs.finished.rollout_details import verdict_word
 
 MOST_BYTES = 64 << 20
-"""Of a piece; one is some MiB, but a game can be of any length."""
+"""The most bytes of an unpacked piece. Most have a few MiB, but a game can be of any length."""
 MOST_CHARACTERS = 1_000_000
-"""Of one game's texts."""
+"""The most characters of one game's texts on a page."""
 
 
 def unpacked(data: bytes) -> dict[str, Any] | None:
-    """A piece; None of one that is too large for a page."""
+    """Unpack a piece, or return None if it is too large for a page."""
     inflating = zlib.decompressobj(wbits=31)
     text = inflating.decompress(data, MOST_BYTES)
     if not inflating.eof:
         return None
-    found: dict[str, Any] = orjson.loads(text)
-    return found
+    piece: dict[str, Any] = orjson.loads(text)
+    return piece
 
 
 def row_at(piece: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """A row of the list's piece that has it, by its place among all games."""
+    """Return a game's row from a piece of the list, by the game's place among all games."""
     return first_row({name: values[place - piece["first"]] for name, values in piece["columns"].items()})
 
 
 def games_section(rows: list[dict[str, Any]], first: int, count: int, **where: str | None) -> Markup:
-    """Some rows of the list, each with a link to its game."""
+    """Render rows of the list, each with a link to its game."""
     return rendered("served/games.html", {"rows": rows, "first": first, "count": count, **where})
 
 
 def game_section(
     row: Mapping[str, Any], game: Mapping[str, Any], texts: list[str], about: Mapping[str, Any], **where: str | None
 ) -> Markup:
-    """One game: its datapoint, and what was said in each round."""
-    told = _Told(texts, about)
+    """Render a game: its datapoint, and the messages of each round."""
+    reader = _Told(texts, about)
     facts = {
         "row": row, "error": game["error"],
-        "columns": [(name, told.text(text)) for name, text in game["columns"].items()],
+        "columns": [(name, reader.text(text)) for name, text in game["columns"].items()],
         "rounds": [
-            (number, [told.turn(turn) for turn in turns])
+            (number, [reader.turn(turn) for turn in turns])
             for number, turns in groupby(game["turns"], lambda turn: turn["round"])
         ],
     }  # fmt: skip
-    return rendered("served/game.html", {**facts, "is_cut": told.left <= 0, **where})
+    return rendered("served/game.html", {**facts, "is_cut": reader.left <= 0, **where})
 
 
 class _Told:
-    """Texts of a game, until there is enough of them."""
+    """Reads texts of a game until `MOST_CHARACTERS` is reached."""
 
     def __init__(self, texts: list[str], about: Mapping[str, Any]) -> None:
         self._texts, self.left = texts, MOST_CHARACTERS
@@ -80,8 +80,8 @@ class _Told:
         }  # fmt: skip
 
     def _messages(self, turn: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        for one in turn["messages"]:
-            yield {"channel": one["channel"] if self._channels > 1 else None, "text": self.text(one["text"])}
-        usable = [one for one in turn["answers"] if not one.get("unusable")]
+        for message in turn["messages"]:
+            yield {"channel": message["channel"] if self._channels > 1 else None, "text": self.text(message["text"])}
+        usable = [message for message in turn["answers"] if not message.get("unusable")]
         if not turn["messages"] and usable and usable[-1].get("text") is not None:
             yield {"channel": None, "text": self.text(usable[-1]["text"])}

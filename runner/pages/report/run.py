@@ -1,4 +1,4 @@
-"""The page of one run: what was played, what it came to, what went wrong, and all of its games and trees."""
+"""The page of a run: its protocol, results and problems, and all of its games and trees."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from runner.runs.finished.reconstruction import saved_plan
 
 @dataclass(frozen=True)
 class RunPage:
-    """A run's page, what the script is told of it, and what a list of runs says of it."""
+    """A run's page, the data for the script, and facts for lists of runs."""
 
     folder: RunFolder
     manifest: Manifest
     section: Section
     about: Mapping[str, Any] | None = None
-    """None of a training run, whose games are those of its parts."""
+    """Facts that the script reads first; None for a training run, whose games belong to its parts."""
     metrics: Mapping[str, Any] | None = None
     games: int = 0
     trees: int = 0
@@ -60,7 +60,7 @@ class RunFacts:
 
     run_id: str
     is_titled: bool
-    """Whether the name of the run stands above, because the page has the title of several."""
+    """Whether the page shows the run's name as a heading, because its title names several runs."""
     summary: str
     state: Sequence[str]
     headline: Sequence[Headline]
@@ -94,31 +94,31 @@ class RunView:
 
 
 Gather = Callable[[RunFolder, str], Gathered]
-"""Finds the games of a run, whose pieces have this slug in their names."""
+"""Returns the games of a run; the names of their pieces begin with the slug."""
 
 
 def run_page(
     folder: RunFolder, slug: str, here: Collection[str], gather: Gather, *, has_commands: bool = True
 ) -> RunPage:
-    """The page of a run that plays games; `here` are the runs that the site has.
+    """Return the page of a run that plays games; `here` are the runs on the site.
 
     Raises:
-        RunError, JournalError, SpecError, ReleaseError: a file of the run is gone or damaged.
+        RunError, JournalError, SpecError, ReleaseError: a file of the run is missing or damaged.
     """
     manifest, missing = folder.manifest(), missing_rows(folder)
     plan = saved_plan(folder, None if missing is None else missing.given)
     games = gather(folder, slug)
-    told, found = games.told, games.about["count"]
-    metrics = read_metrics(folder) or (None if told is None else told.metrics)
-    number = games_number(manifest, metrics, found, is_part=games.is_part, is_lost=games.problem is not None)
-    is_kept = (folder.path / FILE).is_file() or told is None
-    troubles = problems_of_run(folder) if is_kept or told is None else told.troubles
+    results, game_count = games.told, games.about["count"]
+    metrics = read_metrics(folder) or (None if results is None else results.metrics)
+    number = games_number(manifest, metrics, game_count, is_part=games.is_part, is_lost=games.problem is not None)
+    has_problem_file = (folder.path / FILE).is_file() or results is None
+    troubles = problems_of_run(folder) if has_problem_file or results is None else results.troubles
     run = RunFacts(
         run_id=manifest.run_id,
         is_titled=len(here) > 1,
         summary=summary(manifest),
         state=state(folder, plan, manifest, games, missing, metrics=metrics, tells_source=has_commands),
-        headline=headline(manifest, metrics, number, None if told is None else told.so_far),
+        headline=headline(manifest, metrics, number, None if results is None else results.so_far),
         problems=problem_views((manifest.run_id, trouble) for trouble in troubles),
         models=agent_models(plan),
         commands=commands(folder, manifest) if has_commands else [],
@@ -132,54 +132,56 @@ def run_page(
         picture=protocol_picture(plan.spec.protocol, key=f"protocol-{manifest.run_id}"),
         metrics=None if metrics is None else metric_tables(metrics),
         reliability=[] if metrics is None else reliability_views(manifest.run_id, metrics),
-        games=None if told is None else told.tables,
-        examples=() if told is None else told.examples,
-        trees=None if told is None else told.trees,
+        games=None if results is None else results.tables,
+        examples=() if results is None else results.examples,
+        trees=None if results is None else results.trees,
         first=[first_row(row) for row in games.first],
-        count=found,
+        count=game_count,
     )
     about = {"slug": slug, **_about(manifest, plan.spec.protocol), **games.about}
     section = Section(f"run/{manifest.run_id}", rendered("run.html", view))
-    return RunPage(folder, manifest, section, about, metrics, found, 0 if told is None else told.tree_count)
+    return RunPage(folder, manifest, section, about, metrics, game_count, 0 if results is None else results.tree_count)
 
 
 def gathered(folder: RunFolder, slug: str, keep: Keep) -> Gathered:
-    """All finished games of a run, its trees, and the notes of it, kept as they come. Raises as `run_page`."""
+    """Read all finished games, trees and notes of a run, and store their data. Raises as `run_page`."""
     missing = missing_rows(folder)
-    given = None if missing is None else missing.given
-    found = RunGames(saved_plan(folder, given), folder.run_id, slug, keep, measures=not folder.metrics.is_file())
+    known_data = None if missing is None else missing.given
+    run_games = RunGames(
+        saved_plan(folder, known_data), folder.run_id, slug, keep, measures=not folder.metrics.is_file()
+    )
     if folder.journal.is_file():
-        for game in games_of(folder, given):
-            found.add(game)
+        for game in games_of(folder, known_data):
+            run_games.add(game)
     notes = Notes(folder).all()
     if notes:
         keep(notes_name(slug), packed([note.to_json() for note in notes]))
-    games = found.gathered()
+    games = run_games.gathered()
     return replace(games, about={**games.about, "notes": len(notes)})
 
 
 def notes_name(slug: str) -> str:
-    """The name of the piece that has the notes of a run."""
+    """Return the name of the piece with the notes of a run."""
     return f"{slug}-notes"
 
 
 def read_metrics(folder: RunFolder) -> Mapping[str, Any] | None:
-    """The metrics of a run that was played to its end.
+    """Return the metrics of a finished run, or None if the run has no metrics file.
 
     Raises:
         RunError: the file is damaged.
     """
-    found: Mapping[str, Any] | None = folder.read_metrics() if folder.metrics.is_file() else None
-    return found
+    metrics: Mapping[str, Any] | None = folder.read_metrics() if folder.metrics.is_file() else None
+    return metrics
 
 
 def _links(run_id: str, games: Gathered) -> list[Link]:
-    """Return links to what else the site has of a run."""
-    at, told, notes = f"#/run/{quote(run_id, safe='')}", games.told, games.about.get("notes") or 0
-    links = [Link(f"{at}/games", f"Games ({count(games.about['count'])})")] if games.about["count"] else []
-    if told is not None and told.tree_count:
-        links.append(Link(f"{at}/trees", f"Trees ({count(told.tree_count)})"))
-    return [*links, *([Link(f"{at}/games?only=noted", f"Notes ({count(notes)})")] if notes else [])]
+    """Return links to a run's games, trees and notes."""
+    base, results, notes = f"#/run/{quote(run_id, safe='')}", games.told, games.about.get("notes") or 0
+    links = [Link(f"{base}/games", f"Games ({count(games.about['count'])})")] if games.about["count"] else []
+    if results is not None and results.tree_count:
+        links.append(Link(f"{base}/trees", f"Trees ({count(results.tree_count)})"))
+    return [*links, *([Link(f"{base}/games?only=noted", f"Notes ({count(notes)})")] if notes else [])]
 
 
 def _about(manifest: Manifest, protocol: Protocol) -> dict[str, Any]:
@@ -199,7 +201,7 @@ def _about(manifest: Manifest, protocol: Protocol) -> dict[str, Any]:
             for name in names
         ],
         "channels": [
-            {"name": channel, "members": heard, "private": len(heard) < len(names)}
-            for channel, heard in members.items()
+            {"name": channel, "members": listeners, "private": len(listeners) < len(names)}
+            for channel, listeners in members.items()
         ],
     }

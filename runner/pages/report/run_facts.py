@@ -1,4 +1,4 @@
-"""What was played and where it came from: facts of a run that are known without its games."""
+"""Facts of a run that are known without its games: models, origin, hashes and commands."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MAX_OVERRIDES = 1 << 20
 
 @dataclass(frozen=True)
 class AgentModel:
-    """The model of an agent, and how it is asked."""
+    """The model of an agent, with its server, settings and price."""
 
     agent: str
     settings: ModelSettings
@@ -51,7 +51,7 @@ class AgentModel:
 
 
 def agent_models(plan: Plan) -> list[AgentModel]:
-    """Return each agent's model with the settings that it is asked with."""
+    """Return each agent's model with its settings."""
     used = used_models(plan)
     return [
         AgentModel(
@@ -74,18 +74,18 @@ def _asked_at(settings: ModelSettings) -> str:
     return comma_join(address or settings.provider for address in settings.addresses)
 
 
-def _options(settings: ModelSettings, words: int | None) -> list[str]:
-    said = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.sampling().items()]
-    said += [] if words is None else [f"max_response_words={words}"]
-    said += [f"chat_format={settings.chat_format}"] if settings.chat_format == "alternating" else []
-    return [*said, *(["batch"] if settings.batched else [])]
+def _options(settings: ModelSettings, max_words: int | None) -> list[str]:
+    options = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.sampling().items()]
+    options += [] if max_words is None else [f"max_response_words={max_words}"]
+    options += [f"chat_format={settings.chat_format}"] if settings.chat_format == "alternating" else []
+    return [*options, *(["batch"] if settings.batched else [])]
 
 
-# Where it came from
+# Origin
 
 
 class OriginFact(NamedTuple):
-    """A fact of where a run came from; `run` is the id of a run that it names."""
+    """A fact about the origin of a run; `run` is the id of the run that it names, if any."""
 
     name: str
     text: str
@@ -93,25 +93,25 @@ class OriginFact(NamedTuple):
 
 
 def origin(manifest: Manifest, here: Collection[str]) -> list[OriginFact]:
-    """Return where a run came from; only runs that are `here`, on this site, are linked."""
+    """Return the origin of a run; only runs that are on this site (`here`) are linked."""
     facts = [fact for fact in _origins(manifest) if fact.text]
     return [fact if fact.run in here else fact._replace(run=None) for fact in facts]
 
 
 def _origins(manifest: Manifest) -> Iterator[OriginFact]:
     if (parent := manifest.parent_run_id) is not None:
-        what = "games of" if manifest.kind == "training" else "test before"
-        yield OriginFact("Part of", f"{parent}, {what} iteration {manifest.iteration}", parent)
+        kind = "games of" if manifest.kind == "training" else "test before"
+        yield OriginFact("Part of", f"{parent}, {kind} iteration {manifest.iteration}", parent)
     if (judged := manifest.rejudge_of) is not None:
         yield OriginFact("Judges again", f"the debates of {judged.run_id} (verdict: {judged.verdict})", judged.run_id)
     if (replayed := manifest.replay_of) is not None:
         until = "" if replayed.until_round is None else f", up to round {replayed.until_round}"
         yield OriginFact("Replays", f"the answers of {replayed.run_id}{until}", replayed.run_id)
-    for name, said in (("Got from", manifest.got_from), ("Plays again", manifest.reproduces)):
-        if said:
-            yield OriginFact(name, _release(said))
-    for slot, said in (manifest.components or {}).items():
-        yield OriginFact(f"Component {slot}", _release(said))
+    for name, release in (("Got from", manifest.got_from), ("Plays again", manifest.reproduces)):
+        if release:
+            yield OriginFact(name, _release(release))
+    for slot, release in (manifest.components or {}).items():
+        yield OriginFact(f"Component {slot}", _release(release))
     for part, source in (manifest.sources or {}).items():
         yield OriginFact(part.capitalize(), _source(source))
     if manifest.point:
@@ -124,64 +124,67 @@ def _origins(manifest: Manifest) -> Iterator[OriginFact]:
     yield OriginFact("Commit", f"{manifest.git_commit}{dirty}" if manifest.git_commit else "")
     yield OriginFact("Played with", f"nip-run {manifest.version}, Python {manifest.python}")
     yield OriginFact("Began", manifest.started_at)
-    lasted = took(manifest.started_at, manifest.finished_at)
-    yield OriginFact("Ended", f"{manifest.finished_at} (after {lasted})" if lasted else manifest.finished_at or "")
+    duration = took(manifest.started_at, manifest.finished_at)
+    yield OriginFact("Ended", f"{manifest.finished_at} (after {duration})" if duration else manifest.finished_at or "")
 
 
-def _release(said: Mapping[str, Any]) -> str:
-    digest = said.get("sha256")
-    return " ".join(str(one) for one in (said.get("release", ""), f"(sha256 {digest})" if digest else "") if one)
+def _release(release: Mapping[str, Any]) -> str:
+    digest = release.get("sha256")
+    return " ".join(str(text) for text in (release.get("release", ""), f"(sha256 {digest})" if digest else "") if text)
 
 
 def _source(source: Mapping[str, Any]) -> str:
-    named = [str(source[key]) for key in ("path", "repository", "commit") if source.get(key)]
-    why = [] if source.get("clean") and not source.get("why") else [str(source.get("why") or "not as committed")]
-    return ", ".join([*named, *why])
+    facts = [str(source[key]) for key in ("path", "repository", "commit") if source.get(key)]
+    reasons = [] if source.get("clean") and not source.get("why") else [str(source.get("why") or "not as committed")]
+    return ", ".join([*facts, *reasons])
 
 
 def hashes(manifest: Manifest) -> list[tuple[str, str]]:
-    """The hashes by which a run and its parts are known."""
+    """Return the hashes that identify a run and its parts, with their titles."""
     rows = [(title, getattr(manifest, name)) for name, title in HASHES.items()]
     rows += [(f"Template {name}", digest) for name, digest in manifest.prompts_sha256.items()]
     rows += [(f"Journal of {name}", digest) for name, digest in (manifest.replayed_sha256 or {}).items()]
     return [(name, digest) for name, digest in rows if digest]
 
 
-# To play it again
+# Commands
 
 
 def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
-    """What plays a run again or checks it, each with what it does; every word is quoted for a shell.
+    """Return commands that play or check a run, each after its description; arguments are quoted for a shell.
 
     Raises:
-        RunError: what was written of its spec cannot be read.
+        RunError: the saved overrides of the run's spec cannot be read.
     """
-    here, release = _told(folder.path), _release_folder(folder)
+    here, release = _display_path(folder.path), _release_folder(folder)
     if release is not None:
-        got = _told(release)
+        got = _display_path(release)
         if manifest.is_training_run:
             return [
-                ("Every number of its parts again; WHERE is the registry", _line("reproduce", got, "--from", "WHERE")),
-                ("Its numbers in a terminal", _line("show", here)),
+                (
+                    "Recompute every number of its parts; WHERE is the registry",
+                    _line("reproduce", got, "--from", "WHERE"),
+                ),
+                ("Show its numbers in a terminal", _line("show", here)),
             ]
         return [
-            ("Every number again, from its transcripts; nobody is called", _line("reproduce", got)),
-            ("Played anew and compared: has it drifted?", _line("reproduce", got, "--fresh", *_rows(release))),
-            ("Its numbers and games in a terminal", _line("show", here)),
+            ("Recompute every number from its transcripts, without calling a model", _line("reproduce", got)),
+            ("Play it again and compare: has it drifted?", _line("reproduce", got, "--fresh", *_rows_option(release))),
+            ("Show its numbers and games in a terminal", _line("show", here)),
         ]
-    again = [("Played anew, with the spec and the data that its folder holds", _line(here, "--again"))]
+    again = [("Play it again, with the spec and data of its folder", _line(here, "--again"))]
     if manifest.status not in (Status.DONE, Status.RUNNING):
-        again = [("Goes on where it stopped", _line(here, *budget_overrides(folder, manifest))), *again]
-    written = _as_written(folder, manifest)
+        again = [("Resume it where it stopped", _line(here, *budget_overrides(folder, manifest))), *again]
+    original = _original_command(folder, manifest)
     replay = [] if manifest.is_training_run else [
-        ("Every answer again under another parser, payoff or metric; nobody is called", _line(here, "--replay", here))
+        ("Replay its answers with another parser, payoff or metric, without calling a model", _line(here, "--replay", here))
     ]  # fmt: skip
     return [
         *again,
-        *([("The same spec as it was written, with its overrides", written)] if written else []),
+        *([("Play its original spec file again, with its overrides", original)] if original else []),
         *replay,
-        ("Checks that its records and numbers follow from its journal", _line("verify", here)),
-        ("Its numbers and games in a terminal", _line("show", here)),
+        ("Check that its records and numbers follow from its journal", _line("verify", here)),
+        ("Show its numbers and games in a terminal", _line("show", here)),
     ]
 
 
@@ -189,28 +192,28 @@ def _line(*words: str) -> str:
     return shlex.join(["nip-run", *words])
 
 
-def _told(path: Path) -> str:
-    """A path as a page may say it: from where it is reached, never a machine's folders."""
+def _display_path(path: Path) -> str:
+    """Return a path as a page may show it: relative, or only its last parts, to hide the folders of this machine."""
     if not path.is_absolute() and ".." not in path.parts:
         return path.as_posix()
     return "/".join(path.parts[-3:] if len(path.parts) > 3 else path.parts[-1:])
 
 
 def _release_folder(folder: RunFolder) -> Path | None:
-    """The folder that a run was got into."""
+    """Return the folder of the fetched release that a run belongs to, or None."""
     root = folder.path.parent
     return root if folder.path.name == DATA and (root / MARKER).is_file() else None
 
 
-def _rows(release: Path) -> list[str]:
-    """What a command takes for a run whose rows are not there; `FILE` is the user's to name."""
+def _rows_option(release: Path) -> list[str]:
+    """Return the option that adds a run's missing rows, with the placeholder FILE; empty if no rows are missing."""
     return ["--set", f"{OPTION}=FILE"] if is_fetched(release) and lacks_rows(open_fetched(release)) else []
 
 
-def _as_written(folder: RunFolder, manifest: Manifest) -> str | None:
-    """The command of its spec's own file, where that is in a repository or comes with nip-run."""
-    said = (manifest.sources or {}).get("spec") or {}
-    path = str(said.get("path") or "").removeprefix("nip-run:")
+def _original_command(folder: RunFolder, manifest: Manifest) -> str | None:
+    """Return the command for the original spec file, if it is in a repository or ships with nip-run."""
+    source = (manifest.sources or {}).get("spec") or {}
+    path = str(source.get("path") or "").removeprefix("nip-run:")
     if not path or manifest.parent_run_id is not None or manifest.got_from is not None:
         return None
     return _line(path, *_overrides(folder), "--again")

@@ -1,4 +1,4 @@
-"""A run's games in one pass: the data of its lists, games and trees, and the tables of what they came to."""
+"""Process a run's games in one pass: the data of its lists, games and trees, and the tables of its results."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from runner.rollouts.plan import Plan
 from runner.runs.finished.problems import GameProblem
 
 FIRST = 100
-"""So many games stand in the page for a browser without JavaScript."""
+"""The number of games in the page for browsers without JavaScript."""
 
 
 @dataclass(frozen=True)
 class GamesSummary:
-    """What the games of a run came to, at one moment."""
+    """The results of a run's games at one moment."""
 
     games: int
     done: int
-    """How many games, or trees, are finished."""
+    """Number of finished games, or trees."""
     tables: GameTables | None
     """None if there are no games."""
     examples: Sequence[tuple[str, Sequence[Link]]]
     trees: TreesView | None
-    """None if it has no trees."""
+    """The trees; None if the run has none."""
     tree_count: int
     metrics: Mapping[str, Any] | None
-    """Those so far, where the run has no file of them."""
+    """The metrics so far, if the run has no file of them."""
     troubles: Sequence[GameProblem]
     so_far: tuple[str, ...] | None
-    """The number in the headline that says what the games took so far."""
+    """The cost of the games so far, as an entry of the headline."""
 
 
 @dataclass(frozen=True)
 class Gathered:
-    """The games of a run that its page has."""
+    """The games of a run for its page."""
 
     about: Mapping[str, Any]
-    """How many there are and where they stand: see `GamesData.about`."""
+    """The number of games and the places of their data; see `GamesData.about`."""
     first: Sequence[Mapping[str, Any]]
-    """The rows of the first of them."""
+    """The rows of the first games."""
     told: GamesSummary | None = None
-    """None where none was read."""
+    """The results of the games; None if no game was read."""
     is_part: bool = False
-    """Whether more of them are being read."""
+    """Whether more games are being read."""
     problem: str | None = None
-    """Why none could be read."""
+    """Why the games could not be read."""
 
 
 class RunGames:
-    """Takes in the games of a run, those of one tree one after another."""
+    """Collects the games of a run; the branches of a tree must be added consecutively."""
 
     def __init__(self, plan: Plan, run_id: str, slug: str, keep: Keep, *, measures: bool) -> None:
-        """`measures`: count their metrics too, since no file has them."""
+        """Start without games. `measures` computes their metrics as well, if no file has them."""
         self._run_id = run_id
         self.data = GamesData(slug, keep)
         self.first: list[dict[str, Any]] = []
@@ -68,7 +68,7 @@ class RunGames:
         self._trees = None if plan.shape is None else TreesData(plan, run_id, slug, keep)
 
     def add(self, game: GamePage) -> None:
-        """Take in one game."""
+        """Add a game."""
         row = row_of(game)
         self.data.add(game, row)
         self._tally.add(game.told)
@@ -78,11 +78,11 @@ class RunGames:
             self.first.append(row)
 
     def gathered(self) -> Gathered:
-        """The games so far, all of which are kept by now, and what they came to."""
+        """Store the data of the games so far, and return them with their results."""
         trees = {} if self._trees is None else {"trees": self._trees.about()}
-        return Gathered({**self.data.about(), **trees}, tuple(self.first), self._told())
+        return Gathered({**self.data.about(), **trees}, tuple(self.first), self._summary())
 
-    def _told(self) -> GamesSummary:
+    def _summary(self) -> GamesSummary:
         tally, trees = self._tally, self._trees
         return GamesSummary(
             games=tally.games,

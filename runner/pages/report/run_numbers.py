@@ -1,4 +1,4 @@
-"""What a run came to, as the tables of its page: metrics, verdicts beside labels, rounds, and what each agent took."""
+"""The results of a run as tables of its page: metrics, confusion matrix, outcomes, rounds, and use of tokens."""
 
 from __future__ import annotations
 
@@ -21,51 +21,53 @@ from runner.runs.finished.rollout_details import verdict_word
 LABELS = (1, 0)
 
 Headline = tuple[str, ...]
-"""A title, a number, and what is to be known of it."""
+"""A title, a number, and a note on it."""
 
 
 def headline(
     manifest: Manifest, metrics: Mapping[str, Any] | None, games: Headline, so_far: Headline | None
 ) -> list[Headline]:
-    """The few numbers that come first: `games` of `games_number`; `so_far`, what games took where the run is silent."""
-    found = {row["metric"]: row for row in (metrics or {"metrics": ()})["metrics"] if row["agent"] is None}
-    shown: list[Headline] = []
+    """Return the numbers at the top of the page; `so_far` is the cost until the run itself has recorded it."""
+    rows = {row["metric"]: row for row in (metrics or {"metrics": ()})["metrics"] if row["agent"] is None}
+    entries: list[Headline] = []
     for name, title in ((ACCURACY, "Accuracy"), (BALANCED_ACCURACY, "Balanced accuracy")):
-        row = found.get(name)
+        row = rows.get(name)
         if row is not None and row["value"] is not None:
-            between = interval(row)
-            shown.append((title, decimal(row["value"]), f"95 %: {between}" if between else row.get("reason") or ""))
-    shown.append(games)
+            interval_text = interval(row)
+            entries.append(
+                (title, decimal(row["value"]), f"95 %: {interval_text}" if interval_text else row.get("reason") or "")
+            )
+    entries.append(games)
     if manifest.completions is not None:
-        what = "answers of another run" if manifest.is_whole_replay else "calls"
-        shown.append(("Cost", dollars(manifest.own_cost_usd), f"{count(manifest.completions)} {what}"))
+        call_kind = "answers of another run" if manifest.is_whole_replay else "calls"
+        entries.append(("Cost", dollars(manifest.own_cost_usd), f"{count(manifest.completions)} {call_kind}"))
     elif so_far is not None:
-        shown.append(so_far)
-    if lasted := took(manifest.started_at, manifest.finished_at):
-        shown.append(("Time", lasted, ""))
-    return shown
+        entries.append(so_far)
+    if duration := took(manifest.started_at, manifest.finished_at):
+        entries.append(("Time", duration, ""))
+    return entries
 
 
 def games_number(
     manifest: Manifest, metrics: Mapping[str, Any] | None, here: int, *, is_part: bool, is_lost: bool
 ) -> Headline:
-    """How many games the run has, of which so many are `here`; its own count where they cannot be read, or not yet."""
-    said = manifest.rollouts
+    """Return the number of games that were read (`here`), or the run's own count if not all could be read."""
+    recorded = manifest.rollouts
     if is_lost:
-        known = None if said is None else count(said)
-        return "Games", known or "not known", "none of them can be read"
-    if is_part and said is not None:
-        return "Games", count(said), f"{count(here)} read so far"
-    return "Games", count(here), _decided(metrics)
+        recorded_text = None if recorded is None else count(recorded)
+        return "Games", recorded_text or "not known", "the games cannot be read"
+    if is_part and recorded is not None:
+        return "Games", count(recorded), f"{count(here)} read so far"
+    return "Games", count(here), _decided_note(metrics)
 
 
-def _decided(metrics: Mapping[str, Any] | None) -> str:
+def _decided_note(metrics: Mapping[str, Any] | None) -> str:
     outcomes = (metrics or {}).get("outcomes")
     return f"{count(outcomes.get(Outcome.DECIDED, 0))} decided" if outcomes else ""
 
 
 def calls_so_far(tally: RunTally) -> Headline | None:
-    """What finished games took."""
+    """Return the cost of finished games so far; None without games."""
     if not tally.games:
         return None
     total = AgentTally.sum_of(tally.agents)
@@ -74,21 +76,21 @@ def calls_so_far(tally: RunTally) -> Headline | None:
 
 @dataclass(frozen=True)
 class MetricRow:
-    """A metric of a run as `metrics.json` has it, with the name that people know it by."""
+    """A metric of a run: its display name, and its row in `metrics.json`."""
 
     name: str
     row: Mapping[str, Any]
 
     @property
     def is_share(self) -> bool:
-        """Whether it lies between 0 and 1, so that its interval can be drawn."""
+        """Whether the metric is between 0 and 1, so that its interval can be drawn."""
         metric = METRICS.get(self.row["metric"])
         return metric is not None and (metric.low, metric.high) == (0.0, 1.0) and self.row["value"] is not None
 
 
 @dataclass(frozen=True)
 class MetricTables:
-    """The metrics of a run: those of the game that most readers ask about, then all others."""
+    """The metrics of a run: the main metrics of the games, then all others."""
 
     main: Sequence[MetricRow]
     others: Sequence[MetricRow]
@@ -98,18 +100,18 @@ class MetricTables:
 
 
 def metric_tables(metrics: Mapping[str, Any]) -> MetricTables:
-    """Return the metrics that have games to count."""
+    """Return the metrics that are based on at least one game."""
     rows = [row for row in told_metrics(metrics) if row["n"]]
     rows.sort(key=lambda row: is_aside(row["metric"]))
     metric_rows = [MetricRow(shown_name(row["metric"], row.get("plays")), row) for row in rows]
     main = [metric for metric in metric_rows if metric.row["agent"] is None and not is_aside(metric.row["metric"])]
-    more = [metric for metric in metric_rows if metric not in main]
-    return MetricTables(main, more, [*reasons(metrics), *extra_lines(metrics)], str(metrics.get("interval", "")))
+    other_rows = [metric for metric in metric_rows if metric not in main]
+    return MetricTables(main, other_rows, [*reasons(metrics), *extra_lines(metrics)], str(metrics.get("interval", "")))
 
 
 @dataclass(frozen=True)
 class OutcomeRow:
-    """How many games ended in one way, in all and by their labels."""
+    """The number of games with an outcome, in total and by label."""
 
     name: str
     by_label: Sequence[int]
@@ -118,7 +120,7 @@ class OutcomeRow:
 
 @dataclass(frozen=True)
 class LabelRow:
-    """How many games of one label got each verdict; `kind` of a cell says whether that verdict is right."""
+    """The number of games with a label by verdict; each cell has a kind (right, wrong, none) and a number."""
 
     label: str
     cells: Sequence[tuple[str, int]]
@@ -127,7 +129,7 @@ class LabelRow:
 
 @dataclass(frozen=True)
 class RoundsRow:
-    """How many games ended after some rounds, by verdict, and how many had ended by then."""
+    """The number of games that ended after some rounds, by verdict, and the number that had ended by then."""
 
     rounds: int
     accepted: int
@@ -145,7 +147,7 @@ class GameTables:
     outcomes: Sequence[OutcomeRow]
     rounds: Sequence[RoundsRow]
     agents: Sequence[AgentTally]
-    """The last is the sum of the others, if there are several."""
+    """The last row is the sum of the others, if there are several."""
 
 
 def game_tables(tally: RunTally) -> GameTables:
@@ -205,7 +207,7 @@ class ReliabilityView:
 
 
 def reliability_views(run_id: str, metrics: Mapping[str, Any]) -> list[ReliabilityView]:
-    """Return what was said of P(accept), and how many of those solutions are right, by kind of confidence."""
+    """Return the reliability bins and their chart for each kind of confidence."""
     views = []
     for kind, bins in (metrics.get("reliability_curves") or {}).items():
         title = CONFIDENCE_TITLES.get(kind, kind)
@@ -217,7 +219,7 @@ def reliability_views(run_id: str, metrics: Mapping[str, Any]) -> list[Reliabili
 
 
 def first_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A game's row of the list that stands in the page itself."""
+    """Return a game's row in the list for browsers without JavaScript."""
     decision = row["decision"]
     judged = {True: "right", False: "wrong", None: "decided"}[row["correct"]]
     result = row["outcome"].replace("_", " ") if decision is None else judged

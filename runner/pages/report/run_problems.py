@@ -1,4 +1,4 @@
-"""What went wrong in a run, with games to look at: links that we make of ids, never of what a model said."""
+"""The problems of a run, with links to example games. Links are built from ids, never from a model's text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Link(NamedTuple):
 
 
 class ProblemView(NamedTuple):
-    """A problem, and where to look at its games."""
+    """A problem, and a link to its games."""
 
     problem: GameProblem
     link: Link | None
@@ -28,17 +28,17 @@ _ROLLOUT = re.compile(r"[0-9a-f]{16}")
 
 
 def game_link(run_id: str, rollout_id: str) -> str:
-    """The address of a game in a page that has it."""
+    """Return the link to a game on the run's page."""
     return f"#/run/{quote(run_id, safe='')}/game/{quote(rollout_id, safe='')}"
 
 
 def games_link(run_id: str, only: str) -> str:
-    """The address of the list of a run's games, those of one kind."""
+    """Return the link to the list of a run's games of one kind."""
     return f"#/run/{quote(run_id, safe='')}/games?only={quote(only, safe=',')}"
 
 
 def problem_views(problems: Iterable[tuple[str, GameProblem]]) -> list[ProblemView]:
-    """Return what went wrong in runs, each problem with the id of its run."""
+    """Return problems with links; each problem comes with the id of its run."""
     return [ProblemView(problem, _link(run_id, problem)) for run_id, problem in problems]
 
 
@@ -49,9 +49,9 @@ def _link(run_id: str, problem: GameProblem) -> Link | None:
     return Link(games_link(run_id, "undecided"), "all undecided games") if is_list else None
 
 
-def examples(run_id: str, named: Mapping[str, Sequence[tuple[str, str]]]) -> list[tuple[str, list[Link]]]:
-    """Return links to games that were not right, the first few of each kind."""
+def examples(run_id: str, games_by_kind: Mapping[str, Sequence[tuple[str, str]]]) -> list[tuple[str, list[Link]]]:
+    """Return links to games that were not right, by kind."""
     return [
         (kind.replace("_", " "), [Link(game_link(run_id, rollout), datapoint) for rollout, datapoint in games])
-        for kind, games in named.items()
+        for kind, games in games_by_kind.items()
     ]

@@ -1,4 +1,4 @@
-"""A site of runs: a page for each, those of a training run's parts too, and an overview where there are several."""
+"""A site of runs: a page for each run and each part of a training run, and an overview if there are several."""
 
 from __future__ import annotations
 
@@ -16,79 +16,78 @@ from runner.results.leaderboard.results_folder import Results
 
 __all__ = ["FIRST", "Gather", "Gathered", "gathered", "notes_name", "runs_site"]
 
-NAMED = 4
-"""Up to so many runs have links of their own in the navigation; more are found in the overview."""
+MAX_LINKED = 4
+"""The most runs with links in the navigation; more are linked only in the overview."""
 
 
 def runs_site(
     folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = None, *, has_commands: bool = True
 ) -> Site:
-    """Runs as a site; their games are kept as they come, or are those that `gather` finds.
+    """Return runs as a site, with each training run followed by its parts.
 
-    Without `has_commands` nothing tells how a folder is played again, where the page says how to get it.
-
-    A training run brings its parts, which stand after it.
+    `gather` returns the games of a run; by default they are read and stored. `has_commands` adds the commands that play
+    or check a run's folder; leave it out if the page says how to fetch the run.
 
     Raises:
-        RunError, JournalError, SpecError, ReleaseError: a file of a run is gone or damaged.
+        RunError, JournalError, SpecError, ReleaseError: a file of a run is missing or damaged.
     """
 
-    def kept(folder: RunFolder, slug: str) -> Gathered:
+    def read_games(folder: RunFolder, slug: str) -> Gathered:
         return gathered(folder, slug, keep)
 
-    every, alone = with_parts(folders), len(_asked(folders)) == 1
-    here = {folder.run_id for folder in every}
-    made = [
-        training_page(folder, here, titled=not alone, has_commands=has_commands)
+    all_folders, is_single = with_parts(folders), len(_without_parts(folders)) == 1
+    run_ids = {folder.run_id for folder in all_folders}
+    pages = [
+        training_page(folder, run_ids, titled=not is_single, has_commands=has_commands)
         if folder.manifest().is_training_run
-        else run_page(folder, f"r{at}", here, gather or kept, has_commands=has_commands)
-        for at, folder in enumerate(every)
+        else run_page(folder, f"r{index}", run_ids, gather or read_games, has_commands=has_commands)
+        for index, folder in enumerate(all_folders)
     ]
-    sections = [one.section for one in made]
-    if len(made) > 1 and not made[0].manifest.is_training_run:
-        sections = [overview(made), *sections]
+    sections = [page.section for page in pages]
+    if len(pages) > 1 and not pages[0].manifest.is_training_run:
+        sections = [overview(pages), *sections]
     side_by_side = compares(folders if gather is None else (), keep)
     sections += side_by_side.sections
-    runs = [one.about for one in made if one.about]
+    runs = [page.about for page in pages if page.about]
     about = {"format": FORMAT, "runs": runs, "compares": side_by_side.about, "live": False, "notes": None}
-    links = [*_navigation(made), *([side_by_side.entry] if side_by_side.entry else [])]
-    return Site(_title(_asked(folders)), links, sections, about)
+    links = [*_navigation(pages), *([side_by_side.entry] if side_by_side.entry else [])]
+    return Site(_title(_without_parts(folders)), links, sections, about)
 
 
 def with_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:
-    """Runs, each training run with its games and tests after it, and none twice."""
-    found: dict[str, RunFolder] = {}
+    """Return runs without duplicates, each training run followed by its games and tests."""
+    folders_by_id: dict[str, RunFolder] = {}
     for folder in folders:
-        found.setdefault(folder.run_id, folder)
+        folders_by_id.setdefault(folder.run_id, folder)
         if folder.manifest().is_training_run:
             for part in Results.of(folder).parts_of(folder.run_id):
-                found.setdefault(part.run_id, part)
-    return list(found.values())
+                folders_by_id.setdefault(part.run_id, part)
+    return list(folders_by_id.values())
 
 
-def _asked(folders: Sequence[RunFolder]) -> list[RunFolder]:
-    """Runs without the parts of a training run that is one of them."""
+def _without_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:
+    """Return runs without the parts of training runs that are also among them."""
     ids = {folder.run_id for folder in folders}
     return [folder for folder in folders if folder.manifest().parent_run_id not in ids]
 
 
 def _title(folders: Sequence[RunFolder]) -> str:
     names = [folder.run_id for folder in folders]
-    return " · ".join(names) if len(names) <= NAMED else f"{len(names)} runs: {names[0]} and others"
+    return " · ".join(names) if len(names) <= MAX_LINKED else f"{len(names)} runs: {names[0]} and others"
 
 
-def _navigation(made: Sequence[RunPage]) -> list[tuple[str, str]]:
-    if len(made) == 1:
-        return _links(made[0], "Summary")
-    first = made[0].manifest
-    links = [(made[0].section.route, "Training run")] if first.is_training_run else [("runs", "Overview")]
-    if len(made) > NAMED:
+def _navigation(pages: Sequence[RunPage]) -> list[tuple[str, str]]:
+    if len(pages) == 1:
+        return _links(pages[0], "Summary")
+    first = pages[0].manifest
+    links = [(pages[0].section.route, "Training run")] if first.is_training_run else [("runs", "Overview")]
+    if len(pages) > MAX_LINKED:
         return links
-    # A run's page leads to its games and trees: the same word once a run would not say where it leads.
-    return [*links, *((one.section.route, one.manifest.run_id) for one in made if one.about)]
+    # Only run pages are linked here: repeated links named "Games" would be ambiguous.
+    return [*links, *((page.section.route, page.manifest.run_id) for page in pages if page.about)]
 
 
-def _links(one: RunPage, name: str) -> list[tuple[str, str]]:
-    route, links = one.section.route, [(one.section.route, name)]
-    links += [(f"{route}/games", "Games")] if one.about else []
-    return [*links, *([(f"{route}/trees", "Trees")] if one.trees else [])]
+def _links(page: RunPage, name: str) -> list[tuple[str, str]]:
+    route, links = page.section.route, [(page.section.route, name)]
+    links += [(f"{route}/games", "Games")] if page.about else []
+    return [*links, *([(f"{route}/trees", "Trees")] if page.trees else [])]

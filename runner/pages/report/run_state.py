@@ -1,4 +1,4 @@
-"""How a run stands, in words: what is not finished, what stopped it, and what of it is not here."""
+"""The state of a run in sentences: what is unfinished, why it stopped, and what is missing."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from runner.spec.origin import DATA
 
 @dataclass(frozen=True)
 class MissingRows:
-    """A run without the rows of its dataset: what is known of its datapoints, and how the rows come to it."""
+    """A run without the rows of its dataset: the known facts about its datapoints, and how to get the rows."""
 
     given: Dataset
     needed: str
 
 
 def missing_rows(folder: RunFolder) -> MissingRows | None:
-    """What is not there of a run that was published without the rows of its dataset.
+    """Return what is missing if a run was published without the rows of its dataset, or None if nothing is.
 
     Raises:
         ReleaseError: the release is damaged.
-        RunError: it cannot be read.
+        RunError: the release cannot be read.
     """
     root = folder.path.parent
     if folder.path.name != DATA or not is_fetched(root):
         return None
-    got = open_fetched(root)
-    if not lacks_rows(got):
+    release = open_fetched(root)
+    if not lacks_rows(release):
         return None
     try:
-        return MissingRows(load_withheld(folder), describe_missing_rows(got))
+        return MissingRows(take_withheld(folder), what_is_needed(release))
     except OSError as error:
         raise RunError(f"{root} cannot be read: {error.strerror}") from error
 
 
 def summary(manifest: Manifest) -> str:
-    """A run in a line."""
+    """Return one line about a run."""
     status = "still playing" if manifest.status == Status.RUNNING else str(manifest.status)
     facts = (status, manifest.benchmark, manifest.protocol, f"seed {manifest.seed}", f"nip-run {manifest.version}")
     return " · ".join(fact for fact in facts if fact)
@@ -65,68 +65,68 @@ def state(
     metrics: Mapping[str, Any] | None,
     tells_source: bool = True,
 ) -> list[str]:
-    """What is to be known before any number of a run is read; nothing of one that is done and whole.
+    """Return sentences that a reader needs before any number of a run; none for a complete run.
 
-    Without `tells_source`, where a page is that release's own, not which release it was got from.
+    `tells_source` adds the release that the run was fetched from; leave it out on the page of that release.
     """
-    lines = list(_read(manifest, games))
+    lines = list(_reading_progress(manifest, games))
     root = folder.path.parent
     if tells_source and folder.path.name == DATA and is_fetched(root):
-        lines.append(f"Got from a registry, as {open_fetched(root).release.reference}.")
+        lines.append(f"Fetched from a registry as {open_fetched(root).release.reference}.")
     if (judged := manifest.rejudge_of) is not None:
-        lines.append(f"A judging: the debates are those of {judged.run_id}; nobody but the judge was asked.")
+        lines.append(f"Judges the debates of {judged.run_id}; only the judge was called.")
     if until := (metrics or {}).get("until"):
-        lines.append(f"Until it is decided: {until['note']}.")
+        lines.append(f"Stopping rule: {until['note']}.")
     return [*lines, *_state(folder, plan, manifest, games.told, missing)]
 
 
-def _read(manifest: Manifest, games: Gathered) -> Iterator[str]:
-    """Yield how much was read of the games."""
+def _reading_progress(manifest: Manifest, games: Gathered) -> Iterator[str]:
+    """Yield a sentence about games that are not read completely."""
     if games.problem is not None:
         yield f"Its games cannot be read: {games.problem}"
     elif games.is_part:
-        of = "" if manifest.rollouts is None else f" of {count(manifest.rollouts)}"
-        yield f"Reading: {count(games.about['count'])}{of} games so far; the tables of games are of those."
+        total = "" if manifest.rollouts is None else f" of {count(manifest.rollouts)}"
+        yield f"Reading: {count(games.about['count'])}{total} games so far; the tables of games include only these."
 
 
 def _state(
-    folder: RunFolder, plan: Plan, manifest: Manifest, told: GamesSummary | None, missing: MissingRows | None
+    folder: RunFolder, plan: Plan, manifest: Manifest, results: GamesSummary | None, missing: MissingRows | None
 ) -> Iterator[str]:
-    if told is not None:
-        yield from _standing(plan, manifest, told, missing)
+    if results is not None:
+        yield from _progress(plan, manifest, results, missing)
     if manifest.status == Status.DONE and missing is None and not folder.journal.is_file():
-        yield "Its journal is not here: none of its games can be shown."
+        yield "The run's journal is missing, so its games cannot be shown."
     yield from why_stopped(folder, manifest)
     if plan.spec.experiment.until is not None and manifest.status not in (Status.DONE, Status.INCOMPLETE):
-        yield "It is to stop once it is decided: until then, intervals are those of one look at these games."
+        yield "The run stops when its result is decided; until then, intervals assume a single look at these games."
     if manifest.is_whole_replay:
-        yield "A replay: every answer is that of another run; nobody was called, and nothing was paid."
+        yield "A replay: every answer comes from another run; no model was called, and nothing was paid."
     if missing is not None:
-        yield f"{WITHOUT_ROWS[0].upper()}{WITHOUT_ROWS[1:]}: what a game was about, and the chats, are not here."
+        yield f"{WITHOUT_ROWS[0].upper()}{WITHOUT_ROWS[1:]}: the datapoints and chats of its games cannot be shown."
         yield missing.needed
     if folder.journal.is_file() and not is_bound_to_run(folder.journal):
         yield f"Its journal: {NOT_BOUND}."
 
 
-def _standing(plan: Plan, manifest: Manifest, told: GamesSummary, missing: MissingRows | None) -> Iterator[str]:
-    """How far a run has come that is not done, or has nothing."""
-    progress = f"{count(told.done)} of {count(plan.size)} {'games' if plan.shape is None else 'trees'}"
+def _progress(plan: Plan, manifest: Manifest, results: GamesSummary, missing: MissingRows | None) -> Iterator[str]:
+    """Yield the progress of a run that is not done or has no games."""
+    progress = f"{count(results.done)} of {count(plan.size)} {'games' if plan.shape is None else 'trees'}"
     match manifest.status:
         case Status.RUNNING:
-            yield f"Still playing: {progress} are finished, and all numbers are of those."
+            yield f"Still playing: {progress} are finished; all numbers are based on these."
         case Status.INTERRUPTED:
-            yield f"Stopped with {progress} finished; all numbers are of those."
+            yield f"Stopped with {progress} finished; all numbers are based on these."
         case Status.FAILED:
             yield f"Failed with {progress} played."
         case Status.INCOMPLETE:
             lost = count(manifest.transport_failed)
-            yield f"Incomplete: {lost} of {count(told.games)} games were lost in transport."
-        case Status.DONE if not told.games and missing is None:
+            yield f"Incomplete: {lost} of {count(results.games)} games were lost in transport."
+        case Status.DONE if not results.games and missing is None:
             yield "It has no games."
 
 
 def why_stopped(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
-    """Why a run that is not done stopped, and how it goes on."""
+    """Yield why a run that is not done stopped, and how to resume it."""
     if manifest.status in (Status.DONE, Status.RUNNING):
         return
     if manifest.why_stopped is not None:

@@ -1,4 +1,4 @@
-"""What a run's games came to and took, counted while they stream by: memory grows with agents and rounds, not games."""
+"""Count a run's results and costs game by game; memory grows with agents and rounds, not with games."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from runner.runs.finished.problems import GameProblem, GameProblems
 from runner.runs.finished.rollout_details import RolloutDetails
 
 EXAMPLES = 3
-"""So many games of each kind are named."""
+"""The number of example games of each kind."""
 
 VERDICTS = (Decision.REJECT, Decision.ACCEPT, Decision.NONE)
 
 
 @dataclass
 class AgentTally:
-    """What one seat's calls took."""
+    """Totals of one agent's calls."""
 
     agent: str
     calls: int = 0
-    """Answers of a model, those too that could not be used."""
+    """Number of answers, including those that could not be used."""
     repeats: int = 0
-    """Answers that were asked for again."""
+    """Number of answers to repeated requests."""
     failed: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     usd: float | None = 0.0
-    """None once a call came whose price is not known."""
+    """Cost in dollars; None if the price of a call is unknown."""
     seconds: float = 0.0
-    """Of all answers together."""
+    """Sum of the latencies of all answers."""
     is_total: bool = False
 
     @classmethod
     def sum_of(cls, agents: Sequence[AgentTally]) -> AgentTally:
-        """Return what all agents took together."""
+        """Return the sum of all agents' totals."""
         total = cls("all", is_total=True)
-        for one in agents:
+        for agent in agents:
             for name in (
                 "calls",
                 "repeats",
@@ -55,26 +55,26 @@ class AgentTally:
                 "cached_tokens",
                 "seconds",
             ):
-                setattr(total, name, getattr(total, name) + getattr(one, name))
-            total.usd = None if total.usd is None or one.usd is None else total.usd + one.usd
+                setattr(total, name, getattr(total, name) + getattr(agent, name))
+            total.usd = None if total.usd is None or agent.usd is None else total.usd + agent.usd
         return total
 
 
 @dataclass
 class RunTally:
-    """Counts games, which come in the order of the plan. `measures`: their metrics too, where no file has them."""
+    """Counts games, in the order of the plan. `measures` computes their metrics too, if no file has them."""
 
     plan: Plan
     measures: bool
     games: int = 0
     confusion: Counter[tuple[int | None, int]] = field(default_factory=Counter)
-    """By label and verdict."""
+    """Number of games by label and verdict."""
     outcomes: Counter[tuple[str, int | None]] = field(default_factory=Counter)
-    """By outcome and label."""
+    """Number of games by outcome and label."""
     rounds: Counter[tuple[int, int]] = field(default_factory=Counter)
-    """By rounds played and verdict."""
+    """Number of games by rounds played and verdict."""
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """By what was not right, the first few games: rollout and datapoint."""
+    """Rollout and datapoint of the first few games that were not right, by kind."""
 
     def __post_init__(self) -> None:
         self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats) if self.measures else None
@@ -82,62 +82,62 @@ class RunTally:
         self._prices = run_costs(self.plan).prices
         self._agents = {name: AgentTally(name) for name in self.plan.spec.protocol.agent_names}
 
-    def add(self, told: RolloutDetails) -> None:
-        """Count one game."""
-        rollout = told.rollout
+    def add(self, details: RolloutDetails) -> None:
+        """Count a game."""
+        rollout = details.rollout
         self.games += 1
         label, decision = rollout.job.datapoint.label, int(rollout.decision)
         self.confusion[label, decision] += 1
         self.outcomes[str(rollout.outcome), label] += 1
         self.rounds[len(rollout.rounds), decision] += 1
-        self._name(rollout, label, decision)
-        self._add_calls(told)
+        self._add_example(rollout, label, decision)
+        self._add_calls(details)
         self._troubles.add(rollout)
         if self._metrics is not None:
             self._metrics.add(rollout)
 
-    def _name(self, rollout: Rollout, label: int | None, decision: int) -> None:
+    def _add_example(self, rollout: Rollout, label: int | None, decision: int) -> None:
         if decision == Decision.NONE:
             kind = str(rollout.outcome)
         elif label is None or decision == label:
             return
         else:
-            kind = "accepted, and is to be rejected" if decision else "rejected, and is to be accepted"
-        named = self.examples.setdefault(kind, [])
-        if len(named) < EXAMPLES:
-            named.append((rollout.job.rollout_id, rollout.job.datapoint.id))
+            kind = "accepted, should be rejected" if decision else "rejected, should be accepted"
+        kind_examples = self.examples.setdefault(kind, [])
+        if len(kind_examples) < EXAMPLES:
+            kind_examples.append((rollout.job.rollout_id, rollout.job.datapoint.id))
 
-    def _add_calls(self, told: RolloutDetails) -> None:
-        groups = self.plan.groups(swapped=told.rollout.job.swapped)
-        for call in told.rollout.calls:
+    def _add_calls(self, details: RolloutDetails) -> None:
+        groups = self.plan.groups(swapped=details.rollout.job.swapped)
+        for call in details.rollout.calls:
             if not call.is_answer:
                 continue
-            one = self._agents[call.agent]
-            one.calls += 1
-            one.repeats += call.attempt > 0
-            one.prompt_tokens += call.prompt_tokens
-            one.completion_tokens += call.completion_tokens
-            one.cached_tokens += call.cached_tokens
-            one.seconds += (call.latency_ms or 0.0) / 1000
+            tally = self._agents[call.agent]
+            tally.calls += 1
+            tally.repeats += call.attempt > 0
+            tally.prompt_tokens += call.prompt_tokens
+            tally.completion_tokens += call.completion_tokens
+            tally.cached_tokens += call.cached_tokens
+            tally.seconds += (call.latency_ms or 0.0) / 1000
             if call.paid:
                 price = self._prices.get(groups[call.agent])
-                one.usd = _paid(one.usd, price, call)
-        for failure in told.failures:
+                tally.usd = _add_cost(tally.usd, price, call)
+        for failure in details.failures:
             self._agents[failure.sample.agent].failed += 1
 
     @property
     def agents(self) -> Sequence[AgentTally]:
-        """What each seat took, in the protocol's order."""
+        """The totals of each agent, in the protocol's order."""
         return list(self._agents.values())
 
     def metrics(self) -> Mapping[str, Any] | None:
-        """What `metrics.json` would say of the games so far; None where they are not measured, or there is none."""
+        """Return the games' metrics as in `metrics.json`; None without games or `measures`."""
         return None if self._metrics is None or not self.games else self._metrics.summary()
 
     def troubles(self) -> list[GameProblem]:
-        """What went wrong in the games so far."""
+        """Return the problems in the games so far."""
         return self._troubles.all_problems()
 
 
-def _paid(so_far: float | None, price: Pricing | None, call: Call) -> float | None:
+def _add_cost(so_far: float | None, price: Pricing | None, call: Call) -> float | None:
     return None if so_far is None or price is None else so_far + price.cost_of(call.usage)

@@ -1,4 +1,4 @@
-"""A run's trees in its summary: what answers were worth, by round, and the first trees."""
+"""The trees of a run in its summary: the value of answers by round, and the first trees."""
 
 from __future__ import annotations
 
@@ -12,32 +12,30 @@ from runner.pages.report.trees import TreesData
 from runner.rollouts.trees import NOT_COMPARABLE
 
 FIRST = 20
-"""So many trees stand in the page for a browser without JavaScript."""
+"""The number of trees in the page for browsers without JavaScript."""
 
-TAKEN = (
-    "A training takes the pairs of the agents whose models it trains, and of several that say the same it takes one."
-)
+TRAINING_PAIRS = "A training uses the pairs of the agents whose models it trains, without duplicates."
 
 
 @dataclass(frozen=True)
 class TreesView:
-    """What the summary of a run says of its trees."""
+    """The trees of a run in its summary."""
 
     words: str
     caution: str
     rounds: range
     agents: Sequence[tuple[str, Sequence[float], int]]
-    """The mean expected rewards of each agent by round, and how many pairs of a good and a bad answer it gives."""
+    """Agents, each with its mean expected rewards by round and its number of pairs."""
     first: Sequence[tuple[str, Mapping[str, Any]]]
     """The address and the row of the first trees."""
 
 
 def trees_view(run_id: str, trees: TreesData) -> TreesView:
-    """Return what a run's trees came to so far."""
+    """Return the statistics of a run's trees so far."""
     expected = trees.expected()
     return TreesView(
         f"{count(trees.count)} trees with {count(trees.branches)} branches; {count(trees.pairs.total())} pairs of "
-        f"a good and a bad answer to one step. {TAKEN}",
+        f"a good and a bad answer to one step. {TRAINING_PAIRS}",
         f"{NOT_COMPARABLE[0].upper()}{NOT_COMPARABLE[1:]}.",
         range(max(map(len, expected.values()), default=0)),
         [(agent, values, trees.pairs[agent]) for agent, values in expected.items()],
@@ -46,6 +44,6 @@ def trees_view(run_id: str, trees: TreesData) -> TreesView:
 
 
 def tree_link(run_id: str, datapoint: str, tree: int) -> str:
-    """The address of a tree in a page that has it."""
-    which = f"?tree={tree}" if tree else ""
-    return f"#/run/{quote(run_id, safe='')}/tree/{quote(datapoint, safe='')}{which}"
+    """Return the link to a tree on the run's page."""
+    query = f"?tree={tree}" if tree else ""
+    return f"#/run/{quote(run_id, safe='')}/tree/{quote(datapoint, safe='')}{query}"

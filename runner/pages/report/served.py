@@ -1,4 +1,4 @@
-"""Pages that a server sends one at a time, each at an address of its own, with the style and the script beside them."""
+"""Pages that a server sends one at a time, with style and script as separate files."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from runner.pages.html import rendered, script, style
 from runner.pages.report.games import FORMAT
 
 NOTHING: Mapping[str, Any] = {"format": FORMAT, "runs": [], "live": False, "notes": None}
-"""What the script of a page is told that has nothing for it to do."""
+"""The script's data on a page without dynamic content."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-"""What a page may do: run our script, which stands beside it, and read its data from there. Nothing else that a server
-sends is of a type that a browser takes for a script or a style."""
+"""The content security policy: a page may run the server's script and read its data from the same server. No other
+file of the server has a type that a browser accepts as a script or style."""
 
 
 @dataclass(frozen=True)
 class ServedPage:
-    """One page, before it is HTML."""
+    """The content of a page."""
 
     title: str
     sections: Sequence[tuple[str, Markup]]
-    """Each with its route, by which the script finds it."""
+    """Sections with the routes that the script finds them by."""
     about: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     links: Sequence[tuple[str, str]] = ()
-    """What it belongs to: addresses and their names."""
+    """Links to the pages above this one: addresses and names."""
     here: str = ""
-    """The address of the entry of the navigation that it is."""
+    """The address of the page's own entry in the navigation."""
     wide: bool = False
-    """Whether it takes all of a large screen."""
+    """Whether the page uses the full width of a large screen."""
     who: str | None = None
-    """Who is signed in; of pages of theirs alone."""
+    """The account that is signed in; None on public pages."""
     word: str = ""
-    """Stands in each form that changes something."""
+    """The token that protects each form against forged requests."""
     searched: str = ""
     again: int | None = None
-    """In so many seconds the browser asks once more."""
+    """Seconds after which the browser reloads the page."""
 
 
 def served(page: ServedPage) -> bytes:
-    """A page as HTML."""
-    scripted, styled = static_names()
-    facts = {**vars(page), "script": scripted, "style": styled}
+    """Render a page as HTML."""
+    script_name, style_name = static_names()
+    facts = {**vars(page), "script": script_name, "style": style_name}
     return rendered("served/base.html", facts).encode("utf-8", "backslashreplace")
 
 
 @cache
 def static() -> Mapping[str, tuple[bytes, str]]:
-    """The files beside all pages, by names that change with what is in them; each with its type."""
-    made = {}
+    """Return the script and the style by file name, each with its content type; names have a hash of the content."""
+    files = {}
     for text, ending, kind in ((script(), "js", "text/javascript"), (style(), "css", "text/css")):
         data = text.encode()
-        made[f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}"] = (data, f"{kind}; charset=utf-8")
-    return made
+        files[f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}"] = (data, f"{kind}; charset=utf-8")
+    return files
 
 
 def static_names() -> tuple[str, str]:
-    """The names of the script and the style."""
-    scripted, styled = static()
-    return scripted, styled
+    """Return the file names of the script and the style."""
+    script_name, style_name = static()
+    return script_name, style_name

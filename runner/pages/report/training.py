@@ -1,4 +1,4 @@
-"""The page of a training run: its learning curve, what became of each model, its parts, and where it stands."""
+"""The page of a training run: its learning curve, its models, its parts, and its state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from runner.training.summary import describe_left_out, describe_outcome, read_su
 
 
 class IterationRow(NamedTuple):
-    """A model group that was trained in an iteration, or not, and why examples were left out."""
+    """The result of an iteration for a model group, and why examples were left out."""
 
     iteration: int
     group: str
@@ -42,7 +42,7 @@ class IterationRow(NamedTuple):
 
 
 class GroupLineage(NamedTuple):
-    """What a model group began as, and its trainings, the oldest first."""
+    """The base model of a model group, and its trainings, the oldest first."""
 
     group: str
     base: str
@@ -55,7 +55,7 @@ class TrainingView:
 
     run: RunFacts
     here: Collection[str]
-    """The runs of the site."""
+    """Ids of the runs on the site."""
     tests: Sequence[tuple[str, Mapping[str, Any]]]
     curve: Markup | None
     iterations: Sequence[IterationRow]
@@ -65,10 +65,10 @@ class TrainingView:
 
 
 def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has_commands: bool = True) -> RunPage:
-    """The page of a training run; `here` are the runs that the site has, `titled` as in `RunFacts`.
+    """Return the page of a training run; `here` are the runs on the site, `titled` is as in `RunFacts`.
 
     Raises:
-        RunError, JournalError, SpecError: a file of the run or of a part is gone or damaged.
+        RunError, JournalError, SpecError: a file of the run or of a part is missing or damaged.
     """
     manifest, plan = folder.manifest(), saved_plan(folder)
     metrics, stages = read_summary(folder, manifest), read_stages(folder.path, folder.identity())
@@ -102,35 +102,37 @@ def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has
 
 def _headline(manifest: Manifest, metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     tests, games = metrics["tests"], metrics["games"]
-    ends = [("First test" if len(tests) > 1 else "Accuracy", tests[0]["accuracy"])] if tests else []
-    ends += [("Last test", tests[-1]["accuracy"])] if len(tests) > 1 else []
-    shown = [(title, decimal(row["value"]), f"95 %: {interval(row)}" if interval(row) else "") for title, row in ends]
-    lasted = took(manifest.started_at, manifest.finished_at)
+    accuracies = [("First test" if len(tests) > 1 else "Accuracy", tests[0]["accuracy"])] if tests else []
+    accuracies += [("Last test", tests[-1]["accuracy"])] if len(tests) > 1 else []
+    entries = [
+        (title, decimal(row["value"]), f"95 %: {interval(row)}" if interval(row) else "") for title, row in accuracies
+    ]
+    duration = took(manifest.started_at, manifest.finished_at)
     return [
-        *shown,
+        *entries,
         ("Games", count(games["rollouts"]), f"{count(games['completions'])} calls"),
         ("Cost", dollars(games["cost_usd"]), "without the trainers"),
-        *([("Time", lasted, "")] if lasted else []),
+        *([("Time", duration, "")] if duration else []),
     ]
 
 
 def _state(folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any]) -> Iterator[str]:
     if manifest.status == Status.RUNNING:
-        yield "Still going on; what follows is what it has come to so far."
+        yield "Still running; the results below are those so far."
     yield from why_stopped(folder, manifest)
     for line in metrics.get("next", ()):
-        yield f"Next in it: {line}"
+        yield f"Next step: {line}"
     if folder.stage_log.is_file() and not is_bound_to_run(folder.stage_log):
         yield f"Its stage log: {NOT_BOUND}."
 
 
 def _test_names(metrics: Mapping[str, Any]) -> list[str]:
-    over = not metrics.get("next")
-    return [test_name(test, len(metrics["iterations"]), over=over) for test in metrics["tests"]]
+    is_done = not metrics.get("next")
+    return [test_name(test, len(metrics["iterations"]), over=is_done) for test in metrics["tests"]]
 
 
 def _curve(run_id: str, names: Sequence[str], tests: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """Draw the accuracy on the test by iteration; None if only one test was played."""
+    """Draw the test accuracy by iteration; None if fewer than two tests were played."""
     if len(tests) < 2:
         return None
     points = [
@@ -155,7 +157,7 @@ def _iterations(metrics: Mapping[str, Any]) -> list[IterationRow]:
 
 
 def _lineage(plan: Plan, stages: Stages) -> list[GroupLineage]:
-    """Return all trainings behind the model that each group has by now."""
+    """Return the base model and all trainings of each group's current model."""
     switched = stages.all(Switched)
     states: Mapping[str, ModelState] = switched[-1].models if switched else {}
     rows = []

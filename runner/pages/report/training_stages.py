@@ -1,4 +1,4 @@
-"""The stages of a training run, in the order in which they were done, in words."""
+"""The stages of a training run, in order, as sentences."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from runner.training.stages import (
 
 
 def stage_rows(stages: Stages) -> list[tuple[int, str, str]]:
-    """Return what was done, each with its iteration and the model group that it concerns, if any."""
+    """Return the iteration, the model group ("" if none) and a description of each stage."""
     return [
-        (record.iteration, getattr(record, "group", ""), what) for record in stages.records for what in _words(record)
+        (record.iteration, getattr(record, "group", ""), description)
+        for record in stages.records
+        for description in _descriptions(record)
     ]
 
 
-def _words(record: StageRecord) -> Iterator[str]:
+def _descriptions(record: StageRecord) -> Iterator[str]:
     match record:
         case TestPlayed():
             yield f"test played: {record.run_id}"
@@ -34,8 +36,8 @@ def _words(record: StageRecord) -> Iterator[str]:
             yield f"games played: {record.run_id}"
         case DatasetsBuilt():
             for group, report in record.groups.items():
-                why = f", not written: {report.why_not_written}" if report.why_not_written else ""
-                yield f"dataset of {group}: {counted(report.examples, 'example')}, {report.format}{why}"
+                reason = f", not written: {report.why_not_written}" if report.why_not_written else ""
+                yield f"dataset of {group}: {counted(report.examples, 'example')}, {report.format}{reason}"
         case JobNoted():
             yield f"job of {record.backend} (attempt {record.attempt})"
         case Waited():

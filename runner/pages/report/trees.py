@@ -1,7 +1,7 @@
-"""A run's trees of responses as a page's script reads them: what each answer was worth, and the pairs to learn from.
+"""A run's trees of responses as data for a page's script: the value of each answer, and the pairs to train on.
 
-A tree is known by its datapoint, and by its number where a datapoint has several. Rewards, what is good, and which two
-answers are a pair come from the modules that train on them (`rollouts.trees`, `finetune.preferences`).
+A tree is identified by its datapoint, and by its number if a datapoint has several. Rewards, good answers and pairs
+come from the modules that train on them (`rollouts.trees`, `finetune.preferences`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from runner.rollouts.trees import TreeNode, TreeStatistics, build_tree, is_posit
 
 @dataclass(frozen=True)
 class _Trees:
-    """What all trees of a run have in common."""
+    """Facts that all trees of a run share."""
 
     plan: Plan
     shape: TreeShape
@@ -34,7 +34,7 @@ class _Trees:
 
 
 class TreesData:
-    """The pieces of all trees of one run, as their branches come, and what they come to."""
+    """Collects the branches of a run's trees, stores the trees in pieces, and computes their statistics."""
 
     def __init__(self, plan: Plan, run_id: str, slug: str, keep: Keep) -> None:
         assert plan.shape is not None
@@ -54,11 +54,11 @@ class TreesData:
 
     @property
     def rows(self) -> Sequence[Mapping[str, Any]]:
-        """A row for each tree, which has no texts."""
+        """A row without texts for each tree."""
         return self._rows
 
     def add(self, rollout: Rollout) -> None:
-        """Add a branch; those of one tree come one after another."""
+        """Add a branch; the branches of a tree must be added consecutively."""
         if self._branches and self._tree_of(self._branches[0]) != self._tree_of(rollout):
             self._end()
         self._branches.append(rollout)
@@ -80,7 +80,7 @@ class TreesData:
         self._pieces.add(tree, 400 * tree["size"])
 
     def about(self) -> dict[str, Any]:
-        """Keep the trees that were added so far, all of which are whole, and return where they are."""
+        """Store the trees that were added so far, which must be complete, and return the places of their data."""
         if self._branches:
             self._end()
         pieces = self._pieces.flush()
@@ -88,16 +88,16 @@ class TreesData:
         return {"count": self.count, "pieces": pieces}
 
     def expected(self) -> Mapping[str, Sequence[float]]:
-        """By agent and round, the mean reward that was expected at the nodes of trees."""
+        """Return the mean expected reward at the nodes of complete trees, by agent and round."""
         if not self._whole:
             return {}
-        found = self._statistics.original_statistics()["mean_expected_reward_by_round"]
-        assert isinstance(found, dict)
-        return found
+        means = self._statistics.original_statistics()["mean_expected_reward_by_round"]
+        assert isinstance(means, dict)
+        return means
 
 
 class _Packer:
-    """One tree on its way into a piece."""
+    """Converts a tree to JSON data, with its texts in a piece."""
 
     def __init__(self, branches: Sequence[Rollout], trees: _Trees, texts: Texts) -> None:
         self._branches, self._shape, self._texts = branches, trees.shape, texts
@@ -106,11 +106,11 @@ class _Packer:
         self.pairs = [] if self.root is None else list(self._pairs(self.root, trees))
         self._learnt: dict[NodePath, dict[str, str]] = {}
         for pair in self.pairs:
-            for which in ("chosen", "rejected"):
-                self._learnt.setdefault(tuple(pair[which]), {})[pair["agent"]] = which
+            for choice in ("chosen", "rejected"):
+                self._learnt.setdefault(tuple(pair[choice]), {})[pair["agent"]] = choice
 
     def _pairs(self, root: TreeNode, trees: _Trees) -> Iterator[dict[str, Any]]:
-        """The pairs that a tree has for each agent, by the paths of their two answers; a dataset drops repeats."""
+        """Yield the pairs of a tree for each agent, by the paths of both answers; a dataset drops duplicates."""
         paths = {leaf.job.rollout_id: self._shape.path(leaf.job.repeat) for leaf in root.leaves}
         seed = trees.plan.spec.experiment.seed
         for agent, _, source in preferences(root, trees.agents, seed, trees.run_id):
@@ -124,7 +124,7 @@ class _Packer:
             }
 
     def row(self) -> dict[str, Any]:
-        """What the list of trees says of it."""
+        """Return the tree's row in the list."""
         job = self._branches[0].job
         leaves = [] if self.root is None else self.root.leaves
         return {
@@ -139,17 +139,17 @@ class _Packer:
 
     def packed(self) -> dict[str, Any]:
         nodes = [] if self.root is None else [self._node(child) for child in self.root.children]
-        worth = {} if self.root is None else self._worth(self.root)
+        values = {} if self.root is None else self._worth(self.root)
         size = 1 if self.root is None else sum(1 for _ in self.root.nodes())
-        return {**self.row(), "worth": worth, "learnt": self.pairs, "nodes": nodes, "size": size}
+        return {**self.row(), "worth": values, "learnt": self.pairs, "nodes": nodes, "size": size}
 
     def _worth(self, node: TreeNode) -> dict[str, float]:
         return {agent: node.expected_reward(agent) for agent in self._protocol.agent_names}
 
     def _node(self, node: TreeNode) -> dict[str, Any]:
-        played, here = node.rounds[-1], tuple(node.path)
+        last_round, path = node.rounds[-1], tuple(node.path)
         leaf = node.leaves[0]
-        ended = {} if node.children else {"game": leaf.job.rollout_id, **self._end_of(leaf)}
+        outcome = {} if node.children else {"game": leaf.job.rollout_id, **self._end_of(leaf)}
         return {
             "path": node.path,
             "said": [
@@ -157,15 +157,15 @@ class _Packer:
                     "agent": agent,
                     "text": self._texts.add(text),
                     "good": is_positive(node, agent, self._protocol),
-                    "learnt": self._learnt.get(here, {}).get(agent),
+                    "learnt": self._learnt.get(path, {}).get(agent),
                 }
-                for agent, text in played.raw.items()
+                for agent, text in last_round.raw.items()
             ],
             "worth": self._worth(node),
             "leaves": len(node.leaves),
-            "right": sum(bool(one.correct) for one in node.leaves),
+            "right": sum(bool(branch.correct) for branch in node.leaves),
             "nodes": [self._node(child) for child in node.children],
-            **ended,
+            **outcome,
         }
 
     def _end_of(self, leaf: Rollout) -> dict[str, Any]:

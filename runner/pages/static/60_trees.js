@@ -119,7 +119,7 @@ class TreeView {
     if (!learnt.length) return el("p", {}, "No step was answered both well and badly: there is no pair to learn from.");
     const to = (path, name, worth) => el("button", { type: "button", onclick: () => this.reach(path) }, `${name}, worth ${worthOf(worth)}`);
     return el("section", {}, el("h3", {}, "Pairs to learn from"),
-      el("p", { class: "soft" }, "A training takes those of the agents whose models it trains, and of several that say the same it takes one."), el("ul", { class: "pairs" }, learnt.map((pair) => el("li", {},
+      el("p", { class: "soft" }, "A training uses the pairs of the agents whose models it trains, without duplicates."), el("ul", { class: "pairs" }, learnt.map((pair) => el("li", {},
       `${pair.agent} in round ${pair.round}: `,
       to(pair.chosen, `chosen, answer ${pair.chosen.join(".")}`, pair.rewards[0]), " over ",
       to(pair.rejected, `rejected, answer ${pair.rejected.join(".")}`, pair.rewards[1])))));

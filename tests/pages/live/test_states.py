@@ -91,7 +91,7 @@ def no_manifest(run: Path) -> None:
     ("harm", "said"),
     [
         (flipped, "damaged at byte"),
-        pytest.param(no_journal, "Its journal is not here", marks=pytest.mark.full),
+        pytest.param(no_journal, "The run's journal is missing", marks=pytest.mark.full),
         pytest.param(half_a_line, "12 decided", marks=pytest.mark.full),
         pytest.param(no_metrics, "Accuracy", marks=pytest.mark.full),
         pytest.param(no_inputs, "inputs", marks=pytest.mark.full),
@@ -115,6 +115,6 @@ def test_the_headline_of_a_run_whose_journal_is_damaged_says_how_many_games_it_h
     flipped(run)
     with followed(run) as live:
         page = read(live.page()).text
-    assert "Games12none of them can be read" in page
+    assert "Games12the games cannot be read" in page
     assert "Its games cannot be read: " in page
     assert "damaged at byte" in page
