@@ -57,9 +57,9 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
                 digest.update(line)
                 file.write(line)
                 rows += 1
-    to_json = record.to_json(samples.relative_to(target), digest.hexdigest(), rows, export)
+    content = record.to_json(samples.relative_to(target), digest.hexdigest(), rows, export)
     path = folder / f"{record.uuid}.json"
-    atomic_write(path, orjson.dumps(to_json, option=orjson.OPT_INDENT_2))
+    atomic_write(path, orjson.dumps(content, option=orjson.OPT_INDENT_2))
     export.files |= {path: rows, samples: rows}
     other_agents = [row["agent"] for row in source.manifest.agents if row is not subject and row is not source.verifier]
     if other_agents:

@@ -1,4 +1,4 @@
-"""The frame of a chart with two axes: grid, ticks, their numbers, and what the axes are of."""
+"""The frame of a chart with two axes: grid, ticks, numbers, and axis titles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.pages.charts.scales import Scale, Tick, decades, extent
 
 @dataclass(frozen=True)
 class Axis:
-    """`low` to `high`; `ticks`, where they are not round numbers: each value with its name."""
+    """An axis from `low` to `high`; `ticks` replaces the default ticks at round numbers."""
 
     name: str
     low: float
@@ -21,7 +21,7 @@ class Axis:
 
 
 def amounts(name: str, values: list[float | None]) -> Axis:
-    """The axis of amounts: logarithmic where they differ by more than a power of ten, else from 0 on."""
+    """Return an axis for amounts: logarithmic if they differ by much more than a factor of 10, else from 0."""
     ends = decades(values)
     if ends is not None:
         return Axis(f"{name}, logarithmic", *ends, logarithmic=True)
@@ -29,9 +29,9 @@ def amounts(name: str, values: list[float | None]) -> Axis:
 
 
 def framed(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool = False) -> tuple[Scale, Scale]:
-    """Draw the axes of a chart of this height; gives their scales, and `drawing.y` is below the names of `x`.
+    """Draw the axes of a chart of this height, and return their scales. `drawing.y` is then below the title of `x`.
 
-    `square`: both axes are equally long.
+    With `square`, both axes have the same length.
     """
     size = drawing.size
     drawing.y += size * 1.2
@@ -47,7 +47,7 @@ def framed(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool = 
         drawing.line(left, at, across.end, at, "grid")
         drawing.text(left - size * 0.4, at + size * 0.35, tick.label, "soft", anchor="end")
     drawing.line(left, bottom, across.end, bottom, "axis")
-    _below(drawing, x, across, bottom)
+    _draw_lower_ticks(drawing, x, across, bottom)
     drawing.y = bottom + size * 1.6
     if x.name:
         drawing.y += size * 1.3
@@ -56,8 +56,8 @@ def framed(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool = 
     return across, up
 
 
-def _below(drawing: Drawing, x: Axis, across: Scale, bottom: float) -> None:
-    """The numbers of the lower axis, as many of them as there is room for."""
+def _draw_lower_ticks(drawing: Drawing, x: Axis, across: Scale, bottom: float) -> None:
+    """Draw the numbers of the lower axis, as many as fit."""
     size = drawing.size
     ticks = x.ticks or across.ticks(max(2, int((across.end - across.start) / (size * 4))))
     last = -1e9

@@ -1,4 +1,4 @@
-"""A learning curve: a value over iterations, for several series, each with its band."""
+"""A line chart, such as a learning curve: values over iterations for several series, with interval bands."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from runner.pages.charts.styles import PAGE, Look
 from runner.results.metric_table import RANKING_METRIC
 
 Stretch = Sequence[tuple[float, ChartEstimate]]
-"""Points without a gap between them."""
+"""Consecutive points without a missing value."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """`points`: each a place on the axis, and what was measured there."""
+    """A line of a chart. Each point is a coordinate on the x axis and the estimate there."""
 
     name: str
     points: Sequence[tuple[float, ChartEstimate]]
 
 
 _MOST_TICKS = 12
-"""So many whole numbers have a tick each."""
+"""The most whole numbers that get a tick each."""
 _MOST_MARKS = 60
-"""With more points in a series, the line alone is drawn."""
+"""The most points of a series that are marked; with more, only the line is drawn."""
 
 
 def curve(
@@ -45,43 +45,43 @@ def curve(
     note: str = "",
     key: str = "",
 ) -> Markup:
-    """Lines with bands between the ends of their intervals; where a value is missing, the line is broken."""
-    places = sorted({at for one in series for at, _ in one.points if known(at) is not None})
-    if not places:
+    """Draw lines with bands for their intervals. A missing value interrupts the line."""
+    x_values = sorted({at for line in series for at, _ in line.points if known(at) is not None})
+    if not x_values:
         return empty(look, title, key=key)
     drawing = Drawing(look, title)
     if len(series) > 1:
-        drawing.legend([one.name for one in series])
-    low, high = domain or extent(values_of([point for one in series for _, point in one.points]))
-    first, last = places[0], places[-1]
+        drawing.legend([line.name for line in series])
+    low, high = domain or extent(values_of([point for line in series for _, point in line.points]))
+    first, last = x_values[0], x_values[-1]
     if first == last:
         first, last = first - 1, last + 1
-    whole = all(at == int(at) for at in places)
-    few = whole and len(places) <= _MOST_TICKS
-    ticks = tuple(Tick(at, f"{at:.0f}") for at in places) if few else ()
+    are_whole = all(at == int(at) for at in x_values)
+    has_all_ticks = are_whole and len(x_values) <= _MOST_TICKS
+    ticks = tuple(Tick(at, f"{at:.0f}") for at in x_values) if has_all_ticks else ()
     across, up = framed(drawing, Axis(x, first, last, ticks), Axis(y, low, high), look.width * 0.5)
-    for number, one in enumerate(series):
-        for stretch in _stretches(one):
-            _band(drawing, stretch, (across, up), number)
-    for number, one in enumerate(series):
-        for stretch in _stretches(one):
-            _line(drawing, one.name, stretch, (across, up), number)
+    for number, line in enumerate(series):
+        for stretch in _stretches(line):
+            _draw_band(drawing, stretch, (across, up), number)
+    for number, line in enumerate(series):
+        for stretch in _stretches(line):
+            _draw_line(drawing, line.name, stretch, (across, up), number)
     drawing.note(note)
-    return drawing.svg(_told(series, x, y), key)
+    return drawing.svg(_description(series, x, y), key)
 
 
 def _stretches(series: Series) -> list[list[tuple[float, ChartEstimate]]]:
-    """The points between those that are missing, in the order of their places."""
-    found: list[list[tuple[float, ChartEstimate]]] = [[]]
-    for at, point in sorted((one for one in series.points if known(one[0]) is not None), key=lambda one: one[0]):
+    """Return the points of a series in order, split at missing values."""
+    stretches: list[list[tuple[float, ChartEstimate]]] = [[]]
+    for at, point in sorted((pair for pair in series.points if known(pair[0]) is not None), key=lambda pair: pair[0]):
         if known(point.value) is not None:
-            found[-1].append((at, point))
-        elif found[-1]:
-            found.append([])
-    return [stretch for stretch in found if stretch]
+            stretches[-1].append((at, point))
+        elif stretches[-1]:
+            stretches.append([])
+    return [stretch for stretch in stretches if stretch]
 
 
-def _band(drawing: Drawing, stretch: Stretch, scales: tuple[Scale, Scale], number: int) -> None:
+def _draw_band(drawing: Drawing, stretch: Stretch, scales: tuple[Scale, Scale], number: int) -> None:
     across, up = scales
     spans = [(across.at(at), *up.places(point.ends)) for at, point in stretch if point.ends is not None]
     if len(spans) > 1 and len(spans) == len(stretch):
@@ -92,10 +92,10 @@ def _band(drawing: Drawing, stretch: Stretch, scales: tuple[Scale, Scale], numbe
         drawing.line(x, high, x, low, "whisker", series=number)
 
 
-def _line(drawing: Drawing, name: str, stretch: Stretch, scales: tuple[Scale, Scale], number: int) -> None:
+def _draw_line(drawing: Drawing, name: str, stretch: Stretch, scales: tuple[Scale, Scale], number: int) -> None:
     across, up = scales
     points = [(across.at(at), up.at(known(point.value) or 0.0)) for at, point in stretch]
-    if any(one != other for one, other in pairwise(points)):
+    if any(first != second for first, second in pairwise(points)):
         drawing.polyline(points, "line", number)
     if len(points) > _MOST_MARKS:
         return
@@ -103,11 +103,11 @@ def _line(drawing: Drawing, name: str, stretch: Stretch, scales: tuple[Scale, Sc
         drawing.mark(x, y, number, f"{name}, {at:g}: {point.text()}{f', {point.note}' if point.note else ''}")
 
 
-def _told(series: Sequence[Series], x: str, y: str) -> str:
+def _description(series: Sequence[Series], x: str, y: str) -> str:
     facts = (
-        f"{one.name} at {x} {at:g}: {point.text()}"
-        for one in series
-        for at, point in one.points
+        f"{line.name} at {x} {at:g}: {point.text()}"
+        for line in series
+        for at, point in line.points
         if known(at) is not None
     )
     return f"{y} over {x}: {listed(facts)}"

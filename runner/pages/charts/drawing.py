@@ -1,4 +1,4 @@
-"""One chart while it is drawn: elements with roles, texts escaped, a title and a description for those who hear it."""
+"""An SVG chart under construction: elements with roles, escaped texts, and a description for screen readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Point = tuple[float, float]
 
 
 class Drawing:
-    """Collects elements from the top down; `y` is where the next one may begin."""
+    """Collects elements from top to bottom; `y` is the top of the free space below them."""
 
     def __init__(self, look: Look, title: str, width: float | None = None) -> None:
         self.look, self.size = look, look.size
@@ -35,14 +35,14 @@ class Drawing:
         series: int | None = None,
         title: str | None = None,
         content: str = "",
-        **given: str | float,
+        **extra: str | float,
     ) -> None:
-        """Add an element; `title` is what a pointer over it shows."""
-        own = {name.replace("_", "-"): value for name, value in given.items()}
-        words = _written({**attributes(self.look, role, series), **own})
+        """Add an element; `title` is its tooltip."""
+        extra_attributes = {name.replace("_", "-"): value for name, value in extra.items()}
+        attributes_text = _attributes_text({**attributes(self.look, role, series), **extra_attributes})
         head = Markup("") if title is None else Markup("<title>{}</title>").format(visible(title))
         shape = Markup("<{0} {1}>{2}{3}</{0}>") if head or content else Markup("<{0} {1}/>")
-        self._parts.append(shape.format(tag, words, head, content))
+        self._parts.append(shape.format(tag, attributes_text, head, content))
 
     def text(
         self,
@@ -57,18 +57,18 @@ class Drawing:
         bold: bool = False,
         series: int | None = None,
     ) -> None:
-        """Add a line of text; one that is wider than `most` loses its end, and its title has all of it."""
-        whole = visible(words)
-        shown = whole if most is None else fitted(whole, most, self.size * (1.05 if bold else 1))
-        full = title if title is not None else whole if shown != whole else None
+        """Add a line of text. A text wider than `most` is cut, and its tooltip has the full text."""
+        full_text = visible(words)
+        fitted_text = full_text if most is None else fitted(full_text, most, self.size * (1.05 if bold else 1))
+        tooltip = title if title is not None else full_text if fitted_text != full_text else None
         anchored = {} if anchor == "start" else {"text_anchor": anchor}
         weight = {"font_weight": "600"} if bold else {}
-        self.add("text", role, series, full, shown, x=x, y=y, **anchored, **weight)
+        self.add("text", role, series, tooltip, fitted_text, x=x, y=y, **anchored, **weight)
 
     def line(
-        self, x1: float, y1: float, x2: float, y2: float, role: str, *, series: int | None = None, **given: Any
+        self, x1: float, y1: float, x2: float, y2: float, role: str, *, series: int | None = None, **extra: Any
     ) -> None:
-        self.add("line", role, series, x1=x1, y1=y1, x2=x2, y2=y2, **given)
+        self.add("line", role, series, x1=x1, y1=y1, x2=x2, y2=y2, **extra)
 
     def whisker(
         self,
@@ -80,20 +80,20 @@ class Drawing:
         *,
         series: int | None = None,
         caps: tuple[bool, ...] = (True, True),
-        **given: Any,
+        **extra: Any,
     ) -> None:
         """Draw a line between the ends of an interval, with a short bar across each end that has a cap."""
         half = self.size * 0.27
         dx, dy = (0.0, half) if y1 == y2 else (half, 0.0)
-        self.line(x1, y1, x2, y2, role, series=series, **given)
+        self.line(x1, y1, x2, y2, role, series=series, **extra)
         for (x, y), has_cap in zip(((x1, y1), (x2, y2)), caps, strict=True):
             if has_cap:
                 self.line(x - dx, y - dy, x + dx, y + dy, role, series=series)
 
     def rect(
-        self, x: float, y: float, width: float, height: float, role: str, *, series: int | None = None, **given: Any
+        self, x: float, y: float, width: float, height: float, role: str, *, series: int | None = None, **extra: Any
     ) -> None:
-        self.add("rect", role, series, x=x, y=y, width=max(width, 0.0), height=max(height, 0.0), **given)
+        self.add("rect", role, series, x=x, y=y, width=max(width, 0.0), height=max(height, 0.0), **extra)
 
     def polyline(
         self, points: Sequence[Point], role: str, series: int | None = None, title: str | None = None
@@ -104,7 +104,7 @@ class Drawing:
         self.add("polygon", role, series, title, points=_points(points))
 
     def mark(self, x: float, y: float, series: int = 0, title: str | None = None, *, role: str = "mark") -> None:
-        """A point, in the shape of its series."""
+        """Draw a point in the shape of its series."""
         r = self.size * 0.3
         corners: dict[int, Sequence[Point]] = {
             1: [(-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)],
@@ -136,7 +136,7 @@ class Drawing:
         self.y += self.size * 0.6
 
     def note(self, words: str) -> None:
-        """Add soft lines below, broken where they are too long for one."""
+        """Add a note below the chart, wrapped into several lines if needed."""
         if not words:
             return
         line = ""
@@ -153,31 +153,34 @@ class Drawing:
         self.text(0, self.y - self.size * 0.3, line, "soft", most=self.width)
 
     def svg(self, description: str, key: str = "") -> Markup:
-        """The chart, as high as it was drawn; `key` tells two of the same content apart in one page."""
+        """Return the chart as SVG; `key` distinguishes two charts with the same content on one page."""
         height = max(self.y, self.size)
         body = Markup("\n").join(self._parts)
-        told = visible(description)
-        name = hashlib.sha256("\0".join((key, self._title, told, str(body))).encode()).hexdigest()[:12]
+        full_description = visible(description)
+        name = hashlib.sha256("\0".join((key, self._title, full_description, str(body))).encode()).hexdigest()[:12]
         box: dict[str, str | float] = {
             "viewBox": f"0 0 {_number(self.width)} {_number(height)}",
             "font-size": self.size,
         }
         if self.look.is_paper:
             inches = {"width": self.width / POINTS_AN_INCH, "height": height / POINTS_AN_INCH}
-            own = {**{side: f"{one:.4g}in" for side, one in inches.items()}, "font-family": _FONTS}
-            back = Markup('<rect width="100%" height="100%" fill="#ffffff"/>\n')
+            medium_attributes = {**{side: f"{length:.4g}in" for side, length in inches.items()}, "font-family": _FONTS}
+            background = Markup('<rect width="100%" height="100%" fill="#ffffff"/>\n')
         else:
-            own, back = {"class": "c-chart", "width": _number(self.width), "height": _number(height)}, Markup("")
-        every: dict[str, str | float] = {
+            medium_attributes, background = (
+                {"class": "c-chart", "width": _number(self.width), "height": _number(height)},
+                Markup(""),
+            )
+        all_attributes: dict[str, str | float] = {
             "xmlns": "http://www.w3.org/2000/svg",
-            **own,
+            **medium_attributes,
             **box,
             "role": "img",
             "aria-labelledby": f"c{name}t",
             "aria-describedby": f"c{name}d",
         }
         chart = Markup('<svg {}>\n<title id="c{}t">{}</title>\n<desc id="c{}d">{}</desc>\n{}{}\n</svg>').format(
-            _written(every), name, self._title, name, told, back, body
+            _attributes_text(all_attributes), name, self._title, name, full_description, background, body
         )
         if not self.look.is_paper and self.width > PAGE.width + 1e-6:
             return Markup('<div class="c-wide" role="group" tabindex="0" aria-label="{}">{}</div>').format(
@@ -186,14 +189,14 @@ class Drawing:
         return chart
 
 
-def empty(look: Look, title: str, why: str = "There is nothing to show yet.", key: str = "") -> Markup:
-    """Return a chart that only says why there is nothing to draw."""
+def empty(look: Look, title: str, reason: str = "There is nothing to show yet.", key: str = "") -> Markup:
+    """Return a chart that contains only the reason why there is nothing to draw."""
     drawing = Drawing(look, title)
-    drawing.note(why)
-    return drawing.svg(why, key)
+    drawing.note(reason)
+    return drawing.svg(reason, key)
 
 
-def _written(attributes_: Mapping[str, str | float]) -> Markup:
+def _attributes_text(attributes_: Mapping[str, str | float]) -> Markup:
     return Markup(" ").join(Markup('{}="{}"').format(name, _number(value)) for name, value in attributes_.items())
 
 
@@ -202,8 +205,8 @@ def _points(points: Sequence[Point]) -> str:
 
 
 def _number(value: str | float) -> str:
-    """A text as it is; a number with two decimals at most, and never as -0."""
+    """Format a number with at most two decimals, and never as -0; a text is returned unchanged."""
     if isinstance(value, str):
         return value
-    shown = f"{value:.2f}".rstrip("0").rstrip(".")
-    return "0" if shown in ("-0", "") else shown
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text

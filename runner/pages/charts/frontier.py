@@ -1,4 +1,4 @@
-"""Cost against accuracy: what each system costs and reaches, and the frontier of those that none beats in both."""
+"""A chart of cost against accuracy, with the frontier of systems that no other beats in both."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from runner.pages.charts.styles import PAGE, Look
 from runner.results.metric_table import RANKING_METRIC
 
 MOST_NAMES = 24
-"""With more systems, only those on the frontier are named."""
+"""The most systems that are all named; of more, only those on the frontier are."""
 
 _Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A system: what it reaches, and what that costs; None if a price is unknown."""
+    """A system with its value and its cost (None: a price is unknown)."""
 
     name: str
     reached: ChartEstimate
@@ -42,14 +42,14 @@ class Offer:
 
 def frontier_of(offers: Sequence[Offer]) -> list[Offer]:
     """Return the systems that no other beats at the same or a lower cost, the cheapest first."""
-    found: list[Offer] = []
+    best_offers: list[Offer] = []
     best = float("-inf")
     points = ((point, offer) for offer in offers if (point := offer.point) is not None)
     for (_, value), offer in sorted(points, key=lambda pair: (pair[0][0], -pair[0][1])):
         if value > best:
-            found.append(offer)
+            best_offers.append(offer)
             best = value
-    return found
+    return best_offers
 
 
 def frontier(
@@ -62,38 +62,40 @@ def frontier(
     key: str = "",
 ) -> Markup:
     """Draw points with the intervals of what they reach; systems without a cost or a value are named below."""
-    drawn = [offer for offer in offers if offer.point is not None]
+    offers_drawn = [offer for offer in offers if offer.point is not None]
     omitted = [visible(offer.name) for offer in offers if offer.point is None]
-    if not drawn:
+    if not offers_drawn:
         return empty(look, title, "No system has both a cost and a value.", key)
     best = frontier_of(offers)
     drawing = Drawing(look, title)
-    ends = extent(values_of([offer.reached for offer in drawn]))
-    across, up = framed(drawing, amounts(x, [offer.cost for offer in drawn]), Axis(y, *ends), look.width * 0.55)
+    ends = extent(values_of([offer.reached for offer in offers_drawn]))
+    across, up = framed(drawing, amounts(x, [offer.cost for offer in offers_drawn]), Axis(y, *ends), look.width * 0.55)
     places = {
-        id(offer): (across.at(point[0]), up.at(point[1])) for offer in drawn if (point := offer.point) is not None
+        id(offer): (across.at(point[0]), up.at(point[1]))
+        for offer in offers_drawn
+        if (point := offer.point) is not None
     }
     steps = _steps([places[id(offer)] for offer in best], across.end)
     drawing.polyline(steps, "reference")
-    for offer in drawn:
+    for offer in offers_drawn:
         at, value = places[id(offer)]
         if offer.reached.ends is not None:
             low, high = up.places(offer.reached.ends)
             drawing.whisker(at, low, at, high, series=0, caps=(False, False), stroke_opacity=0.45)
         drawing.mark(at, value, 0, offer.describe(), role="mark" if offer in best else "hollow")
-    named = drawn if len(drawn) <= MOST_NAMES else best
+    labelled = offers_drawn if len(offers_drawn) <= MOST_NAMES else best
     _draw_names(
-        drawing, [(offer.name, places[id(offer)]) for offer in named], list(places.values()), (across, up), steps
+        drawing, [(offer.name, places[id(offer)]) for offer in labelled], list(places.values()), (across, up), steps
     )
-    drawing.note("filled, and along the line: no other is as cheap and better")
+    drawing.note("filled, on the line: no other system is better at the same or a lower cost")
     if omitted:
         drawing.note(f"without a cost or a value: {', '.join(omitted[:8])}" + " …" * (len(omitted) > 8))
-    facts = [offer.describe() for offer in (*best, *(offer for offer in drawn if offer not in best))]
+    facts = [offer.describe() for offer in (*best, *(offer for offer in offers_drawn if offer not in best))]
     return drawing.svg(f"{y} against {x}, the frontier first: {listed(facts)}", key)
 
 
 def _steps(best: Sequence[Point], end: float) -> list[Point]:
-    """Return what can be had for each cost: level up to the next system that reaches more."""
+    """Return the points of the frontier's line, which is level up to the next better system."""
     points: list[Point] = []
     for x, y in best:
         if points:
@@ -112,8 +114,8 @@ def _draw_names(
     """Draw names beside their points if they hide nothing there; all others are in the titles of the points."""
     (across, up), size = scales, drawing.size
     r = size * 0.45
-    taken: list[_Box] = [(x - r, y - r, x + r, y + r) for x, y in marks]
-    taken += [(min(x, w), min(y, z), max(x, w), max(y, z)) for (x, y), (w, z) in pairwise(steps)]
+    occupied: list[_Box] = [(x - r, y - r, x + r, y + r) for x, y in marks]
+    occupied += [(min(x, w), min(y, z), max(x, w), max(y, z)) for (x, y), (w, z) in pairwise(steps)]
     for name, (x, y) in named:
         wide = width_of(fitted(visible(name), size * 11, size), size)
         for left, base in (
@@ -122,9 +124,9 @@ def _draw_names(
         ):  # fmt: skip
             box = (left, base - size * 0.8, left + wide, base + size * 0.2)
             is_inside = left >= across.start and box[2] <= drawing.width and up.end <= box[1] and box[3] <= up.start
-            if is_inside and not any(_overlap(box, other) for other in taken):
+            if is_inside and not any(_overlap(box, occupied_box) for occupied_box in occupied):
                 drawing.text(left, base, name, most=wide)
-                taken.append(box)
+                occupied.append(box)
                 break
 
 

@@ -1,4 +1,4 @@
-"""Words and numbers of charts: marks for what cannot be seen, how wide a text is, how a number is told."""
+"""Labels of charts: marks for invisible characters, the width of a text, and formats of numbers."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _WIDTHS = {
     **dict.fromkeys("UHNDG&", 0.76), **dict.fromkeys("OQw#+<=>^~", 0.83), **dict.fromkeys("M%mW@", 0.95),
     "…": 1.0, "–": 0.5, "·": 0.32, "−": 0.84,
 }  # fmt: skip
-"""Of a character, in parts of the font's size: of DejaVu Sans, the widest that a browser may take. Others: `_OTHER`."""
+"""Widths of characters in ems: those of DejaVu Sans, the widest font that a browser may use; for others, `_OTHER`."""
 _OTHER = 0.64
 _FULL = 1.05
 LARGEST = 1e100
-"""A number beyond it is shown as missing: no axis can be laid through it."""
+"""The largest number that is drawn; larger ones are shown as missing, since no axis could include them."""
 MISSING = "–"
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def visible(text: Any) -> str:
-    """A text in one line, each character that cannot be seen, or moves others about, as a mark: `⟨U+202E⟩`."""
-    words = str(text)
-    if words.isascii() and words.isprintable():
-        return words
-    return "".join(_mark(one) if unicodedata.category(one) in _HIDDEN else one for one in words)
+    """Replace each invisible character, and each that changes the direction of text, by a mark: `⟨U+202E⟩`."""
+    line = str(text)
+    if line.isascii() and line.isprintable():
+        return line
+    return "".join(_mark(character) if unicodedata.category(character) in _HIDDEN else character for character in line)
 
 
 def _mark(character: str) -> str:
@@ -39,14 +39,14 @@ def _mark(character: str) -> str:
 
 
 def width_of(text: str, size: float) -> float:
-    """About how wide a text is set in a sans serif of this size; rather too wide than too narrow."""
+    """Estimate the width of a text in a sans serif font of this size, rather too wide than too narrow."""
     return size * sum(map(_width, text))
 
 
 def _width(character: str) -> float:
-    known = _WIDTHS.get(character)
-    if known is not None:
-        return known
+    width = _WIDTHS.get(character)
+    if width is not None:
+        return width
     if character.isascii():
         return _OTHER
     if unicodedata.combining(character):
@@ -55,39 +55,39 @@ def _width(character: str) -> float:
 
 
 def fitted(text: str, most: float, size: float) -> str:
-    """A text that is as wide as there is room, its end left out where it is wider."""
+    """Cut a text to a width, with `…` at its end if it is too wide."""
     if width_of(text, size) <= most + 1e-6:
         return text
-    room, kept = most - width_of("…", size), []
+    room, fitting = most - width_of("…", size), []
     for character in text:
         room -= width_of(character, size)
         if room < 0:
             break
-        kept.append(character)
-    return "".join(kept).rstrip() + "…"
+        fitting.append(character)
+    return "".join(fitting).rstrip() + "…"
 
 
 def broken(text: str, most: float, size: float, lines: int = 3) -> list[str]:
-    """A name in lines that fit, broken after `-`, `_`, `/`, `.` or a space; what is left over is cut."""
-    found: list[str] = []
-    rest = text
-    while len(found) < lines - 1 and width_of(rest, size) > most:
-        cut, room = 0, most
-        for character in rest:
+    """Wrap a name into lines after `-`, `_`, `/`, `.` or a space; the last line is cut if it is too wide."""
+    wrapped: list[str] = []
+    remaining = text
+    while len(wrapped) < lines - 1 and width_of(remaining, size) > most:
+        end, room = 0, most
+        for character in remaining:
             room -= width_of(character, size)
             if room < 0:
                 break
-            cut += 1
-        cut = max(cut, 1)
-        good = max((rest.rfind(mark, 0, cut) for mark in "-_/. "), default=-1) + 1
-        cut = good if good > cut // 2 else cut
-        found.append(rest[:cut].rstrip())
-        rest = rest[cut:].lstrip()
-    return [*found, fitted(rest, most, size)]
+            end += 1
+        end = max(end, 1)
+        separator_end = max((remaining.rfind(mark, 0, end) for mark in "-_/. "), default=-1) + 1
+        end = separator_end if separator_end > end // 2 else end
+        wrapped.append(remaining[:end].rstrip())
+        remaining = remaining[end:].lstrip()
+    return [*wrapped, fitted(remaining, most, size)]
 
 
 def known(value: Any) -> float | None:
-    """A number that can be drawn; None of what is missing, not a number, or beyond all bounds."""
+    """Return a value as a number that can be drawn, or None if it is missing, not finite or too large."""
     if value is None or isinstance(value, (str, bytes)):
         return None
     number = float(value)
@@ -95,37 +95,37 @@ def known(value: Any) -> float | None:
 
 
 def told(value: Any, decimals: int = 3) -> str:
-    """A number of a result, as tables have it; a dash where there is none."""
+    """Format a number as in tables; a dash if it is missing."""
     return decimal(known(value), decimals, MISSING).replace("-", "−")
 
 
 def told_between(value: Any, low: Any, high: Any, decimals: int = 3) -> str:
-    """`0.417 [0.317, 0.523]`; without an interval there are no brackets."""
+    """Format a value with its interval: `0.417 [0.317, 0.523]`; without an interval there are no brackets."""
     return with_interval(known(value), known(low), known(high), decimals, MISSING).replace("-", "−")
 
 
 def counted(value: Any) -> str:
-    """A number of things: `12,345`."""
+    """Format a count: `12,345`."""
     number = known(value)
     return MISSING if number is None else f"{number:,.0f}" if number == int(number) else f"{number:,.2f}"
 
 
 def money(value: Any) -> str:
-    """Format dollars, with as many figures as a small sum needs."""
+    """Format dollars, with more decimals for small amounts."""
     return dollars(known(value))
 
 
 def short(number: float, decimals: int) -> str:
-    """A number beside a tick: `0.25`, `12k`, `−3`."""
+    """Format the number of a tick: `0.25`, `12k`, `−3`."""
     for unit, name in _UNITS:
         if abs(number) >= unit * 10:
             return f"{number / unit:.6g}{name}".replace("-", "−")
-    words = f"{number:.{decimals}f}" if decimals <= 6 else f"{number:.3g}"
-    return ("0" if float(words) == 0 and decimals == 0 else words).replace("-", "−")
+    text = f"{number:.{decimals}f}" if decimals <= 6 else f"{number:.3g}"
+    return ("0" if float(text) == 0 and decimals == 0 else text).replace("-", "−")
 
 
 def listed(facts: Iterable[str], most: int = 12) -> str:
-    """What a chart shows, for those who hear it: the first facts, and how many there are more."""
-    every = list(facts)
-    more = f"; and {len(every) - most} more" if len(every) > most else ""
-    return "; ".join(every[:most]) + more
+    """Join the first facts of a chart for its description, and add the number of further ones."""
+    all_facts = list(facts)
+    ending = f"; and {len(all_facts) - most} more" if len(all_facts) > most else ""
+    return "; ".join(all_facts[:most]) + ending

@@ -1,4 +1,4 @@
-"""A graph of what came from what, from left to right: models and trainings, runs and their replays."""
+"""A graph of origins from left to right: models and trainings, runs and their replays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.pages.charts.styles import PAGE, Look
 
 @dataclass(frozen=True)
 class GraphNode:
-    """`key` is what links name; `below` is a softer second line."""
+    """A node of the graph. Links refer to its `key`; `below` is a second, less prominent line of text."""
 
     key: str
     name: str
@@ -23,7 +23,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class GraphLink:
-    """`words` stand in the description, and where a pointer rests on the line."""
+    """A link of the graph; `words` appear in the description and the tooltip."""
 
     start: str
     end: str
@@ -33,7 +33,7 @@ class GraphLink:
 def lineage(
     nodes: Sequence[GraphNode], links: Sequence[GraphLink], *, title: str, look: Look = PAGE, key: str = ""
 ) -> Markup:  # fmt: skip
-    """Each node right of all that it came from; links to what is not there are left out, and so is a way back."""
+    """Draw each node to the right of its origins. Links to missing nodes and backward links are left out."""
     if not nodes:
         return empty(look, title, key=key)
     layers = _layers(nodes, links)
@@ -52,9 +52,9 @@ def lineage(
         filled[layer] += 1
     for link in links:
         if link.start in places and link.end in places and layers[link.start] < layers[link.end]:
-            _link(drawing, link, places, wide)
+            _draw_link(drawing, link, places, wide)
     for node in nodes:
-        _node(drawing, node, places[node.key], wide)
+        _draw_node(drawing, node, places[node.key], wide)
     drawing.y = top + max(filled) * row - size
     names = {node.key: node.name for node in nodes}
     facts = [
@@ -66,36 +66,36 @@ def lineage(
 
 
 def _layers(nodes: Sequence[GraphNode], links: Sequence[GraphLink]) -> dict[str, int]:
-    """How many steps each node is from those that came from nothing; a circle is cut where it closes."""
-    before: Mapping[str, list[str]] = {node.key: [] for node in nodes}
+    """Return each node's distance from the nodes without origins. A cycle is cut at its closing link."""
+    origins: Mapping[str, list[str]] = {node.key: [] for node in nodes}
     for link in links:
-        if link.start in before and link.end in before and link.start != link.end:
-            before[link.end].append(link.start)
-    found = dict.fromkeys(before, 0)
-    for _ in range(len(before)):
+        if link.start in origins and link.end in origins and link.start != link.end:
+            origins[link.end].append(link.start)
+    layers = dict.fromkeys(origins, 0)
+    for _ in range(len(origins)):
         moved = False
-        for name, starts in before.items():
-            layer = max((found[start] + 1 for start in starts), default=0)
-            if found[name] < layer < len(before):
-                found[name], moved = layer, True
+        for name, starts in origins.items():
+            layer = max((layers[start] + 1 for start in starts), default=0)
+            if layers[name] < layer < len(origins):
+                layers[name], moved = layer, True
         if not moved:
             break
-    return found
+    return layers
 
 
-def _link(drawing: Drawing, link: GraphLink, places: Mapping[str, tuple[float, float]], wide: float) -> None:
+def _draw_link(drawing: Drawing, link: GraphLink, places: Mapping[str, tuple[float, float]], wide: float) -> None:
     size = drawing.size
     (x1, y1), (x2, y2) = places[link.start], places[link.end]
     begin, end = (x1 + wide, y1 + size * 1.5), (x2, y2 + size * 1.5)
     middle = end[0] - size * 1.1
-    about = link.words or None
+    tooltip = link.words or None
     points = [begin, (middle, begin[1]), (middle, end[1]), end]
-    drawing.polyline(points, "axis", title=about)
-    back = end[0] - size * 0.5
-    drawing.polyline([(back, end[1] - size * 0.3), end, (back, end[1] + size * 0.3)], "axis")
+    drawing.polyline(points, "axis", title=tooltip)
+    arrow_base = end[0] - size * 0.5
+    drawing.polyline([(arrow_base, end[1] - size * 0.3), end, (arrow_base, end[1] + size * 0.3)], "axis")
 
 
-def _node(drawing: Drawing, node: GraphNode, place: tuple[float, float], wide: float) -> None:
+def _draw_node(drawing: Drawing, node: GraphNode, place: tuple[float, float], wide: float) -> None:
     size, (x, y) = drawing.size, place
     drawing.rect(x, y, wide, size * 3, "box", rx=size * 0.2)
     room = wide - size

@@ -1,4 +1,4 @@
-"""A protocol as a picture: agents side by side, rounds from above, who speaks in which channel, and who hears it."""
+"""A sequence diagram of a protocol: agents as columns, rounds from top to bottom, messages by channel and hearers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PRIVATE = (4.0, 2.5)
 
 
 def protocol_picture(protocol: Protocol, *, title: str = "", look: Look = PAGE, key: str = "") -> Markup:
-    """The longest game of a protocol; rounds that repeat earlier ones are named and not drawn again."""
+    """Draw the longest game of a protocol. Rounds that repeat earlier ones are named but not drawn again."""
     picture = _Picture(protocol, title or f"The protocol {protocol.name}", look)
     rounds = schedule(protocol)
     for stretch in folded(rounds, len(protocol.steps)):
         for number in range(stretch.first, stretch.last + 1):
-            picture.round(number, rounds[number])
-        for words in _repeats(stretch):
-            picture.words(words)
+            picture.draw_round(number, rounds[number])
+        for text in _repeats(stretch):
+            picture.draw_text(text)
     return picture.svg(rounds, key)
 
 
@@ -34,13 +34,13 @@ class _Picture:
         each = max((look.width - left) / len(names), look.size * 5.5)
         self._left, self._each, self._names = left, each, names
         self._drawing = Drawing(look, title, left + each * len(names))
-        self._head()
+        self._draw_header()
 
     def _x(self, agent: str) -> float:
         """Return the middle of an agent's column."""
         return self._left + (self._names.index(agent) + 0.5) * self._each
 
-    def _head(self) -> None:
+    def _draw_header(self) -> None:
         drawing, size = self._drawing, self._drawing.size
         drawing.y += size * 1.4
         for name in self._names:
@@ -52,76 +52,78 @@ class _Picture:
         drawing.text(0, drawing.y, "round", "soft")
         drawing.y += size * 0.6
 
-    def round(self, number: int, played: ScheduledRound) -> None:
-        """A row for each message of a round; those of one round are on one ground."""
+    def draw_round(self, number: int, scheduled: ScheduledRound) -> None:
+        """Draw a row for each message of a round, on a shared background."""
         drawing, size = self._drawing, self._drawing.size
-        top, high = drawing.y, size * (0.5 + 2.3 * max(len(played.speech), 1))
+        top, high = drawing.y, size * (0.5 + 2.3 * max(len(scheduled.speech), 1))
         drawing.rect(0, top, drawing.width, high - size * 0.25, "track")
-        self._lifelines(top, high)
+        self._draw_lifelines(top, high)
         drawing.text(size * 0.5, top + size * 1.75, str(number))
-        if not played.speech:
-            drawing.text(self._left, top + size * 1.75, "nobody speaks", "soft")
-        shown = set()
-        for row, speech in enumerate(played.speech):
+        if not scheduled.speech:
+            drawing.text(self._left, top + size * 1.75, "no agent speaks", "soft")
+        marked_agents = set()
+        for row, speech in enumerate(scheduled.speech):
             y = top + size * (1.75 + 2.3 * row)
-            self._speech(speech, y, speech.agent in played.may_decide and speech.agent not in shown)
-            shown.add(speech.agent)
+            self._draw_message(speech, y, speech.agent in scheduled.may_decide and speech.agent not in marked_agents)
+            marked_agents.add(speech.agent)
         drawing.y = top + high
-        if played.draw == "one":
-            self.words("one of them speaks, drawn by lot")
+        if scheduled.draw == "one":
+            self.draw_text("one of them speaks, chosen at random")
 
-    def _lifelines(self, top: float, high: float) -> None:
+    def _draw_lifelines(self, top: float, high: float) -> None:
         for name in self._names:
             x = self._x(name)
             self._drawing.line(x, top, x, top + high, "grid")
 
-    def _speech(self, speech: Speech, y: float, may_decide: bool) -> None:
-        """A line from who speaks to all who hear it, with the channel's name over it."""
+    def _draw_message(self, speech: Speech, y: float, may_decide: bool) -> None:
+        """Draw a line from the speaker to all hearers, with the channel's name above it."""
         drawing, size = self._drawing, self._drawing.size
-        series, own = self._names.index(speech.agent), self._x(speech.agent)
+        series, speaker_x = self._names.index(speech.agent), self._x(speech.agent)
         hearers = [self._x(name) for name in speech.heard_by]
         pattern = dashes(drawing.look, _PRIVATE) if self._is_private(speech.channel) else "none"
-        for end in {min(hearers, default=own), max(hearers, default=own)} - {own}:
-            drawing.line(own, y, end, y, "line", series=series, stroke_dasharray=pattern)
+        for end in {min(hearers, default=speaker_x), max(hearers, default=speaker_x)} - {speaker_x}:
+            drawing.line(speaker_x, y, end, y, "line", series=series, stroke_dasharray=pattern)
         for x in hearers:
-            back = size * 0.5 if x < own else -size * 0.5
+            back = size * 0.5 if x < speaker_x else -size * 0.5
             tip = [(x + back, y - size * 0.32), (x, y), (x + back, y + size * 0.32)]
             drawing.polygon(tip, "mark", series)
-        about = f"{speech.agent} speaks in {speech.channel}; {_heard(speech)}{'; it may decide' if may_decide else ''}"
+        tooltip = (
+            f"{speech.agent} speaks in {speech.channel}; {_visibility_text(speech)}" + "; it may decide" * may_decide
+        )
         if may_decide:
-            self._draw_decision(own, y, series, about)
+            self._draw_decision(speaker_x, y, series, tooltip)
         else:
-            drawing.add("circle", "mark", series, about, cx=own, cy=y, r=size * 0.32)
-        self._named(speech, own, hearers, y)
+            drawing.add("circle", "mark", series, tooltip, cx=speaker_x, cy=y, r=size * 0.32)
+        self._draw_channel_name(speech, speaker_x, hearers, y)
 
     def _draw_decision(self, x: float, y: float, series: int, title: str | None = None) -> None:
         r = self._drawing.size * 0.55
         self._drawing.polygon([(x, y - r), (x + r, y), (x, y + r), (x - r, y)], "hollow", series, title)
 
-    def _named(self, speech: Speech, own: float, hearers: Sequence[float], y: float) -> None:
-        """The channel's name where there are several, or nobody hears it."""
+    def _draw_channel_name(self, speech: Speech, speaker_x: float, hearers: Sequence[float], y: float) -> None:
+        """Draw the channel's name, if there are several channels or no agent hears the message."""
         drawing, size = self._drawing, self._drawing.size
-        words = speech.channel if hearers else f"{speech.channel}: nobody hears it"
+        label = speech.channel if hearers else f"{speech.channel}: no agent hears it"
         if hearers and len(self._protocol.channel_names) < 2:
             return
-        places = [own, *hearers] if hearers else [own]
+        places = [speaker_x, *hearers] if hearers else [speaker_x]
         left, right = min(places), max(places)
-        wide = min(width_of(visible(words), size), drawing.width - self._left)
+        wide = min(width_of(visible(label), size), drawing.width - self._left)
         begin = (left + right) / 2 - wide / 2
         if not hearers:
-            begin = own + size if own + size + wide <= drawing.width else own - size - wide
-            drawing.text(max(begin, 0.0), y + size * 0.35, words, "soft", most=wide)
+            begin = speaker_x + size if speaker_x + size + wide <= drawing.width else speaker_x - size - wide
+            drawing.text(max(begin, 0.0), y + size * 0.35, label, "soft", most=wide)
             return
         begin = max(min(begin, drawing.width - wide - size * 0.3), self._left)
-        drawing.text(begin, y - size * 0.55, words, "soft", most=wide)
+        drawing.text(begin, y - size * 0.55, label, "soft", most=wide)
 
     def _is_private(self, channel: str) -> bool:
         return len(self._protocol.file.channels[channel].members) < len(self._names)
 
-    def words(self, words: str) -> None:
+    def draw_text(self, text: str) -> None:
         drawing, size = self._drawing, self._drawing.size
         drawing.y += size * 1.3
-        drawing.text(size * 0.5, drawing.y - size * 0.2, words, "soft", most=drawing.width - size)
+        drawing.text(size * 0.5, drawing.y - size * 0.2, text, "soft", most=drawing.width - size)
         drawing.y += size * 0.4
 
     def svg(self, rounds: Sequence[ScheduledRound], key: str) -> Markup:
@@ -133,41 +135,45 @@ class _Picture:
             pattern = dashes(drawing.look, _PRIVATE) if self._is_private(name) else "none"
             drawing.line(0, middle, wide, middle, "over", stroke_dasharray=pattern)
             is_private = self._is_private(name)
-            words = f"{name}, private: {', '.join(channel.members)}" if is_private else f"{name}: seen by all"
-            drawing.text(wide + size * 0.6, drawing.y, words, most=drawing.width - wide - size * 0.6)
-        if any(one.may_decide for one in rounds):
+            label = f"{name}, private: {', '.join(channel.members)}" if is_private else f"{name}: seen by all"
+            drawing.text(wide + size * 0.6, drawing.y, label, most=drawing.width - wide - size * 0.6)
+        if any(scheduled.may_decide for scheduled in rounds):
             drawing.y += size * 1.4
             self._draw_decision(size * 1.3, drawing.y - size * 0.35, self._names.index(self._protocol.verifier_name))
             drawing.text(
                 size * 3.2, drawing.y, f"{self._protocol.verifier_name} may decide", most=drawing.width - size * 3.2
             )
         drawing.y += size * 0.5
-        return drawing.svg(f"{len(rounds)} rounds at most. {listed(_told(rounds), 24)}", key)
+        return drawing.svg(f"{len(rounds)} rounds at most. {listed(_descriptions(rounds), 24)}", key)
 
 
 def _repeats(stretch: Stretch) -> Iterator[str]:
-    """Which rounds are as which: whole cycles, then the start of one that the game's end cuts short."""
-    period, begun = stretch.last - stretch.first + 1, stretch.last + 1
+    """Yield which rounds repeat which: complete cycles, then a cycle that the end of the game cuts short."""
+    period, next_round = stretch.last - stretch.first + 1, stretch.last + 1
     cut = (stretch.until - stretch.last) % period
     if stretch.until - cut > stretch.last:
-        yield _as(begun, stretch.until - cut, stretch.first, stretch.last)
+        yield _repeat_text(next_round, stretch.until - cut, stretch.first, stretch.last)
     if cut:
-        yield _as(stretch.until - cut + 1, stretch.until, stretch.first, stretch.first + cut - 1)
+        yield _repeat_text(stretch.until - cut + 1, stretch.until, stretch.first, stretch.first + cut - 1)
 
 
-def _as(first: int, last: int, one: int, other: int) -> str:
+def _repeat_text(first: int, last: int, earlier_first: int, earlier_last: int) -> str:
     rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-    return f"{rounds}: as {one}" if one == other else f"{rounds}: as {one} to {other}"
+    return (
+        f"{rounds}: as {earlier_first}"
+        if earlier_first == earlier_last
+        else f"{rounds}: as {earlier_first} to {earlier_last}"
+    )
 
 
-def _heard(speech: Speech) -> str:
-    return f"{', '.join(speech.heard_by)} can see it" if speech.heard_by else "nobody else can see it"
+def _visibility_text(speech: Speech) -> str:
+    return f"{', '.join(speech.heard_by)} can see it" if speech.heard_by else "no other agent can see it"
 
 
-def _told(rounds: Sequence[ScheduledRound]) -> Iterator[str]:
-    for number, played in enumerate(rounds):
-        for speech in played.speech:
-            decides = ", and may decide" if speech.agent in played.may_decide else ""
-            yield f"round {number}: {speech.agent} in {speech.channel}{decides}, {_heard(speech)}"
-        if not played.speech:
-            yield f"round {number}: nobody"
+def _descriptions(rounds: Sequence[ScheduledRound]) -> Iterator[str]:
+    for number, scheduled in enumerate(rounds):
+        for speech in scheduled.speech:
+            decides = ", and may decide" if speech.agent in scheduled.may_decide else ""
+            yield f"round {number}: {speech.agent} in {speech.channel}{decides}, {_visibility_text(speech)}"
+        if not scheduled.speech:
+            yield f"round {number}: no agent"

@@ -1,4 +1,4 @@
-"""A reliability curve: of the games with such a P(accept), how many solutions are right; and how many they are."""
+"""A reliability diagram: the share of right solutions by stated P(accept), and the number of games."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from runner.pages.charts.styles import PAGE, Look
 
 @dataclass(frozen=True)
 class ReliabilityBins:
-    """One judge's bins, each with `low`, `high`, `n`, `confidence`, `right`, `ci_low`, `ci_high`."""
+    """The bins of a judge, each with `low`, `high`, `n`, `confidence`, `right`, `ci_low` and `ci_high`."""
 
     name: str
     bins: Sequence[Mapping[str, Any]]
 
 
 def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = PAGE, key: str = "") -> Markup:
-    """The curves of judges on one square beside the diagonal of a calibrated one, and their counts below."""
-    drawn = [ReliabilityBins(one.name, [row for row in one.bins if _is_drawn(row)]) for one in judges]
-    if not any(one.bins for one in drawn):
+    """Draw the curves of judges in a square with the diagonal of a calibrated judge, and the counts below."""
+    drawn = [ReliabilityBins(judge.name, [row for row in judge.bins if _is_drawn(row)]) for judge in judges]
+    if not any(judge.bins for judge in drawn):
         return empty(look, title, "No confidence of the verifier is known.", key)
     drawing = Drawing(look, title)
     if len(drawn) > 1:
-        drawing.legend([one.name for one in drawn])
+        drawing.legend([judge.name for judge in drawn])
     side = look.width * (0.8 if look.is_narrow else 0.4)
     shares = Axis("", 0.0, 1.0)
     across, up = framed(drawing, shares, Axis("share of right solutions", 0.0, 1.0), side, square=True)
     drawing.line(across.at(0), up.at(0), across.at(1), up.at(1), "reference")
-    for number, one in enumerate(drawn):
-        _curve(drawing, one, across, up, number)
+    for number, judge in enumerate(drawn):
+        _curve(drawing, judge, across, up, number)
     _counts(drawing, drawn, across)
-    drawing.note("P(accept), and how many games had it · dashed: a calibrated judge")
-    return drawing.svg(_told(drawn), key)
+    drawing.note("P(accept), and the number of games with it · dashed: a calibrated judge")
+    return drawing.svg(_description(drawn), key)
 
 
 def _is_drawn(row: Mapping[str, Any]) -> bool:
@@ -48,8 +48,8 @@ def _is_drawn(row: Mapping[str, Any]) -> bool:
 
 
 def _curve(drawing: Drawing, judge: ReliabilityBins, across: Scale, up: Scale, series: int) -> None:
-    aside = (series % 3) * drawing.size * 0.25
-    points = [(across.at(row["confidence"]) + aside, up.at(row["right"])) for row in judge.bins]
+    offset = (series % 3) * drawing.size * 0.25
+    points = [(across.at(row["confidence"]) + offset, up.at(row["right"])) for row in judge.bins]
     if len(points) > 1:
         drawing.polyline(points, "line", series)
     for (x, y), row in zip(points, judge.bins, strict=True):
@@ -57,23 +57,23 @@ def _curve(drawing: Drawing, judge: ReliabilityBins, across: Scale, up: Scale, s
         if ends is not None:
             low, high = up.places(ends)
             drawing.whisker(x, low, x, high, series=series)
-        drawing.mark(x, y, series, f"{judge.name}: {_of(row)}")
+        drawing.mark(x, y, series, f"{judge.name}: {_bin_text(row)}")
 
 
 def _counts(drawing: Drawing, judges: Sequence[ReliabilityBins], across: Scale) -> None:
-    """A bar for each bin, those of several judges side by side; its number above it, where there is room."""
+    """Draw a bar for each bin, those of several judges next to each other, with the count above if there is room."""
     size = drawing.size
     top = drawing.y + size * 1.2
     height = size * 3
     bottom = top + height
-    most = max((known(row["n"]) or 0.0 for one in judges for row in one.bins), default=0.0) or 1.0
-    for number, one in enumerate(judges):
-        for row in one.bins:
+    most = max((known(row["n"]) or 0.0 for judge in judges for row in judge.bins), default=0.0) or 1.0
+    for number, judge in enumerate(judges):
+        for row in judge.bins:
             left, right = across.at(row["low"]), across.at(row["high"])
             wide = (right - left) * 0.9 / len(judges)
             x, n = left + (right - left) * 0.05 + number * wide, known(row["n"]) or 0.0
             high = height * n / most
-            drawing.rect(x, bottom - high, wide, high, "bar", series=number, title=f"{one.name}: {_of(row)}")
+            drawing.rect(x, bottom - high, wide, high, "bar", series=number, title=f"{judge.name}: {_bin_text(row)}")
             if len(judges) == 1 and len(counted(n)) <= (4 if _is_roomy(drawing) else 3):
                 drawing.text(x + wide / 2, bottom - high - size * 0.25, counted(n), "soft", anchor="middle")
     drawing.line(across.start, bottom, across.end, bottom, "axis")
@@ -84,9 +84,9 @@ def _is_roomy(drawing: Drawing) -> bool:
     return drawing.width > 45 * drawing.size
 
 
-def _of(row: Mapping[str, Any]) -> str:
+def _bin_text(row: Mapping[str, Any]) -> str:
     return f"P(accept) {told(row['confidence'], 2)}, right {told(row['right'], 2)}, {counted(row['n'])} games"
 
 
-def _told(judges: Sequence[ReliabilityBins]) -> str:
-    return listed(f"{one.name}: {_of(row)}" for one in judges for row in one.bins)
+def _description(judges: Sequence[ReliabilityBins]) -> str:
+    return listed(f"{judge.name}: {_bin_text(row)}" for judge in judges for row in judge.bins)

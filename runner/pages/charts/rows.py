@@ -1,4 +1,4 @@
-"""Estimates one below the other: as points with intervals (a forest plot), or as bars."""
+"""Charts with one row per estimate: points with intervals (a forest plot), or bars."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def bars(
     if not estimates:
         return empty(look, title, key=key)
     drawing = Drawing(look, title)
-    every = [*estimates, *([] if baseline is None else [baseline])]
+    estimates_and_baseline = [*estimates, *([] if baseline is None else [baseline])]
     values = [
         format_value(estimate.value) if format_value and estimate.ends is None else estimate.text()
         for estimate in estimates
     ]
-    scale, rows = _draw_labels(drawing, estimates, values, domain or extent(values_of(every), low=0.0))
+    scale, rows = _draw_labels(drawing, estimates, values, domain or extent(values_of(estimates_and_baseline), low=0.0))
     high = drawing.size * 0.8
     for estimate, middle in zip(estimates, rows, strict=True):
         drawing.rect(scale.start, middle - high / 2, scale.end - scale.start, high, "track")
@@ -105,7 +105,7 @@ def _draw_labels(
 ) -> tuple[Scale, list[float]]:
     """Draw the name and the value of each row; return the scale between them, and the middle of each row.
 
-    A narrow chart has them above what is drawn.
+    In a narrow chart, names and values are above the drawn parts.
     """
     size, narrow = drawing.size, drawing.look.is_narrow
     widest = max(width_of(value, size) for value in values)
@@ -158,7 +158,7 @@ def _draw_baseline(drawing: Drawing, baseline: ChartEstimate, scale: Scale, rows
 
 
 def _draw_axis(drawing: Drawing, scale: Scale, rows: Sequence[float]) -> None:
-    """Draw thin lines at round numbers, beside the words of each row and not through them, and the numbers below."""
+    """Draw thin grid lines at round numbers, only within the rows, and the numbers below."""
     size, half, bottom = drawing.size, _half(drawing), drawing.y
     most = max(2, min(6, int((scale.end - scale.start) / (size * 4))))
     for tick in scale.ticks(most):

@@ -1,4 +1,4 @@
-"""Numbers to places: linear and logarithmic scales, and the ticks of their axes."""
+"""Linear and logarithmic scales, and the ticks of their axes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.pages.charts.labels import known, short
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _MOST_TICKS = 50
 _DECADES = 1.3
-"""From so many powers of ten on, amounts are drawn on a logarithmic scale."""
+"""The smallest range, in powers of ten, that is drawn on a logarithmic scale."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Scale:
-    """`low` to `high`, which are not equal, drawn from `start` to `end`."""
+    """A mapping of the values `low` to `high`, which differ, to the coordinates `start` to `end`."""
 
     low: float
     high: float
@@ -32,7 +32,7 @@ class Scale:
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """The place of a value; one that is outside stands at the nearest end."""
+        """Return the coordinate of a value; a value outside the scale gets that of the nearest end."""
         inside = min(max(value, self.low), self.high)
         if self.logarithmic:
             share = math.log(inside / self.low) / math.log(self.high / self.low)
@@ -41,25 +41,26 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def places(self, ends: tuple[float | None, float | None]) -> tuple[float, float]:
-        """Return the places of the ends of an interval; an open end is at the end of the scale."""
+        """Return the coordinates of an interval's ends; an open end is at the end of the scale."""
         return (self.start if ends[0] is None else self.at(ends[0])), (
             self.end if ends[1] is None else self.at(ends[1])
         )
 
     def ticks(self, most: int = 6) -> list[Tick]:
-        """Round numbers inside the scale, at most so many where it is linear."""
-        return _decades(self.low, self.high, most) if self.logarithmic else _even(self.low, self.high, most)
+        """Return ticks at round numbers inside the scale; a linear scale has at most `most`."""
+        return (
+            _logarithmic_ticks(self.low, self.high, most)
+            if self.logarithmic
+            else _linear_ticks(self.low, self.high, most)
+        )
 
 
 def extent(values: Iterable[Any], *, low: float | None = None, high: float | None = None) -> tuple[float, float]:
-    """From the smallest to the largest of the values and the ends that are to be in it, on round numbers.
-
-    Without any, 0 to 1.
-    """
-    every = [number for value in (*values, low, high) if (number := known(value)) is not None]
-    if not every:
+    """Return a range of round numbers that includes all values, `low` and `high`; 0 to 1 without any values."""
+    numbers = [number for value in (*values, low, high) if (number := known(value)) is not None]
+    if not numbers:
         return 0.0, 1.0
-    first, last = min(every), max(every)
+    first, last = min(numbers), max(numbers)
     if first == last or last - first <= abs(last) * 1e-12:
         wide = abs(first) * 0.1 or 1.0
         first, last = first - (0 if first == low else wide), last + wide
@@ -69,36 +70,36 @@ def extent(values: Iterable[Any], *, low: float | None = None, high: float | Non
 
 
 def decades(values: Iterable[Any]) -> tuple[float, float] | None:
-    """The ends of a logarithmic scale; None where the values are too near to each other, or some are not above 0."""
-    every = [number for value in values if (number := known(value)) is not None]
-    if not every or min(every) <= 1e-12 or math.log10(max(every) / min(every)) < _DECADES:
+    """Return the ends of a logarithmic scale, or None if the values are too close together or not all positive."""
+    numbers = [number for value in values if (number := known(value)) is not None]
+    if not numbers or min(numbers) <= 1e-12 or math.log10(max(numbers) / min(numbers)) < _DECADES:
         return None
-    return min(every) / 1.6, max(every) * 1.6
+    return min(numbers) / 1.6, max(numbers) * 1.6
 
 
 def _step(span: float, most: int) -> float:
-    """The smallest of 1, 2, 5, 10, 20, ... and their tenths that divides a span into at most so many parts."""
+    """Return the smallest of ..., 0.5, 1, 2, 5, 10, ... that divides a span into at most `most` parts."""
     rough = span / max(most, 1)
     power = 10.0 ** math.floor(math.log10(rough))
-    return next((power * one for one in _STEPS if power * one >= rough * (1 - 1e-9)), power * 10)
+    return next((power * factor for factor in _STEPS if power * factor >= rough * (1 - 1e-9)), power * 10)
 
 
-def _even(low: float, high: float, most: int) -> list[Tick]:
+def _linear_ticks(low: float, high: float, most: int) -> list[Tick]:
     step = _step(high - low, most)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
     count = min(last - first + 1, _MOST_TICKS)
-    return [Tick(place * step, short(place * step, decimals)) for place in range(first, first + count)]
+    return [Tick(multiple * step, short(multiple * step, decimals)) for multiple in range(first, first + count)]
 
 
-def _decades(low: float, high: float, most: int) -> list[Tick]:
+def _logarithmic_ticks(low: float, high: float, most: int) -> list[Tick]:
     powers = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
     factors = (1,) if len(powers) >= 3 else (1, 2, 5)
-    found = [
+    values = [
         factor * 10.0**power
         for power in range(powers.start - 1, powers.stop + 1)
         for factor in factors
         if low <= factor * 10.0**power <= high
     ]
-    every = max(1, math.ceil(len(found) / max(most, 1)))
-    return [Tick(value, short(value, max(0, -math.floor(math.log10(value) + 1e-9)))) for value in found[::every]]
+    stride = max(1, math.ceil(len(values) / max(most, 1)))
+    return [Tick(value, short(value, max(0, -math.floor(math.log10(value) + 1e-9)))) for value in values[::stride]]

@@ -1,1 +1,1 @@
-"""Figures of runs: each the rows that it shows, and the chart that is made of them."""
+"""Figures of runs: rows of data, and the chart that shows them."""

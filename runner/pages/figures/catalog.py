@@ -1,4 +1,4 @@
-"""The figures there are, each made of runs: what the paper's experiments show, and what a reader of one run asks."""
+"""The catalog of figures: those of the paper's experiments, and those about a single run."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from runner.rollouts.rollout import Outcome
 from runner.runs.finished.result import FinishedRun
 
 LONE = "solo_verifier"
-"""The protocol in which the verifier decides alone: the baseline of the others."""
+"""The protocol with a verifier and no prover: the baseline of the others."""
 
 
 @dataclass(frozen=True)
 class FigureKind:
-    """`help`: what it shows, in a line."""
+    """A kind of figure; `help` is one line about what it shows."""
 
     help: str
     make: Callable[[Sequence[RunFolder], str], Figure]
@@ -40,84 +40,87 @@ class FigureKind:
 
 
 def figure(name: str, folders: Sequence[RunFolder], metric: str | None = None) -> Figure:
-    """A figure by its name.
+    """Build a figure by its name.
 
     Raises:
-        UsageError: there is no such figure, or the runs lack what it shows; which of them, and what.
+        UsageError: there is no such figure, or runs lack the data that it needs.
         RunError, LeaderboardError: a file of a run, or the board, is damaged.
     """
     maker = FIGURES.get(name)
     if maker is None:
-        raise UsageError(f"no figure {name!r}{did_you_mean(name, FIGURES) or f'; there are: {comma_join(FIGURES)}'}")
+        raise UsageError(f"unknown figure {name!r}{did_you_mean(name, FIGURES) or f'; choose {comma_join(FIGURES)}'}")
     if metric is not None and not maker.takes_metric:
-        takers = comma_join(one for one, maker in FIGURES.items() if maker.takes_metric)
-        raise UsageError(f"{name} shows what it shows: --metric is for {takers}")
+        names = comma_join(figure_name for figure_name, maker in FIGURES.items() if maker.takes_metric)
+        raise UsageError(f"{name} has a fixed metric; --metric works only with {names}")
     return maker.make(folders, metric or RANKING_METRIC)
 
 
 def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: str) -> Figure:
     systems = systems_of(folders)
-    lone = next((one for one in systems if one.is_lone_verifier), None)
+    lone = next((system for system in systems if system.is_lone_verifier), None)
     notes: tuple[str, ...] = ()
     if lone is None and (lone := _lone_verifier(systems[0])) is None:
-        notes = ("no baseline: no run of the lone verifier with this task and this verifier was found",)
-    others = [one for one in systems if one is not lone] or [one for one in systems if one is lone]
-    found = _measured(others, metric)
-    baseline = None if lone is None or others == [lone] else estimates([lone], metric)[0]
-    rows = [{**row, "is_baseline": False} for _, row in found]
+        notes = ("no baseline: found no run of this verifier alone on this task",)
+    compared = [system for system in systems if system is not lone] or [system for system in systems if system is lone]
+    measured = _measured(compared, metric)
+    baseline = None if lone is None or compared == [lone] else estimates([lone], metric)[0]
+    rows = [{**row, "is_baseline": False} for _, row in measured]
     if baseline is not None and lone not in systems and baseline[1].get("plays") != rows[0].get("plays"):
-        notes = (f"no baseline: {comma_join(baseline[1]['runs'])} played each datapoint another number of times",)
+        notes = (f"no baseline: {comma_join(baseline[1]['runs'])} played each datapoint a different number of times",)
         baseline = None
     if baseline is not None:
         rows.append({**baseline[1], "is_baseline": True})
     _check_plays(rows, metric)
-    shown, below = [one for one, _ in found], None if baseline is None else baseline[0]
+    points, reference = [estimate for estimate, _ in measured], None if baseline is None else baseline[0]
     encoding = Encoding("bars", "value", "system", "ci_low", "ci_high", None, metric, "")
     return Figure(
         name, title, rows, encoding,
-        lambda look, title: bars(shown, title=title, look=look, baseline=below, domain=(0.0, 1.0), axis=metric), notes,
+        lambda look, title: bars(
+            points, title=title, look=look, baseline=reference, domain=(0.0, 1.0), axis=metric
+        ),
+        notes,
     )  # fmt: skip
 
 
 def _lone_verifier(system: FigureSystem) -> FigureSystem | None:
-    """The lone verifier's runs on the same datapoints with the same model, where there are any."""
+    """Return the runs of the same verifier model alone on the same datapoints, if there are any."""
     results = Results.of(system.folders[0])
     with suppress(UsageError):
-        found = baseline_of(LONE, system_of([folder.path for folder in system.folders], results), results)
-        return FigureSystem(LONE, tuple(found.runs), tuple(found.manifests))
+        match = baseline_of(LONE, system_of([folder.path for folder in system.folders], results), results)
+        return FigureSystem(LONE, tuple(match.runs), tuple(match.manifests))
     return None
 
 
 def _check_plays(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
-    """See that a number that depends on how often datapoints were played is of as many plays everywhere.
+    """Check that all systems played each datapoint equally often, if the metric depends on it.
 
     Raises:
-        UsageError: it is not; how many each system has.
+        UsageError: they did not.
     """
     plays = {row["system"]: row["plays"] for row in rows if row.get("plays") is not None}
     if len(set(plays.values())) > 1:
-        told = comma_join(f"{name} {number}" for name, number in plays.items())
+        counts = comma_join(f"{name} {number}" for name, number in plays.items())
         raise UsageError(
-            f"{metric} depends on how often each datapoint was played, and that differs: {told}. Name as many seeds of "
-            "each, or play with the same rollouts.per_datapoint"
+            f"{metric} depends on how often each datapoint was played, which differs: {counts}. Name as many seeds of "
+            "each system, or play with the same rollouts.per_datapoint"
         )
 
 
 def _measured(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEstimate, dict[str, Any]]]:
-    """A metric of systems of which one has it at least.
+    """Return a metric of several systems; at least one must have it.
 
     Raises:
-        UsageError: none has; why, of each.
+        UsageError: no system has the metric; the message has the reason for each.
     """
-    found = estimates(systems, metric)
-    if all(estimate.value is None for estimate, _ in found):
-        why = "; ".join(f"{estimate.name}: {row['reason'] or 'not measured'}" for estimate, row in found)
-        raise UsageError(f"no {metric} to show: {why}")
-    return found
+    measured = estimates(systems, metric)
+    if all(estimate.value is None for estimate, _ in measured):
+        reasons = "; ".join(f"{estimate.name}: {row['reason'] or 'not measured'}" for estimate, row in measured)
+        raise UsageError(f"no {metric} to show: {reasons}")
+    return measured
 
 
 def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
-    """One system: its shares; several: one metric of each."""
+    """Plot all shares of a single system, or one metric of several systems."""
     systems = systems_of(folders)
     domain: tuple[float, float] | None = (0.0, 1.0)
     if len(systems) == 1 and metric == RANKING_METRIC:
@@ -127,36 +130,39 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
             for name in game_shares()
             if any((row_of(folder, name) or {}).get("value") is not None for folder in system.folders)
         ]
-        found = estimates_of(system, names)
-        shown = [ChartEstimate(row["metric"], one.value, one.low, one.high, one.note) for one, row in found]
+        measured = estimates_of(system, names)
+        estimates_shown = [
+            ChartEstimate(row["metric"], estimate.value, estimate.low, estimate.high, estimate.note)
+            for estimate, row in measured
+        ]
         title, y = f"Shares of {system.name}", "metric"
     else:
-        found = _measured(systems, metric)
-        _check_plays([row for _, row in found], metric)
-        shown, title, y = [one for one, _ in found], metric, "system"
+        measured = _measured(systems, metric)
+        _check_plays([row for _, row in measured], metric)
+        estimates_shown, title, y = [estimate for estimate, _ in measured], metric, "system"
         domain = domain if metric in game_shares() else None
-    rows = [row for _, row in found]
+    rows = [row for _, row in measured]
     axis = "share of games" if y == "metric" else metric
     encoding = Encoding("points", "value", y, "ci_low", "ci_high", None, axis, "")
     return Figure(
         "forest", title, rows, encoding,
-        lambda look, title: forest(shown, title=title, look=look, domain=domain, axis=axis),
+        lambda look, title: forest(estimates_shown, title=title, look=look, domain=domain, axis=axis),
     )  # fmt: skip
 
 
 def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
     systems = systems_of(folders)
-    curves = [(one, curves_of(one)) for one in systems]
-    without = [run_id for one, found in curves if not found for run_id in one.run_ids]
+    curves = [(system, curves_of(system)) for system in systems]
+    without = [run_id for system, curves_found in curves if not curves_found for run_id in system.run_ids]
     if without:
         raise UsageError(
-            f"{comma_join(without)}: no probability of a verdict is known, and a reliability curve is made of them; "
-            "play with `verdict: {confidence: stated}`, or `logprob` where the server gives log-probabilities"
+            f"{comma_join(without)}: a reliability curve needs probabilities of verdicts, which these runs lack; play "
+            "with `verdict: {confidence: stated}`, or with `logprob` if the server returns log-probabilities"
         )
     judges: list[ReliabilityBins] = []
     rows: list[dict[str, Any]] = []
-    for system, found in curves:
-        for kind, bins in found.items():
+    for system, curves_found in curves:
+        for kind, bins in curves_found.items():
             judge = f"{system.name}, {kind}" if len(systems) > 1 else kind
             judges.append(ReliabilityBins(judge, bins))
             rows += [{**system.facts(), "judge": judge, "kind": kind, **row} for row in bins]
@@ -192,27 +198,30 @@ def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
     outcomes = [folder.read_metrics()["outcomes"] for folder in system.folders]
     sums = {outcome.value: sum(games.get(outcome.value, 0) for games in outcomes) for outcome in Outcome}
     rows = [{**system.facts(), "outcome": name, "games": games} for name, games in sums.items()]
-    shown = [ChartEstimate(name, games) for name, games in sums.items()]
+    estimates_shown = [ChartEstimate(name, games) for name, games in sums.items()]
     encoding = Encoding("bars", "games", "outcome", x_name="games")
     return Figure(
         "outcomes", f"How games ended, {system.name}", rows, encoding,
-        lambda look, title: bars(shown, title=title, look=look, format_value=counted, axis="games"),
+        lambda look, title: bars(estimates_shown, title=title, look=look, format_value=counted, axis="games"),
     )  # fmt: skip
 
 
 def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
     systems = systems_of(folders)
-    found = _measured(systems, metric)
-    rows = [{**row, "cost_usd_a_game": system.cost_a_game} for system, (_, row) in zip(systems, found, strict=True)]
-    unknown = [run_id for system in systems if system.cost_a_game is None for run_id in system.run_ids]
-    if len(unknown) == sum(len(system.folders) for system in systems):
-        raise UsageError(f"{comma_join(unknown)}: what the games cost is not known; say the models' prices in the spec")
-    offers = [Offer(one.name, one, row["cost_usd_a_game"]) for (one, _), row in zip(found, rows, strict=True)]
+    measured = _measured(systems, metric)
+    rows = [{**row, "cost_usd_a_game": system.cost_a_game} for system, (_, row) in zip(systems, measured, strict=True)]
+    without_cost = [run_id for system in systems if system.cost_a_game is None for run_id in system.run_ids]
+    if len(without_cost) == sum(len(system.folders) for system in systems):
+        raise UsageError(f"{comma_join(without_cost)}: the cost is unknown; set the prices of the models in the spec")
+    offers = [
+        Offer(estimate.name, estimate, row["cost_usd_a_game"])
+        for (estimate, _), row in zip(measured, rows, strict=True)
+    ]
     encoding = Encoding("scatter", "cost_usd_a_game", "value", "ci_low", "ci_high", "system", "dollars a game", metric)
     return Figure(
         "frontier", f"Cost against {metric}", rows, encoding,
         lambda look, title: frontier(offers, title=title, look=look, x="dollars a game", y=metric),
-        tuple(f"no cost is known of {run_id}" for run_id in unknown),
+        tuple(f"the cost of {run_id} is unknown" for run_id in without_cost),
     )  # fmt: skip
 
 
@@ -224,7 +233,7 @@ def _single(systems: Sequence[FigureSystem], name: str) -> FigureSystem:
     """
     if len(systems) > 1:
         raise UsageError(
-            f"{name} is of one system, and these are {len(systems)}: {comma_join(one.name for one in systems)}"
+            f"{name} shows one system, but there are {len(systems)}: {comma_join(system.name for system in systems)}"
         )
     return systems[0]
 
@@ -236,7 +245,7 @@ FIGURES: Mapping[str, FigureKind] = {
         lambda folders, metric: _by_protocol(folders, metric, "accuracy_by_protocol", "Accuracy by protocol"),
     ),
     "always_failed": FigureKind(
-        "share of datapoints that the verifier has wrong in every play",
+        "share of datapoints that the verifier gets wrong every time",
         lambda folders, _: _by_protocol(folders, "always_failed", "always_failed", "Share always failed"),
     ),
     "reliability": FigureKind("P(accept) against the share of right solutions", _reliability),

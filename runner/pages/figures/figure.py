@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Encoding:
-    """What of a row is drawn where, for those who draw it by other means."""
+    """The columns of the rows that are drawn on each axis, for drawing the figure with other tools."""
 
     kind: Literal["points", "bars", "columns", "lines", "scatter"]
     x: str
@@ -34,7 +34,7 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of some runs. `notes` say what it could not show."""
+    """A figure of some runs; `notes` are sentences about what it could not show."""
 
     name: str
     title: str
@@ -44,16 +44,16 @@ class Figure:
     notes: tuple[str, ...] = ()
 
     def svg(self, look: Look = COLUMN, title: str | None = None) -> Markup:
-        """The chart; a title that is given is drawn above it."""
+        """Return the chart as SVG; a given title is drawn above it."""
         return self.draw(look if title is None else replace(look, headed=True), title or self.title)
 
     def frame(self) -> list[dict[str, Any]]:
-        """The rows, all with the same columns; what is not known is None."""
+        """Return the rows, all with the same columns; missing values are None."""
         columns = list(dict.fromkeys(name for row in self.rows for name in row))
         return [{name: _finite(row.get(name)) for name in columns} for row in self.rows]
 
     def csv(self) -> str:
-        """The rows with the names of their columns; several values of one cell are apart by spaces."""
+        """Return the rows as CSV with a header; several values in a cell are separated by spaces."""
         rows, text = self.frame(), io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(rows[0] if rows else ())

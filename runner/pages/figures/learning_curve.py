@@ -1,4 +1,4 @@
-"""The learning curve: what the tests of training runs measured, iteration by iteration, seeds pooled."""
+"""The learning curve: test results of training runs by iteration, pooled over seeds."""
 
 from __future__ import annotations
 
@@ -17,26 +17,30 @@ from runner.training.summary import progress_summary
 
 
 def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
-    """One line for each game that is trained; a band between the ends of the pooled interval of each test.
+    """Draw a line for each trained system, with the pooled interval of each test as a band.
 
     Raises:
         UsageError: a run is not a training run, or has no test yet.
     """
     manifests = [folder.manifest() for folder in folders]
-    others = [one.run_id for one in manifests if not one.is_training_run]
-    if others:
-        raise UsageError(f"{comma_join(others)}: no training run, and a learning curve is of the tests of one")
-    told = {folder.run_id: _tests(folder) for folder in folders}
-    untested = [run_id for run_id, tests in told.items() if not tests]
+    not_training = [manifest.run_id for manifest in manifests if not manifest.is_training_run]
+    if not_training:
+        raise UsageError(
+            f"{comma_join(not_training)}: not a training run; a learning curve shows the tests of training runs"
+        )
+    tests_by_run = {folder.run_id: _tests(folder) for folder in folders}
+    untested = [run_id for run_id, tests in tests_by_run.items() if not tests]
     if untested:
         raise UsageError(
-            f"{comma_join(untested)}: no test is finished yet; `nip-run show {untested[0]}` says what is next"
+            f"{comma_join(untested)}: no test is finished yet; `nip-run show {untested[0]}` prints the next step"
         )
     rows, series = [], []
     for system in grouped(folders, manifests):
         points = []
-        for iteration in sorted({at for folder in system.folders for at in told[folder.run_id]}):
-            row = _at(system, iteration, told)
+        for iteration in sorted(
+            {iteration_tested for folder in system.folders for iteration_tested in tests_by_run[folder.run_id]}
+        ):
+            row = _pooled_test(system, iteration, tests_by_run)
             rows.append({**system.facts(), "iteration": iteration, **row})
             estimate = ChartEstimate.of("", row, f"n {row['n']}, {counted(row['seeds'], 'seed')}")
             points.append((float(iteration), estimate))
@@ -51,14 +55,20 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
 
 
 def _tests(folder: RunFolder) -> dict[int, Mapping[str, Any]]:
-    """The tests of a training run that are finished, by the iteration that they stand before."""
+    """Return the finished tests of a training run, by the iteration that follows each."""
     metrics = folder.read_metrics() if folder.metrics.is_file() else progress_summary(folder)
     return {test["iteration"]: test for test in metrics["tests"]}
 
 
-def _at(system: FigureSystem, iteration: int, told: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """What the seeds that were tested before an iteration came to together."""
-    tested = [(folder, told[folder.run_id][iteration]) for folder in system.folders if iteration in told[folder.run_id]]
+def _pooled_test(
+    system: FigureSystem, iteration: int, tests_by_run: Mapping[str, Mapping[int, Mapping[str, Any]]]
+) -> dict[str, Any]:
+    """Return the pooled result of all seeds that were tested before an iteration."""
+    tested = [
+        (folder, tests_by_run[folder.run_id][iteration])
+        for folder in system.folders
+        if iteration in tests_by_run[folder.run_id]
+    ]
     facts = {"tests": [test["run_id"] for _, test in tested], "seeds": len(tested)}
     names = ("value", "ci_low", "ci_high", "n", "clusters")
     if len(tested) == 1:

@@ -177,7 +177,7 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
         again = [("Resume it where it stopped", _line(here, *budget_overrides(folder, manifest))), *again]
     original = _original_command(folder, manifest)
     replay = [] if manifest.is_training_run else [
-        ("Replay its answers with another parser, payoff or metric, without calling a model", _line(here, "--replay", here))
+        ("Replay its answers with another parser, payoff or metric; no model is called", _line(here, "--replay", here))
     ]  # fmt: skip
     return [
         *again,

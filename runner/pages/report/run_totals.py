@@ -28,7 +28,7 @@ class AgentTally:
 
     agent: str
     calls: int = 0
-    """Number of answers, including those that could not be used."""
+    """Number of answers, including unusable ones."""
     repeats: int = 0
     """Number of answers to repeated requests."""
     failed: int = 0
