@@ -53,7 +53,7 @@ def said(page: Any) -> str:
 
 def saved(page: Any, kind: str) -> str:
     with page.expect_download() as download:
-        page.click(f"button:has-text('{kind} of what is shown'):visible")
+        page.click(f"button:has-text('Save these rows as {kind}'):visible")
     return Path(download.value.path()).read_bytes().decode()
 
 
@@ -117,7 +117,7 @@ def test_ten_thousand_rows_are_read_in_parts_and_sorted_as_a_whole(page_of: Any,
     assert len(shown(page)) == 100
     page.click("[data-column=accuracy]:visible")
     assert shown(page)[0] == f"acme/r{MANY - 1}@1"
-    page.click("text=Later rows")
+    page.click("text=Next rows")
     assert shown(page)[0] == f"acme/r{MANY - 101}@1"
     assert "page=2" in page.url
 

@@ -49,7 +49,7 @@ def first_game(page: Any) -> str:
 def write(page: Any, text: str, tags: str, said: str) -> None:
     panel(page).get_by_label("Note", exact=True).fill(text)
     panel(page).get_by_label("Tags").fill(tags)
-    panel(page).get_by_role("button", name="Keep").click()
+    panel(page).get_by_role("button", name="Save", exact=True).click()
     panel(page).get_by_text(said).wait_for()
 
 
@@ -69,8 +69,8 @@ def test_a_report_keeps_its_readers_notes_until_they_are_taken_in(
     assert made.returncode == 0, made.stderr
     page = watched().open(path)
     game = first_game(page)
-    write(page, "A hint <b>that</b> is none", "Hint, odd", "Kept in this browser.")
-    write(page, "second thoughts", "", "Kept in this browser.")
+    write(page, "A hint <b>that</b> is none", "Hint, odd", "Saved in this browser.")
+    write(page, "second thoughts", "", "Saved in this browser.")
     panel(page).get_by_role("button", name="Remove the note second").click()
     panel(page).get_by_text("Removed.").wait_for()
     page.reload()
@@ -96,7 +96,7 @@ def test_a_view_keeps_notes_beside_the_run_and_takes_them_back(results: Path, vi
     notes = Notes(RunFolder(only_run(results)))
     page = watched().open(view.address)
     game = first_game(page)
-    write(page, "seen live", "later", "Kept beside the run.")
+    write(page, "seen live", "later", "Saved in the run's folder.")
     (note,) = notes.all()
     assert (note.rollout_id, note.text, note.tags) == (game, "seen live", ("later",))
     assert listed(page, "q=later") == "1 of 4 games"

@@ -175,7 +175,7 @@ def test_a_printed_list_has_the_titles_and_the_rows_out_of_sight(watched: Opens,
 def test_a_list_that_nothing_fits_says_so(watched: Opens, small: Path) -> None:
     page = listed(watched, small)
     page.get_by_role("searchbox").fill("nowhere")
-    page.get_by_text("No game fits.").wait_for()
+    page.get_by_text("No game matches.").wait_for()
     assert count(page) == "0 of 12 games"
 
 

@@ -252,7 +252,7 @@ def test_who_signs_in_sees_what_is_private_and_signs_out(made: World, watched: O
     page.fill("#token", made.served.tokens["bob-reads"])
     page.keyboard.press("Enter")
     page.click("text=bob/secret-mole@1")
-    page.wait_for_selector("text=Shown to the accounts of bob alone.")
+    page.wait_for_selector("text=Shown only to the accounts of bob.")
     page.click("button:has-text('Sign out')")
     page.wait_for_url(f"{made.served.address}/")
     page.goto(f"{made.served.address}/mine")

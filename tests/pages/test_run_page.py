@@ -68,19 +68,19 @@ def test_a_page_has_every_metric_that_show_prints(ours: RunFolder) -> None:
 
 def test_verdicts_stand_beside_labels_as_the_rollouts_have_them(served: Summary, results: Path) -> None:
     rows = parquet_rows(results / "runs" / SERVED / "rollouts.parquet")
-    for row in served.table("Verdicts beside labels"):
-        label = int(row["The solution is to be"] == "accepted")
+    for row in served.table("Verdicts by label"):
+        label = int(row["The solution should be"] == "accepted")
         for decision, column in ((1, "Accepted"), (0, "Rejected"), (2, "No verdict")):
             is_so = [one for one in rows if (one["y"], one["decision"]) == (label, decision)]
             assert row[column].split()[0] == str(len(is_so))
-    by_rounds = served.table("How many rounds")
+    by_rounds = served.table("Number of rounds")
     assert [row["Rounds"] for row in by_rounds] == sorted({str(row["rounds"]) for row in rows})
     assert by_rounds[-1]["Ended by then"] == "100.0 %"
 
 
 def test_what_agents_took_adds_up_to_what_the_run_took(served: Summary, results: Path) -> None:
     manifest = RunFolder(results / "runs" / SERVED).manifest()
-    *agents, everyone = served.table("What each agent's calls took")
+    *agents, everyone = served.table("Calls, tokens and cost by agent")
     for column, said in (
         ("Answers", manifest.completions),
         ("Prompt tokens", manifest.prompt_tokens),
@@ -102,9 +102,9 @@ def test_what_went_wrong_leads_to_games_that_the_page_has(served: Summary, resul
 
 def test_the_rules_are_told_in_tables_too(results: Path) -> None:
     found = summary(results / "runs" / "sweep-3942dc58ea")
-    agents = {row["Agent"]: row["Role"] for row in found.table("Who is in it")}
+    agents = {row["Agent"]: row["Role"] for row in found.table("Agents and the channels")}
     assert agents == {"prover0": "prover", "prover1": "prover", "verifier": "verifier"}
-    assert any("verifier in" in row["Speaks"] for row in found.table("Who speaks when"))
+    assert any("verifier in" in row["Speaks"] for row in found.table("Speakers by round"))
     assert "svg" in found.tags
 
 
@@ -179,7 +179,7 @@ def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(o
     found = summary(RunFolder.got(tmp_path / "got" / "data"))
     assert "it needs the dataset" in found.text
     assert "without the rows of its dataset" in found.text
-    assert found.table("Verdicts beside labels") == summary(ours).table("Verdicts beside labels")
+    assert found.table("Verdicts by label") == summary(ours).table("Verdicts by label")
 
 
 # Several

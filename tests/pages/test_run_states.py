@@ -73,7 +73,7 @@ def test_a_run_all_of_whose_games_failed_has_its_games_and_no_verdict(tmp_path: 
     found = page(tmp_path / "results" / "runs" / "lost")
     assert "Failed with 2 of 2 games played." in found.text
     assert "2 of 2 rollouts failed in transport" in found.text
-    assert [row["No verdict"] for row in found.table("Verdicts beside labels")] == ["1 100.0 %"] * 2
+    assert [row["No verdict"] for row in found.table("Verdicts by label")] == ["1 100.0 %"] * 2
 
 
 @pytest.mark.full
@@ -113,5 +113,5 @@ def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path:
             reproduced = page(again)
         assert "A replay: every answer comes from another run" in reproduced.text
         assert reference in reproduced.text
-        assert reproduced.table("Verdicts beside labels") == summaries(own).popitem()[1].table("Verdicts beside labels")
-        assert "data/spec.yaml" not in reproduced.text.split("Where it came from")[0]
+        assert reproduced.table("Verdicts by label") == summaries(own).popitem()[1].table("Verdicts by label")
+        assert "data/spec.yaml" not in reproduced.text.split("Origin")[0]

@@ -28,8 +28,8 @@ def pages(results: Path) -> dict[str, Summary]:
 @pytest.mark.full
 def test_a_training_run_brings_the_pages_of_its_parts(pages: dict[str, Summary], results: Path) -> None:
     parts = sorted(path.name for path in (results / "runs").glob(f"{RUN}-*"))
-    assert list(pages) == [f"run/{RUN}", *(f"run/{row['Run']}" for row in pages[f"run/{RUN}"].table("The runs that"))]
-    assert sorted(row["Run"] for row in pages[f"run/{RUN}"].table("The runs that")) == parts
+    assert list(pages) == [f"run/{RUN}", *(f"run/{row['Run']}" for row in pages[f"run/{RUN}"].table("Parts of the training run"))]
+    assert sorted(row["Run"] for row in pages[f"run/{RUN}"].table("Parts of the training run")) == parts
     assert {f"#/run/{part}" for part in parts} <= pages[f"run/{RUN}"].links.keys()
     for part in parts:
         assert f"#/run/{RUN}" in pages[f"run/{part}"].links
@@ -51,7 +51,7 @@ def test_what_became_of_each_model_and_what_it_was_trained_on_is_told(pages: dic
     ]
     (switched,) = [stage for stage in stages if stage.get("stage") == "switched"]
     page = pages[f"run/{RUN}"]
-    trained = {row["Group"]: row["Became"] for row in page.table("What became of each")}
+    trained = {row["Group"]: row["Result"] for row in page.table("Result of each iteration")}
     for group, state in switched["models"].items():
         assert trained[group].endswith(state["model"])
         assert all(step["dataset_sha256"] in page.text for step in state["lineage"])
@@ -70,7 +70,7 @@ def test_a_training_run_that_stopped_says_what_comes_next(results: Path, tmp_pat
     (run / "manifest.json").write_text(json.dumps({**manifest, "status": "interrupted"}))
     page = summaries(run)[f"run/{RUN}"]
     assert "Next step: iteration 0" in page.text
-    assert not [caption for caption in page.tables if caption.startswith("What became of each")]
+    assert not [caption for caption in page.tables if caption.startswith("Result of each iteration")]
 
 
 def test_names_of_models_and_templates_are_text(results: Path, tmp_path: Path) -> None:

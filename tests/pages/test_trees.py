@@ -98,7 +98,7 @@ def test_the_summary_lists_the_trees_with_ways_to_them(trees: Trees) -> None:
     shown = summary.table("The first trees")
     assert [row["Datapoint"] for row in shown] == [row["datapoint"] for row in rows]
     assert {f"#/run/{TRAINED}-i0/tree/{row['datapoint']}" for row in rows} <= summary.links.keys()
-    pairs = sum(int(row["Pairs"]) for row in summary.table("What answers were worth"))
+    pairs = sum(int(row["Pairs"]) for row in summary.table("Mean expected reward of answers"))
     assert pairs == sum(row["pairs"] for row in rows) > 0
     assert "means over the branches of trees" in summary.text
 

@@ -111,7 +111,7 @@ def test_a_page_makes_and_revokes_tokens_with_its_own_forms_alone(served: Served
     word = {"word": found[1]}
     wanted = {"what": "make", "scope": "read", "days": "3", "label": "<b>\0"}
     assert sent(wanted).status == sent({**wanted, "word": "x"}).status == 403
-    told = re.search(r"shown this once: <code>(nip_[^<]+)", sent({**wanted, **word}).body.decode())
+    told = re.search(r"shown only once: <code>(nip_[^<]+)", sent({**wanted, **word}).body.decode())
     assert told is not None
     assert served.ask("/api/v1", token=told[1]).json["account"] == "cleo"
     assert b"&lt;b&gt;" in served.ask("/mine/account", Cookie=cookie).body
@@ -127,5 +127,5 @@ def test_a_browser_of_a_token_that_reads_changes_nothing(served: Served, people:
     assert word is not None
     body = urlencode({"what": "make", "scope": "read", "days": "3", "word": word[1]}).encode()
     done = served.ask("/mine/account", "POST", body, Content_Type=FORM, Cookie=cookie)
-    assert (done.status, b"it changes nothing here" in done.body) == (400, True)
+    assert (done.status, b"cannot change anything here" in done.body) == (400, True)
     assert b'value="make"' not in done.body

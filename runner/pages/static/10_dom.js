@@ -1,4 +1,4 @@
-// Elements are made here and nowhere else: what a stranger wrote becomes text, and never markup.
+// The only functions that create elements: untrusted content becomes text, never markup.
 
 const NAMED = new Map([
   ["\u001b", "ESC"], ["\u0000", "NUL"], ["\u007f", "DEL"], ["\u200b", "ZWSP"], ["\u200c", "ZWNJ"], ["\u200d", "ZWJ"],
@@ -10,7 +10,7 @@ const NAMED = new Map([
 // Controls, formats, surrogates, private and unassigned characters, line and paragraph separators; not tab and newline.
 const HIDDEN = /(?![\n\t])[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
 
-const TOLD = new Set(["title", "aria-label"]); // attributes that a reader is told
+const TOLD = new Set(["title", "aria-label"]); // attributes that users read or hear
 
 // A number as Python rounds it (runner/base/text.py): exact ties go to the even digit, and there is no `-0.000`.
 function rounded(value, places) {
@@ -40,7 +40,7 @@ function add(parent, children) {
   }
 }
 
-// A text as nodes: what cannot be seen, or would move other text about, is a mark with its name.
+// Convert a text to nodes; invisible characters, and those that change the text direction, become marks with their names.
 function shown(text) {
   const nodes = [];
   let end = 0;
@@ -53,7 +53,7 @@ function shown(text) {
   return nodes;
 }
 
-// A text for an attribute or a title, where no mark can stand: what cannot be seen is spelled out, as Python does it.
+// Convert a text for an attribute or a title, which cannot contain marks: hidden characters are escaped as in Python.
 function plain(text) {
   return text.replace(HIDDEN, escaped).replaceAll("\n", "\\n").replaceAll("\t", "\\t");
 }

@@ -1,4 +1,4 @@
-// What an address shows: sections that the page has, or what a route draws. Each file of views adds its routes here.
+// Routes: an address shows a section of the page, or a view that a route draws. Each file of views registers its routes.
 
 const routes = []; // {names: ["run", null, "games"], show(place, values, words)}
 
@@ -21,7 +21,7 @@ function address(...parts) {
   return `#/${parts.map(encodeURIComponent).join("/")}${String(words) ? `?${words}` : ""}`;
 }
 
-// Any other is a place on the page.
+// Other hashes are anchors on the page.
 function isRoute(hash) {
   return hash.startsWith("#/");
 }

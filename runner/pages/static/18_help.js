@@ -1,9 +1,9 @@
-// The keys of all views, as `?` shows them.
+// The help dialog with the keys of all views, which `?` opens.
 
 const HELP = [
-  ["Games", [["/", "search"], ["j ↓, k ↑", "next row, row before"], ["Page Down, Page Up", "a screen down or up"], ["Home, End", "first and last row"], ["Enter", "open the game"]]],
-  ["One game, or a pair", [["j, k", "next game, game before, as the list is filtered and sorted"], ["u", "back to the list"]]],
-  ["Everywhere", [["?", "these keys"], ["Esc", "close"]]],
+  ["Games", [["/", "search"], ["j ↓, k ↑", "next row, previous row"], ["Page Down, Page Up", "a screen down or up"], ["Home, End", "first and last row"], ["Enter", "open the game"]]],
+  ["One game, or a pair", [["j, k", "next game, previous game, in the filtered and sorted list"], ["u", "back to the list"]]],
+  ["Everywhere", [["?", "show these keys"], ["Esc", "close"]]],
 ];
 
 function help() {

@@ -1,4 +1,4 @@
-// The data of a page: compressed pieces, in the page itself or beside it, read when they are asked for.
+// The data of a page: compressed pieces in the page or in files, loaded on demand.
 
 function bytesOf(text) {
   return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
@@ -9,7 +9,7 @@ async function unpacked(bytes) {
   return JSON.parse(await new Response(stream).text());
 }
 
-// Where pieces come from: an element of the page, else a file beside it, or where the page says that they are.
+// Load a piece from an element of the page, a file in `data/`, or the address in `about.data`.
 async function carried(name) {
   const inside = document.getElementById(`data-${name}`);
   if (inside) return unpacked(bytesOf(inside.textContent.trim()));
@@ -20,10 +20,10 @@ async function carried(name) {
 }
 
 const KEPT = 6; // pieces of games in memory
-const AHEAD = 4; // pieces of the list that are fetched and unpacked while one is taken in
-const DRAWN_EVERY = 400; // milliseconds between two drawings of a list that is still read
+const AHEAD = 4; // pieces of the list that are prefetched while one is processed
+const DRAWN_EVERY = 400; // milliseconds between two drawings of a list that is still loading
 
-// The list is kept as it comes, a column an array: an object for each of 100,000 rows would take ten times as much.
+// The list is stored as one array per column, as it arrives; 100,000 row objects would need ten times the memory.
 class Games {
   constructor(about) {
     this.about = about; // {count, lists: [first, ...], pieces: [first, ...]}
@@ -33,10 +33,10 @@ class Games {
     this.length = 0;
     this.repeats = false; // whether a datapoint was played more than once
     this.next = 0; // the piece of the list that is read next
-    this.ahead = new Map(); // pieces of the list that were asked for and not taken in yet
+    this.ahead = new Map(); // pieces of the list that were requested but not processed yet
   }
 
-  // The list, piece by piece: `come` is told after the first, then and when, and after the last.
+  // Load the list piece by piece. `come` is called after the first piece, at intervals, and after the last.
   async read(come) {
     let told = -Infinity;
     while (this.next < this.about.lists.length) {
@@ -49,13 +49,13 @@ class Games {
     }
   }
 
-  // The piece of the list that is next; those behind it come meanwhile.
+  // Return the next piece of the list, and prefetch those after it.
   listed() {
     const end = Math.min(this.next + AHEAD, this.about.lists.length);
     for (let number = this.next; number < end; number++) {
       if (this.ahead.has(number)) continue;
       const coming = carried(`${this.about.slug}-list-${number}`);
-      coming.catch(() => {}); // whoever waits for it is told
+      coming.catch(() => {}); // the error reaches the code that awaits the piece
       this.ahead.set(number, coming);
     }
     const found = this.ahead.get(this.next);
@@ -64,7 +64,7 @@ class Games {
   }
 
   take({ first, count: there, columns }) {
-    const count = Math.min(there, this.about.count - first); // a server may have more by now than it has told of
+    const count = Math.min(there, this.about.count - first); // a server may have more games than it has announced
     columns.tokens = columns.prompt_tokens.map((asked, at) => asked + columns.completion_tokens[at]);
     for (const [name, values] of Object.entries(columns)) {
       let column = this.columns.get(name);
@@ -76,7 +76,7 @@ class Games {
     this.length = Math.max(this.length, first + count);
   }
 
-  // More games stand in the page than before: what may have grown is read again.
+  // The page has more games than before: load the last pieces again, which may have grown.
   grown(about) {
     this.pieces.delete(this.about.pieces.length - 1);
     Object.assign(this.about, about);
@@ -88,7 +88,7 @@ class Games {
     return this.columns.get(name)?.[place] ?? null;
   }
 
-  // A row as an object: for what is in sight.
+  // Return a row as an object, for rows that are visible.
   at(place) {
     const row = { place };
     for (const [name, values] of this.columns) row[name] = values[place] ?? null;
@@ -110,7 +110,7 @@ class Games {
     let found = this.pieces.get(number);
     this.pieces.delete(number);
     found ??= carried(`${this.about.slug}-games-${number}`);
-    this.pieces.set(number, found); // the last that is thrown away
+    this.pieces.set(number, found); // most recently used, so it is dropped last
     if (this.pieces.size > KEPT) this.pieces.delete(this.pieces.keys().next().value);
     return found;
   }
@@ -121,7 +121,7 @@ function read(texts, text) {
   return Array.isArray(text) ? text.map((part) => read(texts, part)).join("") : (text ?? "");
 }
 
-// Lets the page draw and answer keys before work goes on.
+// Let the page draw and handle keys before work continues.
 function pause() {
   return new Promise((go) => {
     const { port1, port2 } = new MessageChannel();

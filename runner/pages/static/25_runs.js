@@ -18,12 +18,12 @@ class Run {
     return (this.view_ ??= new GameView(this));
   }
 
-  // All rows of its list are read, once; what shows them is drawn again after each piece.
+  // Load all rows of the list once, and redraw the list after each piece.
   read() {
     this.reading ??= this.notes.open().then(() => this.games.read(() => this.list.apply()));
     return this.reading;
   }
-  // The notes of the run itself stand below its summary.
+  // Show the notes of the run below its summary.
   async summary() {
     const section = [...document.querySelectorAll("section.page[data-route]")].find((one) => one.dataset.route === `run/${this.about.run_id}`);
     if (!section || site.about.served) return;

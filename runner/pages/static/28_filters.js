@@ -1,14 +1,14 @@
-// What a list of games can be filtered and searched by. All that is chosen is in the address.
+// Filters and search of the list of games. The address contains all of the user's choices.
 
 const WORDS = { 0: "reject", 1: "accept" };
 
-// Tables that names from an address are looked up in inherit nothing: `constructor` is no filter.
+// Tables with names from the address have no prototype, so that `constructor` is not a filter.
 const FILTERS = {
   __proto__: null,
   wrong: ["Wrong", (games, place) => games.value("correct", place) === false && games.value("decision", place) !== null],
   undecided: ["Undecided", (games, place) => games.value("decision", place) === null],
   right: ["Right", (games, place) => games.value("correct", place) === true],
-  retried: ["Asked again", (games, place) => games.value("retries", place) > 0],
+  retried: ["Retried", (games, place) => games.value("retries", place) > 0],
   failed: ["Failed calls", (games, place) => games.value("failed_calls", place) > 0],
   noted: ["With notes", (games, place, run) => run.notes.of(games.value("id", place)).length > 0],
 };
@@ -21,7 +21,7 @@ const COMPARED = {
   "<": ["under", (value, wanted) => Number(value) < Number(wanted)],
 };
 
-// A value as it is compared with what is typed: "accept", "yes", "12".
+// Format a value for comparison with the user's input: "accept", "yes", "12".
 function plainValue(name, value) {
   if (value === null) return "none";
   if (["label", "decision", "stance"].includes(name)) return WORDS[value];
@@ -29,7 +29,7 @@ function plainValue(name, value) {
   return String(value).toLowerCase();
 }
 
-// Conditions on columns as the address has them: "tokens,>,500;x.level,=,hard".
+// Parse conditions on columns from the address: "tokens,>,500;x.level,=,hard".
 function conditionsOf(text) {
   return text.split(";").map((one) => one.split(",").map(decoded)).filter(([name, how, wanted]) => name && how in COMPARED && wanted !== undefined);
 }
@@ -38,7 +38,7 @@ function conditionsText(conditions) {
   return conditions.map((one) => one.map(encodeURIComponent).join(",")).join(";");
 }
 
-// Places of rows that pass, in order; null where `goes` said that something newer is wanted.
+// Return the places of matching rows in order, or null if `goes` reports that a newer request has replaced this one.
 async function filtered(run, state, goes) {
   const games = run.games;
   const tests = state.filters.map((name) => FILTERS[name][1]);
@@ -65,7 +65,7 @@ function wordsOf(text) {
   return text.toLowerCase().split(/\s+/).filter(Boolean);
 }
 
-// Whether a row has all words, in its own texts or in a note.
+// Return whether a row has all words, in its own texts or in a note.
 function has(run, place, wanted) {
   run.haystacks ??= [];
   let text = run.haystacks[place];
@@ -78,7 +78,7 @@ function has(run, place, wanted) {
   return wanted.every((word) => text.includes(word) || (run.notes.all.length > 0 && run.notes.say(id, word)));
 }
 
-// Searches what was said, thought and given in every game, a piece after the other, and keeps none of them.
+// Searches the messages, reasoning and columns of every game, one piece at a time, without storing the pieces.
 class SaidSearch {
   constructor(run, text, come) {
     Object.assign(this, { run, wanted: wordsOf(text), come, stopped: false, found: new Set() });
@@ -114,7 +114,7 @@ function compareRow(values, down) {
   return (one, other) => {
     const [left, right] = [values[one] ?? null, values[other] ?? null];
     if (left === right) return one - other;
-    if (left === null) return 1; // what is not known stands last, whichever way
+    if (left === null) return 1; // missing values come last in both orders
     if (right === null) return -1;
     return left < right ? -sign : sign;
   };

@@ -1,4 +1,4 @@
-// The list of games: filters, order and search are in the address, and only the rows in sight are elements.
+// The list of games: filters, order and search are in the address, and only visible rows are elements.
 
 const ROW = 34; // pixels, as in the style sheet
 const BEYOND = 12; // rows above and below those in sight
@@ -19,7 +19,7 @@ const COLUMNS = {
   stances_exchanged: { title: "Stances exchanged", cell: (row) => (row.stances_exchanged === null ? "" : row.stances_exchanged ? "yes" : "no") },
   confidence: { title: "P(accept)", number: true, cell: (row) => (typeof row.confidence === "number" ? rounded(row.confidence, 3) : "") },
   rounds: { title: "Rounds", number: true },
-  retries: { title: "Asked again", number: true, cell: (row) => row.retries || "" },
+  retries: { title: "Retries", number: true, cell: (row) => row.retries || "" },
   failed_calls: { title: "Failed calls", number: true, cell: (row) => row.failed_calls || "" },
   tokens: { title: "Tokens", number: true, cell: (row) => count(row.tokens) },
   prompt_tokens: { title: "Prompt tokens", number: true, cell: (row) => count(row.prompt_tokens) },
@@ -38,7 +38,7 @@ function columnNamed(name) {
   if (name in COLUMNS) return { name, ...COLUMNS[name] };
   const [kind, ...rest] = name.split(".");
   if (kind === "x") return { name, title: rest.join("."), wide: true };
-  const words = { tokens: "tokens", retries: "asked again", reward: "reward" }[kind] ?? kind;
+  const words = { tokens: "tokens", retries: "retries", reward: "reward" }[kind] ?? kind;
   return { name, title: `${rest.join(".")} ${words}`, number: true };
 }
 
@@ -71,7 +71,7 @@ class List {
       type: "search", id: "search", placeholder: "Search ids, columns, errors, notes…", "aria-label": "Search games", "aria-keyshortcuts": "/",
       oninput: () => { clearTimeout(this.soon); this.soon = setTimeout(() => this.change({ q: this.search.value, said: false }, false), this.games.length > 5000 ? 150 : 0); },
     });
-    this.deep = el("button", { type: "button", onclick: () => (this.searching ? this.cancel() : this.searchSaid()) }, "Search what was said");
+    this.deep = el("button", { type: "button", onclick: () => (this.searching ? this.cancel() : this.searchSaid()) }, "Search messages");
     this.buttons = new Map(Object.entries(FILTERS).map(([name, [title]]) => [
       name, el("button", { type: "button", "aria-pressed": "false", onclick: () => this.toggle(name) }, title),
     ]));
@@ -90,7 +90,7 @@ class List {
       this.more, this.count, this.view);
   }
 
-  // Every column that the rows have.
+  // Return the names of all columns.
   names() {
     return [...Object.keys(COLUMNS), ...[...this.games.columns.keys()].filter((name) => name.includes("."))];
   }
@@ -111,7 +111,7 @@ class List {
     this.change({ sort: next });
   }
 
-  // `step`: the way back leads to what was shown before.
+  // `step` adds an entry to the browser's history.
   change(part, step = true) {
     this.state = { ...this.state, ...part };
     history[step ? "pushState" : "replaceState"](null, "", this.address());
@@ -151,7 +151,7 @@ class List {
     const found = await search.go();
     if (this.searching !== search) return;
     this.searching = null;
-    this.deep.textContent = "Search what was said";
+    this.deep.textContent = "Search messages";
     this.run.said = found;
     await this.change({ q: this.search.value, said: true }, false);
   }
@@ -159,7 +159,7 @@ class List {
   cancel() {
     if (this.searching) this.searching.stopped = true;
     this.searching = null;
-    this.deep.textContent = "Search what was said";
+    this.deep.textContent = "Search messages";
   }
 
   async apply() {
@@ -174,7 +174,7 @@ class List {
     this.heads();
     this.drawMore();
     const all = this.games.about.count;
-    const said = `${count(found.length)} of ${count(all)} games${this.state.said ? ", by what was said too" : ""}`;
+    const said = `${count(found.length)} of ${count(all)} games${this.state.said ? ", messages included" : ""}`;
     this.count.textContent = this.games.length < all ? `${said}; still reading` : said;
     this.table.setAttribute("aria-rowcount", String(found.length + 1));
     this.drawn = null;
@@ -204,7 +204,7 @@ class List {
     this.below.firstChild.style.height = `${(this.shown.length - last) * ROW}px`;
     const held = this.body.contains(document.activeElement);
     const rows = this.shown.slice(first, last).map((place, at) => this.row(this.games.at(place), first + at));
-    const empty = this.shown.length || this.games.length < this.games.about.count ? null : el("tr", {}, el("td", { colspan: this.asked.length, class: "empty" }, this.games.length ? "No game fits." : "No game has ended."));
+    const empty = this.shown.length || this.games.length < this.games.about.count ? null : el("tr", {}, el("td", { colspan: this.asked.length, class: "empty" }, this.games.length ? "No game matches." : "No game has finished."));
     this.body.replaceChildren(this.above, ...rows, ...(empty ? [empty] : []), this.below);
     if (held || this.focuses) rows[this.selected - first]?.querySelector("a").focus({ preventScroll: true });
     this.focuses = false;
@@ -221,7 +221,7 @@ class List {
     if (!this.shown.length) return;
     this.selected = Math.min(this.shown.length - 1, Math.max(0, at));
     const top = this.selected * ROW;
-    const room = this.view.clientHeight - 2 * ROW; // the head stands above the rows
+    const room = this.view.clientHeight - 2 * ROW; // the header covers the first rows
     if (top < this.view.scrollTop) this.view.scrollTop = top;
     else if (top > this.view.scrollTop + room) this.view.scrollTop = top - room;
     this.focuses = true;
@@ -236,7 +236,7 @@ class List {
     keys.set("Home", () => this.select(0)).set("End", () => this.select(this.shown.length - 1));
   }
 
-  // The game after or before one, in the order and with the filters of the list.
+  // Return the next or previous game in the filtered and sorted list.
   beside(id, step) {
     if (this.beside_?.shown !== this.shown) this.beside_ = { shown: this.shown, at: new Map(this.shown.map((place, at) => [place, at])) };
     const at = this.beside_.at.get(this.games.places.get(id));
@@ -244,7 +244,7 @@ class List {
     return place === undefined ? undefined : this.games.value("id", place);
   }
 
-  // Conditions on columns, flips, and which columns are shown.
+  // Draw the conditions on columns, the choice of flips, and the choice of columns.
   drawMore() {
     const open = this.more.contains(document.activeElement);
     if (open && this.more.querySelector("details[open]")) return this.chips();
@@ -262,7 +262,7 @@ class List {
     this.chosen = el("span", { class: "chips" });
     replaced(this.more,
       el("details", { class: "where" }, el("summary", {}, "Filter by a column"), el("form", { class: "condition", onsubmit: add }, column, how, value, el("button", { type: "submit" }, "Add"))),
-      el("details", { class: "choose" }, el("summary", {}, "Columns"), el("fieldset", {}, el("legend", {}, "Columns that are shown"), names.map((name) => el("label", {},
+      el("details", { class: "choose" }, el("summary", {}, "Columns"), el("fieldset", {}, el("legend", {}, "Visible columns"), names.map((name) => el("label", {},
         el("input", { type: "checkbox", checked: on.has(name), onchange: (event) => pick(name, event.target.checked) }), columnNamed(name).title)))),
       this.flips(), this.chosen);
     this.chips();
@@ -271,7 +271,7 @@ class List {
   chips() {
     replaced(this.chosen, this.state.where.map((one, at) => {
       const said = `${columnNamed(one[0]).title} ${COMPARED[one[1]][0]} ${one[2]}`;
-      return el("button", { type: "button", class: "chip", "aria-label": `Leave out: ${said}`, onclick: () => this.change({ where: this.state.where.filter((_, place) => place !== at) }) }, said, " ✕");
+      return el("button", { type: "button", class: "chip", "aria-label": `Remove: ${said}`, onclick: () => this.change({ where: this.state.where.filter((_, place) => place !== at) }) }, said, " ✕");
     }));
   }
 
@@ -283,7 +283,7 @@ class List {
   }
 }
 
-// How wide a column is, by the letters of its title: with room for an arrow beside them.
+// Return the class for a column's width: the letters of its title plus room for an arrow.
 function roomOf(column) {
   const letters = column.room ?? column.title.length;
   return column.wide || letters < 7 ? null : letters < 9 ? "room-8" : letters < 13 ? "room-12" : letters < 18 ? "room-17" : "room-24";
@@ -299,7 +299,7 @@ route("run/*/games", (place, [id], words) => {
   replaced(place, run.list.element);
   run.list.take(words);
   run.list.keys();
-  const top = history.state?.top; // where the list stood when the page was made again
+  const top = history.state?.top; // the scroll position before the page was reloaded
   if (!top) return run.read();
   history.replaceState(null, "");
   return run.read().then(() => { run.list.view.scrollTop = top; });

@@ -1,8 +1,8 @@
-// Texts as they are read: long ones begin, and go on when asked; code is coloured; log-probabilities are a table.
+// Texts: long ones are cut until the user expands them, code is highlighted, and log-probabilities are tables.
 
-const LONG = 12000; // characters of a text that are shown at first, where it has twice as many
+const LONG = 12000; // characters that are shown of a text that is at least twice as long
 
-// A text, or how it begins with a button for the rest.
+// Show a text, or its start with a button for the rest.
 function textBlock(text, draw = (part) => el("div", { class: "text" }, part)) {
   if (text.length <= 2 * LONG) return draw(text);
   const made = el("div", { class: "long" });
@@ -13,10 +13,10 @@ function textBlock(text, draw = (part) => el("div", { class: "text" }, part)) {
 }
 
 function said(text) {
-  return text.trim() ? textBlock(text) : el("div", { class: "text" }, el("em", {}, "(nothing was said)"));
+  return text.trim() ? textBlock(text) : el("div", { class: "text" }, el("em", {}, "(empty)"));
 }
 
-// What is made when it is opened first: most chats never are.
+// Create the content when it is opened for the first time; most chats never are.
 function folded(kind, title, make) {
   const made = el("details", { class: kind }, el("summary", {}, title));
   made.addEventListener("toggle", () => { if (made.open && made.childElementCount === 1) add(made, [make()]); });
@@ -24,13 +24,13 @@ function folded(kind, title, make) {
 }
 
 const CODE = /^\s*(?:def |class |import |from \w+ import |#include|int main|function |const |let |public class|for \(|while \()/m;
-const COLOURED = 60000; // characters; a longer text has no colours
+const COLOURED = 60000; // characters; longer texts are not highlighted
 
 function looksLikeCode(text) {
   return text.includes("\n") && CODE.test(text.slice(0, 4000));
 }
 
-// Literals are short: for a text of quotes alone, each that opens is looked for its end.
+// The length of literals is limited: in a text of only quotes, the end of each one would be searched for.
 const TOKENS = /(#[^\n]*|\/\/[^\n]*)|("(?:[^"\\\n]|\\.){0,1000}"|'(?:[^'\\\n]|\\.){0,1000}')|\b(and|as|assert|async|await|break|case|catch|class|const|continue|def|del|do|elif|else|except|finally|for|from|function|global|if|import|in|int|is|lambda|let|new|not|or|pass|raise|return|static|throw|try|void|while|with|yield|None|True|False|null|true|false)\b|\b(\d[\d_.eExXa-fA-F]*)\b/g;
 
 function highlighted(text) {
@@ -50,12 +50,12 @@ function columnBlock(text) {
   return looksLikeCode(text) ? textBlock(text, highlighted) : said(text);
 }
 
-// The tokens that spell a verdict: each with its probability, and what else could have stood there.
+// Show the tokens of a verdict, each with its probability and the alternatives.
 function logprobsTable(tokens) {
   const share = (logprob) => (typeof logprob === "number" ? Math.exp(logprob).toFixed(4) : "–");
   return el("table", { class: "tokens" },
-    el("caption", {}, "The tokens that spell the verdict, and the likeliest in their place"),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Token"), el("th", { scope: "col", class: "number" }, "Log-probability"), el("th", { scope: "col", class: "number" }, "Probability"), el("th", { scope: "col" }, "In its place"))),
+    el("caption", {}, "Tokens of the verdict, and the most likely alternatives"),
+    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Token"), el("th", { scope: "col", class: "number" }, "Log-probability"), el("th", { scope: "col", class: "number" }, "Probability"), el("th", { scope: "col" }, "Alternatives"))),
     el("tbody", {}, tokens.map((one) => el("tr", {},
       el("td", {}, el("code", {}, JSON.stringify(one.token))),
       el("td", { class: "number" }, typeof one.logprob === "number" ? one.logprob.toFixed(3) : "–"),
@@ -69,7 +69,7 @@ function copyButton(text, word) {
       await navigator.clipboard.writeText(text());
       button.textContent = "Copied";
     } catch {
-      prompt(word, text()); // a page from the disk may not write to the clipboard
+      prompt(word, text()); // a page opened from disk may not write to the clipboard
     }
     setTimeout(() => { button.textContent = word; }, 1500);
   } }, word);

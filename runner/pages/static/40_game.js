@@ -1,4 +1,4 @@
-// One game as a conversation: channels side by side, each attempt, and the exact chat that was sent for it.
+// A game as a conversation: channels in columns, each attempt, and the exact chat that was sent.
 
 class GameView {
   constructor(run) {
@@ -23,7 +23,7 @@ class GameView {
 
   draw(row, game) {
     const rounds = grouped(game.turns);
-    // What is said in the round of an agent's last turn, or later, it is never sent.
+    // An agent never receives messages from the round of its last turn or later.
     this.until = this.as ? Math.max(-1, ...game.turns.filter((turn) => turn.agent === this.as).map((turn) => turn.round)) : Infinity;
     replaced(this.place,
       this.head(row),
@@ -67,7 +67,7 @@ class GameView {
     const spoken = channels.filter((channel) => turns.some((turn) => turn.messages.some((one) => one.channel === channel.name)));
     const silent = turns.filter((turn) => !turn.messages.length && (!this.as || this.as === turn.agent));
     if (!spoken.length && !silent.length) return null;
-    const told = new Set(); // what stands below a turn is told once, however many channels it spoke in
+    const told = new Set(); // the details below a turn are shown once, even if it has messages in several channels
     return el("section", { class: "round" },
       el("h3", {}, `Round ${number}`, turns.some((turn) => turn.cut_off) ? el("span", { class: "badge" }, "cut off") : null),
       el("div", { class: "channels" }, spoken.map((channel) => el("div", { class: `channel${channel.private ? " private" : ""}` },
@@ -93,7 +93,7 @@ class GameView {
       first && (!this.as || this.as === turn.agent) ? this.below(turn, game, last) : null);
   }
 
-  // How the turn came about: every attempt, failed calls, the chat, what it took.
+  // Show the details of a turn: every attempt, failed calls, the chat, and the cost.
   below(turn, game, last) {
     const { answers, failed, chat } = turn;
     const bad = answers.filter((answer) => answer.unusable).length;
@@ -105,11 +105,11 @@ class GameView {
     return [
       words.length ? folded("attempts", words.join(", "), () => [
         answers.length > 1 || bad ? answers.map((answer) => this.attempt(answer, game)) : null,
-        failed.map((one) => el("div", { class: "attempt" }, el("h6", {}, "Failed call"), el("p", { class: "why" }, one.error), one.wait > 0 ? el("p", { class: "cost" }, `asked again after ${one.wait.toFixed(1)} s`) : null)),
+        failed.map((one) => el("div", { class: "attempt" }, el("h6", {}, "Failed call"), el("p", { class: "why" }, one.error), one.wait > 0 ? el("p", { class: "cost" }, `retried after ${one.wait.toFixed(1)} s`) : null)),
       ]) : null,
       last?.reasoning !== undefined ? folded("reasoning", "Reasoning", () => said(game.read(last.reasoning))) : null,
       chat.length ? folded("chat", `The chat that was sent (${chat.length} ${chat.length > 1 ? "messages" : "message"})`, () => [
-        answers.length + failed.length > 1 ? el("p", { class: "cost" }, "Every attempt of a turn is sent the same chat.") : null,
+        answers.length + failed.length > 1 ? el("p", { class: "cost" }, "All attempts of a turn use the same chat.") : null,
         chat.map((one) => el("div", { class: `sent ${one.role}` }, el("h6", {}, one.name ? `${one.role} (${one.name})` : one.role), said(game.read(one.text)))),
       ]) : null,
       last?.logprobs ? folded("logprobs", "Log-probabilities of the verdict", () => logprobsTable(last.logprobs)) : null,
@@ -120,9 +120,9 @@ class GameView {
   attempt(answer, game) {
     const title = `Attempt ${answer.attempt + 1}${answer.vote ? `, vote ${answer.vote + 1}` : ""}`;
     return el("div", { class: "attempt" },
-      el("h6", {}, title, answer.unusable ? null : el("span", { class: "badge" }, "was played")),
+      el("h6", {}, title, answer.unusable ? null : el("span", { class: "badge" }, "used")),
       answer.unusable ? el("p", { class: "why" }, answer.unusable) : null,
-      answer.text === undefined ? el("p", { class: "cost" }, "There is no text in it.") : said(game.read(answer.text)),
+      answer.text === undefined ? el("p", { class: "cost" }, "The answer has no text.") : said(game.read(answer.text)),
       answer.reasoning !== undefined ? folded("reasoning", "Reasoning", () => said(game.read(answer.reasoning))) : null,
       answer.logprobs ? logprobsTable(answer.logprobs) : null,
       el("p", { class: "cost" }, this.cost(answer)));
@@ -159,7 +159,7 @@ class GameView {
     return el("dl", {}, facts.filter(([, value]) => value !== null && value !== undefined).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
   }
 
-  // What the answers of each agent cost, where all their prices are known and any was paid for.
+  // Return the cost of each agent's answers, if all prices are known and the cost is not 0.
   paid(game) {
     const answers = game.turns.flatMap((turn) => turn.answers.map((answer) => ({ agent: turn.agent, usd: answer.usd })));
     const costs = (name) => {
@@ -169,14 +169,14 @@ class GameView {
     return [...this.about.agents.map(({ name }) => [`Cost of ${name}`, costs(name)]), ["Cost", costs(null)]].map(([name, usd]) => [name, usd ? inDollars(usd) : null]);
   }
 
-  // Beside the view of one agent stands nothing that it did not know: no label, verdict, reward or stance of another.
+  // The view of one agent shows nothing that the agent did not know: no label, verdict, reward or other agents' stances.
   known() {
     const agent = this.agent(this.as);
     return el("dl", {}, el("dt", {}, "Agent"), el("dd", {}, agent.name, agent.verifier && agent.name !== "verifier" ? " (verifier)" : ""), el("dt", {}, "Hears"), el("dd", {}, agent.channels.join(", ") || "nothing"),
-      el("dt", {}, "Not shown"), el("dd", {}, "what it was never told: label, result, rewards, what others were sent"));
+      el("dt", {}, "Not shown"), el("dd", {}, "what it never received: label, result, rewards, other agents' chats"));
   }
 
-  // Columns of the datapoint; of one agent's view, those that stand in a chat that it was sent.
+  // Show the columns of the datapoint; in an agent's view, only those that appear in its chats.
   columns(game) {
     let columns = Object.entries(game.columns).map(([name, packed]) => [name, game.read(packed)]);
     if (this.as) {
@@ -186,14 +186,14 @@ class GameView {
     if (!columns.length) return null;
     const isShort = ([, text]) => text.length <= 60 && text.trim() && !text.includes("\n");
     const [short, long] = [columns.filter(isShort), columns.filter((one) => !isShort(one))];
-    return el("section", { class: "columns" }, el("h3", {}, this.as ? "What it was given" : "Datapoint"), short.length ? el("dl", {}, short.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])) : null, long.map(([name, text]) =>
+    return el("section", { class: "columns" }, el("h3", {}, this.as ? "What it received" : "Datapoint"), short.length ? el("dl", {}, short.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)])) : null, long.map(([name, text]) =>
       el("details", { open: true }, el("summary", {}, name), columnBlock(text))));
   }
 }
 
 const CONFIDENCE = { __proto__: null, confidence_stated: "P(accept), stated", confidence_logprob: "P(accept), by log-probability" };
 
-// Of one call or game: a call often costs less than a hundredth of a cent.
+// Format the cost of a call or game; a call often costs less than 0.01 cents.
 function inDollars(usd) {
   return `$${usd.toFixed(usd < 0.01 ? 6 : 4)}`;
 }

@@ -1,12 +1,12 @@
-// Notes of the reader: beside the run where a server keeps them, else in this browser, until they are saved as a file.
+// The user's notes: a server saves them in the run's folder; otherwise this browser stores them until they are saved to a file.
 
-let panels = 0; // each has ids of its own
+let panels = 0; // a counter for unique ids
 
 class Notes {
   constructor(about, server) {
     this.about = about;
     this.run = about.run_id;
-    this.server = server; // the address that takes notes; null: a file, which nobody can write to
+    this.server = server; // the address that accepts notes; null for a page opened from a file
     this.set([]);
   }
 
@@ -20,11 +20,11 @@ class Notes {
     }
   }
 
-  // What came with the page, or what the server has now, and what this browser keeps.
+  // Load the notes from the page or the server, and those that this browser stores.
   async open() {
     this.problem = null;
     const told = this.about.notes || this.server ? await carried(`${this.about.slug}-notes`).catch((error) => {
-      this.problem = `The notes beside the run cannot be read: ${error.message}`;
+      this.problem = `The saved notes of the run cannot be read: ${error.message}`;
       return [];
     }) : [];
     const here = this.server ? [] : this.kept();
@@ -102,7 +102,7 @@ class Notes {
   }
 
   panel(id) {
-    if (site.about.served) return null; // they are kept beside a run, and a server of pages keeps none
+    if (site.about.served) return null; // notes belong to a run's folder, which a registry server does not have
     const name = `note-${++panels}`;
     const list = el("ul", { class: "notes" });
     const said = el("p", { role: "status", class: "soft" });
@@ -112,7 +112,7 @@ class Notes {
         await act();
         replaced(said, done);
       } catch (error) {
-        replaced(said, `Not kept: ${error.message}`);
+        replaced(said, `Not saved: ${error.message}`);
       }
       fill();
     };
@@ -133,13 +133,13 @@ class Notes {
       attempt(async () => {
         await this.write(id, ...told);
         text.value = tags.value = "";
-      }, this.server ? "Kept beside the run." : "Kept in this browser.");
+      }, this.server ? "Saved in the run's folder." : "Saved in this browser.");
     };
     fill();
     return el("section", { class: "notes" }, el("h3", {}, "Notes"), list,
       el("form", { onsubmit: keep }, el("label", { for: name }, "Note"), text, el("label", { for: `${name}-tags` }, "Tags"), tags,
-        el("button", { type: "submit" }, "Keep")), said, save,
-      save ? el("p", { class: "soft" }, "Saved notes stand beside the run after ", el("code", {}, `nip-run notes ${this.run} --import notes.jsonl`)) : null);
+        el("button", { type: "submit" }, "Save")), said, save,
+      save ? el("p", { class: "soft" }, "To add saved notes to the run's folder, run ", el("code", {}, `nip-run notes ${this.run} --import notes.jsonl`)) : null);
   }
 }
 

@@ -1,6 +1,6 @@
-// Trees of answers: which there are, and one, branch by branch, with what each answer was worth and which pair is learnt.
+// Trees of answers: the list, and a view of one tree with the value of each answer and the training pairs.
 
-const MOST_OPENED = 2000; // nodes that "open all" opens: each has texts
+const MOST_OPENED = 2000; // the most nodes that "open all" opens, because each has texts
 
 class Trees {
   constructor(about) {
@@ -13,7 +13,7 @@ class Trees {
     return this.rows_;
   }
 
-  // The place of a tree among all, by its datapoint and its number there.
+  // Find the place of a tree among all, by its datapoint and its number.
   async place(datapoint, number) {
     return (await this.rows()).findIndex((row) => row.datapoint === datapoint && row.tree === number);
   }
@@ -21,7 +21,7 @@ class Trees {
   async tree(place) {
     const number = this.about.trees.pieces.findLastIndex((first) => first <= place);
     if (!this.pieces.has(number)) {
-      this.pieces.clear(); // one piece has many trees, and is read in a moment
+      this.pieces.clear(); // a piece has many trees and loads quickly
       this.pieces.set(number, carried(`${this.about.slug}-trees-${number}`));
     }
     const piece = await this.pieces.get(number);
@@ -54,7 +54,7 @@ function worthOf(value) {
 function treeTable(run, rows) {
   const cell = (value) => el("td", { class: "number" }, value);
   return el("div", { class: "scrolls", role: "region", "aria-label": "Trees", tabindex: "0" }, el("table", {},
-    el("caption", {}, "Trees of answers; right: how many of its branches ended in a right verdict"),
+    el("caption", {}, "Trees of answers. Right: the number of branches with a right verdict"),
     el("thead", {}, el("tr", {}, ["Datapoint", "Label", "Branches", "Right", "Left out", "Pairs"].map((title, at) =>
       el("th", { scope: "col", class: at > 1 ? "number" : null }, title)))),
     el("tbody", {}, rows.map((row) => el("tr", {},
@@ -71,7 +71,7 @@ async function showTrees(place, run) {
   const draw = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = rows.filter((row) => words.every((word) => treeName(row).toLowerCase().includes(word)));
-    const cut = found.length > most ? `; the first ${most} are shown, search for others` : "";
+    const cut = found.length > most ? `; the first ${most} are shown, search for the others` : "";
     count.textContent = `${found.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} trees${cut}`;
     replaced(list, treeTable(run, found.slice(0, most)));
   };
@@ -96,11 +96,11 @@ class TreeView {
     this.root = el("div", { class: "tree" }, this.list(tree.nodes));
     return [
       el("nav", { class: "within", "aria-label": "Trees" }, el("a", { href: address("run", this.run.about.run_id, "trees") }, "All trees (u)"),
-        this.beside.before ? el("a", { href: treeAddress(this.run, this.beside.before), rel: "prev" }, "Before (k)") : null,
+        this.beside.before ? el("a", { href: treeAddress(this.run, this.beside.before), rel: "prev" }, "Previous (k)") : null,
         this.beside.after ? el("a", { href: treeAddress(this.run, this.beside.after), rel: "next" }, "Next (j)") : null),
       el("h2", {}, treeName(tree)),
       el("p", { class: "soft" }, `Label ${WORDS[tree.label]} · ${tree.branches} branches, ${tree.right} of them right`,
-        tree.left_out ? ` · ${tree.left_out} that failed are left out` : "", ` · expected: ${this.worth(tree.worth)}`),
+        tree.left_out ? ` · ${tree.left_out} failed branches are left out` : "", ` · expected: ${this.worth(tree.worth)}`),
       this.learnt(),
       el("div", { class: "tools" },
         el("button", { type: "button", onclick: () => this.openAll(true) }, "Open all (e)"),
@@ -113,12 +113,12 @@ class TreeView {
     return Object.entries(worth).map(([agent, value]) => `${agent} ${worthOf(value)}`).join(", ");
   }
 
-  // The pairs that are learnt of this tree, each with ways to its two answers.
+  // Show the training pairs of this tree, with links to both answers of each.
   learnt() {
     const { learnt } = this.tree;
-    if (!learnt.length) return el("p", {}, "No step was answered both well and badly: there is no pair to learn from.");
+    if (!learnt.length) return el("p", {}, "No step has both a good and a bad answer, so there are no training pairs.");
     const to = (path, name, worth) => el("button", { type: "button", onclick: () => this.reach(path) }, `${name}, worth ${worthOf(worth)}`);
-    return el("section", {}, el("h3", {}, "Pairs to learn from"),
+    return el("section", {}, el("h3", {}, "Training pairs"),
       el("p", { class: "soft" }, "A training uses the pairs of the agents whose models it trains, without duplicates."), el("ul", { class: "pairs" }, learnt.map((pair) => el("li", {},
       `${pair.agent} in round ${pair.round}: `,
       to(pair.chosen, `chosen, answer ${pair.chosen.join(".")}`, pair.rewards[0]), " over ",
@@ -136,7 +136,7 @@ class TreeView {
       made.fill = () => {};
       add(made, [
         node.said.map((said) => el("div", { class: `text${said.learnt ? ` is-${said.learnt}` : ""}` }, this.tree.read(said.text))),
-        node.game ? el("p", {}, el("a", { href: address("run", this.run.about.run_id, "game", node.game) }, "The whole game")) : null,
+        node.game ? el("p", {}, el("a", { href: address("run", this.run.about.run_id, "game", node.game) }, "Full game")) : null,
         node.nodes.length ? this.list(node.nodes) : null,
       ]);
     };
@@ -145,7 +145,7 @@ class TreeView {
   }
 
   head(node) {
-    const speakers = node.said.map((said) => said.agent).join(", ") || "nobody speaks";
+    const speakers = node.said.map((said) => said.agent).join(", ") || "no agent speaks";
     const worth = node.said.map((said) => `${said.agent} ${worthOf(node.worth[said.agent])}`).join(", ");
     return el("summary", {},
       el("b", {}, `${node.path.join(".")} ${speakers}`),
@@ -167,7 +167,7 @@ class TreeView {
     announce(open ? (left > 0 ? "All answers are open." : `The first ${MOST_OPENED} answers are open.`) : "All answers are closed.");
   }
 
-  // Opens all that is on the way to an answer, and goes there.
+  // Open all nodes on the path to an answer, and go there.
   reach(path) {
     let found = null;
     for (let depth = 1; depth <= path.length; depth++) {

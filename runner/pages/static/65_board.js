@@ -1,4 +1,4 @@
-// A task's list on a board: sorted, filtered, in the columns that the reader chose; all of it is in the address.
+// A task's list on a board. Sorting, filters and the chosen columns are in the address.
 
 const PAGE_ROWS = 100;
 const SVG = "http://www.w3.org/2000/svg";
@@ -8,8 +8,8 @@ const whole = (value) => (value === null ? "–" : value.toLocaleString("en"));
 const rankOf = (row) => (row.rank === null ? "–" : row.rank === row.rank_last ? String(row.rank) : `${row.rank}–${row.rank_last}`);
 const intervalOf = (row) => (row.ci_low === null && row.ci_high === null ? "" : [row.ci_low, row.ci_high].map((end) => (end === null ? "not estimable" : decimal(end))).join("–"));
 
-// Of each: its title, the fields that a file has of it, by which it sorts, and its cell. Those with `first` are shown at
-// first; with `first: "served"` on the pages of a server alone, and with `told` only where some row has it.
+// Columns: the title, the fields for sorting and for files, and the cell. Columns with `first` are shown by
+// default, those with `first: "served"` only on server pages, and those with `told` only if a row has a value.
 const BOARD_COLUMNS = {
   rank: { title: "Rank", fields: ["rank", "rank_last"], number: true, first: true, cell: rankOf },
   run: { title: "Run", fields: ["run"], first: true, head: true, cell: (row, list) => list.runCell(row) },
@@ -51,7 +51,7 @@ function outcomesOf(row) {
   try {
     found = Object.entries(JSON.parse(row.outcomes ?? "{}"));
   } catch {
-    return row.outcomes; // a stranger's
+    return row.outcomes; // a published row may have an invalid text
   }
   return found.filter(([, count]) => count).map(([name, count]) => `${name.replaceAll("_", " ")} ${count}`).join(", ") || "–";
 }
@@ -121,8 +121,8 @@ class BoardList {
     replaced(this.element,
       el("div", { class: "tools" }, this.search, Object.values(this.selects)),
       el("div", { class: "tools" }, this.chosen,
-        el("button", { type: "button", onclick: () => this.save("csv") }, "CSV of what is shown"),
-        el("button", { type: "button", onclick: () => this.save("json") }, "JSON of what is shown"),
+        el("button", { type: "button", onclick: () => this.save("csv") }, "Save these rows as CSV"),
+        el("button", { type: "button", onclick: () => this.save("json") }, "Save these rows as JSON"),
         el("button", { type: "button", onclick: () => this.change({ q: "", sort: "", protocol: "", model: "", mark: "", cols: this.first, page: 0 }) }, "Reset")),
       this.count,
       el("div", { class: "scrolls", tabindex: "0", role: "region", "aria-label": `Runs of ${this.about.benchmark}` }, this.table), this.pages);
@@ -209,9 +209,9 @@ class BoardList {
       return el("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": order }, title);
     }));
     const rows = this.shown.slice(page * PAGE_ROWS, (page + 1) * PAGE_ROWS);
-    replaced(this.body, rows.length ? rows.map((row) => this.line(row)) : el("tr", {}, el("td", { colspan: cols.length }, "No run is like that.")));
+    replaced(this.body, rows.length ? rows.map((row) => this.line(row)) : el("tr", {}, el("td", { colspan: cols.length }, "No run matches.")));
     const step = (to, text) => el("button", { type: "button", disabled: to < 0 || to > last || to === page, onclick: () => { this.change({ page: to }); this.table.scrollIntoView(); } }, text);
-    replaced(this.pages, last > 0 && [step(page - 1, "Earlier rows"), el("span", { class: "soft" }, ` ${(page * PAGE_ROWS + 1).toLocaleString("en")} to ${(page * PAGE_ROWS + rows.length).toLocaleString("en")} of ${this.shown.length.toLocaleString("en")} `), step(page + 1, "Later rows")]);
+    replaced(this.pages, last > 0 && [step(page - 1, "Previous rows"), el("span", { class: "soft" }, ` ${(page * PAGE_ROWS + 1).toLocaleString("en")} to ${(page * PAGE_ROWS + rows.length).toLocaleString("en")} of ${this.shown.length.toLocaleString("en")} `), step(page + 1, "Next rows")]);
   }
 
   sort(name) {
@@ -294,7 +294,7 @@ function asCsv(fields, rows) {
   return lines.map((line) => `${line.map(csvCell).join(",")}\r\n`).join("");
 }
 
-// A text that a spreadsheet would take for a formula begins with an apostrophe there.
+// A text that a spreadsheet would read as a formula gets an apostrophe in front.
 function csvCell(value) {
   if (typeof value === "number" || typeof value === "boolean") return String(value);
   let text = Array.isArray(value) ? value.join("; ") : String(value);

@@ -1,15 +1,15 @@
-// Two runs game by game: pairs whose verdicts differ come first, and one pair stands side by side.
+// Two runs compared game by game: a list of pairs, different verdicts first, and a view of one pair.
 
 const PAIRS = {
   __proto__: null,
   flipped: ["Flipped", (base, other) => base !== null && other !== null && base !== other],
-  base: ["Right in the first alone", (base, other) => base === true && other === false],
-  other: ["Right in the second alone", (base, other) => base === false && other === true],
+  base: ["Right only in the first", (base, other) => base === true && other === false],
+  other: ["Right only in the second", (base, other) => base === false && other === true],
   neither: ["Right in neither", (base, other) => base === false && other === false],
   both: ["Right in both", (base, other) => base === true && other === true],
 };
 
-// The runs that one is compared with in this page.
+// Return the runs that a run is compared with on this page.
 function comparisonsOf(id) {
   return (site.about.compares ?? []).filter((one) => one.base === id || one.other === id).map((one) => (one.base === id ? one.other : one.base));
 }
@@ -23,7 +23,7 @@ async function pairsOf(about) {
   return (await about.read).columns;
 }
 
-// The ids of a run's games whose verdict differs from that of the game beside them.
+// Return the ids of a run's games whose verdict differs from that of their counterpart.
 async function flipsOf(run, id) {
   const own = run.about.run_id;
   const about = comparisonNamed(own, id) ?? comparisonNamed(id, own);
@@ -49,7 +49,7 @@ class PairList {
     this.above = el("tr", { "aria-hidden": "true" }, el("td", { colspan: 4 }));
     this.below = el("tr", { "aria-hidden": "true" }, el("td", { colspan: 4 }));
     this.element = el("div", {}, el("h2", {}, "Games in pairs"),
-      el("p", { class: "which" }, el("a", { href: address("compare", about.base, about.other) }, "What differs, in numbers")),
+      el("p", { class: "which" }, el("a", { href: address("compare", about.base, about.other) }, "Differences in numbers")),
       el("div", { class: "tools" }, this.search, el("div", { class: "filters", role: "group", "aria-label": "Filters" }, [...this.buttons.values()])), this.count, this.view);
   }
 
@@ -80,7 +80,7 @@ class PairList {
       this.shown.push(at);
     }
     for (const [name, button] of this.buttons) button.setAttribute("aria-pressed", String(this.only === name));
-    this.count.textContent = `${count(this.shown.length)} of ${count(pairs.datapoint.length)} pairs, those that differ first`;
+    this.count.textContent = `${count(this.shown.length)} of ${count(pairs.datapoint.length)} pairs, different verdicts first`;
     this.table.setAttribute("aria-rowcount", String(this.shown.length + 1));
     this.drawn = null;
     this.draw();
@@ -104,7 +104,7 @@ class PairList {
     return address("compare", this.about.base, this.about.other, "pair", this.pairs.base[at] ?? "-", this.pairs.other[at] ?? "-");
   }
 
-  // Where a pair stands among those that are shown, and the one beside it.
+  // Return the link to the next or previous pair among the visible ones.
   beside(base, other, step) {
     const at = this.shown.findIndex((one) => (this.pairs.base[one] ?? "-") === base && (this.pairs.other[one] ?? "-") === other);
     const next = at < 0 ? undefined : this.shown[at + step];
@@ -117,9 +117,9 @@ function rightMark(right) {
   return el("span", { class: `verdict ${kind}` }, word);
 }
 
-// One game of a pair, as its run's own view draws it.
+// Draw one game of a pair in the view of its run.
 async function half(run, id) {
-  if (id === "-") return el("p", { class: "empty" }, `${run.about.run_id} has no game beside this one.`);
+  if (id === "-") return el("p", { class: "empty" }, `${run.about.run_id} has no counterpart of this game.`);
   await run.read();
   const row = run.games.row(id);
   if (!row) return el("p", { class: "empty" }, `There is no game ${id} in ${run.about.run_id}.`);

@@ -1,10 +1,10 @@
-// A page that a server keeps up to date: how its runs stand, asked again and again, and the games that have come since.
+// Live updates of a page from a server: the state of its runs, and new games.
 
 const STANDING = {
   playing: "Playing", done: "Done", incomplete: "Incomplete", failed: "Failed", interrupted: "Stopped",
   killed: "Killed: its process is gone", damaged: "Damaged",
 };
-const SLOWEST = 30_000; // between two questions to a server that does not answer
+const SLOWEST = 30_000; // milliseconds between requests to a server that does not answer
 
 class Live {
   constructor(about) {
@@ -14,7 +14,7 @@ class Live {
     this.panels = new Map();
     this.notes = new Map();
     this.failures = 0;
-    this.lost = null; // since when the server has not answered
+    this.lost = null; // the time since which the server has not answered
   }
 
   start() {
@@ -33,11 +33,11 @@ class Live {
       this.failures = 0;
       this.lost = null;
       for (const state of runs) if (state.run_id) await this.take(state);
-      if (runs.some((state) => state.run_id && !this.known.has(state.run_id))) this.anew("Another run has begun.");
+      if (runs.some((state) => state.run_id && !this.known.has(state.run_id))) this.anew("A new run has started.");
     } catch (error) {
       this.failures += 1;
       this.lost ??= new Date();
-      if (this.failures === 1) announce("The server does not answer.");
+      if (this.failures === 1) announce("The server is not responding.");
     }
     if (number !== this.number) return;
     for (const id of this.states.keys()) this.draw(id);
@@ -56,13 +56,13 @@ class Live {
       if (state.games.count > run.about.count) await grow(run, state.games);
       await this.noted(run, state.notes);
     }
-    const made = run?.about.state; // as the page was made
+    const made = run?.about.state; // the state when the page was rendered
     if (!made || state.reading || state.standing === "playing") return;
     if (made.standing !== state.standing) this.anew("The run has ended.");
-    else if (made.games.count !== state.games.count) this.anew("All games are read.");
+    else if (made.games.count !== state.games.count) this.anew("All games have been read.");
   }
 
-  // Notes that somebody else has written beside the run.
+  // Load notes that somebody else has added to the run.
   async noted(run, version) {
     const before = this.notes.get(run);
     this.notes.set(run, version);
@@ -71,7 +71,7 @@ class Live {
     if (run.list_) again(run.list);
   }
 
-  // The page is made again: at once where nothing is lost by it, else when the reader says so.
+  // Reload the page, immediately if no unsaved text would be lost, otherwise when the user asks for it.
   anew(why) {
     const typed = [...document.querySelectorAll("textarea, section.notes input")].some((one) => one.value.trim() !== "");
     if (!typed && !document.hidden) {
@@ -88,7 +88,7 @@ class Live {
     if (!section) return;
     let panel = this.panels.get(id);
     if (!panel) {
-      panel = el("section", { class: "live", "aria-label": "How the run stands" });
+      panel = el("section", { class: "live", "aria-label": "State of the run" });
       this.panels.set(id, panel);
       section.prepend(panel);
     }
@@ -96,23 +96,23 @@ class Live {
     const open = panel.querySelector("details")?.open ?? true;
     replaced(panel,
       el("p", { class: `standing ${state.standing}` }, el("b", {}, STANDING[state.standing] ?? state.standing), state.why ? `: ${state.why}` : null),
-      this.lost ? el("p", { class: "why" }, `The server has not answered since ${this.lost.toLocaleTimeString()}; this is what it said last. Start it again with nip-run view ${id}, and open the address that it prints.`) : null,
-      this.why ? el("p", {}, `${this.why} `, el("button", { type: "button", onclick: () => location.reload() }, "Show it")) : null,
+      this.lost ? el("p", { class: "why" }, `The server has not answered since ${this.lost.toLocaleTimeString()}; this is its last known state. Start it again with nip-run view ${id}, and open the address that it prints.`) : null,
+      this.why ? el("p", {}, `${this.why} `, el("button", { type: "button", onclick: () => location.reload() }, "Reload")) : null,
       state.problem ? el("p", { class: "why" }, state.problem) : null,
       state.total === undefined ? el("p", { class: "soft" }, this.without(id, state)) : this.progress(state, open));
   }
 
-  // Of a run that has no games of its own, or none yet.
+  // Describe a run without games, or without games so far.
   without(id, state) {
     const part = [...this.states.values()].find((one) => one.standing === "playing" && one.run_id.startsWith(`${id}-`));
     if (part?.total) return `Now ${part.run_id}: ${inThousands(part.done)} of ${inThousands(part.total)} ${part.of}`;
-    return state.standing === "playing" ? "No answer has come yet." : "It has no games of its own.";
+    return state.standing === "playing" ? "No answers yet." : "This run has no games of its own.";
   }
 
   progress(state, open) {
     const left = state.seconds_left === null ? null : `${lasting(state.seconds_left)} left`;
     const rate = state.per_second ? (state.per_second >= 1 ? `${state.per_second.toFixed(1)} a second` : `${(state.per_second * 60).toFixed(1)} a minute`) : null;
-    const made = site.runs.get(state.run_id)?.about.state?.games.count; // games that the numbers below are of
+    const made = site.runs.get(state.run_id)?.about.state?.games.count; // the number of games in the tables below
     const facts = [
       ["Calls", inThousands(state.calls)], state.failed_calls ? ["Failed calls", inThousands(state.failed_calls)] : null,
       ["Tokens", `${inThousands(state.prompt_tokens)} sent, ${inThousands(state.completion_tokens)} answered`],
@@ -121,11 +121,11 @@ class Live {
       ...Object.entries(state.outcomes).map(([name, count]) => [capitalised(name.replaceAll("_", " ")), inThousands(count)]),
     ].filter(Boolean);
     return [
-      el("progress", { max: state.total, value: state.done, "aria-label": "Games that are finished" }),
+      el("progress", { max: state.total, value: state.done, "aria-label": "Finished games" }),
       el("p", {}, [`${inThousands(state.done)} of ${inThousands(state.total)} ${state.of}`, rate, left, state.reading ? "still being read" : null].filter(Boolean).join(" · ")),
       state.standing === "done" ? null : el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
-      made !== undefined && made < state.games.count ? el("p", { class: "soft" }, `The numbers below are of ${inThousands(made)} games. `,
-        el("button", { type: "button", onclick: () => location.reload() }, "Count them again")) : null,
+      made !== undefined && made < state.games.count ? el("p", { class: "soft" }, `The numbers below include ${inThousands(made)} games. `,
+        el("button", { type: "button", onclick: () => location.reload() }, "Update them")) : null,
       state.errors.length && state.standing !== "done" ? el("details", { open }, el("summary", {}, "Last errors"),
         el("ul", {}, state.errors.map((error) => el("li", {}, error.text, error.count > 1 ? ` (${inThousands(error.count)} times)` : null)))) : null,
     ];
@@ -134,15 +134,15 @@ class Live {
 
 const capitalised = (words) => words.charAt(0).toUpperCase() + words.slice(1);
 
-// More games of a run: the last pieces that were read are read again, since they have grown.
+// Load new games of a run, and the last pieces again, since they have grown.
 async function grow(run, told) {
   run.games.grown(told);
-  if (!run.reading) return; // nobody has looked at them yet
+  if (!run.reading) return; // the list has not been opened yet
   run.reading = run.reading.then(() => run.games.read(() => again(run.list)));
   await run.reading;
 }
 
-// The list with what has come: its place, filters and focus stay.
+// Redraw the list with new games, and keep its position, filters and focus.
 async function again(list) {
   const focused = list.body.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const top = list.view.scrollTop;

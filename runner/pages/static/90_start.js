@@ -1,6 +1,6 @@
-// What the address says is shown; keys lead from game to game.
+// Show the view of the current address, and handle keys.
 
-const keys = new Map(); // key -> what it does in the view that is shown; each view sets its own
+const keys = new Map(); // key -> action in the current view; each view sets its own
 
 async function show() {
   const { parts, words } = addressed();
@@ -13,17 +13,17 @@ async function show() {
   view.hidden = Boolean(section);
   document.title = site.title;
   current(section ? section.dataset.route : path);
-  const place = section?.querySelector("[data-live]"); // where a script adds to what the section has
+  const place = section?.querySelector("[data-live]"); // where a script adds content to a section
   const found = section ? place && matched(section.dataset.route.split("/")) : matched(parts);
   if (section) {
     if (found) await found.show(place, found.values, words);
     return;
   }
   if (found) await found.show(view, found.values, words);
-  else replaced(view, el("p", { class: "empty" }, `There is no page ${path} here.`));
+  else replaced(view, el("p", { class: "empty" }, `There is no page ${path} on this site.`));
 }
 
-// The link of the navigation whose address is the longest beginning of this one.
+// Mark the navigation link whose address is the longest prefix of the current one.
 function current(path) {
   const links = [...document.querySelectorAll('nav.pages a[href^="#"]')];
   const below = path.replace(/^(run\/[^/]+)\/game\//, "$1/games/"); // a game belongs to its list
@@ -35,7 +35,7 @@ function current(path) {
   }
 }
 
-// Where the reader of a screen goes on: the heading of what is shown now, or the button that was just pressed.
+// Move the focus for screen readers: to the heading of the new view, or the button that was just pressed.
 function lead(from, to) {
   const place = [...document.querySelectorAll("section.page")].find((one) => !one.hidden);
   const same = from.split("?")[0] === to.split("?")[0];
@@ -44,7 +44,7 @@ function lead(from, to) {
   found.focus({ preventScroll: true });
 }
 
-// What is wider than its place is scrolled by keys, too.
+// Make wide tables and code reachable, so that keys can scroll them.
 function reachable() {
   for (const one of document.querySelectorAll(".page table, .page pre")) {
     if (one.scrollWidth > one.clientWidth && !one.hasAttribute("tabindex")) one.tabIndex = 0;
@@ -59,7 +59,7 @@ async function start() {
   const failed = (error) => announce(`This page cannot be shown in full: ${error.message}`);
   addEventListener("hashchange", (event) => {
     const [from, to] = [event.oldURL, event.newURL].map((url) => new URL(url).hash);
-    if (to === "#main" || (to !== "" && !isRoute(to) && !isRoute(from))) return; // a place on what is shown
+    if (to === "#main" || (to !== "" && !isRoute(to) && !isRoute(from))) return; // an anchor in the current view
     const place = isRoute(to) ? null : document.getElementById(to.slice(1));
     show().then(() => { place ? place.scrollIntoView() : scrollTo(0, 0); lead(from, to); reachable(); }).catch(failed);
   });
