@@ -40,7 +40,7 @@ def rename_document(document: Document, names: Mapping[str, str]) -> list[Rename
 
     A document that has both names of a key gets a problem.
     """
-    renamed_keys: list[RenamedKey] = []
+    renames: list[RenamedKey] = []
     for old, new in names.items():
         for key in list(_old_keys(document.data, old, new)):
             place = document.place(key.at)
@@ -50,11 +50,11 @@ def rename_document(document: Document, names: Mapping[str, str]) -> list[Rename
             else:
                 _rename(key)
                 _move_places(document, key.at, (*key.at[:-1], key.name))
-                renamed_keys.append(RenamedKey(place, old, new))
+                renames.append(RenamedKey(place, old, new))
     document.data = {
-        name: _with_new_references(item, (name,), document, names, renamed_keys) for name, item in document.data.items()
+        name: _rename_references(item, (name,), document, names, renames) for name, item in document.data.items()
     }
-    return renamed_keys
+    return renames
 
 
 def _old_keys(data: dict[str, Any], old: str, new: str) -> Iterator[_OldKey]:
@@ -92,8 +92,8 @@ def _move_places(document: Document, old: KeyPath, new: KeyPath) -> None:
     }
 
 
-def _with_new_references(
-    value: Any, at: KeyPath, document: Document, names: Mapping[str, str], renamed_keys: list[RenamedKey]
+def _rename_references(
+    value: Any, at: KeyPath, document: Document, names: Mapping[str, str], renames: list[RenamedKey]
 ) -> Any:
     """Return the value with every `${old}` in it replaced by `${new}`."""
 
@@ -101,15 +101,11 @@ def _with_new_references(
         key = ".".join(map(str, target(reference[1], at)))
         if key not in names:
             return reference[0]
-        renamed_keys.append(RenamedKey(document.place(at), key, names[key]))
+        renames.append(RenamedKey(document.place(at), key, names[key]))
         return f"${{{names[key]}}}"
 
     if isinstance(value, dict):
-        return {
-            name: _with_new_references(item, (*at, name), document, names, renamed_keys) for name, item in value.items()
-        }
+        return {name: _rename_references(item, (*at, name), document, names, renames) for name, item in value.items()}
     if isinstance(value, list):
-        return [
-            _with_new_references(item, (*at, index), document, names, renamed_keys) for index, item in enumerate(value)
-        ]
+        return [_rename_references(item, (*at, index), document, names, renames) for index, item in enumerate(value)]
     return REFERENCE.sub(new_reference, value) if isinstance(value, str) else value

@@ -82,10 +82,8 @@ def check(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
     keys = {problem.key for problem in unwritable}
     errors = list(validator.iter_errors(layered.data))
     enums = {tuple(error.absolute_path) for error in errors if error.validator == "enum"}  # these imply the type
-    distinct_errors = (
-        error for error in errors if error.validator != "type" or tuple(error.absolute_path) not in enums
-    )
-    problems = [p for error in distinct_errors for p in _problems(error, layered, validator)]
+    relevant = (error for error in errors if error.validator != "type" or tuple(error.absolute_path) not in enums)
+    problems = [p for error in relevant for p in _problems(error, layered, validator)]
     return [*(problem for problem in problems if problem.key not in keys), *unwritable]
 
 
@@ -155,7 +153,7 @@ def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, valida
     yield Problem(layered.place_of_value(at), ".".join(map(str, at)), message + _next_step(error, message))
 
 
-def _without_typographic_quotes(value: str) -> str:
+def _plain_quotes(value: str) -> str:
     """Remove typographic quotes from a value."""
     return "".join(letter for letter in value if letter not in _TYPOGRAPHIC)
 
@@ -169,15 +167,15 @@ def _expected(kinds: list[str], value: Any) -> str:
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
     if kinds == ["array"] and isinstance(value, (str, int, float)):
-        return f"a list belongs here, not {_display(value)}; write [{_display(value)}]"
+        return f"a list belongs here, not {_show(value)}; write [{_show(value)}]"
     expected = " or ".join(_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
     )
-    return f"{expected} belongs here, not {_display(value)}{quotes}"
+    return f"{expected} belongs here, not {_show(value)}{quotes}"
 
 
-def _display(value: Any) -> str:
+def _show(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, (dict, list)):
@@ -219,15 +217,11 @@ def _violation_message(error: ValidationError) -> str:
         case "enum":
             values = [str(item) for item in rule if item is not None]
             hint = did_you_mean(str(value), values) or "; write one of them"
-            return f"{_display(value)} is not one of {comma_join(values)}{hint}"
+            return f"{_show(value)} is not one of {comma_join(values)}{hint}"
         case "minimum" | "exclusiveMinimum":
-            return (
-                f"{_display(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
-            )
+            return f"{_show(value)} is too small; {'at least' if error.validator == 'minimum' else 'more than'} {rule}"
         case "maximum" | "exclusiveMaximum":
-            return (
-                f"{_display(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
-            )
+            return f"{_show(value)} is too large; {'at most' if error.validator == 'maximum' else 'less than'} {rule}"
         case "minLength" | "minItems" | "minProperties":
             return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
         case "pattern" if cast("dict[str, Any]", error.schema).get("writeOnly"):
@@ -235,10 +229,8 @@ def _violation_message(error: ValidationError) -> str:
             return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:
-                return (
-                    f'{_display(value)} has typographic quotes; use plain ones: "{_without_typographic_quotes(value)}"'
-                )
+                return f'{_show(value)} has typographic quotes; use plain ones: "{_plain_quotes(value)}"'
             form = cast("dict[str, Any]", error.schema).get("patternErrorMessage")
-            return f"{_display(value)} does not have the form{f' {rule}' if form is None else f': {form}'}"
+            return f"{_show(value)} does not have the form{f' {rule}' if form is None else f': {form}'}"
         case _:
             return error.message

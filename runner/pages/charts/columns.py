@@ -26,27 +26,24 @@ def columns(
     key: str = "",
 ) -> Markup:
     """Draw the frequency of each whole number, such as rounds to a decision. Many values are grouped into columns."""
-    counts_by_value = {int(at): n for at, count in counts if known(at) is not None and (n := known(count)) is not None}
-    if not counts_by_value:
+    frequencies = {int(at): n for at, count in counts if known(at) is not None and (n := known(count)) is not None}
+    if not frequencies:
         return empty(look, title, key=key)
-    first, last = min(counts_by_value), max(counts_by_value)
-    values_per_column = -(-(last - first + 1) // MOST_COLUMNS)
+    first, last = min(frequencies), max(frequencies)
+    step = -(-(last - first + 1) // MOST_COLUMNS)
     groups = [
-        (start, sum(n for at, n in counts_by_value.items() if start <= at < start + values_per_column))
-        for start in range(first, last + 1, values_per_column)
+        (start, sum(n for at, n in frequencies.items() if start <= at < start + step))
+        for start in range(first, last + 1, step)
     ]
     drawing = Drawing(look, title)
-    names = [
-        (start, str(start) if values_per_column == 1 else f"{start}–{start + values_per_column - 1}")
-        for start, _ in groups
-    ]
-    ticks = tuple(Tick(start + (values_per_column - 1) / 2, name) for start, name in names)
+    names = [(start, str(start) if step == 1 else f"{start}–{start + step - 1}") for start, _ in groups]
+    ticks = tuple(Tick(start + (step - 1) / 2, name) for start, name in names)
     high = extent([n for _, n in groups], low=0.0)
-    axis = Axis(x, first - 0.6, names[-1][0] + values_per_column - 0.4, ticks)
+    axis = Axis(x, first - 0.6, names[-1][0] + step - 0.4, ticks)
     across, up = framed(drawing, axis, Axis(y, *high), look.width * 0.35)
     most = look.size * 3
     for (start, n), (_, name) in zip(groups, names, strict=True):
-        left, right = across.at(start - 0.4), across.at(start + values_per_column - 0.6)
+        left, right = across.at(start - 0.4), across.at(start + step - 0.6)
         middle, wide = (left + right) / 2, min(right - left, most)
         drawing.rect(
             middle - wide / 2, up.at(n), wide, up.start - up.at(n), "bar", series=0, title=f"{name}: {counted(n)}"

@@ -164,16 +164,16 @@ class Drawing:
         }
         if self.look.is_paper:
             inches = {"width": self.width / POINTS_AN_INCH, "height": height / POINTS_AN_INCH}
-            medium_attributes = {**{side: f"{length:.4g}in" for side, length in inches.items()}, "font-family": _FONTS}
+            medium = {**{side: f"{length:.4g}in" for side, length in inches.items()}, "font-family": _FONTS}
             background = Markup('<rect width="100%" height="100%" fill="#ffffff"/>\n')
         else:
-            medium_attributes, background = (
+            medium, background = (
                 {"class": "c-chart", "width": _number(self.width), "height": _number(height)},
                 Markup(""),
             )
         all_attributes: dict[str, str | float] = {
             "xmlns": "http://www.w3.org/2000/svg",
-            **medium_attributes,
+            **medium,
             **box,
             "role": "img",
             "aria-labelledby": f"c{name}t",

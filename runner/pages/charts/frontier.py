@@ -62,35 +62,33 @@ def frontier(
     key: str = "",
 ) -> Markup:
     """Draw points with the intervals of what they reach; systems without a cost or a value are named below."""
-    offers_drawn = [offer for offer in offers if offer.point is not None]
+    drawn = [offer for offer in offers if offer.point is not None]
     omitted = [visible(offer.name) for offer in offers if offer.point is None]
-    if not offers_drawn:
+    if not drawn:
         return empty(look, title, "No system has both a cost and a value.", key)
     best = frontier_of(offers)
     drawing = Drawing(look, title)
-    ends = extent(values_of([offer.reached for offer in offers_drawn]))
-    across, up = framed(drawing, amounts(x, [offer.cost for offer in offers_drawn]), Axis(y, *ends), look.width * 0.55)
+    ends = extent(values_of([offer.reached for offer in drawn]))
+    across, up = framed(drawing, amounts(x, [offer.cost for offer in drawn]), Axis(y, *ends), look.width * 0.55)
     places = {
-        id(offer): (across.at(point[0]), up.at(point[1]))
-        for offer in offers_drawn
-        if (point := offer.point) is not None
+        id(offer): (across.at(point[0]), up.at(point[1])) for offer in drawn if (point := offer.point) is not None
     }
     steps = _steps([places[id(offer)] for offer in best], across.end)
     drawing.polyline(steps, "reference")
-    for offer in offers_drawn:
+    for offer in drawn:
         at, value = places[id(offer)]
         if offer.reached.ends is not None:
             low, high = up.places(offer.reached.ends)
             drawing.whisker(at, low, at, high, series=0, caps=(False, False), stroke_opacity=0.45)
         drawing.mark(at, value, 0, offer.describe(), role="mark" if offer in best else "hollow")
-    labelled = offers_drawn if len(offers_drawn) <= MOST_NAMES else best
+    labelled = drawn if len(drawn) <= MOST_NAMES else best
     _draw_names(
         drawing, [(offer.name, places[id(offer)]) for offer in labelled], list(places.values()), (across, up), steps
     )
     drawing.note("filled, on the line: no other system is better at the same or a lower cost")
     if omitted:
         drawing.note(f"without a cost or a value: {', '.join(omitted[:8])}" + " …" * (len(omitted) > 8))
-    facts = [offer.describe() for offer in (*best, *(offer for offer in offers_drawn if offer not in best))]
+    facts = [offer.describe() for offer in (*best, *(offer for offer in drawn if offer not in best))]
     return drawing.svg(f"{y} against {x}, the frontier first: {listed(facts)}", key)
 
 

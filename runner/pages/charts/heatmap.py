@@ -67,21 +67,21 @@ def _draw_cells(
     ends: tuple[float, float],
 ) -> None:
     size, (left, wide) = drawing.size, place
-    row_height, gap = size * 2.2, size * 0.12
+    height, gap = size * 2.2, size * 0.12
     span = ends[1] - ends[0]
     for name, values, row_texts in zip(rows, cells, texts, strict=True):
-        drawing.text(0, drawing.y + row_height * 0.62, name, most=left - size * 0.8)
+        drawing.text(0, drawing.y + height * 0.62, name, most=left - size * 0.8)
         for column, (value, text) in enumerate(zip(values, row_texts, strict=True)):
             x, number = left + column * wide, known(value)
             if number is None:
-                drawing.rect(x, drawing.y, wide - gap, row_height - gap, "empty")
+                drawing.rect(x, drawing.y, wide - gap, height - gap, "empty")
             else:
                 share = min(max((number - ends[0]) / span, 0.0), 1.0) if span > 0 else 0.5
                 drawing.rect(
-                    x, drawing.y, wide - gap, row_height - gap, "cell", fill_opacity=0.03 + share * (DEEPEST - 0.03)
+                    x, drawing.y, wide - gap, height - gap, "cell", fill_opacity=0.03 + share * (DEEPEST - 0.03)
                 )
-            drawing.text(x + wide / 2, drawing.y + row_height * 0.62, fitted(text, wide, size), anchor="middle")
-        drawing.y += row_height
+            drawing.text(x + wide / 2, drawing.y + height * 0.62, fitted(text, wide, size), anchor="middle")
+        drawing.y += height
 
 
 def _description(rows: Sequence[str], columns: Sequence[str], texts: Sequence[Sequence[str]]) -> str:

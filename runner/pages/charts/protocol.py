@@ -87,9 +87,7 @@ class _Picture:
             back = size * 0.5 if x < speaker_x else -size * 0.5
             tip = [(x + back, y - size * 0.32), (x, y), (x + back, y + size * 0.32)]
             drawing.polygon(tip, "mark", series)
-        tooltip = (
-            f"{speech.agent} speaks in {speech.channel}; {_visibility_text(speech)}" + "; it may decide" * may_decide
-        )
+        tooltip = f"{speech.agent} speaks in {speech.channel}; {_hearers(speech)}" + "; it may decide" * may_decide
         if may_decide:
             self._draw_decision(speaker_x, y, series, tooltip)
         else:
@@ -157,16 +155,12 @@ def _repeats(stretch: Stretch) -> Iterator[str]:
         yield _repeat_text(stretch.until - cut + 1, stretch.until, stretch.first, stretch.first + cut - 1)
 
 
-def _repeat_text(first: int, last: int, earlier_first: int, earlier_last: int) -> str:
+def _repeat_text(first: int, last: int, start: int, end: int) -> str:
     rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-    return (
-        f"{rounds}: as {earlier_first}"
-        if earlier_first == earlier_last
-        else f"{rounds}: as {earlier_first} to {earlier_last}"
-    )
+    return f"{rounds}: as {start}" if start == end else f"{rounds}: as {start} to {end}"
 
 
-def _visibility_text(speech: Speech) -> str:
+def _hearers(speech: Speech) -> str:
     return f"{', '.join(speech.heard_by)} can see it" if speech.heard_by else "no other agent can see it"
 
 
@@ -174,6 +168,6 @@ def _descriptions(rounds: Sequence[ScheduledRound]) -> Iterator[str]:
     for number, scheduled in enumerate(rounds):
         for speech in scheduled.speech:
             decides = ", and may decide" if speech.agent in scheduled.may_decide else ""
-            yield f"round {number}: {speech.agent} in {speech.channel}{decides}, {_visibility_text(speech)}"
+            yield f"round {number}: {speech.agent} in {speech.channel}{decides}, {_hearers(speech)}"
         if not scheduled.speech:
             yield f"round {number}: no agent"

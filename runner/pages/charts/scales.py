@@ -48,11 +48,7 @@ class Scale:
 
     def ticks(self, most: int = 6) -> list[Tick]:
         """Return ticks at round numbers inside the scale; a linear scale has at most `most`."""
-        return (
-            _logarithmic_ticks(self.low, self.high, most)
-            if self.logarithmic
-            else _linear_ticks(self.low, self.high, most)
-        )
+        return _log_ticks(self.low, self.high, most) if self.logarithmic else _even_ticks(self.low, self.high, most)
 
 
 def extent(values: Iterable[Any], *, low: float | None = None, high: float | None = None) -> tuple[float, float]:
@@ -84,7 +80,7 @@ def _step(span: float, most: int) -> float:
     return next((power * factor for factor in _STEPS if power * factor >= rough * (1 - 1e-9)), power * 10)
 
 
-def _linear_ticks(low: float, high: float, most: int) -> list[Tick]:
+def _even_ticks(low: float, high: float, most: int) -> list[Tick]:
     step = _step(high - low, most)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
@@ -92,7 +88,7 @@ def _linear_ticks(low: float, high: float, most: int) -> list[Tick]:
     return [Tick(multiple * step, short(multiple * step, decimals)) for multiple in range(first, first + count)]
 
 
-def _logarithmic_ticks(low: float, high: float, most: int) -> list[Tick]:
+def _log_ticks(low: float, high: float, most: int) -> list[Tick]:
     powers = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
     factors = (1,) if len(powers) >= 3 else (1, 2, 5)
     values = [

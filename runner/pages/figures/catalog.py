@@ -75,9 +75,7 @@ def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: st
     encoding = Encoding("bars", "value", "system", "ci_low", "ci_high", None, metric, "")
     return Figure(
         name, title, rows, encoding,
-        lambda look, title: bars(
-            points, title=title, look=look, baseline=reference, domain=(0.0, 1.0), axis=metric
-        ),
+        lambda look, title: bars(points, title=title, look=look, baseline=reference, domain=(0.0, 1.0), axis=metric),
         notes,
     )  # fmt: skip
 
@@ -131,22 +129,21 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
             if any((row_of(folder, name) or {}).get("value") is not None for folder in system.folders)
         ]
         measured = estimates_of(system, names)
-        estimates_shown = [
-            ChartEstimate(row["metric"], estimate.value, estimate.low, estimate.high, estimate.note)
-            for estimate, row in measured
+        points = [
+            ChartEstimate(row["metric"], point.value, point.low, point.high, point.note) for point, row in measured
         ]
         title, y = f"Shares of {system.name}", "metric"
     else:
         measured = _measured(systems, metric)
         _check_plays([row for _, row in measured], metric)
-        estimates_shown, title, y = [estimate for estimate, _ in measured], metric, "system"
+        points, title, y = [point for point, _ in measured], metric, "system"
         domain = domain if metric in game_shares() else None
     rows = [row for _, row in measured]
     axis = "share of games" if y == "metric" else metric
     encoding = Encoding("points", "value", y, "ci_low", "ci_high", None, axis, "")
     return Figure(
         "forest", title, rows, encoding,
-        lambda look, title: forest(estimates_shown, title=title, look=look, domain=domain, axis=axis),
+        lambda look, title: forest(points, title=title, look=look, domain=domain, axis=axis),
     )  # fmt: skip
 
 
@@ -198,11 +195,11 @@ def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
     outcomes = [folder.read_metrics()["outcomes"] for folder in system.folders]
     sums = {outcome.value: sum(games.get(outcome.value, 0) for games in outcomes) for outcome in Outcome}
     rows = [{**system.facts(), "outcome": name, "games": games} for name, games in sums.items()]
-    estimates_shown = [ChartEstimate(name, games) for name, games in sums.items()]
+    points = [ChartEstimate(name, games) for name, games in sums.items()]
     encoding = Encoding("bars", "games", "outcome", x_name="games")
     return Figure(
         "outcomes", f"How games ended, {system.name}", rows, encoding,
-        lambda look, title: bars(estimates_shown, title=title, look=look, format_value=counted, axis="games"),
+        lambda look, title: bars(points, title=title, look=look, format_value=counted, axis="games"),
     )  # fmt: skip
 
 
@@ -210,18 +207,15 @@ def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
     systems = systems_of(folders)
     measured = _measured(systems, metric)
     rows = [{**row, "cost_usd_a_game": system.cost_a_game} for system, (_, row) in zip(systems, measured, strict=True)]
-    without_cost = [run_id for system in systems if system.cost_a_game is None for run_id in system.run_ids]
-    if len(without_cost) == sum(len(system.folders) for system in systems):
-        raise UsageError(f"{comma_join(without_cost)}: the cost is unknown; set the prices of the models in the spec")
-    offers = [
-        Offer(estimate.name, estimate, row["cost_usd_a_game"])
-        for (estimate, _), row in zip(measured, rows, strict=True)
-    ]
+    unpriced = [run_id for system in systems if system.cost_a_game is None for run_id in system.run_ids]
+    if len(unpriced) == sum(len(system.folders) for system in systems):
+        raise UsageError(f"{comma_join(unpriced)}: the cost is unknown; set the prices of the models in the spec")
+    offers = [Offer(point.name, point, row["cost_usd_a_game"]) for (point, _), row in zip(measured, rows, strict=True)]
     encoding = Encoding("scatter", "cost_usd_a_game", "value", "ci_low", "ci_high", "system", "dollars a game", metric)
     return Figure(
         "frontier", f"Cost against {metric}", rows, encoding,
         lambda look, title: frontier(offers, title=title, look=look, x="dollars a game", y=metric),
-        tuple(f"the cost of {run_id} is unknown" for run_id in without_cost),
+        tuple(f"the cost of {run_id} is unknown" for run_id in unpriced),
     )  # fmt: skip
 
 

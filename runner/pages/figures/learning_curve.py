@@ -25,11 +25,9 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
     manifests = [folder.manifest() for folder in folders]
     not_training = [manifest.run_id for manifest in manifests if not manifest.is_training_run]
     if not_training:
-        raise UsageError(
-            f"{comma_join(not_training)}: not a training run; a learning curve shows the tests of training runs"
-        )
-    tests_by_run = {folder.run_id: _tests(folder) for folder in folders}
-    untested = [run_id for run_id, tests in tests_by_run.items() if not tests]
+        raise UsageError(f"{comma_join(not_training)}: not a training run, which a learning curve needs")
+    tests = {folder.run_id: _tests(folder) for folder in folders}
+    untested = [run_id for run_id, finished in tests.items() if not finished]
     if untested:
         raise UsageError(
             f"{comma_join(untested)}: no test is finished yet; `nip-run show {untested[0]}` prints the next step"
@@ -37,10 +35,8 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
     rows, series = [], []
     for system in grouped(folders, manifests):
         points = []
-        for iteration in sorted(
-            {iteration_tested for folder in system.folders for iteration_tested in tests_by_run[folder.run_id]}
-        ):
-            row = _pooled_test(system, iteration, tests_by_run)
+        for iteration in sorted({number for folder in system.folders for number in tests[folder.run_id]}):
+            row = _pooled_test(system, iteration, tests)
             rows.append({**system.facts(), "iteration": iteration, **row})
             estimate = ChartEstimate.of("", row, f"n {row['n']}, {counted(row['seeds'], 'seed')}")
             points.append((float(iteration), estimate))
@@ -61,13 +57,11 @@ def _tests(folder: RunFolder) -> dict[int, Mapping[str, Any]]:
 
 
 def _pooled_test(
-    system: FigureSystem, iteration: int, tests_by_run: Mapping[str, Mapping[int, Mapping[str, Any]]]
+    system: FigureSystem, iteration: int, tests: Mapping[str, Mapping[int, Mapping[str, Any]]]
 ) -> dict[str, Any]:
     """Return the pooled result of all seeds that were tested before an iteration."""
     tested = [
-        (folder, tests_by_run[folder.run_id][iteration])
-        for folder in system.folders
-        if iteration in tests_by_run[folder.run_id]
+        (folder, tests[folder.run_id][iteration]) for folder in system.folders if iteration in tests[folder.run_id]
     ]
     facts = {"tests": [test["run_id"] for _, test in tested], "seeds": len(tested)}
     names = ("value", "ci_low", "ci_high", "n", "clusters")

@@ -37,7 +37,7 @@ class FigureSystem:
 
     @property
     def run_ids(self) -> list[str]:
-        return [manifest.run_id for manifest in self.manifests]
+        return [run.run_id for run in self.manifests]
 
     @property
     def is_lone_verifier(self) -> bool:
@@ -47,12 +47,12 @@ class FigureSystem:
     def cost_a_game(self) -> float | None:
         """Cost per game in dollars; None if a price or a number of games is unknown."""
         costs, games = (
-            [manifest.cost_usd for manifest in self.manifests],
-            [manifest.rollouts for manifest in self.manifests],
+            [run.cost_usd for run in self.manifests],
+            [run.rollouts for run in self.manifests],
         )
-        known_costs = [cost for cost in costs if cost is not None]
-        games_played = sum(number or 0 for number in games)
-        return sum(known_costs) / games_played if games_played and len(known_costs) == len(costs) else None
+        known = [cost for cost in costs if cost is not None]
+        played = sum(number or 0 for number in games)
+        return sum(known) / played if played and len(known) == len(costs) else None
 
     def facts(self) -> dict[str, Any]:
         """Return the facts about the system that every row has."""
@@ -102,18 +102,18 @@ def grouped(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -> list
 def _naming(manifests: Sequence[Manifest]) -> Callable[[Manifest], str]:
     """Return the first naming scheme that gives unique names: protocol, swept values, spec, or the run's id."""
 
-    def point(manifest: Manifest) -> str:
-        return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in manifest.point.items() if key != SEED)
+    def point(run: Manifest) -> str:
+        return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in run.point.items() if key != SEED)
 
     schemes: list[Callable[[Manifest], str]] = [
-        lambda manifest: manifest.protocol,
-        lambda manifest: point(manifest) or manifest.protocol,
-        lambda manifest: manifest.name,
-        lambda manifest: f"{manifest.name} {point(manifest)}".strip(),
+        lambda run: run.protocol,
+        lambda run: point(run) or run.protocol,
+        lambda run: run.name,
+        lambda run: f"{run.name} {point(run)}".strip(),
     ]
     return next(
-        (scheme for scheme in schemes if len({scheme(manifest) for manifest in manifests}) == len(manifests)),
-        lambda manifest: manifest.run_id,
+        (scheme for scheme in schemes if len({scheme(run) for run in manifests}) == len(manifests)),
+        lambda run: run.run_id,
     )
 
 
