@@ -21,6 +21,17 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _SCALARS: dict[Any, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 
+TYPE_NAMES = {
+    "string": "text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping (KEY: VALUE lines)",
+    "null": "nothing",
+}
+"""The types of JSON Schema as messages name them."""
+
 
 def option(
     doc: str,

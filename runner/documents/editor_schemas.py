@@ -10,20 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runner.documents.dataclass_schema import TYPE_NAMES
+
 REFERENCE = r"\$\{[^{}]+\}"
 """Pattern of a reference to another key, anywhere in a text."""
 
 _REFERENCE_ONLY = f"^{REFERENCE}$"
 _NOT_TEXT_TYPES = ("integer", "number", "boolean", "array", "object")
 """Types that accept a text only if all of it is one reference."""
-
-_NAMES = {
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "a mapping (KEY: VALUE lines)",
-}
 
 
 def for_editors(checked: dict[str, Any], example: str) -> dict[str, Any]:
@@ -109,7 +103,7 @@ def _or_reference(node: Mapping[str, Any]) -> dict[str, Any]:
     kinds = [kinds] if isinstance(kinds, str) else list(kinds)
     if not set(kinds) & set(_NOT_TEXT_TYPES):
         return dict(node)
-    expected = " or ".join(_NAMES[kind] for kind in kinds if kind in _NAMES)
+    expected = " or ".join(TYPE_NAMES[kind] for kind in kinds if kind in _NOT_TEXT_TYPES)
     message = f"{expected} belongs here, or ${{key}}"
     return {**node, "type": [*kinds, "string"], "pattern": _REFERENCE_ONLY, "patternErrorMessage": message}
 

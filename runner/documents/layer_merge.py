@@ -130,7 +130,7 @@ class _Files:
         return self.layered.tree is not None and self.layered.tree.is_of_release(path)
 
     def _ignore_foreign_if_invalid(self, document: Document) -> None:
-        """Ignore a file outside the project if it has unknown keys or problems: later messages could reveal its text."""
+        """Ignore a file outside the project if it has unknown keys or problems: messages could reveal its text."""
         if document.is_own:
             return
         for name in document.data:

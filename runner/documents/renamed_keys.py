@@ -28,13 +28,6 @@ class _OldKey:
     name: str
 
 
-def rename_keys(data: dict[str, Any], names: Mapping[str, str]) -> None:
-    """Rename old keys in saved data in place; `names` maps old dotted keys to new ones."""
-    for old, new in names.items():
-        for key in list(_old_keys(data, old, new)):
-            _rename(key)
-
-
 def rename_document(document: Document, names: Mapping[str, str]) -> list[RenamedKey]:
     """Rename old keys and references to them in a document in place, and return each with its place.
 

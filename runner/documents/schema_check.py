@@ -15,22 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 from runner.base.errors import Problem
 from runner.base.redaction import remember
 from runner.base.text import comma_join, did_you_mean, not_text
+from runner.documents.dataclass_schema import TYPE_NAMES
 from runner.documents.layered_data import LayeredData
 from runner.documents.yaml_writer import dump_inline
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
-
-_NAMES = {
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "a mapping (KEY: VALUE lines)",
-    "null": "nothing",
-}
-
 
 MAX_INTEGER = 2**63 - 1
 """The largest whole number that a Parquet column can hold."""
@@ -168,7 +158,7 @@ def _expected(kinds: list[str], value: Any) -> str:
         return _TOO_MANY_BITS
     if kinds == ["array"] and isinstance(value, (str, int, float)):
         return f"a list belongs here, not {_show(value)}; write [{_show(value)}]"
-    expected = " or ".join(_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
+    expected = " or ".join(TYPE_NAMES[kind] for kind in dict.fromkeys(kinds) if kind != "null")
     quotes = (
         "; if you mean a text, put it in quotes" if "string" in kinds and not isinstance(value, (dict, list)) else ""
     )
@@ -179,7 +169,7 @@ def _show(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, (dict, list)):
-        return _NAMES["object" if isinstance(value, dict) else "array"]
+        return TYPE_NAMES["object" if isinstance(value, dict) else "array"]
     text = repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

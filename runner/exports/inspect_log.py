@@ -199,7 +199,7 @@ class _Log:
             "input": self._input(game),
             "target": game.label,
             "messages": self._messages(game),
-            "output": {"model": self._output_model(), "choices": []},
+            "output": {"model": self._subject["model"] if self._subject else NO_MODEL, "choices": []},
             "scores": None if lost else {SCORE: score},
             "metadata": {
                 "rollout_id": rollout.job.rollout_id,
@@ -225,9 +225,6 @@ class _Log:
             **({"error": _error(rollout.error or "lost in transport")} if lost else {}),
             "attachments": {},
         }
-
-    def _output_model(self) -> str:
-        return self._subject["model"] if self._subject else NO_MODEL
 
     def _messages(self, game: ExportedGame) -> list[dict[str, Any]]:
         if self._subject is not None:

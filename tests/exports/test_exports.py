@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -188,7 +189,7 @@ def test_d_prime_is_not_exported_as_sensitivity_which_is_another_number_elsewher
     (path,) = tmp_path.glob("*.eval")
     with zipfile.ZipFile(path) as archive:
         metrics = json.loads(archive.read("header.json"))["results"]["scores"][0]["metrics"]
-    with MlflowGames(RunFolder(result.path), journal=False) as games:
+    with closing(MlflowGames(RunFolder(result.path), journal=False)) as games:
         sent = {point.key: point.value for point in games.record().metrics}
     assert scores["d_prime"] == metrics["d_prime"]["value"] == sent["d_prime"] == expected
     assert "sensitivity" not in {*scores, *metrics, *sent}

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def record_of(path: Path) -> MlflowRun:
-    with MlflowGames(RunFolder(path), journal=False) as games:
+    with closing(MlflowGames(RunFolder(path), journal=False)) as games:
         return games.record()
 
 
@@ -254,7 +255,7 @@ CREATED_MS = 1_790_000_000_000
 
 def test_each_game_is_a_trace_with_a_span_for_each_turn_at_the_servers_time(tmp_path: Path) -> None:
     folder = live_run(tmp_path)
-    with MlflowGames(folder, journal=False) as games:
+    with closing(MlflowGames(folder, journal=False)) as games:
         record = games.record()
         traces = list(record.traces())
         assert [trace.key for trace in games.record().traces()] == [trace.key for trace in traces]
@@ -272,7 +273,7 @@ def test_each_game_is_a_trace_with_a_span_for_each_turn_at_the_servers_time(tmp_
 
 
 def test_spans_are_below_their_game_and_within_its_time(result: FinishedRun) -> None:
-    with MlflowGames(RunFolder(result.path), journal=False) as games:
+    with closing(MlflowGames(RunFolder(result.path), journal=False)) as games:
         record = games.record()
         trace = next(iter(record.traces()))
     game, *turns = _spans(trace, record.started_ms)
@@ -295,7 +296,7 @@ def test_a_secret_of_this_machine_is_in_no_trace(tmp_path: Path, monkeypatch: py
     folder = live_run(tmp_path)
     text = next(row["raw_message"] for row in parquet_rows(folder.table("completions")))
     monkeypatch.setenv("ACME_API_KEY", text[:30])
-    with MlflowGames(folder, journal=False) as games:
+    with closing(MlflowGames(folder, journal=False)) as games:
         traces = list(games.record().traces())
     assert text[:30] not in repr(traces)
     assert REMOVED in repr(traces)

@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -154,7 +153,8 @@ def unpack(
     with beside_it(target, "new") as staging:
         make_folder(staging)
         for path, data in {**(also or {}), MANIFEST: manifest, CHECKSUM: checksum(manifest)}.items():
-            _write(staging / path, partial(_write_bytes, data))
+            with _new_file(staging / path) as file:
+                file.write(data)
         for entry in release.files:
             _unpack_file(entry, open_file, staging)
         for folder in {staging, *((staging / entry.path).parent for entry in release.files)}:
@@ -211,16 +211,14 @@ def _unpack_file(entry: FileEntry, open_file: Callable[[str], IO[bytes]], root: 
     for name in entry.path.split("/")[:-1]:
         folder /= name
         make_folder(folder)
-    with open_file(entry.path) as source:
-        _write(root / entry.path, lambda write: checked_copy(source, entry, write))
+    with open_file(entry.path) as source, _new_file(root / entry.path) as file:
+        checked_copy(source, entry, file.write)
 
 
-def _write_bytes(data: bytes, write: Callable[[bytes], object]) -> None:
-    write(data)
-
-
-def _write(path: Path, fill: Callable[[Callable[[bytes], object]], None]) -> None:
+@contextmanager
+def _new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that must not exist yet, and flush it to the disk if the block succeeds."""
     with os.fdopen(create_only(path, os.O_WRONLY), "wb") as file:
-        fill(file.write)
+        yield file
         file.flush()
         os.fsync(file.fileno())

@@ -82,7 +82,7 @@ class Exporter:
         """
         unreachable = False
         while True:
-            have_ended = not self._any_is_playing()
+            have_ended = all(folder.manifest().status != Status.RUNNING for folder in self._folders)
             try:
                 self.look()
             except ServerUnreachable as error:
@@ -96,9 +96,6 @@ class Exporter:
                 if have_ended:
                     return
             wait(LOOK_SECONDS)
-
-    def _any_is_playing(self) -> bool:
-        return any(folder.manifest().status == Status.RUNNING for folder in self._folders)
 
     def _parent_of(self, folder: RunFolder, manifest: Manifest) -> Manifest | None:
         if manifest.parent_run_id is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 from runner.base.hashing import tagged_hash
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
@@ -107,12 +107,6 @@ class MlflowGames:
         if self._curve is not None:
             self._curve.close()
             self._curve = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _end_points(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) -> Iterator[MetricPoint]:

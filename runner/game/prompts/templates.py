@@ -102,15 +102,8 @@ class PromptSet:
     _compiled: dict[str, SandboxedTemplate] = field(default_factory=dict, repr=False, compare=False)
     rendered: RenderedTexts = field(default_factory=RenderedTexts, repr=False, compare=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"sources": dict(self.sources)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        object.__setattr__(self, "sources", state["sources"])
-        object.__setattr__(self, "inherited", ())
-        object.__setattr__(self, "files", {})
-        object.__setattr__(self, "_compiled", {})
-        object.__setattr__(self, "rendered", RenderedTexts())
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PromptSet, (dict(self.sources),)
 
     def render(self, name: str, variables: Mapping[str, Any]) -> str:
         """Render a template with these variables.

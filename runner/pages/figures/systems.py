@@ -46,13 +46,9 @@ class FigureSystem:
     @property
     def cost_a_game(self) -> float | None:
         """Cost per game in dollars; None if a price or a number of games is unknown."""
-        costs, games = (
-            [run.cost_usd for run in self.manifests],
-            [run.rollouts for run in self.manifests],
-        )
-        known = [cost for cost in costs if cost is not None]
-        played = sum(number or 0 for number in games)
-        return sum(known) / played if played and len(known) == len(costs) else None
+        costs = [run.cost_usd for run in self.manifests if run.cost_usd is not None]
+        games = sum(run.rollouts or 0 for run in self.manifests)
+        return sum(costs) / games if games and len(costs) == len(self.manifests) else None
 
     def facts(self) -> dict[str, Any]:
         """Return the facts about the system that every row has."""

@@ -49,7 +49,7 @@ class ServedPage:
 
 def served(page: ServedPage) -> bytes:
     """Render a page as HTML."""
-    script_name, style_name = static_names()
+    script_name, style_name = static()
     facts = {**vars(page), "script": script_name, "style": style_name}
     return rendered("served/base.html", facts).encode("utf-8", "backslashreplace")
 
@@ -62,9 +62,3 @@ def static() -> Mapping[str, tuple[bytes, str]]:
         data = text.encode()
         files[f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}"] = (data, f"{kind}; charset=utf-8")
     return files
-
-
-def static_names() -> tuple[str, str]:
-    """Return the file names of the script and the style."""
-    script_name, style_name = static()
-    return script_name, style_name
