@@ -16,18 +16,18 @@ class DecisionFormat:
     """How a verifier writes a decision. The default is the paper's."""
 
     marker: str = option(
-        "An answer that holds this text, in any case, announces a decision.", default="decision:", minLength=1
+        "An answer that contains this text, in any case, announces a decision.", default="decision:", minLength=1
     )
     accept: str = option("The text that accepts.", default="Decision: accept", minLength=1)
     reject: str = option("The text that rejects.", default="Decision: reject", minLength=1)
     lenient: bool = option(
-        "Forgive spacing and Markdown around the words (`**Decision:** Accept`), and call an answer with both "
-        "verdicts invalid. Otherwise the texts must match exactly, and an answer with both accepts.",
+        "Ignore spacing and Markdown around the words (`**Decision:** Accept`), and treat an answer with both "
+        "verdicts as invalid. Otherwise the texts must match exactly, and an answer with both accepts.",
         default=False,
     )
     confidence: str = option(
-        "Where `verdict.confidence` asks for a stated one: what stands before the number. Spacing, case and Markdown "
-        "around it are forgiven.",
+        "The text before the number of a stated confidence (see `verdict.confidence`). Spacing, case and Markdown "
+        "around it are ignored.",
         default="Confidence:",
         minLength=1,
     )

@@ -14,13 +14,13 @@ from runner.documents.dataclass_schema import option
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictSettings:
-    """What is recorded of a verdict besides accept or reject."""
+    """Data that is recorded with a verdict."""
 
     confidence: Literal["stated", "logprob", "both"] | None = option(
-        "Record verdicts as probabilities of accept. `stated`: with a decision the verifier writes how probable it is "
+        "Record verdicts as probabilities of accept. `stated`: with a decision, the verifier states the probability "
         "that the verdict is right (`Confidence: 0.8`; `80%` is the same); a decision without it is an invalid "
-        "response. `logprob`: from the log-probabilities of the verdict's tokens, for which the verifier's model group "
-        "needs `logprobs: true` and `top_logprobs`. null: neither.",
+        "response. `logprob`: computed from the log-probabilities of the verdict's tokens; the verifier's model group "
+        "then needs `logprobs: true` and `top_logprobs`. null: neither.",
         default=None,
         example="both",
     )

@@ -1,4 +1,4 @@
-"""A protocol file as data: who may speak in which channel, in which order, and who is paid for what.
+"""The keys of a protocol file: who may speak in which channel and order, and the rewards.
 
 The keys are declared here; `runner.game.protocols.protocol` compiles them for one spec's parameters.
 """
@@ -19,18 +19,18 @@ MAX_ROUNDS = 10_000
 class AgentSpec:
     """An agent of the game."""
 
-    role: Literal["prover", "verifier"] = option("What the agent is in the game.", example="prover")
+    role: Literal["prover", "verifier"] = option("The agent's role in the game.", example="prover")
     human_name: str = option(
-        "How the other agents know it: the `name` of its messages in their prompts.",
+        "The name that other agents see: the `name` of its messages in their prompts.",
         example="Expert_1",
         pattern="^[A-Za-z0-9_-]{1,64}$",
     )
     stance: Literal["accept", "reject"] = option("The verdict a prover argues for, and is paid for.", default="accept")
     anonymous: bool = option(
-        "Its messages carry no `name`, so that no agent knows which prover wrote them.", default=False
+        "Its messages have no `name`, so other agents do not know which prover wrote them.", default=False
     )
     last_round_message: bool = option(
-        "In the last round it gets one more system message, from `<agent>.last_round.jinja`.", default=False
+        "In the last round it gets another system message, from `<agent>.last_round.jinja`.", default=False
     )
     headers: Mapping[str, str] = option(
         "For an agent that speaks in several channels at once: the text that starts each channel's part.",
@@ -38,7 +38,7 @@ class AgentSpec:
         example={"prover0_channel": "Question for Expert_1:"},
     )
     channel_order: tuple[str | tuple[str, ...], ...] | None = option(
-        "The order in which one round's channels stand in its prompt. An inner list is a set: "
+        "The order of a round's channels in its prompt. An inner list is a set: "
         "`randomize_channel_order` shuffles it. Channels that are left out follow in the order of the file.",
         default=None,
         example=[["prover0_channel", "prover1_channel"]],
@@ -63,14 +63,14 @@ class ProtocolStep:
         example={"verifier": ["main"]},
     )
     draw: Literal["all", "one"] = option(
-        "`one`: of several speakers only one speaks, drawn by the rollout's seed (Merlin-Arthur).", default="all"
+        "`one`: only one of several speakers speaks, chosen by the rollout's seed (Merlin-Arthur).", default="all"
     )
     may_decide: bool = option("A verifier that speaks in this step may decide instead of asking.", default=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """What a spec may set of a protocol. Rewards are those of the paper (Neural Interactive Proofs, ICLR 2025)."""
+    """The parameters of a protocol that a spec may set. Rewards are those of the paper (Neural Interactive Proofs, ICLR 2025)."""
 
     max_message_rounds: int = option("The game ends after this many rounds.", default=8, minimum=1, maximum=MAX_ROUNDS)
     min_message_rounds: int = option(
@@ -79,8 +79,8 @@ class Parameters:
         minimum=1,
     )
     verifier_first: bool = option(
-        "Start the cycle at its first step in which the verifier speaks; false: at the first in which it does not. "
-        "If a protocol file does not set it, the cycle starts as written, and a spec cannot turn it.",
+        "Start the cycle at the first step where the verifier speaks; false: at the first where it does not. "
+        "If a protocol file does not set it, the cycle starts as written, and a spec cannot rotate it.",
         default=True,
     )
     sequential: bool = option("Split a step of several speakers into one round for each.", default=False)
@@ -98,7 +98,7 @@ class Parameters:
         "The verifier's reward when the last round ends without a verdict.", default=-1.0
     )
     verifier_no_guess_reward: float = option(
-        "The verifier's reward for each round in which it may decide and goes on.", default=0.0
+        "The verifier's reward for each round where it may decide but continues.", default=0.0
     )
     shared_reward: bool = option("Every prover gets the verifier's reward.", default=False)
     force_guess: Literal["zero", "one", "y"] | None = option(
@@ -125,7 +125,7 @@ class ProtocolFile:
         propertyNames={"pattern": "^[a-z][a-z0-9_]*$"},
     )
     cycle: tuple[ProtocolStep, ...] = option(
-        "The steps, played one a round and then again from the first, until the last round.",
+        "The steps, one per round, repeated from the first until the last round.",
         example=[{"speak": {"verifier": ["main"]}}, {"speak": {"prover": ["main"]}}],
         minItems=1,
     )
