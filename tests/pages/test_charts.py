@@ -23,7 +23,7 @@ from runner.pages.charts.protocol import protocol_picture
 from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.charts.rows import bars, forest
 from runner.pages.charts.scales import Scale, decades, extent
-from runner.pages.charts.styles import COLOURS, COLUMN, FULL, PAGE, Look
+from runner.pages.charts.styles import COLORS, COLUMN, FULL, PAGE, Look
 from runner.pages.html import style
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -181,7 +181,7 @@ def test_a_chart_on_paper_needs_nothing_else_and_has_the_width_of_a_column() -> 
     assert "class=" not in chart
     assert "var(" not in chart
     assert "currentColor" not in chart
-    assert COLOURS[0] in chart
+    assert COLORS[0] in chart
 
 
 def test_series_differ_without_their_colours() -> None:
