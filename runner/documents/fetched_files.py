@@ -71,7 +71,7 @@ def refused(folder: Path, named: Path) -> str | None:
     if root is None:
         return None
     if not _is_within(named, root):
-        return f"it is outside {root}; a fetched file may only name files in the folder it was fetched into"
+        return f"it is outside {root}; a file that came from elsewhere may only name files in its own folder"
     return _link_problem(named, root) if package_data.is_folder(named) else None
 
 

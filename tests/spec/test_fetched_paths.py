@@ -128,21 +128,21 @@ LINKS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_no_link_leads_out(what: str, fetched: Path) -> None:
     name, target, changes = LINKS[what]
     link(fetched / name, fetched.parent / "own" / target)
-    with pytest.raises(SpecError, match=r"a fetched file may only name|is a link to a file outside") as caught:
+    with pytest.raises(SpecError, match=r"a file that came from elsewhere may only name|is a link to a file outside") as caught:
         load_spec(spec_file(fetched, size=2, **changes))
     assert SECRET not in str(caught.value)
 
 
 def test_a_spec_that_is_itself_a_link_leads_nowhere(fetched: Path) -> None:
     link(fetched / "spec.yaml", fetched.parent / "own" / "base.yaml")
-    with pytest.raises(SpecError, match="a fetched file may only name") as caught:
+    with pytest.raises(SpecError, match="a file that came from elsewhere may only name") as caught:
         load_spec(fetched / "spec.yaml")
     assert SECRET not in str(caught.value)
 
 
 def test_a_protocol_that_extends_a_file_outside_is_refused(fetched: Path) -> None:
     (fetched / "rules.yaml").write_text("extends: ../own/protocol.yaml\n")
-    with pytest.raises(SpecError, match="a fetched file may only name"):
+    with pytest.raises(SpecError, match="a file that came from elsewhere may only name"):
         load_spec(spec_file(fetched, size=2, protocol={"use": "rules.yaml"}))
 
 

@@ -198,7 +198,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "of another kind": (
         {"prompts": "dataset/acme/sums@1"},
-        ["prompts: 'dataset/acme/sums@1' is a dataset, and a prompts belongs here"],
+        ["prompts: 'dataset/acme/sums@1' is a dataset; a prompts belongs here"],
     ),
     "another mistake beside it": (
         {"prompts": "acme/quick@1", "seed": -1},
@@ -246,7 +246,7 @@ def test_a_release_that_was_changed_on_disk_is_named_with_its_file(tmp_path: Pat
     file.write_bytes(file.read_bytes().replace(b'"label": 1', b'"label": 0', 1))
     (said,) = problems(here, written(here, dataset={"path": "acme/sums@1"}))
     assert "dataset/acme/sums@1 is damaged" in said
-    assert "dataset.jsonl is damaged: its bytes are not those of its hash" in said
+    assert "dataset.jsonl is damaged: its SHA-256 differs" in said
     assert "nip-run uninstall dataset/acme/sums@1" in said
 
 
@@ -319,7 +319,7 @@ def test_a_published_spec_names_no_file_outside_of_its_release(tmp_path: Path) -
         here = Project.at(tmp_path / name, place)
         here.installs(f"spec/acme/{name}@1")
         changes: dict[str, Any] = {"extends": f"acme/{name}@1", "dataset": None}
-        assert any("a fetched file may only name" in said for said in problems(here, written(here, **changes)))
+        assert any("a file that came from elsewhere may only name" in said for said in problems(here, written(here, **changes)))
 
 
 def test_an_agent_of_the_starter_is_used_in_another_starter_with_another_model(tmp_path: Path) -> None:

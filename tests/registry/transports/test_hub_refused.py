@@ -129,7 +129,7 @@ def test_an_upload_that_is_refused_is_said_and_leaves_nothing(hub: Loopback) -> 
 @pytest.mark.parametrize(
     ("mode", "message"),
     [
-        ("other_bytes", "spec.yaml is damaged: its bytes are not those of its hash"),
+        ("other_bytes", "spec.yaml is damaged: its SHA-256 differs"),
         ("longer", "spec.yaml is damaged: it is longer than the 9 bytes"),
         ("shorter", "spec.yaml is damaged: it has 8 of 9 bytes"),
         ("endless", "spec.yaml is damaged: it is longer than the 9 bytes"),
