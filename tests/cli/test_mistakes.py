@@ -247,13 +247,13 @@ MISTAKES: dict[str, Mistake] = {
     "a base that is not there": Mistake(
         "extends: bse.yaml\n", "spec.yaml:13:1", "no file 'bse.yaml'", "'base.yaml'", files={"base.yaml": "seed: 1\n"}),
     "files that extend each other": Mistake(
-        "extends: base.yaml\n", "base.yaml:1:1", "'spec.yaml' extends itself", "take one of the two",
+        "extends: base.yaml\n", "base.yaml:1:1", "'spec.yaml' extends itself", "remove one of the",
         files={"base.yaml": "extends: spec.yaml\n"}),
     "an interpolation to nothing": Mistake(
         "description: by ${nme}\n", "spec.yaml:13:1", "no such key", "'name'"),
     "interpolations in a circle": Mistake(
         "description: ${benchmark}\nbenchmark: ${description}\n", "spec.yaml:13:1", "refers to itself",
-        "write one of them out", problems=2),
+        "replace one of them by a value", problems=2),
     "an environment variable in a spec": Mistake(
         "description: ${oc.env:HOME}\n", "spec.yaml:13:1", "only ${key} is allowed", "write the value out"),
     # Training
