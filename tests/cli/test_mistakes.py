@@ -169,7 +169,8 @@ MISTAKES: dict[str, Mistake] = {
         ("strong: {provider: dummy}", "strong: {provider: dummy, chat_format: alternatng}"), "spec.yaml:8:29",
         "'alternatng' is not one of", "'alternating'"),
     "a wrong provider": Mistake(
-        ("strong: {provider: dummy}", "strong: {provider: opnai}"), "spec.yaml:8:12", "'opnai' is not one of", "'openai'"),
+        ("strong: {provider: dummy}", "strong: {provider: opnai}"), "spec.yaml:8:12", "'opnai' is not one of",
+        "'openai'"),
     "a name that no folder can have": Mistake(
         ("name: mine", "name: my run"), "spec.yaml:1:1", "'my run' does not have the form", "for example name: "),
     "an address without a scheme": Mistake(

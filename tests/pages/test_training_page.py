@@ -28,7 +28,10 @@ def pages(results: Path) -> dict[str, Summary]:
 @pytest.mark.full
 def test_a_training_run_brings_the_pages_of_its_parts(pages: dict[str, Summary], results: Path) -> None:
     parts = sorted(path.name for path in (results / "runs").glob(f"{RUN}-*"))
-    assert list(pages) == [f"run/{RUN}", *(f"run/{row['Run']}" for row in pages[f"run/{RUN}"].table("Parts of the training run"))]
+    assert list(pages) == [
+        f"run/{RUN}",
+        *(f"run/{row['Run']}" for row in pages[f"run/{RUN}"].table("Parts of the training run")),
+    ]
     assert sorted(row["Run"] for row in pages[f"run/{RUN}"].table("Parts of the training run")) == parts
     assert {f"#/run/{part}" for part in parts} <= pages[f"run/{RUN}"].links.keys()
     for part in parts:

@@ -128,7 +128,9 @@ LINKS: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_no_link_leads_out(what: str, fetched: Path) -> None:
     name, target, changes = LINKS[what]
     link(fetched / name, fetched.parent / "own" / target)
-    with pytest.raises(SpecError, match=r"a file that came from elsewhere may only name|is a link to a file outside") as caught:
+    with pytest.raises(
+        SpecError, match=r"a file that came from elsewhere may only name|is a link to a file outside"
+    ) as caught:
         load_spec(spec_file(fetched, size=2, **changes))
     assert SECRET not in str(caught.value)
 

@@ -319,7 +319,9 @@ def test_a_published_spec_names_no_file_outside_of_its_release(tmp_path: Path) -
         here = Project.at(tmp_path / name, place)
         here.installs(f"spec/acme/{name}@1")
         changes: dict[str, Any] = {"extends": f"acme/{name}@1", "dataset": None}
-        assert any("a file that came from elsewhere may only name" in said for said in problems(here, written(here, **changes)))
+        assert any(
+            "a file that came from elsewhere may only name" in said for said in problems(here, written(here, **changes))
+        )
 
 
 def test_an_agent_of_the_starter_is_used_in_another_starter_with_another_model(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class ProtocolStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """The parameters of a protocol that a spec may set. Rewards are those of the paper (Neural Interactive Proofs, ICLR 2025)."""
+    """Parameters that a spec may set. Rewards are those of the paper (Neural Interactive Proofs, ICLR 2025)."""
 
     max_message_rounds: int = option("The game ends after this many rounds.", default=8, minimum=1, maximum=MAX_ROUNDS)
     min_message_rounds: int = option(
