@@ -43,7 +43,7 @@ def missing_rows(folder: RunFolder) -> MissingRows | None:
     if not lacks_rows(release):
         return None
     try:
-        return MissingRows(take_withheld(folder), what_is_needed(release))
+        return MissingRows(load_withheld(folder), describe_missing_rows(release))
     except OSError as error:
         raise RunError(f"{root} cannot be read: {error.strerror}") from error
 
