@@ -122,7 +122,7 @@ def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]
     sources: dict[str, Callable[[], IO[bytes]]] = {}
     folders = [folder for stored in family for folder in _folders(registry, stored, sources)]
     uploads = server.publishing.uploads
-    upload = uploads.declare(viewer, Declaration(folders), time.time())
+    upload = uploads.declare(viewer, Declaration(folders))
     for sha256, (_, have) in upload.missing.items():
         with sources[sha256]() as source:
             receiving = uploads.receive(viewer, upload.id, sha256, have)
@@ -133,7 +133,7 @@ def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]
                 receiving.end()
             finally:
                 receiving.close()
-    server.publishing.commit(uploads.find(viewer, upload.id), time.time())
+    server.publishing.commit(uploads.find(viewer, upload.id))
     server.publishing.check(upload.id, account)
     upload = uploads.find(viewer, upload.id)
     if upload.state != PUBLISHED:

@@ -45,7 +45,7 @@ class Held:
         contents = dict(folders(made(name, data=DATA))[f"dataset/acme/{name}/1"])
         said = [{"folder": f"dataset/acme/{name}/1", "files": [declared(*one) for one in contents.items()]}]
         declaration = Declaration.parse(said, self.settings.limits, 10, 100)
-        upload = self.publishing.uploads.declare(self.viewer, declaration, time.time())
+        upload = self.publishing.uploads.declare(self.viewer, declaration)
         return upload, {file["sha256"]: contents[file["path"]] for file in said[0]["files"]}  # type: ignore[index]
 
     def send(self, upload: Upload, contents: dict[str, bytes]) -> None:
@@ -100,7 +100,7 @@ def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
     held = held.killed()  # when all was sent, and nothing was committed
     upload, _ = held.begun("council")
     assert (upload.state, upload.missing) == (OPEN, {})
-    assert held.publishing.uploads.set_state(upload.id, CHECKING, [], time.time(), only=OPEN)
+    assert held.publishing.uploads.set_state(upload.id, CHECKING, [], only=OPEN)
     for sha256 in contents:  # when it was committed, and its blobs were kept, and not shown
         path = held.publishing.uploads.pieces.complete_file(upload.id, sha256)
         assert path is not None
@@ -118,7 +118,7 @@ def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
     assert (again.id, again.state) == (upload.id, PUBLISHED)
     other, contents = held.begun("emptied")
     held.send(other, contents)
-    assert held.publishing.uploads.set_state(other.id, CHECKING, [], time.time(), only=OPEN)
+    assert held.publishing.uploads.set_state(other.id, CHECKING, [], only=OPEN)
     held.publishing.uploads.pieces.clear(other.id)  # somebody empties the folder
     held.publishing.start()
     assert held.ended(other) == OPEN
@@ -131,7 +131,7 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
     for name in ("one", "two"):
         upload, contents = held.begun(name)
         held.send(upload, contents)
-        held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
+        held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id))
         assert held.ended(upload) == PUBLISHED
     with held.database.writing() as connection:
         set_hidden(connection, Reference(Kind.DATASET, "acme", "two", "1"), hidden=True)
@@ -175,7 +175,7 @@ def test_a_release_that_is_damaged_is_named_and_nothing_goes(held: Held, tmp_pat
     held.publishing.start()
     upload, contents = held.begun("one")
     held.send(upload, contents)
-    held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
+    held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id))
     assert held.ended(upload) == PUBLISHED
     before = held.rows()
     sha256 = next(sha256 for sha256, data in contents.items() if data == DATA)
@@ -209,7 +209,7 @@ def test_old_uploads_and_what_is_nobodys_are_forgotten_and_no_others(held: Held)
                 "touched": 0.0,
             },
         )
-    held.publishing.uploads.forget_old(time.time())
+    held.publishing.uploads.forget_old()
     assert [path.name for path in held.settings.incoming.iterdir()] == [new.id]
     assert held.publishing.uploads.unchecked() == [("e" * 32, 1)]
     assert held.state(new) == OPEN
@@ -238,7 +238,7 @@ def test_a_check_that_takes_too_long_is_ended_and_the_upload_refused(tmp_path: P
     held.publishing.start()
     upload, contents = held.begun("council")
     held.send(upload, contents)
-    held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
+    held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id))
     assert held.ended(upload) == REFUSED
     assert held.publishing.uploads.find(held.viewer, upload.id).problems == [CHECK_TIMED_OUT]
     assert held.rows() == []
@@ -290,7 +290,7 @@ def test_of_uploads_that_ended_little_stays_and_the_same_may_be_sent_again(held:
     with held.database.writing() as connection:
         old = [{**row, "id": f"{number:032x}", "touched": float(number)} for number in range(MAX_ENDED + 50)]
         connection.execute(insert(uploads), old)
-    assert held.publishing.uploads.set_state(upload.id, REFUSED, ["x" * 9_000] * 90, time.time())
+    assert held.publishing.uploads.set_state(upload.id, REFUSED, ["x" * 9_000] * 90)
     with held.database.reading() as connection:
         kept = {one.id: one for one in connection.execute(select(uploads))}
     assert len(kept) == MAX_ENDED
@@ -303,6 +303,6 @@ def test_of_uploads_that_ended_little_stays_and_the_same_may_be_sent_again(held:
     assert (again.state, again.missing) == (OPEN, upload.missing)
     held.send(again, contents)
     held.publishing.start()
-    held.publishing.commit(held.publishing.uploads.find(held.viewer, again.id), time.time())
+    held.publishing.commit(held.publishing.uploads.find(held.viewer, again.id))
     assert held.ended(again) == PUBLISHED
     held.close()

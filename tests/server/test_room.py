@@ -61,7 +61,7 @@ def test_the_room_that_an_open_upload_was_promised_is_given_to_no_other(tmp_path
         ]
         files.append({"path": "data.txt", "sha256": hashlib.sha256(name.encode()).hexdigest(), "size": size})
         declaration = Declaration.parse([{"folder": f"dataset/acme/{name}/1", "files": files}], much, 10, 100)
-        return held.publishing.uploads.declare(held.viewer, declaration, time.time()).id
+        return held.publishing.uploads.declare(held.viewer, declaration).id
 
     one = begun("one")
     with pytest.raises(DiskFullError, match="disk has no space for it now"):
@@ -86,7 +86,7 @@ def test_what_a_disabled_account_has_committed_is_not_published(tmp_path: Path, 
         add_account(connection, "acme", time.time())
     upload, contents = held.begun("council")
     held.send(upload, contents)
-    held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id), time.time())
+    held.publishing.commit(held.publishing.uploads.find(held.viewer, upload.id))
     with held.database.writing() as connection:
         set_disabled(connection, "acme", time.time())
         if when == "during":  # its check has begun before that holds, and it is shown after

@@ -8,14 +8,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, delete, insert, select
 
-from runner.server.accounts.accounts import (
-    Scope,
-    Viewer,
-    has_secret,
-    hash_secret,
-    viewer_of_account,
-    viewer_of_token,
-)
+from runner.server.accounts.accounts import Scope, Viewer, has_secret, hash_secret, viewer_of_account, viewer_of_token
 from runner.server.store.schema import accounts, browsers, tokens
 
 SESSION_SECONDS = 12 * 3600

@@ -66,7 +66,7 @@ class Publishing:
         for upload, account in self.uploads.unchecked():
             self._queue.put(QueuedUpload(upload, account))
 
-    def commit(self, upload: Upload, now: float) -> None:
+    def commit(self, upload: Upload) -> None:
         """Queue a complete upload for its check and publication; do nothing if that has been done.
 
         Raises:
@@ -76,7 +76,7 @@ class Publishing:
             return
         if upload.missing:
             raise ReleaseError(f"{len(upload.missing)} files are missing; send them first")
-        if self.uploads.set_state(upload.id, CHECKING, [], now, only=OPEN):
+        if self.uploads.set_state(upload.id, CHECKING, [], only=OPEN):
             self._queue.put(QueuedUpload(upload.id, upload.account_id))
 
     def _work(self) -> None:
@@ -96,7 +96,7 @@ class Publishing:
             self._queue.again(queued)
             return
         try:
-            self.uploads.set_state(queued.upload, OPEN, [NOT_CHECKED], time.time(), only=CHECKING)
+            self.uploads.set_state(queued.upload, OPEN, [NOT_CHECKED], only=CHECKING)
         except Exception:  # `queue_unchecked` will queue it
             LOG.exception("an upload could not be reopened", extra={"upload": queued.upload})
         self._queue.done(queued)
@@ -112,8 +112,7 @@ class Publishing:
         if upload.state != CHECKING:
             return
         if self._lacks_blobs(upload):
-            lost = "the server has lost files of it; publish it again"
-            self.uploads.set_state(upload.id, OPEN, [lost], time.time(), only=CHECKING)
+            self.uploads.set_state(upload.id, OPEN, ["the server lost files of it; publish it again"], only=CHECKING)
             return
         verdict = self._refuse_lost_permission(viewer, upload) or check_isolated(
             self._settings, viewer, upload.id, upload.declaration
@@ -121,7 +120,7 @@ class Publishing:
         if not verdict.is_good:
             # Delete first: once it is refused, the client may declare the same upload again.
             self.uploads.pieces.clear(upload.id)
-            self.uploads.set_state(upload.id, REFUSED, verdict.problems, time.time(), only=CHECKING)
+            self.uploads.set_state(upload.id, REFUSED, verdict.problems, only=CHECKING)
             return
         for sha256 in upload.declaration.blobs:
             path = self.uploads.pieces.complete_file(upload.id, sha256)
@@ -148,31 +147,25 @@ class Publishing:
 
     def _publish(self, upload: Upload, verdict: UploadVerdict) -> None:
         """Make the releases of an upload visible and change its state, in one transaction."""
+        now = time.time()
         try:
             with self._database.writing() as connection:
                 viewer = viewer_of_account(connection, upload.account_id)
                 if (refusal := self._refuse_lost_permission(viewer, upload)) is not None:  # since the check began
-                    now = time.time()
                     self.uploads.note_state(connection, upload.id, REFUSED, refusal.problems, now, only=CHECKING)
                     return
                 sent = self.uploads.touched(connection, upload.id)
-                is_published = self.uploads.note_state(
-                    connection,
-                    upload.id,
-                    PUBLISHED,
-                    [],
-                    time.time(),
-                    only=CHECKING,
-                    published=upload.declaration.folders,
-                )
-                if sent is None or not is_published:
+                folders = upload.declaration.folders
+                if sent is None or not self.uploads.note_state(
+                    connection, upload.id, PUBLISHED, [], now, only=CHECKING, published=folders
+                ):
                     return
-                for folder in sorted(upload.declaration.folders, key=lambda folder: folder.part):  # releases first
+                for folder in sorted(folders, key=lambda folder: folder.part):  # releases first
                     self._insert(connection, upload, viewer, folder, verdict, sent=sent)
                 self._database.changed(connection)
         except (IntegrityError, _TakenFolder):
             problems = ["someone else published one of these names and versions in the meantime; choose a new version"]
-            self.uploads.set_state(upload.id, TAKEN, problems, time.time(), only=CHECKING)
+            self.uploads.set_state(upload.id, TAKEN, problems, only=CHECKING)
 
     def _insert(
         self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: UploadVerdict,

@@ -63,7 +63,7 @@ class Uploads:
 
     # Declaring
 
-    def declare(self, viewer: Viewer, declaration: Declaration, now: float) -> Upload:
+    def declare(self, viewer: Viewer, declaration: Declaration) -> Upload:
         """Declare an upload, or resume one with the same declaration.
 
         Raises:
@@ -87,13 +87,12 @@ class Uploads:
             if existing and not was_published:
                 raise TakenError(f"{existing[0]} exists already; publish under a new version")
             if row is None or not (was_published or row.state in _ACTIVE):
-                self._open(connection, upload, viewer.account_id, declaration, now, published=published, new=new)
+                self._open(connection, upload, viewer.account_id, declaration, published=published, new=new)
         return self.find(viewer, upload)
 
     def _open(
-        self, connection: Connection, upload: str, account: int, declaration: Declaration, now: float,
-        *, published: int, new: int,
-    ) -> None:  # fmt: skip
+        self, connection: Connection, upload: str, account: int, declaration: Declaration, *, published: int, new: int
+    ) -> None:
         """Insert an upload, replacing one that was refused or whose releases no longer exist."""
         size = sum(declaration.blobs.values())
         mine = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
@@ -112,7 +111,7 @@ class Uploads:
         connection.execute(delete(uploads).where(uploads.c.id == upload))
         row = {
             "id": upload, "account_id": account, "declared": declaration.to_bytes().decode(), "size": size,
-            "state": OPEN, "problems": "[]", "touched": now,
+            "state": OPEN, "problems": "[]", "touched": time.time(),
         }  # fmt: skip
         connection.execute(insert(uploads), row)
 
@@ -182,10 +181,9 @@ class Uploads:
 
     # Changing the state
 
-    def set_state(
-        self, upload: str, state: str, problems: Sequence[str], now: float, *, only: str | None = None
-    ) -> bool:
+    def set_state(self, upload: str, state: str, problems: Sequence[str], *, only: str | None = None) -> bool:
         """Set the state of an upload, with `only` if it is in that state; return whether it changed."""
+        now = time.time()  # before waiting for other writers, which must not make a submission late
         with self._database.writing() as connection:
             return self.note_state(connection, upload, state, problems, now, only=only)
 
@@ -194,7 +192,7 @@ class Uploads:
         connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
         only: str | None = None, published: Sequence[DeclaredFolder] = (),
     ) -> bool:  # fmt: skip
-        """Do the same as `set_state` within a transaction. An ended upload keeps the names of the folders in `seen`."""
+        """Do the same as `set_state` within a transaction. An ended upload keeps the names of `published` folders."""
         query = update(uploads).where(uploads.c.id == upload)
         if only is not None:
             query = query.where(uploads.c.state == only)
@@ -227,10 +225,10 @@ class Uploads:
         if is_deleted:
             self.pieces.clear(upload)
 
-    def forget_old(self, now: float) -> None:
+    def forget_old(self) -> None:
         """Delete uploads that have received nothing for a long time, and folders without an upload."""
         with self._database.writing() as connection:
-            old = uploads.c.touched < now - self._settings.upload_seconds, uploads.c.state != CHECKING
+            old = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
             connection.execute(delete(uploads).where(*old))
         stored = [upload for upload, _ in self.pieces.stored()]  # before the query: a new upload may create a folder
         with self._database.reading() as connection:

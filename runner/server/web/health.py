@@ -80,10 +80,7 @@ def may_see_numbers(request: Request, viewer: Annotated[Viewer, Depends(authenti
 
 
 @router.get(
-    "/metrics",
-    response_class=PlainTextResponse,
-    dependencies=[Depends(may_see_numbers)],
-    responses=errors(403),
+    "/metrics", response_class=PlainTextResponse, dependencies=[Depends(may_see_numbers)], responses=errors(403)
 )
 def metrics(request: Request) -> str:
     """Get the numbers of requests since the server started, for Prometheus."""

@@ -305,14 +305,7 @@ def board(request: Request, viewer: AnyViewer, owner: Name, name: Name) -> Compe
 
 @router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=errors(404))
 def submission(
-    request: Request,
-    viewer: AnyViewer,
-    *,
-    owner: Name,
-    name: Name,
-    run_owner: Name,
-    run_name: Name,
-    run_version: Name,
+    request: Request, viewer: AnyViewer, *, owner: Name, name: Name, run_owner: Name, run_name: Name, run_version: Name
 ) -> SubmissionResponse:
     """Get the state of a submitted run: waiting, its score, or why it was refused."""
     run = Reference(Kind.RUN, run_owner, run_name, run_version)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -99,7 +98,7 @@ def begin(
     folders = [folder.model_dump() for folder in body.folders]
     settings = server.settings
     declaration = Declaration.parse(folders, settings.limits, settings.releases_at_once, settings.files_at_once)
-    return _state_response(request, server.publishing.uploads.declare(viewer, declaration, time.time()))
+    return _state_response(request, server.publishing.uploads.declare(viewer, declaration))
 
 
 @router.get("/{upload}", operation_id="upload_state", responses=errors(403, 404))
@@ -173,7 +172,7 @@ async def _write_stream(request: Request, writer: BlobWriter, settings: Settings
 def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
     """Commit a complete upload: check it, then publish it. 202: the check is running; get the state again later."""
     server = server_of(request)
-    server.publishing.commit(server.publishing.uploads.find(viewer, upload), time.time())
+    server.publishing.commit(server.publishing.uploads.find(viewer, upload))
     return _commit_response(request, server.publishing.uploads.find(viewer, upload))
 
 
