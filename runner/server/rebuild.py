@@ -1,6 +1,6 @@
 """Rebuild derived data of a server from its manifests and blobs, and remove unused blobs, while no server runs.
 
-`rebuild` recomputes the lists of files and the checks, and deletes boards and pages, which the next server builds. It
+`rebuild` recomputes the lists of files and the checks, and deletes the boards, which the next server builds again. It
 keeps the data that exists only in the database: releases and their owners, yanks, signatures, accounts, tokens.
 """
 

@@ -45,7 +45,7 @@ class Settings:
     spare_bytes: int = 256 << 20
     """Disk space that stays free once all open uploads are complete; an upload that needs it is refused."""
     pages_bytes: int = 8 << 30
-    """Maximum bytes of cached pages of runs, plus the pages of two runs; the oldest pages are removed first."""
+    """Maximum bytes of cached pages of single runs, and again of pairs of runs; the oldest pages are removed first."""
     declared_bytes: int = 16 << 20
     """Maximum size of a request body that declares an upload or a competition."""
     body_seconds: float = 120.0

@@ -118,7 +118,7 @@ class ServerTree:
         return IndexedRelease(folder, row.sha256, yanked, (row.id, SIGNATURE) in parts)
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Do nothing: the files are local, so there is nothing to prefetch."""
+        """Do nothing: the blob store is near, so prefetching would not help."""
 
     def _visible_files(self) -> Select[tuple[str, str, int]]:
         query = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
