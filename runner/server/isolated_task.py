@@ -170,7 +170,7 @@ def start_process(limits: TaskLimits, target: Callable[..., Any], *args: Any) ->
 
 
 def forkserver_context() -> ForkServerContext:
-    """Return a context whose processes start with `PRELOADED` imported and without the server's open files."""
+    """Return a context whose processes start with `PRELOADED_MODULES` imported and without the server's open files."""
     forkserver = multiprocessing.get_context("forkserver")
     forkserver.set_forkserver_preload([*PRELOADED_MODULES])
     return forkserver

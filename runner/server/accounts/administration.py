@@ -1,6 +1,6 @@
 """Administration of a server: list and change accounts, members and tokens, hide releases, record each action.
 
-The functions run within the caller's transaction, and the caller records the action with `note_act`. None of them
+The functions run within the caller's transaction, and the caller records the action with `record_act`. None of them
 returns a secret.
 """
 

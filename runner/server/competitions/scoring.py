@@ -15,7 +15,7 @@ from runner.server.store.database import Database
 EACH_SECONDS = 5.0
 """Interval of the checks for submissions that another process, such as a command, has queued."""
 LOG = logging.getLogger("nip_run.server")
-AGAIN_SECONDS = 60.0
+RETRY_SECONDS = 60.0
 """Delay before scoring is tried again after the server's own failure, such as a full disk."""
 
 
@@ -59,7 +59,7 @@ class Scoring:
                 score_submission(self._settings, self._database, submission)
             except Exception:  # the next is scored all the same
                 LOG.exception("a submission could not be scored", extra={"submission": submission})
-                self._retry_at[submission] = time.monotonic() + AGAIN_SECONDS
+                self._retry_at[submission] = time.monotonic() + RETRY_SECONDS
 
     def next_submission(self, accounts: Mapping[int, int]) -> int | None:
         """Return the next submission: the oldest one of the account that has waited longest for a turn.

@@ -32,7 +32,7 @@ class BlobStore(Protocol):
         """Store a file with this hash durably. The file may be moved away.
 
         Raises:
-            BlobsError: it cannot be stored.
+            BlobStoreError: it cannot be stored.
         """
 
     def open(self, sha256: str) -> IO[bytes]:
@@ -40,7 +40,7 @@ class BlobStore(Protocol):
 
         Raises:
             NotPublished: it does not exist.
-            BlobsError: it cannot be read.
+            BlobStoreError: it cannot be read.
         """
 
     def stored(self) -> Iterator[str]:

@@ -45,7 +45,7 @@ class BlobWriter:
 
         Raises:
             ReleaseError: the blob would be longer than declared.
-            NoRoomError: the disk is full.
+            DiskFullError: the disk is full.
         """
         if self.have + len(data) > self._size:
             raise ReleaseError(f"the client sent more than the {self._size:,} bytes that it declared")
@@ -64,7 +64,7 @@ class BlobWriter:
         Raises:
             ReleaseError: the hash is not the declared one; the client must send the whole blob again.
             NotPublished: the upload was abandoned in the meantime.
-            NoRoomError: the disk is full.
+            DiskFullError: the disk is full.
         """
         try:
             os.fsync(self._file.fileno())
@@ -117,7 +117,7 @@ class UploadPieces:
 
         Raises:
             OffsetError: the number of stored bytes is different, or another connection is sending this blob.
-            NoRoomError: the file cannot be written.
+            DiskFullError: the file cannot be written.
         """
         part = self._part(upload, sha256)
         try:

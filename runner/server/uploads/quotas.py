@@ -39,7 +39,7 @@ def check_quota(settings: Settings, published: int, open_bytes: int, new: int) -
 def check_disk_space(
     connection: Connection, settings: Settings, pieces: UploadPieces, size: int, active: Collection[str]
 ) -> None:
-    """Raise NoRoomError if the disk has no space for `size` bytes and for the rest of all declared uploads."""
+    """Raise DiskFullError if the disk has no space for `size` bytes and for the rest of all declared uploads."""
     query = select(uploads.c.id, uploads.c.size).where(uploads.c.state.in_(active))
     declared = {row.id: int(row.size) for row in connection.execute(query)}
     room = pieces.free_bytes() - settings.spare_bytes - size

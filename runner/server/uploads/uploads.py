@@ -70,7 +70,7 @@ class Uploads:
             PermissionError: the viewer may not publish as one of its owners.
             TakenError: one of its folders exists, and not from this upload.
             UsageError: the account has too many open uploads, or would exceed its quota.
-            NoRoomError: the disk has no space for it.
+            DiskFullError: the disk has no space for it.
         """
         for folder in declaration.folders:
             if not viewer.publishes_as(folder.reference.owner):
@@ -157,7 +157,7 @@ class Uploads:
         Raises:
             NotPublished: there is no such upload, it is not open, or it does not declare this blob.
             OffsetError: the number of stored bytes is different, or another connection is sending this blob.
-            NoRoomError: the file cannot be written.
+            DiskFullError: the file cannot be written.
         """
         now = time.time()
         with self._database.reading() as connection:

@@ -17,7 +17,7 @@ bearer = HTTPBearer(
     description="Create one with `nip-run server add-token` or, if you have one, `POST /api/v1/tokens`.",
     auto_error=False,
 )
-"""The security scheme for the OpenAPI document; `asking` reads the header."""
+"""The security scheme for the OpenAPI document; `authenticate` reads the header."""
 _DocumentedToken = Annotated[object, Security(bearer)]
 
 

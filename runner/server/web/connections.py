@@ -24,7 +24,7 @@ class LimitedConnection(H11Protocol):
     """A connection with a time limit for its client, which may be closed earlier to make room for others."""
 
     max_connections = max_per_address = 0
-    """Maximum connections, in total and from one address; `bounded` sets them."""
+    """Maximum connections, in total and from one address; `connection_class` sets them."""
     proxies: Sequence[str] = ()
     _timeout: asyncio.TimerHandle | None = None
     since = 0.0

@@ -1,4 +1,4 @@
-"""The OpenAPI document of a server: the one from its routes, plus optional tokens and bodies read by `json_of`."""
+"""The OpenAPI document of a server: the one from its routes, plus optional tokens and bodies read by `json_body`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _build_document(app: FastAPI) -> dict[str, Any]:
 
 
 def _body_of(dependant: Dependant) -> type[BaseModel] | None:
-    """Return the model of the body that an operation reads with `json_of`."""
+    """Return the model of the body that an operation reads with `json_body`."""
     models = (getattr(dependency.call, MODEL_ATTRIBUTE, None) for dependency in dependant.dependencies)
     return next((model for model in models if model is not None), None)
 

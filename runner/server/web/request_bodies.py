@@ -1,6 +1,6 @@
 """Limits on the size and the duration of request bodies, and parsing of JSON bodies.
 
-`json_of` reads a body only after authentication, and parses it in a thread, so that other requests do not wait.
+`json_body` reads a body only after authentication, and parses it in a thread, so that other requests do not wait.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 MODEL_ATTRIBUTE = "body_of_request"
-"""Attribute of a `json_of` dependency that has its model, for the OpenAPI document."""
+"""Attribute of a `json_body` dependency that has its model, for the OpenAPI document."""
 
 
 def json_body(model: type[M], viewer_dependency: Callable[..., Viewer] = authenticate) -> Any:

@@ -51,7 +51,7 @@ LANES = ("one", "two")
 """Folders of the pages of single runs and of pairs."""
 MAX_PAGES = 2_000
 """Maximum number of cached pages of a lane; the least recently read pages are removed first."""
-BOUNDS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
+PAGE_LIMITS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
 """Limits of the process that builds one page."""
 MAX_WAITING, MAX_PER_REQUESTER = 16, 2
 """Maximum number of waiting pages of a lane, in total and for one requester."""
@@ -165,7 +165,13 @@ class RunPages:
         make_folders(unfinished)
         try:
             outcome = run_isolated(
-                BOUNDS, self._settings.incoming, write_page, self._settings, references, viewer, unfinished.absolute()
+                PAGE_LIMITS,
+                self._settings.incoming,
+                write_page,
+                self._settings,
+                references,
+                viewer,
+                unfinished.absolute(),
             )
             if outcome.status is not TaskStatus.FINISHED:
                 LOG.warning("a page could not be built: %s %s", outcome.status.value, outcome.failure)
