@@ -172,7 +172,7 @@ class UploadPieces:
     def clear(self, upload: str) -> None:
         """Remove the received bytes of an upload. A client that is still sending gets an error."""
         folder = self.folder(upload)
-        with suppress(OSError):  # `Uploads.forget_old` removes the rest
+        with suppress(OSError):  # `Uploads.delete_expired` removes the rest
             old = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
             remove_folder(old)
 

@@ -203,7 +203,7 @@ class Uploads:
         if connection.execute(query.values(**values)).rowcount == 0:
             return False
         if state not in _ACTIVE:
-            _forget_ended(connection, upload)
+            _delete_ended(connection, upload)
         return True
 
     @staticmethod
@@ -225,7 +225,7 @@ class Uploads:
         if is_deleted:
             self.pieces.clear(upload)
 
-    def forget_old(self) -> None:
+    def delete_expired(self) -> None:
         """Delete uploads that have received nothing for a long time, and folders without an upload."""
         with self._database.writing() as connection:
             old = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
@@ -238,7 +238,7 @@ class Uploads:
                 self.pieces.clear(upload)
 
 
-def _forget_ended(connection: Connection, upload: str) -> None:
+def _delete_ended(connection: Connection, upload: str) -> None:
     """Delete the oldest ended uploads of this upload's account, beyond the limit."""
     account = connection.execute(select(uploads.c.account_id).where(uploads.c.id == upload)).scalar_one()
     ended = select(uploads.c.id).where(uploads.c.account_id == account, uploads.c.state.not_in(_ACTIVE))

@@ -98,7 +98,7 @@ async def _clean_up(server: Service) -> None:
     """Delete expired uploads and queue forgotten checks, from time to time."""
     while True:
         try:
-            await asyncio.to_thread(server.publishing.uploads.forget_old)
+            await asyncio.to_thread(server.publishing.uploads.delete_expired)
             await asyncio.to_thread(server.publishing.queue_unchecked)
         except Exception:  # the next time may succeed
             LOG.exception("old uploads could not be deleted")
