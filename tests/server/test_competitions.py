@@ -275,4 +275,4 @@ def test_who_keeps_the_server_makes_one_by_a_command(contest: Contest, tmp_path:
     assert b"/competitions/acme/third" in contest.served.ask("/competitions").body
     done = nip_run(*words, "bob", "cup.json", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "only an owner of acme makes competitions" in done.stderr
+    assert "only an owner of acme can create competitions" in done.stderr
