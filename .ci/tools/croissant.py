@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from urllib.parse import unquote
 
 from runner.api import load_spec, run
-from runner.documents.releases.bundle import opened
+from runner.documents.releases.bundle import open_content
 from runner.registry.bundles.runs import draft_of
 from runner.registry.components.croissant import column_kinds, croissant_of
 from runner.registry.draft import Naming
@@ -73,7 +73,7 @@ def main() -> None:
         made = draft_of(folder, Results(work / "results"), Naming("acme", licence="CC-BY-4.0"))
         for path in ("croissant.json", "data/inputs/dataset.jsonl"):
             (work / "run" / path).parent.mkdir(parents=True, exist_ok=True)
-            with opened(made.contents[path]) as file:
+            with open_content(made.contents[path]) as file:
                 (work / "run" / path).write_bytes(file.read())
         played = [json.loads(line) for line in (folder.path / "inputs" / "dataset.jsonl").read_text().splitlines()]
         _check(python, work / "run", played)

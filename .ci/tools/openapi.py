@@ -28,7 +28,7 @@ from typing import Any
 
 from shared import Claims, folder
 
-from runner.documents.releases.bundle import opened
+from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind
 from runner.registry.components.drafts import component_draft
@@ -158,7 +158,7 @@ def _uploads(served: Served, bundle: Any) -> tuple[list[str], list[str], list[An
             other = copy_of(bundle, owner="alice", name=f"upload-{number}")
             contents = {}
             for path, content in other.files():
-                with opened(content) as source:
+                with open_content(content) as source:
                     contents[path] = source.read()
             said = raw.begin({f"run/alice/upload-{number}/1": contents})
             assert said.status_code == 200, said.text

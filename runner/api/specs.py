@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from runner.api.arguments import loaded, results_at
 from runner.base.errors import Place, Problem, SpecError, UsageError
 from runner.base.text import dollar_range
-from runner.documents.plain_values import KeyPath, plain
+from runner.documents.plain_values import KeyPath, to_plain_values
 from runner.game.protocols import loader as protocols
 from runner.game.protocols.protocol import Protocol
 from runner.registry.components.lookup import finder_of
@@ -231,7 +231,7 @@ def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, fol
         SpecError: the file or the parameters are invalid; `problems` lists all mistakes.
     """
     rejected: list[tuple[KeyPath, str]] = []
-    values = plain({"protocol": dict(parameters or {})}, rejected)["protocol"]
+    values = to_plain_values({"protocol": dict(parameters or {})}, rejected)["protocol"]
     if rejected:
         raise SpecError([Problem(Place("protocol"), ".".join(map(str, path)), message) for path, message in rejected])
     protocol = protocols.load_protocol(name, values, folder=Path(folder))

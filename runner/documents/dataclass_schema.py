@@ -197,7 +197,7 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def changed(value: Any) -> list[str]:
+def changed_keys(value: Any) -> list[str]:
     """Return the keys of a built value that differ from their default; required keys are left out."""
     return [
         key_of(field)

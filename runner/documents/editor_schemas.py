@@ -20,7 +20,7 @@ _NOT_TEXT_TYPES = ("integer", "number", "boolean", "array", "object")
 """Types that accept a text only if all of it is one reference."""
 
 
-def for_editors(checked: dict[str, Any], example: str) -> dict[str, Any]:
+def derive_editor_schema(checked: dict[str, Any], example: str) -> dict[str, Any]:
     """Return the editor schema of a document that `checked` describes; `example` is a file name for `extends`."""
     extends = {
         "description": "The base file or files. Later ones override earlier ones; this file overrides all.",
@@ -32,7 +32,7 @@ def for_editors(checked: dict[str, Any], example: str) -> dict[str, Any]:
     return {**root, "properties": {"extends": extends, **root["properties"]}, "$defs": definitions}
 
 
-def one_of(names: Sequence[str], otherwise: str) -> dict[str, Any]:
+def name_or_pattern(names: Sequence[str], otherwise: str) -> dict[str, Any]:
     """Return a schema for one of these names, a text that matches `otherwise`, or a reference."""
     return {
         "anyOf": [{"type": "string", "enum": list(names)}, {"type": "string", "pattern": f"{otherwise}|{REFERENCE}"}]
@@ -56,7 +56,7 @@ def _value_or_reset(node: Mapping[str, Any]) -> dict[str, Any]:
             **value,
             "anyOf": [*value["anyOf"], *([] if {"type": "null"} in value["anyOf"] else [{"type": "null"}])],
         }
-    return or_null(value)
+    return allow_null(value)
 
 
 def _value_or_reference(node: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,13 +73,15 @@ def _value_or_reference(node: Mapping[str, Any]) -> dict[str, Any]:
     if "items" in result:
         result["items"] = _value_or_reference(result["items"])
     if "properties" in result:
-        result["properties"] = {name: or_null(_value_or_reference(item)) for name, item in result["properties"].items()}
+        result["properties"] = {
+            name: allow_null(_value_or_reference(item)) for name, item in result["properties"].items()
+        }
     entries = result.get("additionalProperties")
     if isinstance(entries, dict):
         # Null deletes an entry of the base file.
-        result["additionalProperties"] = or_null(entries if "$ref" in entries else _value_or_reference(entries))
+        result["additionalProperties"] = allow_null(entries if "$ref" in entries else _value_or_reference(entries))
     if result.get("default") == {} and entries:
-        return or_null(_or_reference(result))  # null and references are also valid for the section itself
+        return allow_null(_or_reference(result))  # null and references are also valid for the section itself
     if "enum" in result:
         names = {name: result.pop(name) for name in ("type", "enum")}
         return {**result, "anyOf": [names, {"type": "string", "pattern": REFERENCE}]}
@@ -88,7 +90,7 @@ def _value_or_reference(node: Mapping[str, Any]) -> dict[str, Any]:
     return _or_reference(result)
 
 
-def or_null(node: Mapping[str, Any]) -> dict[str, Any]:
+def allow_null(node: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema that also allows null."""
     if "$ref" in node:
         return {"anyOf": [dict(node), {"type": "null"}]}

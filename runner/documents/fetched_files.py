@@ -17,7 +17,15 @@ from runner.base import package_data
 from runner.base.storage.fetched_markers import MARKER, fetched_folder
 from runner.base.storage.safe_files import open_to_read
 
-__all__ = ["MARKER", "fetched_folder", "from_elsewhere", "got_from", "marker", "refused", "where_from"]
+__all__ = [
+    "MARKER",
+    "describe_origin",
+    "fetched_folder",
+    "fetched_registry",
+    "marker_bytes",
+    "path_refusal",
+    "read_marker",
+]
 
 MAX_MARKER = 64 << 10
 MAX_ENTRIES = 20_000
@@ -27,12 +35,12 @@ _RELEASE = re.compile(r"[a-z]+/[a-z0-9._-]{1,100}/[a-z0-9._-]{1,100}@[a-z0-9._-]
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-def marker(release: str, sha256: str, where: str) -> bytes:
+def marker_bytes(release: str, sha256: str, where: str) -> bytes:
     """Return the content of the marker file for a folder with a fetched release."""
     return json.dumps({"release": release, "sha256": sha256, "where": where}, indent=2).encode() + b"\n"
 
 
-def got_from(folder: Path) -> Mapping[str, str] | None:
+def read_marker(folder: Path) -> Mapping[str, str] | None:
     """Return the `release` and `sha256` of a folder's marker file, or None if the marker is missing or invalid."""
     try:
         with open_to_read(folder / MARKER) as file:
@@ -44,7 +52,7 @@ def got_from(folder: Path) -> Mapping[str, str] | None:
     return origin if is_valid else None
 
 
-def where_from(folder: Path) -> str | None:
+def fetched_registry(folder: Path) -> str | None:
     """Return the registry that a folder's marker names, for display only: a stranger may have written the marker."""
     try:
         with open_to_read(folder / MARKER) as file:
@@ -54,15 +62,15 @@ def where_from(folder: Path) -> str | None:
     return registry if isinstance(registry, str) and registry else None
 
 
-def from_elsewhere(file: Path | None, root: Path) -> str:
+def describe_origin(file: Path | None, root: Path) -> str:
     """Describe how the spec in this file depends on the fetched folder `root`, as a verb phrase for messages."""
     if file is None or fetched_folder([file.absolute().parent]) is not None:
         return "came from elsewhere"
-    origin = got_from(root)
+    origin = read_marker(root)
     return f"uses what came from elsewhere, {root if origin is None else origin['release']}"
 
 
-def refused(folder: Path, named: Path) -> str | None:
+def path_refusal(folder: Path, named: Path) -> str | None:
     """Return why a file in `folder` may not name the file or folder `named`, or None if it may.
 
     `named` need not exist.

@@ -13,7 +13,7 @@ from runner.base.errors import Problem
 from runner.base.text import did_you_mean
 from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
-from runner.documents.plain_yaml import is_settled
+from runner.documents.plain_yaml import is_resolved
 
 MAX_RESOLVED = 1 << 20
 MAX_CHAIN = 60
@@ -35,14 +35,14 @@ def resolve(layered: LayeredData) -> None:
         message = f"the interpolations grow to more than {MAX_RESOLVED >> 20} MiB"
         layered.problems.append(Problem(layered.place(()), "", message))
         return
-    if is_settled(layered.data):
+    if is_resolved(layered.data):
         return
     config = OmegaConf.create(layered.data)
     assert isinstance(config, DictConfig)
     layered.data = {str(name): _resolved(config, name, (str(name),), layered) for name in config}
 
 
-def target(reference: str, at: KeyPath) -> KeyPath:
+def referenced_key(reference: str, at: KeyPath) -> KeyPath:
     """Return the key that `${reference}` means in a text at key `at`; leading dots are relative to its section."""
     name = reference.lstrip(".")
     dots = len(reference) - len(name)
@@ -93,7 +93,7 @@ class _ResolvedSizes:
             return 1 + sum(self._size((*at, name), parents) for name in names)
         size = 1 + len(str(value))
         for match in REFERENCE.finditer(value if isinstance(value, str) else ""):
-            size += self._size(target(match[1], at), parents)
+            size += self._size(referenced_key(match[1], at), parents)
         return size
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from runner.base.errors import NipRunError, Place, Problem
 from runner.base.text import did_you_mean, did_you_mean_file
-from runner.documents.fetched_files import refused
+from runner.documents.fetched_files import path_refusal
 from runner.documents.interpolation import resolve
 from runner.documents.layered_data import FileRead, LayeredData
 from runner.documents.overrides import Override, apply_override
 from runner.documents.plain_values import KeyPath
 from runner.documents.renamed_keys import rename_document
-from runner.documents.source_tree import OwnTree
+from runner.documents.source_tree import ProjectTree
 from runner.documents.yaml_reader import Document, from_mapping, read
 
 EXTENDS = "extends"
@@ -40,7 +40,7 @@ def load_layers(
     keys: Collection[str] | None = None,
     removable: Collection[KeyPath] = (),
     resettable: Collection[KeyPath] = (),
-    tree: OwnTree | None = None,
+    tree: ProjectTree | None = None,
     written: Mapping[str, Any] | None = None,
 ) -> LayeredData:
     """Read a file and all it extends, apply overrides, and resolve interpolations.
@@ -58,10 +58,10 @@ def load_layers(
         written: Data to use instead of reading a file at `path`.
     """
     layered = LayeredData(
-        tree=tree or OwnTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable)
+        tree=tree or ProjectTree.of(path), removable=frozenset(removable), resettable=frozenset(resettable)
     )
     files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
-    if written is None and (problem := refused(path.parent, path)):
+    if written is None and (problem := path_refusal(path.parent, path)):
         layered.problems.append(Problem(Place(shown), "", problem))
     elif written is None:
         files.add(path, shown, ())
@@ -107,7 +107,7 @@ class _Files:
                 continue
             if base_path is None:
                 self._refuse(document, at, _not_found_message(base, document, self.layered))
-            elif not self._is_of_release(base_path) and (reason := refused(document.folder, base_path)):
+            elif not self._is_of_release(base_path) and (reason := path_refusal(document.folder, base_path)):
                 self._refuse(document, at, f"{base!r}: {reason}")
             elif base_path.resolve() in (*chain, path.resolve()):
                 self._refuse(document, at, f"{base!r} extends itself through this file; remove one of the `extends`")

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.base.errors import Place, Problem
 from runner.documents.plain_values import KeyPath
-from runner.documents.source_tree import OwnTree
+from runner.documents.source_tree import ProjectTree
 from runner.documents.yaml_reader import place_in
 
 
@@ -48,7 +48,7 @@ class LayeredData:
     read: list[FileRead] = field(default_factory=list)
     """The files as read, each before its base files."""
     renamed: list[RenamedKey] = field(default_factory=list)
-    tree: OwnTree | None = None
+    tree: ProjectTree | None = None
     """Files whose contents may appear in error messages; None means all files."""
     has_others: bool = False
     """Whether part of the data came from a file outside `tree`."""

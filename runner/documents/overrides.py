@@ -10,11 +10,11 @@ from typing import Any, cast
 from runner.base.errors import Place, Problem
 from runner.base.text import did_you_mean, not_text
 from runner.documents.layered_data import LayeredData
-from runner.documents.plain_values import MAX_DEPTH, KeyPath, plain
+from runner.documents.plain_values import MAX_DEPTH, KeyPath, to_plain_values
 from runner.documents.renamed_keys import rename_document
 from runner.documents.yaml_errors import SECOND_COLON
-from runner.documents.yaml_reader import WORDS, Document, parse
-from runner.documents.yaml_writer import escaped
+from runner.documents.yaml_reader import LABELS_KEY, Document, parse
+from runner.documents.yaml_writer import escape_interpolations
 
 MAX_SHOWN = 200
 """The longest text of an override, in characters, that messages show as its place."""
@@ -114,11 +114,11 @@ def _plain_value(name: str, value: Any) -> Any:
         _Refused: a spec file could not hold the value.
     """
     refused: list[tuple[KeyPath, str]] = []
-    plain_value = plain({name: value}, refused).get(name)
+    plain_value = to_plain_values({name: value}, refused).get(name)
     refused.extend((at, f"a key must be text, not {key!r}") for at, key in _keys_not_text(plain_value, (name,)))
     for at, message in refused:
         raise _Refused(".".join(map(str, at)), message)
-    return escaped(plain_value)
+    return escape_interpolations(plain_value)
 
 
 def _keys_not_text(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
@@ -151,7 +151,7 @@ def _parsed_value(name: str, written: str) -> Any:
         _Refused: the text is not exactly one value.
     """
     at = tuple(name.split("."))
-    labels_path = ("value", *WORDS[len(at) :]) if at == WORDS[: len(at)] else WORDS
+    labels_path = ("value", *LABELS_KEY[len(at) :]) if at == LABELS_KEY[: len(at)] else LABELS_KEY
     text = f"value: {written}" if written.strip() else "value: null"
     document = parse(text, Document(name, Path(), words=labels_path))
     if document.problems:

@@ -13,7 +13,9 @@ KeyPath = tuple[str | int, ...]
 MAX_DEPTH = 24
 
 
-def plain(value: Any, refused: list[tuple[KeyPath, str]], at: KeyPath = (), above: tuple[Any, ...] = ()) -> Any:
+def to_plain_values(
+    value: Any, refused: list[tuple[KeyPath, str]], at: KeyPath = (), above: tuple[Any, ...] = ()
+) -> Any:
     """Return the value as YAML can hold it. Parts without a YAML form are left out and reported in `refused`."""
     if any(value is ancestor for ancestor in above):
         return _refuse(refused, at, "the value contains itself; write it out")
@@ -22,7 +24,7 @@ def plain(value: Any, refused: list[tuple[KeyPath, str]], at: KeyPath = (), abov
     if isinstance(value, Mapping):
         return _mapping(value, refused, at, (*above, value))
     if isinstance(value, (list, tuple)):
-        return [plain(item, refused, (*at, index), (*above, value)) for index, item in enumerate(value)]
+        return [to_plain_values(item, refused, (*at, index), (*above, value)) for index, item in enumerate(value)]
     scalar = _scalar(value)
     if scalar is None and value is not None:
         return _refuse(refused, at, f"a text, number, list or mapping belongs here, not {_kind(value)}")
@@ -33,7 +35,7 @@ def _mapping(value: Mapping[Any, Any], refused: list[tuple[KeyPath, str]], at: K
     converted = {}
     for name, item in value.items():
         refused_before = len(refused)
-        converted_item = plain(item, refused, (*at, str(name)), above)
+        converted_item = to_plain_values(item, refused, (*at, str(name)), above)
         if converted_item is not None or len(refused) == refused_before:
             converted[_name(name, refused, at)] = converted_item
     return converted

@@ -26,7 +26,7 @@ class _Doubtful(Exception):
     """Raised if OmegaConf may read the document differently."""
 
 
-def settled_document(node: yaml.Node) -> Any | None:
+def read_simple_document(node: yaml.Node) -> Any | None:
     """Return the data of a simple document, or None if OmegaConf must read it. Keys are unique, without aliases."""
     try:
         return _construct(node)
@@ -61,10 +61,10 @@ def _is_text(node: yaml.ScalarNode) -> bool:
     return bool(node.tag == f"{_TAG}str" and "${" not in node.value and not is_number)
 
 
-def is_settled(data: Any) -> bool:
+def is_resolved(data: Any) -> bool:
     """Return whether data has only plain types and no interpolation."""
     if type(data) is dict:
-        return all(type(name) is str and is_settled(value) for name, value in data.items())
+        return all(type(name) is str and is_resolved(value) for name, value in data.items())
     if type(data) is list:
-        return all(map(is_settled, data))
+        return all(map(is_resolved, data))
     return data is None or type(data) in (bool, int, float) or (type(data) is str and "${" not in data)

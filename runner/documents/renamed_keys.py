@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.base.errors import Problem
-from runner.documents.interpolation import REFERENCE, target
+from runner.documents.interpolation import REFERENCE, referenced_key
 from runner.documents.layered_data import RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.yaml_reader import Document
@@ -91,7 +91,7 @@ def _rename_references(
     """Return the value with every `${old}` in it replaced by `${new}`."""
 
     def new_reference(reference: re.Match[str]) -> str:
-        key = ".".join(map(str, target(reference[1], at)))
+        key = ".".join(map(str, referenced_key(reference[1], at)))
         if key not in names:
             return reference[0]
         renames.append(RenamedKey(document.place(at), key, names[key]))

@@ -22,7 +22,7 @@ from runner.base import package_data
 
 
 @dataclass(frozen=True)
-class OwnTree:
+class ProjectTree:
     """The folders whose files error messages may quote."""
 
     root: Path
@@ -33,7 +33,7 @@ class OwnTree:
     def of(cls, spec: Path) -> Self:
         """Find the project of a spec's file, after following symbolic links."""
         folder = spec.absolute().parent.resolve()
-        return cls(next(filter(_is_project, upwards(folder)), folder))
+        return cls(next(filter(_is_project, ancestors(folder)), folder))
 
     def is_of_release(self, path: Path) -> bool:
         """Return whether a file is in one of the `also` folders."""
@@ -45,7 +45,7 @@ class OwnTree:
         return any(real.is_relative_to(root) for root in (self.root, *self.also, *package_data.folders()))
 
 
-def upwards(folder: Path) -> Iterator[Path]:
+def ancestors(folder: Path) -> Iterator[Path]:
     """Yield a folder and all folders above it."""
     yield folder
     while folder != folder.parent:

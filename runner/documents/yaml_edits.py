@@ -13,7 +13,7 @@ New = Callable[[KeyPath, str], str | None]
 """Returns the new text for a key and its current text, or None to leave it unchanged."""
 
 
-def with_new_texts(text: str, new: New) -> str:
+def replace_texts(text: str, new: New) -> str:
     """Replace the texts at some keys of a document that `yaml_reader` has read without problems."""
     # The faster loader in C does not report the character positions of values.
     for at, node in reversed(list(_scalars(yaml.compose(text, Loader=yaml.SafeLoader), ()))):

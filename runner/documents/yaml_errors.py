@@ -30,12 +30,12 @@ class YamlErrorExplanation:
     column: int
 
 
-def lines_of(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """Split a text into lines as a YAML parser counts them."""
     return _LINE_END.split(text)
 
 
-def explained(error: yaml.YAMLError, text: str, lines: list[str]) -> YamlErrorExplanation:
+def explain_error(error: yaml.YAMLError, text: str, lines: list[str]) -> YamlErrorExplanation:
     """Find the most likely mistake in a text that the parser refused."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:

@@ -22,9 +22,9 @@ from omegaconf.grammar_parser import parse as parse_interpolation
 from runner.base.errors import Place, Problem
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import not_text
-from runner.documents.plain_values import MAX_DEPTH, KeyPath, plain
-from runner.documents.plain_yaml import settled_document
-from runner.documents.yaml_errors import explained, lines_of
+from runner.documents.plain_values import MAX_DEPTH, KeyPath, to_plain_values
+from runner.documents.plain_yaml import read_simple_document
+from runner.documents.yaml_errors import explain_error, split_lines
 from runner.documents.yaml_writer import dump_inline
 
 MAX_BYTES = 256 << 10
@@ -35,7 +35,7 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
 """Matches texts that OmegaConf reads as numbers and YAML as text."""
-WORDS: KeyPath = ("dataset", "labels")
+LABELS_KEY: KeyPath = ("dataset", "labels")
 """The mapping whose keys are labels of a dataset: unquoted `yes` and `no` are texts there, not booleans."""
 _NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp")
@@ -56,7 +56,7 @@ class Document:
     """Whether messages may quote the file; see `source_tree`."""
     lines: list[str] = field(default_factory=list)
     """The lines of the text, as YAML counts them."""
-    words: KeyPath = WORDS
+    words: KeyPath = LABELS_KEY
     """The path of the mapping whose keys are labels; see `WORDS`."""
     content: bytes | None = None
     """The file's bytes; None if there is no file."""
@@ -92,7 +92,7 @@ def read(path: Path, shown: str | None = None, *, is_own: bool = True) -> Docume
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        document.lines = lines_of(raw.decode("utf-8", "replace"))
+        document.lines = split_lines(raw.decode("utf-8", "replace"))
         before = raw[: error.start].decode("utf-8").split("\n")
         message = f"not UTF-8 (byte 0x{raw[error.start]:02x}); save the file as UTF-8"
         return _add_problem(document, message, len(before), len(before[-1]) + 1, kind="not UTF-8")
@@ -115,12 +115,12 @@ def parse(text: str, document: Document) -> Document:
     wrong = not_text(text)
     if wrong is not None:
         return _add_problem(document, wrong)
-    document.lines = lines_of(text)
+    document.lines = split_lines(text)
     try:
         refused = list(_refusals(text))
         node = None if refused else yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
-        explanation = explained(error, text, document.lines)
+        explanation = explain_error(error, text, document.lines)
         return _add_problem(document, explanation.message, explanation.line, explanation.column, kind="not valid YAML")
     for message, line, column in refused:
         _add_problem(document, message, line, column)
@@ -139,7 +139,7 @@ def parse(text: str, document: Document) -> Document:
 def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
     """Read a mapping into `document` with the same checks as for its YAML text; places have no lines."""
     refused: list[tuple[KeyPath, str]] = []
-    parse(dump_inline(plain(data, refused)), document)
+    parse(dump_inline(to_plain_values(data, refused)), document)
     # The user never saw this text, so its line numbers mean nothing.
     nowhere = Place(document.file, is_own=document.is_own)
     document.places = dict.fromkeys(document.places, nowhere)
@@ -160,7 +160,7 @@ def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Docu
     try:
         if broken or has_non_text_labels:
             text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # _walk has emptied the invalid nodes
-        elif (settled := settled_document(node)) is not None:
+        elif (settled := read_simple_document(node)) is not None:
             document.data = settled
             return document
         config = OmegaConf.load(io.StringIO(text), max_yaml_expanded_nodes=MAX_NODES)

@@ -10,7 +10,7 @@ import yaml
 
 def dump(data: Any) -> str:
     """Return data as YAML text that `yaml_reader.read` reads back unchanged."""
-    return yaml.dump(escaped(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.dump(escape_interpolations(data), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 def dump_inline(value: Any) -> str:
@@ -21,12 +21,12 @@ def dump_inline(value: Any) -> str:
     return text.removesuffix("...\n").strip()
 
 
-def escaped(value: Any) -> Any:
+def escape_interpolations(value: Any) -> Any:
     """Escape every `${` in resolved data, so that reading it again does not interpolate."""
     if isinstance(value, dict):
-        return {name: escaped(item) for name, item in value.items()}
+        return {name: escape_interpolations(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [escaped(item) for item in value]
+        return [escape_interpolations(item) for item in value]
     return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", value) if isinstance(value, str) else value
 
 

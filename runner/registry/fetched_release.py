@@ -14,8 +14,8 @@ from runner.base.errors import NipRunError, ReleaseError, UsageError
 from runner.base.storage.safe_files import read_bounded
 from runner.base.storage.strict_json import loads
 from runner.base.text import in_one_line, shortened
-from runner.documents.fetched_files import MARKER, got_from, marker
-from runner.documents.releases.bundle import beside_it
+from runner.documents.fetched_files import MARKER, marker_bytes, read_marker
+from runner.documents.releases.bundle import staging_folder
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.registry.recomputed_run import write_tables
@@ -94,7 +94,7 @@ def get(
     notes += [] if signed is None else [signed]
     target = (folder or Path(entry.reference.name)).absolute()
     with replace_folder(target) as temporary:
-        also = {MARKER: marker(str(entry.reference), entry.sha256, registry.where)}
+        also = {MARKER: marker_bytes(str(entry.reference), entry.sha256, registry.where)}
         release = registry.unpack(entry, temporary, also=also)
         try:
             check_lock(temporary, release)
@@ -125,7 +125,7 @@ def replace_folder(target: Path) -> Iterator[Path]:
             f"{target} is the current folder and would be replaced under your shell; name a folder that does not "
             f"exist yet, or leave this one first: cd .. (and then name {target.resolve().name})"
         )
-    with beside_it(target, "got") as temporary:
+    with staging_folder(target, "got") as temporary:
         remove_abandoned(target.parent, now=time.time(), pattern=_TEMPORARY_FOLDER)
         yield temporary
 
@@ -156,7 +156,7 @@ def open_fetched(folder: Path) -> FetchedRelease:
     """
     if not is_fetched(folder):
         raise UsageError(f"{folder} was not written by `nip-run get`: it has no {MARKER}")
-    data, marker_content = read_small(folder / MANIFEST), got_from(folder)
+    data, marker_content = read_small(folder / MANIFEST), read_marker(folder)
     release = Release.from_bytes(data)
     if read_checksum(read_small(folder / CHECKSUM)) != digest(data):
         raise ReleaseError(f"{folder / MANIFEST} is damaged: its SHA-256 differs from the one in {CHECKSUM}")

@@ -43,7 +43,7 @@ from runner.spec.datasets.settings import DatasetSettings, limits_of_saved
 from runner.spec.datasets.shards import Shard
 from runner.spec.default_agents import fill_seats
 from runner.spec.experiment import SAVED_SPEC, Experiment
-from runner.spec.origin import fetched_folder, got_from
+from runner.spec.origin import fetched_folder, read_marker
 from runner.spec.paired_design import design_problems
 from runner.spec.rejudged_run import Rejudged, conflicts, find_rejudged, rejudge_problems
 from runner.spec.schemas import experiment_schema
@@ -299,7 +299,7 @@ def _has_fetched_price(layered: LayeredData, group: str) -> bool:
 def _got_run(folders: Iterable[Path]) -> Mapping[str, str] | None:
     """The run in whose folder, as it was got, a file of the spec lies."""
     roots = (fetched_folder([folder]) for folder in folders)
-    said = (got_from(root) for root in roots if root is not None)
+    said = (read_marker(root) for root in roots if root is not None)
     return next((one for one in said if one is not None and one["release"].startswith(f"{Kind.RUN}/")), None)
 
 

@@ -19,7 +19,7 @@ from runner.documents.layer_merge import load_layers
 from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind, is_reference
-from runner.documents.source_tree import OwnTree
+from runner.documents.source_tree import ProjectTree
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.spec.chat_formats import resolved
 
@@ -62,7 +62,7 @@ class Components:
     """The releases that one point of a spec names, by slot, as they are found."""
 
     look_up: FindComponent
-    tree: OwnTree
+    tree: ProjectTree
     uses: dict[str, ComponentUse] = field(default_factory=dict)
     _brought: dict[str, Any] = field(default_factory=dict)
     """Model groups that came with agents."""

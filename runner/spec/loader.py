@@ -15,7 +15,7 @@ from runner.documents.layered_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.renamed_keys import SWEEP
 from runner.documents.schema_check import check
-from runner.documents.source_tree import OwnTree
+from runner.documents.source_tree import ProjectTree
 from runner.game.prompts.templates import SUFFIX as TEMPLATE
 from runner.spec.assembly import Readers, Spec, assemble
 from runner.spec.components import Components, FindComponent, none_installed, without_what_follows
@@ -108,7 +108,7 @@ def load_all(
     find_component: FindComponent = none_installed,
     *,
     also: Sequence[str] = (),
-    tree: OwnTree | None = None,
+    tree: ProjectTree | None = None,
 ) -> list[Spec]:
     """`load_specs`; `also` are other words that a misspelt file may have been meant for, such as commands.
 
@@ -128,7 +128,7 @@ def read_written(path: str | Path, find_component: FindComponent = none_installe
         SpecError: with everything that is wrong before the keys are looked at.
     """
     found = _found(path, ())
-    return _layers(found, path, (), Components(find_component, OwnTree.of(found)))
+    return _layers(found, path, (), Components(find_component, ProjectTree.of(found)))
 
 
 _WRITTEN = "spec"
@@ -157,13 +157,13 @@ def _load(
     *,
     saved: bool,
     found_by: tuple[FindRun, FindComponent],
-    tree: OwnTree | None = None,
+    tree: ProjectTree | None = None,
     given: Dataset | None = None,
 ) -> list[Spec]:
     find_run, find_component = found_by
     said = _overrides(overrides)
     path = None if isinstance(source, Mapping) else found.absolute()
-    tree = tree or OwnTree.of(found)
+    tree = tree or ProjectTree.of(found)
     components = Components(find_component, tree)
     layered = _layers(found, source, said, components)
     readers = Readers(saved=saved, given=given)

@@ -24,7 +24,7 @@ from runner.documents.plain_values import KeyPath
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import NOT_PUBLISHED, FineTuneStep
 from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC
-from runner.spec.origin import DATA, fetched_folder, got_from
+from runner.spec.origin import DATA, fetched_folder, read_marker
 
 FROM_RUN, FROM_GROUP = "from_run", "from_group"
 _LATER = ("base_url", "api_key_env", "headers", "session_id", "chat_format", "system_role", "send_name", "price")
@@ -99,7 +99,7 @@ class ModelSource:
         for models in self.switched[:iteration]:
             found = models.get(group, found)
         lineage = [{key: step[key] for key in step.keys() & _STEP} for step in found["lineage"]]
-        release = (None if self.fetched is None else got_from(self.fetched)) or {}
+        release = (None if self.fetched is None else read_marker(self.fetched)) or {}
         if lineage and release and lineage[-1].get("release") is None:
             lineage[-1] |= {"release": release["release"], "release_sha256": release["sha256"]}
         return {**found, "lineage": lineage}

@@ -15,7 +15,7 @@ from typing import Any
 from runner.base import package_data
 from runner.base.errors import Problem
 from runner.documents.dataclass_schema import path_keys
-from runner.documents.fetched_files import MARKER, fetched_folder, got_from, refused
+from runner.documents.fetched_files import MARKER, fetched_folder, path_refusal, read_marker
 from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import is_reference
@@ -23,7 +23,7 @@ from runner.game.protocols.loader import find_protocol
 from runner.spec.datasets.loader import HUB
 from runner.spec.experiment import Experiment
 
-__all__ = ["DATA", "MARKER", "fetched_folder", "got_from", "path_problems"]
+__all__ = ["DATA", "MARKER", "fetched_folder", "path_problems", "read_marker"]
 
 DATA = "data"
 """The folder of a got run, in the folder that the release was got into."""
@@ -109,7 +109,7 @@ def _why(key: KeyPath, value: str, folder: Path, named: _Named) -> str | None:
         return None  # an installed release, which the user pinned
     if key in _BY_ID and (path is None or not package_data.is_there(path)):
         return "it is no folder beside the spec, and what came from elsewhere may not name runs by their ids"
-    return None if path is None else refused(folder, path)
+    return None if path is None else path_refusal(folder, path)
 
 
 def _is_only_a_name(layered: LayeredData, key: KeyPath) -> bool:

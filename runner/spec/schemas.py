@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from runner.documents.dataclass_schema import removable_keys, resettable_keys, schema
-from runner.documents.editor_schemas import REFERENCE, for_editors, one_of, or_null
+from runner.documents.editor_schemas import REFERENCE, allow_null, derive_editor_schema, name_or_pattern
 from runner.game.protocols.loader import builtin_names
 from runner.game.protocols.schema import Parameters
 from runner.spec.experiment import Experiment
@@ -57,11 +57,11 @@ _USED: Mapping[str, tuple[str, str]] = {
 
 def editor_schema() -> dict[str, Any]:
     """The schema for editors, of a file as it is written: the bases that it extends may hold what it leaves out."""
-    result = for_editors(experiment_schema(), "base/offline.yaml")
+    result = derive_editor_schema(experiment_schema(), "base/offline.yaml")
     section = result["$defs"]["ProtocolUse"]
     use = section["properties"].pop("use")
     other = rf"\.ya?ml$|{_RELEASE}"
-    named = {"description": use["description"], **one_of(builtin_names(), other), "examples": use["examples"]}
+    named = {"description": use["description"], **name_or_pattern(builtin_names(), other), "examples": use["examples"]}
     section["properties"] = {"use": named, **section["properties"]}
     for name, (what, example) in _USED.items():
         # It is read before the schema sees the rest, as `extends` is.
@@ -76,5 +76,5 @@ def editor_schema() -> dict[str, Any]:
         entry["properties"] = {"use": used, **entry["properties"]}
     for at in removable_spec_keys():
         if at[0] == "protocol":
-            section["properties"][at[1]] = or_null(section["properties"][at[1]])
+            section["properties"][at[1]] = allow_null(section["properties"][at[1]])
     return result

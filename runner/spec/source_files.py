@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.documents.layered_data import FileRead
 from runner.documents.overrides import Override
-from runner.documents.plain_values import plain
+from runner.documents.plain_values import to_plain_values
 from runner.documents.yaml_writer import dump_inline
 
 
@@ -52,4 +52,4 @@ def _word(override: Override) -> str:
     if override.value is None:
         return override.text
     # What no YAML can hold was refused before, or is refused by who loads it.
-    return f"{override.text.removesuffix('...')}{dump_inline(plain(override.value[0], []))}"
+    return f"{override.text.removesuffix('...')}{dump_inline(to_plain_values(override.value[0], []))}"

@@ -18,7 +18,7 @@ from runner.base.storage.strict_json import loads
 from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.limits import MAX_TRAINER_BYTES
-from runner.documents.releases.paths import wrong_path
+from runner.documents.releases.paths import path_problem
 from runner.spec.origin import DATA, fetched_folder
 from runner.spec.training_settings import TrainerSettings
 
@@ -39,7 +39,7 @@ def stored_name(group: str, path: str) -> str:
 
 def is_storable(group: str, path: str) -> bool:
     """Whether a trainer's file can be in a release, wherever that stores it."""
-    return wrong_path(f"{_PLACES[1]}/{stored_name(group, path)}") is None
+    return path_problem(f"{_PLACES[1]}/{stored_name(group, path)}") is None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.documents.dataclass_schema import to_plain
-from runner.documents.fetched_files import from_elsewhere
+from runner.documents.fetched_files import describe_origin
 from runner.models.api_keys import KeyUse, check_allowed
 from runner.models.prices import describe_price, list_version, listed_price
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
@@ -56,7 +56,7 @@ def _this_spec(plan: AnyPlan) -> str:
     """Return the words that say how a spec depends on fetched files, and where they are."""
     root = plan.spec.fetched
     assert root is not None
-    return f"this spec {from_elsewhere(plan.spec.path, root)} (it is in {root})"
+    return f"this spec {describe_origin(plan.spec.path, root)} (it is in {root})"
 
 
 def _remote_models(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:

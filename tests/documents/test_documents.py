@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import Place
-from runner.documents.fetched_files import MARKER, from_elsewhere, marker
+from runner.documents.fetched_files import MARKER, describe_origin, marker_bytes
 from runner.documents.yaml_reader import read
 from runner.documents.yaml_writer import dump
 from tests.support.document_layers import layers, loaded_within, refused, write
@@ -295,6 +295,6 @@ def test_any_data_is_read_back_unchanged(tmp_path: Path) -> None:
 def test_what_came_from_elsewhere_is_named_where_the_spec_itself_did_not(tmp_path: Path) -> None:
     got = tmp_path / "got"
     got.mkdir()
-    (got / MARKER).write_bytes(marker("run/acme/learn@1", "0" * 64, "file:/there"))
-    assert from_elsewhere(got / "spec.yaml", got) == "came from elsewhere"
-    assert from_elsewhere(tmp_path / "own.yaml", got) == "uses what came from elsewhere, run/acme/learn@1"
+    (got / MARKER).write_bytes(marker_bytes("run/acme/learn@1", "0" * 64, "file:/there"))
+    assert describe_origin(got / "spec.yaml", got) == "came from elsewhere"
+    assert describe_origin(tmp_path / "own.yaml", got) == "uses what came from elsewhere, run/acme/learn@1"

@@ -15,7 +15,7 @@ from runner.base import package_data
 from runner.base.errors import Problem, SpecError
 from runner.cli.terminal.problems import error_lines
 from runner.documents.layer_merge import load_layers
-from runner.documents.source_tree import OwnTree
+from runner.documents.source_tree import ProjectTree
 from runner.spec.loader import load_spec
 from runner.spec.schemas import experiment_schema
 from tests.support.processes import nip_run_here
@@ -290,21 +290,21 @@ def test_the_home_folder_is_no_project(tmp_path: Path, monkeypatch: pytest.Monke
     for made in (home / ".git", tmp_path / ".git"):
         made.mkdir()
         with chdir(home):
-            assert OwnTree.of(spec).root == spec.parent.resolve()
+            assert ProjectTree.of(spec).root == spec.parent.resolve()
     with chdir(spec.parent):
-        assert OwnTree.of(Path("spec.yaml")).holds(spec)
-        assert not OwnTree.of(Path("spec.yaml")).holds(home / ".ssh" / "config")
+        assert ProjectTree.of(Path("spec.yaml")).holds(spec)
+        assert not ProjectTree.of(Path("spec.yaml")).holds(home / ".ssh" / "config")
 
 
 def test_the_nearer_of_the_current_folder_and_the_checkout_counts(tmp_path: Path) -> None:
     spec = tmp_path / "a" / "b" / "c" / "spec.yaml"
     spec.parent.mkdir(parents=True)
     (tmp_path / "a" / ".git").mkdir()
-    assert OwnTree.of(spec).root == (tmp_path / "a").resolve()
+    assert ProjectTree.of(spec).root == (tmp_path / "a").resolve()
     with chdir(tmp_path / "a" / "b"):
-        assert OwnTree.of(spec).root == (tmp_path / "a" / "b").resolve()
+        assert ProjectTree.of(spec).root == (tmp_path / "a" / "b").resolve()
     with chdir(tmp_path):
-        assert OwnTree.of(spec).root == (tmp_path / "a").resolve()
+        assert ProjectTree.of(spec).root == (tmp_path / "a").resolve()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.documents.plain_values import KeyPath
-from runner.documents.yaml_edits import with_new_texts
+from runner.documents.yaml_edits import replace_texts
 
 
 def shouted(at: KeyPath, text: str) -> str | None:
@@ -24,4 +24,4 @@ def shouted(at: KeyPath, text: str) -> str | None:
     ],
 )
 def test_all_but_the_values_stays_as_it_was(text: str, new: str) -> None:
-    assert with_new_texts(text, shouted) == new
+    assert replace_texts(text, shouted) == new

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from runner.documents.plain_yaml import is_settled, settled_document
+from runner.documents.plain_yaml import is_resolved, read_simple_document
 from runner.documents.yaml_reader import Document, parse
 
 READ = [
@@ -33,7 +33,7 @@ def node_of(text: str) -> yaml.Node:
 @pytest.mark.parametrize("value", [*READ, *DOUBTFUL])
 def test_a_value_is_what_omegaconf_reads_or_left_to_it(value: str) -> None:
     text = f"key: {value}\n"
-    found = settled_document(node_of(text))
+    found = read_simple_document(node_of(text))
     assert (found is None) == (value in DOUBTFUL)
     if found is not None:
         asked = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
@@ -47,7 +47,7 @@ def test_texts_of_any_characters_are_read_as_omegaconf_reads_them() -> None:
         word = "".join(rng.choices("0123456789+-._eExnyoftTNYO~:" + string.ascii_lowercase[:3], k=rng.randint(1, 5)))
         try:
             node = node_of(f"key: {word}\n")
-            found = settled_document(node)
+            found = read_simple_document(node)
         except yaml.YAMLError:
             continue
         if found is not None and isinstance(node.value[0][1], yaml.ScalarNode):
@@ -59,8 +59,8 @@ def test_texts_of_any_characters_are_read_as_omegaconf_reads_them() -> None:
 
 @pytest.mark.parametrize("key", ["1e5", "-a", "+1", ".x", "'${x}'", "'a${b}'", "[a]"])
 def test_a_document_with_a_key_that_is_not_plainly_text_is_left_to_omegaconf(key: str) -> None:
-    assert settled_document(node_of(f"a: {{b: {{? {key}\n : 1}}}}\n")) is None
-    assert settled_document(node_of("'1e5': {b: 1, '-': 2}\n")) == {"1e5": {"b": 1, "-": 2}}
+    assert read_simple_document(node_of(f"a: {{b: {{? {key}\n : 1}}}}\n")) is None
+    assert read_simple_document(node_of("'1e5': {b: 1, '-': 2}\n")) == {"1e5": {"b": 1, "-": 2}}
 
 
 @pytest.mark.parametrize("beside", ["x", "1e3"])
@@ -71,9 +71,9 @@ def test_a_key_that_may_be_a_number_is_refused_whatever_stands_beside(key: str, 
 
 
 def test_what_is_no_plain_data_is_left_to_omegaconf() -> None:
-    assert is_settled({"a": [1, 2.5, None, True, {"b": "x"}]})
+    assert is_resolved({"a": [1, 2.5, None, True, {"b": "x"}]})
     for value in ({1: "a"}, (1,), "${a}", Path("x"), [["\\${x}"]], {"a": b"x"}):
-        assert not is_settled(value)
+        assert not is_resolved(value)
 
 
 def test_a_document_says_the_same_with_one_value_left_to_omegaconf() -> None:

@@ -12,7 +12,7 @@ import pytest
 from runner.base import package_data
 from runner.base.errors import NipRunError, ReleaseError, SpecError, UsageError
 from runner.base.hashing import tagged_hash
-from runner.documents.releases.bundle import Bundle, Content, opened
+from runner.documents.releases.bundle import Bundle, Content, open_content
 from runner.documents.releases.reference import Kind
 from runner.documents.yaml_reader import read
 from runner.game.protocols.loader import load_protocol
@@ -45,7 +45,7 @@ def every_byte(made: Bundle) -> bytes:
 
 
 def data(content: Content) -> bytes:
-    with opened(content) as source:
+    with open_content(content) as source:
         return source.read()
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from runner.api import run
 from runner.documents.releases.manifest import Release
-from runner.documents.releases.reference import Kind, wrong_word
+from runner.documents.releases.reference import Kind, identifier_problem
 from runner.models.settings import ModelSettings
 from runner.registry.bundles.models import MAX_WEIGHTS, model_drafts
 from runner.registry.bundles.run_facts import sources_of_manifest
@@ -192,7 +192,7 @@ def test_a_run_links_its_parts_its_models_and_what_it_began_with(trained_results
 
 @pytest.mark.parametrize("run_id", ["Learn-1", "a" * 120, "A..b", "x_", "run.", "r-" + "1" * 98])
 def test_every_runs_id_is_the_name_of_a_release(run_id: str) -> None:
-    assert wrong_word(release_name(run_id)) is None
+    assert identifier_problem(release_name(run_id)) is None
 
 
 def test_of_a_path_others_see_the_last_part() -> None:

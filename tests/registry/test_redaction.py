@@ -13,7 +13,7 @@ import orjson
 import pytest
 from yaml import safe_load as read_yaml
 
-from runner.documents.releases.bundle import opened
+from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import draft_of
@@ -57,7 +57,7 @@ def on_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, st
 def all_bytes(draft: Draft) -> bytes:
     pieces = [draft.release.to_bytes()]
     for content in draft.contents.values():
-        with opened(content) as file:
+        with open_content(content) as file:
             pieces.append(file.read())
     return b"\n".join(pieces)
 
@@ -72,7 +72,7 @@ def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path
     draft = cleaned(on_vllm[0], tmp_path)
     assert list(find_spec_problems(lay_out_as_fetched(draft.release, draft.contents, tmp_path / "honest"))) == []
     rows = on_vllm[0] / "inputs" / "dataset.jsonl"
-    with opened(draft.contents["data/spec.yaml"]) as file:
+    with open_content(draft.contents["data/spec.yaml"]) as file:
         spec = file.read().replace(b"inputs/dataset.jsonl", str(rows).encode())
     contents = {**draft.contents, "data/spec.yaml": spec}
     assert list(find_spec_problems(lay_out(contents, tmp_path / "as_ones_own"))) == []
@@ -234,7 +234,7 @@ def test_a_run_at_several_servers_leaves_none_of_their_addresses_and_says_so(tmp
         run = played(spec, tmp_path / "results", given).path
     draft = cleaned(run, tmp_path / "work")
     assert [word for word in (server.base_url, other, f":{server.port}") if word.encode() in all_bytes(draft)] == []
-    with opened(draft.contents["data/spec.yaml"]) as file:
+    with open_content(draft.contents["data/spec.yaml"]) as file:
         assert read_yaml(file)["models"]["m"]["base_url"] == ["???", "???"]
 
 
@@ -372,7 +372,7 @@ def test_a_private_text_in_any_file_of_a_release_is_redacted_or_stops_it_with_fi
     paths = sorted(draft.contents)
     assert {"README.md", "data/journal.jsonl", "data/inputs/dataset.jsonl", "data/manifest.json"} <= set(paths)
     for path in paths:
-        with opened(draft.contents[path]) as file:
+        with open_content(draft.contents[path]) as file:
             data = file.read()
         planted = {**draft.contents, path: data + f"\n{PLANTED[cause]}\n".encode()}
         line = data.count(b"\n") + 2

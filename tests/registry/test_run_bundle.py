@@ -15,7 +15,7 @@ import yaml
 from runner.base import package_data
 from runner.documents.dataclass_schema import to_plain
 from runner.documents.layer_merge import load_layers
-from runner.documents.releases.bundle import opened
+from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import Release
 from runner.registry.bundles.parameters import SPEC, build_parameters
 from runner.registry.bundles.run_facts import MAX_DATAPOINTS
@@ -46,7 +46,7 @@ def draft(run: Path, naming: Naming = NAMING) -> Draft:
 
 
 def read(made: Draft, path: str) -> bytes:
-    with opened(made.contents[path]) as file:
+    with open_content(made.contents[path]) as file:
         return file.read()
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from runner.base.errors import ReleaseError
 from runner.base.hashing import tagged_hash
-from runner.documents.releases.bundle import Bundle, opened
+from runner.documents.releases.bundle import Bundle, open_content
 from runner.documents.releases.reference import Reference, parse
 from runner.registry.fetched_release import get
 from runner.registry.transports.locations import connect
@@ -346,7 +346,7 @@ def test_what_stands_beside_the_run_for_readers_is_what_follows_from_it(
     name: str, before: str, after: str, told: str, there: Path, tmp_path: Path
 ) -> None:
     bundle = bundle_of(run_in(there))
-    with opened(bundle.contents[name]) as file:
+    with open_content(bundle.contents[name]) as file:
         text = file.read().decode()
     assert before in text
     contents = {**bundle.contents, name: text.replace(before, after, 1).encode()}

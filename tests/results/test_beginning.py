@@ -13,7 +13,7 @@ import pytest
 
 from runner.api import load_spec, load_specs, run
 from runner.documents.layered_data import FileRead
-from runner.documents.releases.paths import wrong_path
+from runner.documents.releases.paths import path_problem
 from runner.results.folder import RunFolder
 from runner.results.provenance.file_pins import CHANGED, NO_REMOTE
 from runner.results.provenance.packages import environment
@@ -177,7 +177,7 @@ def test_whatever_a_file_is_called_it_is_kept_under_a_name_of_a_release(name: st
     found = written_files(SpecSources(files))
     assert len(found) == 5
     assert [found[one] for one in found if one not in ("overrides.txt", "files.json")] == [b"0", b"1", b"2"]
-    assert [wrong_path(f"written/{one}") for one in found] == [None] * 5
+    assert [path_problem(f"written/{one}") for one in found] == [None] * 5
     assert len({one.lower() for one in found}) == 5
     assert found == written_files(SpecSources(files))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.base import package_data
-from runner.documents.fetched_files import MARKER, marker
+from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
@@ -255,7 +255,7 @@ def test_what_came_with_a_release_is_pinned_by_it(
     release = Release(kind=Kind.RUN, owner="acme", name="x", version="1")
     bundle = Bundle.of(release, {"rows.jsonl": rows})
     (tmp_path / "release.json").write_bytes(bundle.manifest)
-    (tmp_path / MARKER).write_bytes(marker("run/acme/x@1", bundle.sha256, "file:/r"))
+    (tmp_path / MARKER).write_bytes(marker_bytes("run/acme/x@1", bundle.sha256, "file:/r"))
     if change is not None:
         with (tmp_path / change).open("a") as file:
             file.write("\n")

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import insert, select
 
 from runner.base.errors import UsageError
-from runner.documents.releases.bundle import opened
+from runner.documents.releases.bundle import open_content
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import draft_of
 from runner.registry.components.drafts import component_draft
@@ -185,7 +185,7 @@ def test_a_submission_counts_from_when_it_was_sent_and_not_from_when_it_was_chec
     bundle = draft_of(result.folder, Results(contest.folder / "results"), naming).bundle()
     contents = {}
     for path, content in bundle.files():
-        with opened(content) as source:
+        with open_content(content) as source:
             contents[path] = source.read()
     with Raw(served.address, served.tokens["mallory"]) as raw:
         begun = raw.begin({"run/mallory/timed/1": contents}).json()

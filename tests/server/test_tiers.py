@@ -11,7 +11,7 @@ import pytest
 
 from runner.base.storage.log_lines import encode, seed_of
 from runner.base.storage.safe_files import make_folders
-from runner.documents.releases.bundle import Bundle, Content, opened
+from runner.documents.releases.bundle import Bundle, Content, open_content
 from runner.documents.releases.manifest import ReleaseLink
 from runner.server.accounts.accounts import add_account, add_member
 from runner.server.boards.copied_answers import JOURNAL
@@ -37,7 +37,7 @@ def with_small_changes(bundle: Bundle) -> Bundle:
     facts |= {"run_id": other, "started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:01:00Z"}
     contents: dict[str, Content] = {}
     for path, content in bundle.contents.items():
-        with opened(content) as file:
+        with open_content(content) as file:
             contents[path] = file.read().replace(own.encode(), other.encode())
     contents[JOURNAL] = b"".join(_changed(contents[JOURNAL]))
     return Bundle.of(replace(bundle.release, facts=facts), contents)

@@ -14,7 +14,7 @@ import pytest
 
 from runner.api import load_spec, run
 from runner.base.errors import ReleaseError, SpecError, UsageError
-from runner.documents.fetched_files import MARKER, got_from, marker
+from runner.documents.fetched_files import MARKER, marker_bytes, read_marker
 from runner.models.api_keys import allowed_commands, parse_allowed
 from runner.registry.components.lockfile import LOCK, Lock
 from runner.spec.experiment import Experiment
@@ -48,7 +48,7 @@ def fetched(mine: Path, tmp_path: Path) -> Path:
     shutil.copytree(mine, tmp_path / "own")
     got = tmp_path / "got"
     got.mkdir()
-    (got / MARKER).write_bytes(marker("run/acme/x@1", "0" * 64, "file:/r"))
+    (got / MARKER).write_bytes(marker_bytes("run/acme/x@1", "0" * 64, "file:/r"))
     return got
 
 
@@ -289,7 +289,7 @@ def test_what_is_saved_of_it_is_no_more_trusted_than_it_is(fetched: Path) -> Non
         assert (again.returncode, "--allow-key" in again.stderr) == (2, True), again.stderr
         judged = nip_run_here("rejudge", saved, "votes=3", cwd=fetched.parent, **key)
         assert (judged.returncode, "--allow-key" in judged.stderr) == (2, True), judged.stderr
-    assert got_from(saved) == {"release": "run/acme/x@1", "sha256": "0" * 64}
+    assert read_marker(saved) == {"release": "run/acme/x@1", "sha256": "0" * 64}
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_what_is_saved_of_it_is_no_more_trusted_than_it_is(fetched: Path) -> Non
 def test_a_marker_that_names_no_release_still_marks(said: bytes, fetched: Path) -> None:
     (fetched / MARKER).write_bytes(said)
     spec = load_spec(spec_file(fetched, size=2))
-    assert (spec.fetched, spec.got_from, got_from(fetched)) == (fetched, None, None)
+    assert (spec.fetched, spec.got_from, read_marker(fetched)) == (fetched, None, None)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, insert, select
 
 from runner.base.storage.safe_files import create
-from runner.documents.releases.bundle import Bundle, opened
+from runner.documents.releases.bundle import Bundle, open_content
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
@@ -44,7 +44,7 @@ def _plant(connection: Connection, settings: Settings, publisher: int, bundle: B
     connection.execute(insert(checks), check_row(made, release.kind, ()))
     rows = []
     for path, content in bundle.files():
-        with opened(content) as source:
+        with open_content(content) as source:
             data = source.read()
         sha256 = bundle.sha256 if path == MANIFEST else _hash(data)
         place = settings.folder / "blobs" / sha256[:2] / sha256

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
-from runner.documents.releases.bundle import Bundle, opened
+from runner.documents.releases.bundle import Bundle, open_content
 from runner.documents.releases.reference import Kind
 from runner.registry.bundles.runs import drafts_of
 from runner.registry.draft import Naming
@@ -77,7 +77,7 @@ def _kept(server: Service, bundle: Bundle) -> Iterator[tuple[str, str, int]]:
         if path in known and server.blobs.has(known[path].sha256):
             yield path, known[path].sha256, known[path].size
             continue
-        with opened(content) as source, tempfile.NamedTemporaryFile(dir=server.settings.folder) as beside:
+        with open_content(content) as source, tempfile.NamedTemporaryFile(dir=server.settings.folder) as beside:
             data = source.read()
             beside.write(data)
             beside.flush()

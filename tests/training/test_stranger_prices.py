@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from runner.base.errors import BudgetExhausted, UsageError
-from runner.documents.fetched_files import MARKER, marker
+from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.models import prices
 from runner.spec.loader import load_spec
 from runner.training.plan import plan_of
@@ -30,7 +30,7 @@ def fetched(tmp_path: Path) -> Path:
     """A folder that `get` has written."""
     folder = tmp_path / "got"
     folder.mkdir()
-    (folder / MARKER).write_bytes(marker("run/acme/x@1", "0" * 64, "file:/r"))
+    (folder / MARKER).write_bytes(marker_bytes("run/acme/x@1", "0" * 64, "file:/r"))
     return folder
 
 

@@ -16,7 +16,7 @@ from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, counted, dollar_range, in_one_line
 from runner.cli.arguments import add_shard, add_specs
 from runner.cli.terminal.output import print_json, print_table, say
-from runner.documents.fetched_files import from_elsewhere
+from runner.documents.fetched_files import describe_origin
 from runner.results.sweep_points import shown_point
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _keys(plan: AnyPlan) -> list[str]:
         lines += [f"sends {use}" for use in needed if use.variable == NO_KEY]
         for use in (use for use in uses if use.command is not None):
             lines += [f"runs {in_one_line(use.command or '')}", *(f"  {line}" for line in use.files or ())]
-        said = "" if plan.spec.fetched is None else from_elsewhere(plan.spec.path, plan.spec.fetched)
+        said = "" if plan.spec.fetched is None else describe_origin(plan.spec.path, plan.spec.fetched)
         lines.append(f"It {said}, so a run of it needs each by its name: {' '.join(forms_of(needed))}")
     return lines
 

@@ -22,7 +22,7 @@ from runner.base.text import comma_join, dollar_range
 from runner.cli.arguments import add_shard, add_specs, add_trust, results_option
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import note, print_json, say
-from runner.documents.fetched_files import from_elsewhere
+from runner.documents.fetched_files import describe_origin
 from runner.statistics.intervals import load_intervals
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class _Runs:
             note(f"sends {comma_join(map(str, uses))}")
         for point in self.points:
             if point.spec.fetched is not None and not is_whole_replay(self._which.replay):
-                said = from_elsewhere(point.spec.path, point.spec.fetched)
+                said = describe_origin(point.spec.path, point.spec.fetched)
                 note(f"{point.path} {said}: {_bill(point)}")
                 for _, line in unconfirmed_prices(point.plan):
                     note(line)

@@ -17,7 +17,7 @@ from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, dollar_range, in_one_line, with_interval
 from runner.cli.arguments import REF, add_registry, folder
 from runner.cli.terminal.output import heading, print_json, say, warn
-from runner.documents.fetched_files import where_from
+from runner.documents.fetched_files import fetched_registry
 from runner.version import __version__
 
 if TYPE_CHECKING:
@@ -216,7 +216,9 @@ def _of_component(got: FetchedRelease) -> list[tuple[str, str]]:
     from runner.registry.components.drafts import spec_entry
 
     release = got.release
-    install = shlex.join(["nip-run", "install", str(release.reference), "--from", where_from(got.folder) or "WHERE"])
+    install = shlex.join(
+        ["nip-run", "install", str(release.reference), "--from", fetched_registry(got.folder) or "WHERE"]
+    )
     return [
         ("what", f"{release.kind}, {len(release.files)} files"),
         ("licence", release.licence or "none given: all rights are with its publisher"),

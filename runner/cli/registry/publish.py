@@ -233,7 +233,7 @@ def _locked(folder: RunFolder) -> Iterator[None]:
 def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
     """How the release is called, by `--as` or `NIP_RUN_OWNER`."""
     from runner.base.errors import UsageError
-    from runner.documents.releases.reference import Kind, Reference, parse, wrong_word
+    from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse
     from runner.registry.bundles.runs import NO_ROWS
     from runner.registry.draft import Naming
     from runner.registry.licenses import canonical_license
@@ -247,7 +247,7 @@ def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
         if not isinstance(found, Reference):
             raise UsageError(f"--as {said}: a hash is not a name; write OWNER/NAME@VERSION")
         named = found
-    elif wrong := wrong_word(said):
+    elif wrong := identifier_problem(said):
         raise UsageError(f"--as {said}: {wrong}")
     if kind != Kind.RUN and (not named.name or named.version is None):
         raise UsageError(f"--as {said}: a {kind} has a name and a version of its own: --as OWNER/NAME@VERSION")

@@ -19,7 +19,7 @@ from runner.base.text import comma_join
 from runner.cli.arguments import REF, add_registry, add_trust, results_option
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import heading, note, print_json, say, warn
-from runner.documents.fetched_files import where_from
+from runner.documents.fetched_files import fetched_registry
 from runner.statistics.intervals import load_intervals
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _registry_of_parts(args: argparse.Namespace, got: FetchedRelease) -> Registr
     try:
         return connect_to_read(args.where)
     except UsageError as error:
-        where = where_from(got.folder)
+        where = fetched_registry(got.folder)
         if args.where is not None or where is None:
             raise
         command = shlex.join(["nip-run", "reproduce", args.reference, "--from", where])

@@ -17,7 +17,7 @@ from runner.base.errors import ReleaseError, UsageError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_to_read, remove_folder
 from runner.documents.releases.limits import USUAL, Limits
-from runner.documents.releases.manifest import CHECKSUM, MANIFEST, FileEntry, Release, checksum, digest, wrong_files
+from runner.documents.releases.manifest import CHECKSUM, MANIFEST, FileEntry, Release, checksum, digest, file_problems
 
 Content = bytes | Path
 """The bytes of a file, or the path of the file that has them."""
@@ -36,7 +36,7 @@ def media_type(path: str) -> str:
     return _MEDIA_TYPES.get(Path(path).suffix, "application/octet-stream")
 
 
-def opened(content: Content) -> IO[bytes]:
+def open_content(content: Content) -> IO[bytes]:
     """Open a file's content for reading.
 
     Raises:
@@ -60,7 +60,7 @@ class Bundle:
             ReleaseError: a file cannot be read, a release may not contain it, or the manifest would be invalid.
         """
         entries = tuple(_hash_entry(path, contents[path]) for path in sorted(contents))
-        for message in wrong_files(entries, limits):
+        for message in file_problems(entries, limits):
             raise ReleaseError(f"{release.reference}: {message}")
         bundle = cls(replace(release, files=entries), dict(contents))
         Release.from_bytes(bundle.manifest, limits)  # an unreadable release must not occupy a version
@@ -85,7 +85,7 @@ class Bundle:
 
 def _hash_entry(path: str, content: Content) -> FileEntry:
     try:
-        with opened(content) as file:
+        with open_content(content) as file:
             sha256, size = hashlib.sha256(), 0
             while piece := file.read(PIECE):
                 sha256.update(piece)
@@ -95,7 +95,7 @@ def _hash_entry(path: str, content: Content) -> FileEntry:
     return FileEntry(path=path, size=size, sha256=sha256.hexdigest(), media_type=media_type(path))
 
 
-def pinned(files: Iterable[tuple[str, Content]]) -> dict[str, FileEntry]:
+def entries_by_path(files: Iterable[tuple[str, Content]]) -> dict[str, FileEntry]:
     """Return the manifest's entries of the other files by path, if a manifest is among these files of a release.
 
     A file may change after it was hashed, so code that copies it checks it again with `checked_copy`.
@@ -150,7 +150,7 @@ def unpack(
         UsageError: the folder is not empty.
         ReleaseError: a file is missing or damaged, or the folder cannot be written.
     """
-    with beside_it(target, "new") as staging:
+    with staging_folder(target, "new") as staging:
         make_folder(staging)
         for path, data in {**(also or {}), MANIFEST: manifest, CHECKSUM: checksum(manifest)}.items():
             with _new_file(staging / path) as file:
@@ -162,7 +162,7 @@ def unpack(
 
 
 @contextmanager
-def beside_it(target: Path, ending: str) -> Iterator[Path]:
+def staging_folder(target: Path, ending: str) -> Iterator[Path]:
     """Yield the path of a temporary folder next to `target`, and rename it to `target` if the block succeeds.
 
     The block creates the folder.

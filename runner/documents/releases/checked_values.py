@@ -16,48 +16,48 @@ MAX_DEPTH = 24
 MAX_NAMES = 1_000
 
 
-def typed(value: Any, *types: type) -> Any:
+def check_type(value: Any, *types: type) -> Any:
     """Return a value that has exactly one of these types; subclasses are refused, so `True` is not an `int`."""
     if type(value) not in types:
         raise TypeError(f"unexpected value {shortened(repr(value))}")
     return value
 
 
-def text(value: Any, most: int = MAX_TEXT) -> str:
-    checked: str = typed(value, str)
+def check_text(value: Any, most: int = MAX_TEXT) -> str:
+    checked: str = check_type(value, str)
     if len(checked) > most:
         raise ValueError(f"a text of {len(checked):,} characters; at most {most:,} are allowed")
     return checked
 
 
-def text_or_null(value: Any) -> str | None:
-    return None if value is None else text(value)
+def check_text_or_null(value: Any) -> str | None:
+    return None if value is None else check_text(value)
 
 
-def match(pattern: re.Pattern[str], value: Any) -> str:
-    if not pattern.fullmatch(typed(value, str)):
+def check_pattern(pattern: re.Pattern[str], value: Any) -> str:
+    if not pattern.fullmatch(check_type(value, str)):
         raise ValueError(f"{shortened(value)!r} is not of the form {pattern.pattern}")
     return str(value)
 
 
-def only(value: Any, cls: type) -> dict[str, Any]:
+def check_fields(value: Any, cls: type) -> dict[str, Any]:
     """Return a copy of a mapping whose keys are exactly the fields of a dataclass."""
     names = {field.name for field in fields(cls)}
-    if set(typed(value, dict)) != names:
+    if set(check_type(value, dict)) != names:
         differing = [shortened(name) for name in sorted(set(value) ^ names)[:5]]
         raise ValueError(f"missing or unknown keys: {differing}")
     return dict(value)
 
 
-def named(value: Any) -> dict[str, Any]:
+def check_names(value: Any) -> dict[str, Any]:
     """Return a mapping with text keys; its values are not checked."""
-    mapping: dict[str, Any] = typed(value, dict)
+    mapping: dict[str, Any] = check_type(value, dict)
     if len(mapping) > MAX_NAMES:
         raise ValueError(f"{len(mapping):,} names; at most {MAX_NAMES:,} are allowed")
-    return {text(name, 200): value for name, value in mapping.items()}
+    return {check_text(name, 200): value for name, value in mapping.items()}
 
 
-def too_deep(value: Any) -> bool:
+def is_too_deep(value: Any) -> bool:
     """Return whether data is nested deeper than `MAX_DEPTH` levels; it does not recurse."""
     level, depth = [value], 0
     while level and depth <= MAX_DEPTH:

@@ -16,10 +16,19 @@ import orjson
 
 from runner.base.errors import NewerFormatError, ReleaseError
 from runner.base.text import shortened
-from runner.documents.releases.checked_values import MAX_DEPTH, match, named, only, text, text_or_null, too_deep, typed
+from runner.documents.releases.checked_values import (
+    MAX_DEPTH,
+    check_fields,
+    check_names,
+    check_pattern,
+    check_text,
+    check_text_or_null,
+    check_type,
+    is_too_deep,
+)
 from runner.documents.releases.limits import MAX_MANIFEST, USUAL, Limits
-from runner.documents.releases.paths import wrong_path, wrong_together
-from runner.documents.releases.reference import Kind, Reference, wrong_word
+from runner.documents.releases.paths import path_conflicts, path_problem
+from runner.documents.releases.reference import Kind, Reference, identifier_problem
 
 MANIFEST = "release.json"
 CHECKSUM = "release.sha256"
@@ -163,7 +172,7 @@ class Release:
             raise ReleaseError(f"{MANIFEST} is not a valid manifest of nip-run: {error}") from error
         if release.to_bytes() != data:
             raise ReleaseError(f"{MANIFEST} is damaged: it is not formatted as nip-run writes it")
-        for message in wrong_files(release.files, limits):
+        for message in file_problems(release.files, limits):
             raise ReleaseError(f"{release.reference}: {message}")
         return release
 
@@ -193,18 +202,18 @@ def read_checksum(data: bytes) -> str:
     return checksum_match[1].decode()
 
 
-def wrong_files(files: Iterable[FileEntry], limits: Limits = USUAL) -> Iterable[str]:
+def file_problems(files: Iterable[FileEntry], limits: Limits = USUAL) -> Iterable[str]:
     """Yield what is wrong with the files of a release."""
     files = list(files)
     if len(files) > limits.files:
         yield f"{len(files)} files; at most {limits.files} are allowed"
         return
     for entry in files:
-        if wrong := wrong_path(entry.path):
+        if wrong := path_problem(entry.path):
             yield f"file {shortened(entry.path)!r}: {wrong}"
         if entry.size > limits.file_bytes:
             yield f"file {shortened(entry.path)!r} has {entry.size:,} bytes; at most {limits.file_bytes:,} are allowed"
-    yield from (f"file {shortened(path)!r}: {reason}" for path, reason in wrong_together(entry.path for entry in files))
+    yield from (f"file {shortened(path)!r}: {reason}" for path, reason in path_conflicts(entry.path for entry in files))
     if [entry.path for entry in files] != sorted(entry.path for entry in files):
         yield "its files are not sorted by path"
     if (total := sum(entry.size for entry in files)) > limits.total_bytes:
@@ -223,12 +232,12 @@ def _to_json_types(value: Any) -> Any:
 
 
 def _parse_file(value: Any) -> FileEntry:
-    values = only(value, FileEntry)
-    if typed(values["size"], int) < 0:
+    values = check_fields(value, FileEntry)
+    if check_type(values["size"], int) < 0:
         raise ValueError("a size below 0")
-    match(_HEX, values["sha256"])
-    match(_MEDIA, values["media_type"])
-    text(values["path"])
+    check_pattern(_HEX, values["sha256"])
+    check_pattern(_MEDIA, values["media_type"])
+    check_text(values["path"])
     return FileEntry(**values)
 
 
@@ -238,12 +247,12 @@ def is_builtin(path: str | None) -> bool:
 
 
 def _parse_source(value: Any) -> FileSource:
-    values = only(value, FileSource)
-    typed(values["clean"], bool)
+    values = check_fields(value, FileSource)
+    check_type(values["clean"], bool)
     for name in ("repository", "commit", "path", "why"):
-        text_or_null(values[name])
+        check_text_or_null(values[name])
     if values["commit"] is not None:
-        match(_COMMIT, values["commit"])
+        check_pattern(_COMMIT, values["commit"])
     where = (values["repository"], values["commit"], values["path"])
     if values["clean"] and None in where and not is_builtin(values["path"]):
         raise ValueError("a source that is marked clean but has no repository, commit or path")
@@ -253,36 +262,36 @@ def _parse_source(value: Any) -> FileSource:
 
 
 def _parse_link(value: Any) -> ReleaseLink:
-    values = only(value, ReleaseLink)
-    match(_ROLE, values["role"])
-    text_or_null(values["identity"])
+    values = check_fields(value, ReleaseLink)
+    check_pattern(_ROLE, values["role"])
+    check_text_or_null(values["identity"])
     if values["release"] is not None:
-        folder, sign, version = text(values["release"]).rpartition("@")
+        folder, sign, version = check_text(values["release"]).rpartition("@")
         if not sign or Reference.of_folder(f"{folder}/{version}") is None:
             raise ValueError(f"a link to {shortened(values['release'])!r}, which is not KIND/OWNER/NAME@VERSION")
     if values["sha256"] is not None:
-        match(_HEX, values["sha256"])
+        check_pattern(_HEX, values["sha256"])
     return ReleaseLink(**values)
 
 
 def _parse_fields(cls: type[Release], content: Any) -> dict[str, Any]:
     """Check the fields of a manifest and convert each to its type."""
-    values = only(content, cls)
+    values = check_fields(content, cls)
     for name in ("owner", "name", "version"):
-        if wrong := wrong_word(text(values[name])):
+        if wrong := identifier_problem(check_text(values[name])):
             raise ValueError(wrong)
     if values["visibility"] not in VISIBILITIES:
         raise ValueError(f"unknown visibility {shortened(repr(values['visibility']))}")
-    if too_deep(values["facts"]):
+    if is_too_deep(values["facts"]):
         raise ValueError(f"its facts are nested deeper than {MAX_DEPTH} levels")
     return {
         **values,
-        "kind": Kind(text(values["kind"], 20)),
-        "description": text(values["description"]),
-        "licence": text_or_null(values["licence"]),
-        "identity": {name: match(_HEX, value) for name, value in named(values["identity"]).items()},
-        "sources": {name: _parse_source(value) for name, value in named(values["sources"]).items()},
-        "links": tuple(_parse_link(item) for item in typed(values["links"], list)),
-        "facts": named(values["facts"]),
-        "files": tuple(_parse_file(item) for item in typed(values["files"], list)),
+        "kind": Kind(check_text(values["kind"], 20)),
+        "description": check_text(values["description"]),
+        "licence": check_text_or_null(values["licence"]),
+        "identity": {name: check_pattern(_HEX, value) for name, value in check_names(values["identity"]).items()},
+        "sources": {name: _parse_source(value) for name, value in check_names(values["sources"]).items()},
+        "links": tuple(_parse_link(item) for item in check_type(values["links"], list)),
+        "facts": check_names(values["facts"]),
+        "files": tuple(_parse_file(item) for item in check_type(values["files"], list)),
     }

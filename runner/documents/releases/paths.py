@@ -20,16 +20,16 @@ _FORM = (
     "end with '.'"
 )
 
-OURS = frozenset(("release.json", "release.sha256", "yanked", "signature"))
+REGISTRY_FILES = frozenset(("release.json", "release.sha256", "yanked", "signature"))
 """Names that a registry uses for its own files next to those of a release."""
 
-CODE = frozenset(
+CODE_SUFFIXES = frozenset(
     (".py", ".pyc", ".pyd", ".pyo", ".pth", ".so", ".dylib", ".dll", ".exe", ".com", ".bat", ".cmd", ".ps1", ".sh")
 )
 """Suffixes of files that an operating system or Python would execute. A release contains data, not code."""
 
 
-def wrong_path(path: str) -> str | None:
+def path_problem(path: str) -> str | None:
     """Return why a release may not have a file at this path, or None if it may."""
     segments = path.split("/")
     if len(path) > MAX_PATH or len(segments) > MAX_SEGMENTS:
@@ -39,12 +39,12 @@ def wrong_path(path: str) -> str | None:
             return _FORM
         if segment.lower().partition(".")[0] in RESERVED:
             return f"{segment!r} is a reserved name"
-    if PurePosixPath(path).suffix.lower() in CODE:
-        return f"a release is data and has no code; files may not end in {comma_join(sorted(CODE))}"
-    return f"{segments[0]!r} is reserved for the registry" if segments[0].lower() in OURS else None
+    if PurePosixPath(path).suffix.lower() in CODE_SUFFIXES:
+        return f"a release is data and has no code; files may not end in {comma_join(sorted(CODE_SUFFIXES))}"
+    return f"{segments[0]!r} is reserved for the registry" if segments[0].lower() in REGISTRY_FILES else None
 
 
-def wrong_together(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+def path_conflicts(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield each path that conflicts with an earlier one, and why: equal, differing only in case, file and folder."""
     files: dict[str, str] = {}
     folders: dict[str, str] = {}

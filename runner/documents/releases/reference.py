@@ -13,9 +13,9 @@ from runner.base.text import comma_join, did_you_mean, shortened
 LATEST = "latest"
 """A version for the command line and specs. It is resolved immediately and never recorded."""
 
-WORD = r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?"
+IDENTIFIER = r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?"
 """Pattern of an owner, name or version. It is lower case because some file systems ignore case."""
-_IDENTIFIER = re.compile(WORD)
+_IDENTIFIER = re.compile(IDENTIFIER)
 _SHAPE = re.compile(r"(?:(?P<kind>[^/@]+)/)?(?P<owner>[^/@]+)/(?P<name>[^/@]+)(?:@(?P<version>[^/@]+))?")
 _DIGEST = re.compile(r"sha256:(?P<hex>[0-9a-f]{12,64})")
 
@@ -66,7 +66,7 @@ class Reference:
     def of_folder(cls, folder: str) -> Self | None:
         """Return the reference of the release in this registry folder, or None if it is not a release's folder."""
         parts = folder.split("/")
-        if len(parts) != 4 or parts[0] not in set(Kind) or any(wrong_word(part) for part in parts[1:]):
+        if len(parts) != 4 or parts[0] not in set(Kind) or any(identifier_problem(part) for part in parts[1:]):
             return None
         return cls(Kind(parts[0]), *parts[1:])
 
@@ -81,7 +81,7 @@ class Digest:
         return f"sha256:{self.hex}"
 
 
-def wrong_word(identifier: str) -> str | None:
+def identifier_problem(identifier: str) -> str | None:
     """Return why a text is not a valid owner, name or version, or None if it is."""
     if not _IDENTIFIER.fullmatch(identifier):
         form = "1 to 100 of a-z, 0-9, '.', '_' and '-', and begin and end with a letter or a digit"
@@ -115,7 +115,7 @@ def parse(text: str, kind: Kind | None = None) -> Reference | Digest:
         raise UsageError(f"{text!r} is a {kind_text}; a {kind} belongs here")
     version = shape["version"]
     parts = [shape["owner"], shape["name"], *([] if version in (None, LATEST) else [version])]
-    wrong = [message for part in parts if (message := wrong_word(part))]
+    wrong = [message for part in parts if (message := identifier_problem(part))]
     if wrong:
         raise UsageError(f"{text!r} is not a valid reference: {wrong[0]}")
     return Reference(

@@ -11,11 +11,11 @@ from runner.base import package_data
 from runner.base.errors import Place, PlaceOf, Problem, SpecError
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import from_plain, removable_keys, resettable_keys, schema
-from runner.documents.editor_schemas import for_editors
+from runner.documents.editor_schemas import derive_editor_schema
 from runner.documents.layer_merge import load_layers
 from runner.documents.layered_data import LayeredData
 from runner.documents.schema_check import check
-from runner.documents.source_tree import OwnTree
+from runner.documents.source_tree import ProjectTree
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schema import Parameters, ProtocolFile
 
@@ -30,7 +30,7 @@ def protocol_editor_schema() -> dict[str, Any]:
 
     `verifier_first` has no default: if a file leaves it out, its cycle is not rotated.
     """
-    result = for_editors(protocol_schema(), "debate")
+    result = derive_editor_schema(protocol_schema(), "debate")
     parameters = result["properties"]["parameters"]
     del (
         result["$defs"]["Parameters"]["properties"]["verifier_first"]["default"],
@@ -73,7 +73,7 @@ def load_protocol(
     *,
     folder: Path = Path(),
     where: PlaceOf = lambda _: Place("protocol"),
-    tree: OwnTree | None = None,
+    tree: ProjectTree | None = None,
 ) -> Protocol:
     """Load a protocol by its built-in name or its file's path.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import Release, ReleaseLink
-from runner.documents.releases.paths import wrong_path
+from runner.documents.releases.paths import path_problem
 from runner.documents.releases.reference import Kind
 from runner.documents.yaml_writer import dump
 from runner.models.provider_traits import DEFAULT_PROVIDER, traits_of
@@ -176,7 +176,7 @@ def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[st
         reason = f"{weights.size:,} bytes in {len(paths)} files; at most {MAX_WEIGHTS:,} in {MAX_WEIGHT_FILES} are sent"
     elif any(path.is_symlink() for path in paths.values()):
         reason = "they include symbolic links"
-    elif invalid := next((name for name in names.values() if wrong_path(name)), None):
+    elif invalid := next((name for name in names.values() if path_problem(name)), None):
         reason = f"{invalid} is not a valid path in a release"
     else:
         return {names[name]: path for name, path in paths.items()}, []

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import NipRunError
-from runner.documents.fetched_files import where_from
+from runner.documents.fetched_files import fetched_registry
 from runner.models.api_keys import NO_KEY, KeyUse, forms_of
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.bundles.missing_rows import OPTION, lacks_rows
@@ -59,7 +59,7 @@ class PlayRequirements:
 def reproduce_command(fetched: FetchedRelease) -> str:
     """Return the command that reproduces a fetched run, with its registry or its rows if they are needed."""
     arguments = ["nip-run", "reproduce", str(fetched.folder)]
-    where = where_from(fetched.folder) if fetched.is_training_run else None
+    where = fetched_registry(fetched.folder) if fetched.is_training_run else None
     arguments += ["--from", where] if where else []
     arguments += ["--set", f"{OPTION}=FILE"] if lacks_rows(fetched) else []
     return shlex.join(arguments)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import orjson
 
-from runner.documents.releases.bundle import PIECE, Content, opened
+from runner.documents.releases.bundle import PIECE, Content, open_content
 
 FILE = "croissant.json"
 
@@ -119,7 +119,7 @@ def _license_url(licence: str) -> str:
 
 def _describe_file(path: str, content: Content) -> dict[str, Any]:
     hashed, size = hashlib.sha256(), 0
-    with opened(content) as file:
+    with open_content(content) as file:
         while piece := file.read(PIECE):
             hashed.update(piece)
             size += len(piece)

@@ -9,7 +9,7 @@ from runner.base import package_data
 from runner.base.errors import UsageError
 from runner.base.text import comma_join
 from runner.documents.releases.manifest import Release, ReleaseLink
-from runner.documents.releases.reference import COMPONENTS, Kind, Reference, wrong_word
+from runner.documents.releases.reference import COMPONENTS, Kind, Reference, identifier_problem
 from runner.registry.components.files import UnnamedComponent, build_dataset, build_prompts, build_protocol
 from runner.registry.components.parts import build_agent, build_model, build_trainer
 from runner.registry.components.spec import build_spec
@@ -49,7 +49,7 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
         raise UsageError(f"a {kind} is not a component; components are {comma_join(COMPONENTS)}")
     if naming.name is None:
         raise UsageError(f"the {kind} has no name; add --as OWNER/NAME@VERSION")
-    for problem in filter(None, map(wrong_word, (naming.owner, naming.name, naming.version))):
+    for problem in filter(None, map(identifier_problem, (naming.owner, naming.name, naming.version))):
         raise UsageError(problem)
     if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
         raise UsageError(f"--part names an agent, a trainer or a model group of a spec; omit it for a {kind}")

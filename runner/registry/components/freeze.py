@@ -12,7 +12,7 @@ from runner.base.storage.safe_files import create_only, read_bounded
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.manifest import FileSource
 from runner.documents.releases.reference import Digest, Kind, Reference, is_reference, parse
-from runner.documents.yaml_edits import with_new_texts
+from runner.documents.yaml_edits import replace_texts
 from runner.documents.yaml_reader import MAX_BYTES
 from runner.results.provenance.sources_snapshot import sources_of
 from runner.spec.components import ComponentUse
@@ -103,7 +103,7 @@ def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
         return None if kind is None or not is_reference(text) else _with_version(text, kind, uses)
 
     try:
-        frozen = with_new_texts(read_bounded(path, MAX_BYTES).decode(), with_version)
+        frozen = replace_texts(read_bounded(path, MAX_BYTES).decode(), with_version)
         with os.fdopen(create_only(target, os.O_WRONLY), "wb") as file:
             file.write(frozen.encode())
     except FileExistsError as error:

@@ -21,7 +21,7 @@ from runner.base.storage.safe_files import read_bounded
 from runner.base.storage.strict_json import loads
 from runner.documents.fetched_files import fetched_folder
 from runner.documents.releases.reference import Digest, Reference, parse
-from runner.documents.source_tree import upwards
+from runner.documents.source_tree import ancestors
 from runner.registry.transports.registry import version_order
 
 LOCK = "nip-run.lock"
@@ -65,7 +65,7 @@ class Lock:
         start = folder.absolute()
         while (got := fetched_folder([start])) is not None and got != got.parent:
             start = got.parent
-        candidates = (up / LOCK for up in upwards(start))
+        candidates = (up / LOCK for up in ancestors(start))
         path = next((path for path in candidates if is_file(path)), Path.cwd() / LOCK)
         return cls.read(path)
 

@@ -11,7 +11,7 @@ from typing import Any
 from runner.base.errors import Problem, ReleaseError, SpecError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.dataclass_schema import changed, from_plain, schema, to_plain
+from runner.documents.dataclass_schema import changed_keys, from_plain, schema, to_plain
 from runner.documents.layer_merge import load_layers
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.reference import Kind
@@ -207,7 +207,7 @@ def _spec_files(kind: Kind, spec: Spec) -> dict[str, PinnedFiles]:
 def _explicit_settings(settings: Any, excluded: Iterable[str]) -> dict[str, Any]:
     """Return the settings of an entry that are required or not the default."""
     required = {item.name for item in fields(settings) if item.default is MISSING and item.default_factory is MISSING}
-    names = {*changed(settings), *required} - set(excluded)
+    names = {*changed_keys(settings), *required} - set(excluded)
     return {name: without_nulls(value) for name, value in to_plain(settings).items() if name in names}
 
 

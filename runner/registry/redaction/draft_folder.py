@@ -11,8 +11,8 @@ from runner.base.errors import ReleaseError
 from runner.base.storage.format_versions import STAGE_LOG
 from runner.base.storage.journal import JOURNAL
 from runner.base.storage.safe_files import create, link_to, make_folder, make_folders, same_file
-from runner.documents.fetched_files import MARKER, marker
-from runner.documents.releases.bundle import Content, opened
+from runner.documents.fetched_files import MARKER, marker_bytes
+from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import Release
 from runner.registry.records import ROLLOUTS_FILE
 from runner.results.folder import RunFolder
@@ -38,7 +38,7 @@ def lay_out_as_fetched(release: Release, contents: Mapping[str, Content], target
     Raises:
         ReleaseError: it cannot be written.
     """
-    marked = {MARKER: marker(str(release.reference), "0" * 64, "nowhere yet"), **contents}
+    marked = {MARKER: marker_bytes(str(release.reference), "0" * 64, "nowhere yet"), **contents}
     return _write(marked, target, lambda path: path == ROLLOUTS or path in LOGS)
 
 
@@ -56,7 +56,7 @@ def _write(contents: Mapping[str, Content], target: Path, is_linked: Callable[[s
                     continue
                 if _hard_link(content, target / path):
                     continue
-            with opened(content) as source, create(target / path) as file:
+            with open_content(content) as source, create(target / path) as file:
                 shutil.copyfileobj(source, file)
     except OSError as error:
         raise ReleaseError(f"cannot write {target}: {error.strerror}") from error

@@ -19,7 +19,7 @@ import orjson
 from runner.base.errors import ReleaseError
 from runner.base.storage.log_lines import read_journal
 from runner.base.storage.safe_files import create, make_folders
-from runner.documents.releases.bundle import Content, opened
+from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.draft import Draft
@@ -89,7 +89,7 @@ def _structured_strings(draft: Draft) -> Iterator[tuple[str, str]]:
 
 
 def _read(content: Content) -> bytes:
-    with opened(content) as file:
+    with open_content(content) as file:
         return file.read()
 
 
@@ -156,7 +156,7 @@ def _redact_log(content: Content, target: Path, rules: RedactionRules, rehash: R
 
 def _redact_rollouts(content: Content, target: Path, rules: RedactionRules, rename: Callable[[str], str]) -> Content:
     changed = False
-    with opened(content) as file, create(target) as out:
+    with open_content(content) as file, create(target) as out:
         for line in file:
             row = orjson.loads(line)
             redacted = {**row, "rollout_id": rename(str(row.get("rollout_id")))}
@@ -169,7 +169,7 @@ def _redact_rollouts(content: Content, target: Path, rules: RedactionRules, rena
 
 def _redact_first_line(content: Content, target: Path, rules: RedactionRules) -> Content:
     """Redact the first line of recorded debates, which names their models."""
-    with opened(content) as file, create(target) as out:
+    with open_content(content) as file, create(target) as out:
         line = file.readline()
         head = orjson.loads(line)
         redacted = rules.redact_value(head)

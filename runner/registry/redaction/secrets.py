@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from runner.base.redaction import Redactor, current_redactor
-from runner.documents.releases.bundle import Content, opened
+from runner.documents.releases.bundle import Content, open_content
 from runner.registry.redaction.rules import is_open
 from runner.registry.redaction.text_search import Cause
 from runner.registry.redaction.yaml_redaction import values_in
@@ -125,7 +125,7 @@ def secret_settings(contents: Mapping[str, Content]) -> Iterator[str]:
         suffixes = (".yaml", ".yml", *((".json", *_ASSIGNMENT_FILES) if is_trainer_file else (".txt",)))
         if not name.endswith(suffixes):
             continue
-        with opened(content) as file:
+        with open_content(content) as file:
             text = file.read().decode("utf-8", "replace")
         has_lines = name.endswith((".txt", *_ASSIGNMENT_FILES))
         lines = (line.partition("=") for line in text.splitlines()) if has_lines else ()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from runner.base.text import counted
-from runner.documents.releases.bundle import Content, opened
+from runner.documents.releases.bundle import Content, open_content
 
 BLOCK = 1 << 20
 OVERLAP = 1 << 14
@@ -100,7 +100,7 @@ def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterat
 def _matches(content: Content, finders: Sequence[Finder]) -> Iterator[tuple[int, int, Cause]]:
     """Yield the offset and the line of each match in a file."""
     start, line, overlap = 0, 1, b""
-    with opened(content) as file:
+    with open_content(content) as file:
         while block := file.read(BLOCK):
             window = overlap + block
             for finder in finders:

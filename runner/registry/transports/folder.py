@@ -13,7 +13,7 @@ from typing import IO
 from runner.base.errors import NotPublished, ReleaseError, TakenError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_below, remove_folder
-from runner.documents.releases.bundle import PIECE, Content, checked_copy, opened, pinned
+from runner.documents.releases.bundle import PIECE, Content, checked_copy, entries_by_path, open_content
 from runner.documents.releases.manifest import FileEntry
 from runner.documents.releases.paths import MAX_SEGMENTS
 from runner.registry.transports.interface import AddResult, StoredFile
@@ -78,7 +78,7 @@ class FolderTransport:
 
     def _add(self, folder: str, files: Sequence[tuple[str, Content]]) -> None:
         target = self._root / folder
-        entries = pinned(files)
+        entries = entries_by_path(files)
         is_there = False
         if self._root.is_file():
             raise ReleaseError(f"{self._root} cannot be a registry: it is a file")
@@ -152,7 +152,7 @@ def _make_folder_below(root: Path, path: str, mode: int) -> Path:
 def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> None:
     """Write a file that all readers of the registry can read, and only its owner can change."""
     try:
-        source = opened(content)
+        source = open_content(content)
     except OSError as error:
         raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error
     with source, os.fdopen(create_only(path, os.O_WRONLY), "wb") as file:

@@ -24,7 +24,7 @@ import httpx2
 
 from runner.base.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
 from runner.base.redaction import current_redactor, remember
-from runner.documents.releases.bundle import Content, opened
+from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.registry.transports.http_client import HttpClient, TransferError
 from runner.registry.transports.interface import AddResult, StoredFile
@@ -411,7 +411,7 @@ def _is_inside(path: str) -> bool:
 
 
 def _is_private(manifest: Content) -> bool:
-    with opened(manifest) as file:
+    with open_content(manifest) as file:
         return bool(json.load(file)["visibility"] == "private")
 
 
@@ -419,10 +419,10 @@ def _open(content: Content, stack: ExitStack) -> io.BufferedIOBase:
     """Open what is sent of a file, which the stack closes."""
     try:
         if isinstance(content, Path) and content.stat().st_size > IN_MEMORY:
-            file = stack.enter_context(opened(content))
+            file = stack.enter_context(open_content(content))
             assert isinstance(file, io.BufferedIOBase)
             return file
-        with opened(content) as small:
+        with open_content(content) as small:
             return io.BytesIO(small.read())
     except OSError as error:
         raise ReleaseError(f"cannot read {content!s}: {error.strerror}") from error

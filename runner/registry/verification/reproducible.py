@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from runner.base.errors import ReleaseError, UsageError
 from runner.base.text import comma_join
-from runner.documents.fetched_files import where_from
+from runner.documents.fetched_files import fetched_registry
 from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
 from runner.registry.fetched_release import PUBLISHED, FetchedRelease, get, is_fetched, open_fetched
 from runner.registry.transports.registry import Registry, ReleaseEntry
@@ -63,7 +63,7 @@ def _check_data(fetched: FetchedRelease) -> None:
 
 def _fetch_again(fetched: FetchedRelease) -> str:
     """Return the command that fetches a damaged release again."""
-    where = where_from(fetched.folder)
+    where = fetched_registry(fetched.folder)
     option = f" --from {shlex.quote(where)}" if where else ""
     return f"get it again into another folder: nip-run get {fetched.release.reference} NEW{option}"
 

@@ -13,7 +13,7 @@ from runner.base.errors import NipRunError
 from runner.base.hashing import file_hash
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
-from runner.documents.fetched_files import fetched_folder, got_from
+from runner.documents.fetched_files import fetched_folder, read_marker
 from runner.documents.releases.manifest import MANIFEST, RELEASE, FileSource, Release, digest
 
 MAX_MANIFEST = 16 << 20
@@ -25,7 +25,7 @@ def got_source(path: Path, files: Sequence[Path], *, edits_are_kept: bool) -> Fi
     `commit` is the hash of the release's manifest. With `edits_are_kept`, the files may have been edited.
     """
     folder = fetched_folder([files[0].parent])
-    fetched_from = None if folder is None else got_from(folder)
+    fetched_from = None if folder is None else read_marker(folder)
     if folder is None or fetched_from is None:
         return None
     try:

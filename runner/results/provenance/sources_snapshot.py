@@ -16,7 +16,7 @@ import orjson
 from runner.base.storage.atomic_files import atomic_write
 from runner.documents.layered_data import FileRead
 from runner.documents.releases.manifest import FileSource
-from runner.documents.releases.paths import MAX_SEGMENT, wrong_path
+from runner.documents.releases.paths import MAX_SEGMENT, path_problem
 from runner.results.folder import RunFolder
 from runner.results.provenance.file_pins import PinnedFiles, builtin_name, of_hub, sources
 from runner.results.provenance.packages import environment
@@ -143,7 +143,7 @@ def _safe_name(name: str) -> str:
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-MAX_SEGMENT:]
     safe = safe if re.match(r"[A-Za-z0-9_]", safe) else f"_{safe[1:]}"
     safe = re.sub(r"\.+\Z", lambda dots: "_" * len(dots[0]), safe)
-    return safe if wrong_path(f"{WRITTEN}/{safe}") is None else f"_{safe}"[:MAX_SEGMENT]
+    return safe if path_problem(f"{WRITTEN}/{safe}") is None else f"_{safe}"[:MAX_SEGMENT]
 
 
 def _unused_name(name: str, used: Collection[str]) -> str:

@@ -6,7 +6,7 @@ import reprlib
 from collections.abc import Iterator
 
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.dataclass_schema import changed
+from runner.documents.dataclass_schema import changed_keys
 from runner.game.protocols.protocol import Protocol
 from runner.spec.experiment import Experiment
 
@@ -60,7 +60,7 @@ def _differences(handler: Protocol, hyper_params: Experiment) -> Iterator[str]:
     for name in hyper_params.agents:
         if name not in handler.agent_names:
             yield f"the protocol has no agent {name!r}"
-    for name in [] if is_other_protocol else changed(settings):
+    for name in [] if is_other_protocol else changed_keys(settings):
         expected, actual = getattr(settings, name), getattr(handler.parameters, name)
         if expected != actual:
             yield f"the spec sets {name}: {expected!r}, but the protocol has {actual!r}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from runner.base.errors import UsageError
-from runner.documents.source_tree import OwnTree
+from runner.documents.source_tree import ProjectTree
 from runner.results.folder import RunFolder
 from runner.spec.components import FindComponent
 from runner.spec.experiment import SAVED_SPEC
@@ -44,7 +44,9 @@ def rejudge_specs(
             f"such as {manifest.run_id}-i0"
         )
     _check(overrides)
-    specs = load_all(_spec_content(folder, verdict), overrides, find_run, find_component, tree=OwnTree.of(folder.spec))
+    specs = load_all(
+        _spec_content(folder, verdict), overrides, find_run, find_component, tree=ProjectTree.of(folder.spec)
+    )
     if any(spec.rejudged is None for spec in specs):
         raise UsageError("rejudge.run is set by the command's argument; remove it from the overrides")
     return specs

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, insert, select, update
 
 from runner.base.errors import TakenError, UsageError
-from runner.documents.releases.reference import wrong_word
+from runner.documents.releases.reference import identifier_problem
 from runner.server.store.schema import accounts, members, tokens
 
 RESERVED_NAMES = frozenset(
@@ -75,7 +75,7 @@ def add_account(connection: Connection, name: str, now: float, *, organisation: 
         UsageError: the name is invalid or reserved, or looks like a reserved name.
         TakenError: the name exists, or looks like one that exists.
     """
-    if problem := wrong_word(name):
+    if problem := identifier_problem(name):
         raise UsageError(problem)
     if (reserved := _RESERVED.get(similarity_key(name))) is not None:
         similar = "" if name == reserved else f"too similar to {reserved!r}, which is "

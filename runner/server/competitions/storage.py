@@ -22,7 +22,7 @@ from sqlalchemy import Connection, RowMapping, func, insert, or_, select, update
 
 from runner.base.errors import NotPublished, Place, ReleaseError, TakenError, UsageError
 from runner.base.text import comma_join, counted
-from runner.documents.releases.reference import Kind, Reference, parse, wrong_word
+from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse
 from runner.registry.components.installed import DATASETS
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import Viewer
@@ -93,7 +93,7 @@ def create_competition(
     reference = parse(request.dataset, Kind.DATASET)
     if not isinstance(reference, Reference) or not reference.version:
         raise UsageError("a competition needs one release of a dataset; write OWNER/NAME@VERSION")
-    if problem := wrong_word(request.name):
+    if problem := identifier_problem(request.name):
         raise UsageError(problem)
     check_closing(request.closes, now)
     with database.reading() as connection:

@@ -16,7 +16,7 @@ from runner.base.errors import ReleaseError
 from runner.base.text import shortened
 from runner.documents.releases.limits import MAX_MANIFEST, Limits
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
-from runner.documents.releases.paths import wrong_path, wrong_together
+from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.listing import SIGNATURE
 from runner.registry.transports.registry import MAX_SIGNATURES
@@ -139,7 +139,7 @@ def _problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
             yield f"file {shortened(file.path)!r} has {file.size:,} bytes; at most {max_bytes:,} are allowed"
         if problem := _path_problem(folder.part, file.path):
             yield f"file {shortened(file.path)!r}: {problem}"
-    conflicts = wrong_together(file.path for file in files)
+    conflicts = path_conflicts(file.path for file in files)
     yield from (f"file {shortened(path)!r}: {problem}" for path, problem in conflicts)
     if (total := sum(file.size for file in files)) > limits.total_bytes:
         yield f"{total:,} bytes in total; a release may have at most {limits.total_bytes:,}"
@@ -159,4 +159,4 @@ def _max_bytes(part: str, path: str, limits: Limits) -> int:
 
 
 def _path_problem(part: str, path: str) -> str | None:
-    return None if part == "" and path in _SIZES else wrong_path(path)
+    return None if part == "" and path in _SIZES else path_problem(path)

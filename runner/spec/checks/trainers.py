@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from runner.base.errors import PlaceOf, Problem
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.dataclass_schema import changed
+from runner.documents.dataclass_schema import changed_keys
 from runner.models.settings import ModelSettings
 from runner.spec.backend_traits import HYPERPARAMETERS, TRAITS
 from runner.spec.checks.trainer_command import command_problems
@@ -118,7 +118,7 @@ def _required_problems(trainer: TrainerSettings, key: str, at: PlaceOf) -> Itera
 
 def _unread_problems(trainer: TrainerSettings, method: str, key: str, at: PlaceOf) -> Iterator[Problem]:
     """Keys that are set and that the backend does not read."""
-    for name in changed(trainer):
+    for name in changed_keys(trainer):
         where, message = f"{key}.{name}", _why_unread(trainer, name, method)
         if message is not None:
             yield Problem(at(where), where, f"`backend: {trainer.backend}`: {message}")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from runner.base.errors import PlaceOf, Problem
 from runner.base.hashing import tagged_hash
 from runner.base.text import comma_join
-from runner.documents.dataclass_schema import changed
+from runner.documents.dataclass_schema import changed_keys
 from runner.game.protocols.protocol import Protocol
 from runner.spec.checks.trainers import trainer_problems
 from runner.spec.datasets.loader import HUB, Dataset
@@ -68,7 +68,7 @@ def _method_problems(experiment: Experiment, protocol: Protocol, at: PlaceOf) ->
         if training.guess_replacement.proportion:
             name = "training.guess_replacement.proportion"
             yield Problem(at(name), name, "malt replaces no guesses, this is for expert_iteration; leave it out")
-        for changed_key in changed(training.selection):
+        for changed_key in changed_keys(training.selection):
             name = f"training.selection.{changed_key}"
             yield Problem(at(name), name, "malt selects no rollouts, this is for expert_iteration; leave it out")
         return

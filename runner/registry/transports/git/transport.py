@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
-from runner.documents.releases.bundle import PIECE, Content, opened
+from runner.documents.releases.bundle import PIECE, Content, open_content
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.git.location import HEAD, is_branch_name, parse_location
 from runner.registry.transports.git.process import DEFAULT_LIMITS, GitError, GitLimits, GitRepository, run_in_remote
@@ -341,7 +341,7 @@ class _NewFolders:
     def _import(self, contents: Mapping[str, Content]) -> Iterator[bytes]:
         for number, content in enumerate(contents.values(), 1):
             try:
-                with opened(content) as file:
+                with open_content(content) as file:
                     size = file.seek(0, io.SEEK_END)
                     file.seek(0)
                     yield b"blob\nmark :%d\ndata %d\n" % (number, size)

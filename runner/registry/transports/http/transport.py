@@ -9,7 +9,7 @@ from hashlib import file_digest
 from typing import IO, Any
 
 from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
-from runner.documents.releases.bundle import Content, opened
+from runner.documents.releases.bundle import Content, open_content
 from runner.registry.transports.http.api import (
     CHECKING,
     OPEN,
@@ -145,7 +145,7 @@ class HttpTransport:
         """Send the rest of a file. After a broken connection, continue with what the server lacks."""
         size = sizes[name]
         progress = _Progress(self._api.timeouts, size, have)
-        with opened(content) as source:
+        with open_content(content) as source:
             while True:
                 source.seek(have)
                 data = source.read(SENT_AT_ONCE)
@@ -224,7 +224,7 @@ class _Progress:
 def _declare(path: str, content: Content, contents: dict[str, Content]) -> dict[str, Any]:
     """Return the declaration of a file, and add its content to `contents` by its hash."""
     try:
-        with opened(content) as source:
+        with open_content(content) as source:
             name = file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
             size = source.seek(0, io.SEEK_END)
     except OSError as error:
