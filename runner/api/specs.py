@@ -235,7 +235,7 @@ def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, fol
     if rejected:
         raise SpecError([Problem(Place("protocol"), ".".join(map(str, path)), message) for path, message in rejected])
     protocol = protocols.load_protocol(name, values, folder=Path(folder))
-    problems = list(protocols.unplayable(protocol, lambda _: Place("protocol")))
+    problems = list(protocols.unplayable_parameters(protocol, lambda _: Place("protocol")))
     if problems:
         raise SpecError(problems)
     return protocol

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from runner.game.protocols.answer_parser import Fork
+from runner.game.protocols.answer_parser import VerdictFork
 from runner.game.protocols.confidence import GAP
 from runner.models.answers import counted
 from runner.models.interface import Completion
@@ -69,7 +69,7 @@ def logprobs_of_span(completion: Completion, index: int, span: tuple[int, int]) 
         return None
 
 
-def p_accept(completion: Completion, index: int, fork: Fork | None) -> PAccept:
+def p_accept(completion: Completion, index: int, fork: VerdictFork | None) -> PAccept:
     """The probability of accept at the token where the two verdicts part, given all before it: A / (A + R).
 
     A is the probability of all alternatives there that spell the beginning of the accepting text, or go on after it,
@@ -88,7 +88,7 @@ def p_accept(completion: Completion, index: int, fork: Fork | None) -> PAccept:
         return PAccept(None, OTHER_TOKENS)
 
 
-def _p_accept(told: _Told, fork: Fork) -> PAccept:
+def _p_accept(told: _Told, fork: VerdictFork) -> PAccept:
     accept, reject = fork.accept.encode(), fork.reject.encode()
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(accept, reject, strict=False)))
     at = told.offset(fork.at) + common

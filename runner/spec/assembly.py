@@ -23,7 +23,7 @@ from runner.game.prompts.templates import SUFFIX as TEMPLATE
 from runner.game.prompts.templates import PromptSet, load_prompts
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
-from runner.game.protocols.loader import load_protocol, unplayable
+from runner.game.protocols.loader import load_protocol, unplayable_parameters
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schema import Parameters
 from runner.models.prices import PriceBasis
@@ -170,7 +170,7 @@ def assemble(layered: LayeredData, readers: Readers) -> Spec:
     with _collecting(problems):
         dataset = _dataset(layered, readers, sound)
     if protocol is not None:
-        problems.extend(unplayable(protocol, _where(layered)))
+        problems.extend(unplayable_parameters(protocol, _where(layered)))
         problems.extend(agent_problems(layered, protocol, sound))
         problems.extend(verdict_problems(layered, protocol, sound))
     problems.extend(decision_problems(layered, sound, saved=readers.saved))

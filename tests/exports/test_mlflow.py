@@ -19,7 +19,7 @@ from runner.cli.main import main
 from runner.exports.mlflow import limits
 from runner.exports.mlflow.curve import is_step
 from runner.exports.mlflow.games import MlflowGames
-from runner.exports.mlflow.limits import Fitted, batches, sent_bytes
+from runner.exports.mlflow.limits import MlflowTexts, batches, sent_bytes
 from runner.exports.mlflow.record import MetricPoint, MlflowRun
 from runner.exports.mlflow.sender import _spans
 from runner.exports.mlflow.training import training_record
@@ -148,7 +148,7 @@ def test_a_secret_of_this_machine_is_in_nothing_that_is_sent(
 
 
 def test_a_name_that_mlflow_refuses_is_changed_and_stays_another_than_its_neighbour() -> None:
-    fitted = Fitted(Redactor(()))
+    fitted = MlflowTexts(Redactor(()))
     given = ("a/b", "a#b", "../x", "x" * 400, "x" * 399 + "y", "", "a\nb", "ö b:c.d")
     names = [fitted.key(name) for name in given]
     assert len(set(names)) == len(given)
@@ -179,7 +179,7 @@ def test_a_run_whose_files_hold_what_they_should_not_is_refused_in_words(
 
 
 def test_a_value_that_is_too_long_says_how_long_it_was() -> None:
-    fitted = Fitted(Redactor(()))
+    fitted = MlflowTexts(Redactor(()))
     value = fitted.param("models.p.stop", ["x" * 7_000])
     assert len(value) == limits.MAX_PARAM
     assert "7,004 characters" in value

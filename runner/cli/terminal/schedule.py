@@ -9,7 +9,7 @@ from typing import Any
 from runner.base.text import comma_join, counted
 from runner.cli.terminal.output import print_table, say
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.schedule import ScheduledRound, Stretch, folded, schedule
+from runner.game.protocols.schedule import ScheduledRound, Stretch, fold_rounds, schedule
 
 COLUMNS = ("round", "speaks", "in channel", "heard by", "may decide")
 
@@ -18,7 +18,7 @@ def show_schedule(protocol: Protocol, *, both_stances: bool = False) -> None:
     """Print who speaks, where, who hears it and who may decide, round by round; then what is drawn by lot."""
     rounds = schedule(protocol)
     rows: list[tuple[str, ...]] = []
-    for stretch in folded(rounds, len(protocol.steps)):
+    for stretch in fold_rounds(rounds, len(protocol.steps)):
         for number in range(stretch.first, stretch.last + 1):
             rows.extend(_rows(number, rounds[number]))
         rows.extend((repeats, f"as {played}", "", "", "") for repeats, played in _repeats(stretch))

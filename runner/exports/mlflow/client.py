@@ -86,7 +86,7 @@ def connect(uri: str) -> MlflowClient:
 
 
 @contextmanager
-def errors_of(uri: str, action: str) -> Iterator[None]:
+def converted_errors(uri: str, action: str) -> Iterator[None]:
     """Convert MLflow's errors to ours; `what` is the action that failed, as a verb phrase.
 
     Raises:

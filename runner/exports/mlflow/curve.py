@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from runner.exports.mlflow.limits import Fitted
+from runner.exports.mlflow.limits import MlflowTexts
 from runner.exports.mlflow.record import MetricPoint
 from runner.exports.run_source import CLOCK_SKEW_MS, started_ms
 from runner.models.journal_index import FollowedIndex
@@ -25,13 +25,13 @@ def is_step(games: int) -> bool:
     return games % spacing == 0
 
 
-def value_points(row: Mapping[str, Any], step: int, fitted: Fitted, prefix: str = "") -> Iterator[MetricPoint]:
+def value_points(row: Mapping[str, Any], step: int, fitted: MlflowTexts, prefix: str = "") -> Iterator[MetricPoint]:
     """Yield the value of a metric, if it has one."""
     if row["value"] is not None:
         yield MetricPoint(fitted.key(prefix + exported_name(row["agent"], row["metric"])), step, float(row["value"]))
 
 
-def interval_points(row: Mapping[str, Any], step: int, fitted: Fitted) -> Iterator[MetricPoint]:
+def interval_points(row: Mapping[str, Any], step: int, fitted: MlflowTexts) -> Iterator[MetricPoint]:
     """Yield the ends of a metric's interval, if it has any."""
     for end in ("ci_low", "ci_high"):
         if row[end] is not None:
@@ -45,7 +45,7 @@ class Curve:
     lost in transport may be played again until the run is done, so the curve waits for it.
     """
 
-    def __init__(self, folder: RunFolder, fitted: Fitted) -> None:
+    def __init__(self, folder: RunFolder, fitted: MlflowTexts) -> None:
         """Open the journal of a run.
 
         Raises:

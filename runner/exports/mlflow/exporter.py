@@ -26,7 +26,7 @@ LOOK_SECONDS = 2.0
 
 
 @dataclass
-class OfRun:
+class ExportedRun:
     """Everything that was sent of one run so far."""
 
     run_id: str
@@ -48,7 +48,7 @@ class Exporter:
         self._games: dict[str, MlflowGames] = {}
         self._finished_parts: set[str] = set()
         """Ids of parts that had ended before they were last sent."""
-        self.runs: dict[str, OfRun] = {}
+        self.runs: dict[str, ExportedRun] = {}
 
     def look(self) -> bool:
         """Send what is new, and return whether a run is still playing.
@@ -118,7 +118,7 @@ class Exporter:
 
     def _count(self, folder: RunFolder, status: str, sent: SentParts) -> None:
         page = self._sender.page(sent.run_id)
-        exported = self.runs.setdefault(folder.run_id, OfRun(folder.run_id, sent.run_id, page, status))
+        exported = self.runs.setdefault(folder.run_id, ExportedRun(folder.run_id, sent.run_id, page, status))
         exported.status = status
         exported.sent += sent.counts
         exported.notes.extend(note for note in sent.notes if note not in exported.notes)

@@ -8,9 +8,17 @@ from typing import Any
 
 from runner.base.hashing import tagged_hash
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
-from runner.exports.mlflow.limits import Fitted
-from runner.exports.mlflow.record import GameTrace, MetricPoint, MlflowRun, TurnSpan, as_written, milliseconds, run_key
-from runner.exports.mlflow.run_facts import TAG, common, counts_of, data_of, tags_of
+from runner.exports.mlflow.limits import MlflowTexts
+from runner.exports.mlflow.record import (
+    GameTrace,
+    MetricPoint,
+    MlflowRun,
+    TurnSpan,
+    checked_content,
+    run_key,
+    to_milliseconds,
+)
+from runner.exports.mlflow.run_facts import TAG, common_fields, dataset_record, run_counts, run_tags
 from runner.exports.run_source import RunSource
 from runner.models.interface import LATER_CLASSES
 from runner.results.folder import RunFolder
@@ -35,7 +43,7 @@ class MlflowGames:
         self._folder, self._journal = folder, journal
         self._curve: Curve | None = None
         self._curve_plan: tuple[Any, ...] = ()
-        self._fitted = Fitted()
+        self._fitted = MlflowTexts()
 
     def record(self, parent: Manifest | None = None) -> MlflowRun:
         """Return the record of the run so far; `parent` is the manifest of its training run, if it has one.
@@ -43,7 +51,7 @@ class MlflowGames:
         Raises:
             RunError, JournalError, SpecError: a file of the run is missing or damaged.
         """
-        with as_written(self._folder):
+        with checked_content(self._folder):
             return self._build_record(parent)
 
     def _build_record(self, parent: Manifest | None) -> MlflowRun:
@@ -54,15 +62,15 @@ class MlflowGames:
         if manifest.status in (Status.DONE, Status.INCOMPLETE) and self._folder.metrics.is_file():
             summary = self._folder.read_metrics()
         if manifest.status == Status.DONE and summary:
-            ended_ms = None if manifest.finished_at is None else milliseconds(manifest.finished_at)
+            ended_ms = None if manifest.finished_at is None else to_milliseconds(manifest.finished_at)
             end = (point._replace(time_ms=ended_ms) for point in _end_points(manifest, summary, self._fitted))
             points = _joined(points, list(end))
         context = "training" if manifest.parent_run_id is not None and manifest.kind == "training" else "eval"
         return MlflowRun(
-            **common(self._folder, manifest, curve.plan, self._fitted, parent, journal=self._journal),
+            **common_fields(self._folder, manifest, curve.plan, self._fitted, parent, journal=self._journal),
             metrics=points,
-            tags=tags_of(manifest, curve.plan, self._folder, self._fitted, _note(manifest, summary)),
-            inputs=(data_of(manifest, curve.plan, context),),
+            tags=run_tags(manifest, curve.plan, self._folder, self._fitted, _note(manifest, summary)),
+            inputs=(dataset_record(manifest, curve.plan, context),),
             traces=self._traces if manifest.status == Status.DONE and curve.plan.shape is None else tuple,
             notes=tuple(self._fitted.notes),
         )
@@ -109,7 +117,7 @@ class MlflowGames:
             self._curve = None
 
 
-def _end_points(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) -> Iterator[MetricPoint]:
+def _end_points(manifest: Manifest, summary: Mapping[str, Any], fitted: MlflowTexts) -> Iterator[MetricPoint]:
     """Yield every metric and count of a finished run, at the step after its last game that counts.
 
     An incomplete run has no such points, since it can be resumed and MLflow cannot change the value of a step.
@@ -121,7 +129,7 @@ def _end_points(manifest: Manifest, summary: Mapping[str, Any], fitted: Fitted) 
         yield from interval_points(row, step, fitted)
     for name, count in outcomes.items():
         yield MetricPoint(fitted.key(f"outcomes.{name}"), step, float(count))
-    for name, value in counts_of(manifest, COUNTS):
+    for name, value in run_counts(manifest, COUNTS):
         yield MetricPoint(fitted.key(f"counts.{name}"), step, value)
     for vote in summary.get("vote_curve", ()):
         if vote["value"] is not None:

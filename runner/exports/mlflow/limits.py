@@ -25,7 +25,7 @@ _NOT_IN_MODEL_NAMES = re.compile(r"[/:.%\"']")
 Item = TypeVar("Item")
 
 
-class Fitted:
+class MlflowTexts:
     """Converts values to texts that MLflow accepts and removes known secrets; `notes` lists what was changed."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
@@ -96,7 +96,7 @@ class Fitted:
             self.notes.append(text)
 
 
-def shown_columns(columns: Iterable[str]) -> str:
+def schema_columns(columns: Iterable[str]) -> str:
     """Return column names as MLflow's schema JSON. Columns beyond MLflow's limit are left out."""
     schema_rows: list[Mapping[str, Any]] = []
     size = 100

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from runner.base.errors import RunError
 from runner.base.hashing import tagged_hash
 from runner.base.text import in_one_line, shortened
-from runner.exports.mlflow.limits import Fitted
+from runner.exports.mlflow.limits import MlflowTexts
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 
@@ -60,7 +60,7 @@ class GameTrace(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Data:
+class DatasetRecord:
     """A dataset that a run uses."""
 
     name: str
@@ -73,7 +73,7 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelRecord:
     """A model that a training produced."""
 
     key: str
@@ -106,10 +106,10 @@ class MlflowRun:
     params: Mapping[str, str]
     metrics: Sequence[MetricPoint]
     tags: Mapping[str, str]
-    inputs: Sequence[Data] = ()
+    inputs: Sequence[DatasetRecord] = ()
     plays_with: Sequence[str] = ()
     """Keys of the trained models that play in it."""
-    models: Sequence[Model] = ()
+    models: Sequence[ModelRecord] = ()
     artifacts: Sequence[Artifact] = ()
     traces: Callable[[], Iterable[GameTrace]] = tuple
     """Returns the traces of a finished run's games, in the plan's order."""
@@ -130,7 +130,7 @@ def model_key(run_id: str, iteration: int, model: str) -> str:
 
 
 @contextmanager
-def as_written(folder: RunFolder) -> Iterator[None]:
+def checked_content(folder: RunFolder) -> Iterator[None]:
     """Convert errors from unexpected content of a run's files, which somebody may have edited, to `RunError`.
 
     Raises:
@@ -143,7 +143,7 @@ def as_written(folder: RunFolder) -> Iterator[None]:
         raise RunError(f"{folder.path} is damaged: one of its files has unexpected content ({description})") from error
 
 
-def milliseconds(time: str) -> int:
+def to_milliseconds(time: str) -> int:
     """Convert a time of a manifest to milliseconds since 1970.
 
     Raises:
@@ -155,7 +155,7 @@ def milliseconds(time: str) -> int:
     return time_ms
 
 
-def flat_params(data: Mapping[str, Any], fitted: Fitted, prefix: str = "") -> dict[str, str]:
+def flat_params(data: Mapping[str, Any], fitted: MlflowTexts, prefix: str = "") -> dict[str, str]:
     """Return every key of a spec that has a value, by its dotted name; lists become JSON."""
     params: dict[str, str] = {}
     for name, value in data.items():

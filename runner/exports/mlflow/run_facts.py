@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.storage.safe_files import read_bounded
-from runner.exports.mlflow.limits import Fitted
-from runner.exports.mlflow.record import STATUSES, Artifact, Data, flat_params, milliseconds, model_key, run_key
+from runner.exports.mlflow.limits import MlflowTexts
+from runner.exports.mlflow.record import (
+    STATUSES,
+    Artifact,
+    DatasetRecord,
+    flat_params,
+    model_key,
+    run_key,
+    to_milliseconds,
+)
 from runner.exports.run_source import dataset_path
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
@@ -30,8 +38,8 @@ _TABLES = ("rollouts.parquet", "messages.parquet", "completions.parquet")
 _JOURNAL = ("journal.jsonl", "inputs/dataset.jsonl")
 
 
-def common(
-    folder: RunFolder, manifest: Manifest, plan: Plan, fitted: Fitted, parent: Manifest | None, *, journal: bool
+def common_fields(
+    folder: RunFolder, manifest: Manifest, plan: Plan, fitted: MlflowTexts, parent: Manifest | None, *, journal: bool
 ) -> dict[str, Any]:
     """Return the fields of a record that are the same for both kinds of runs."""
     run_id = manifest.parent_run_id
@@ -42,8 +50,8 @@ def common(
         "key": run_key(manifest),
         "name": fitted.run_name(folder.run_id),
         "status": STATUSES[manifest.status],
-        "started_ms": milliseconds(manifest.started_at),
-        "ended_ms": milliseconds(manifest.finished_at) if has_ended and manifest.finished_at else None,
+        "started_ms": to_milliseconds(manifest.started_at),
+        "ended_ms": to_milliseconds(manifest.finished_at) if has_ended and manifest.finished_at else None,
         "params": flat_params(resolved_spec(plan), fitted),
         "plays_with": tuple(dict.fromkeys(_trained_models(plan))),
         "artifacts": tuple(_artifacts(folder, fitted, journal=journal)) if has_ended else (),
@@ -51,7 +59,7 @@ def common(
     }
 
 
-def tags_of(manifest: Manifest, plan: Plan, folder: RunFolder, fitted: Fitted, note: str) -> dict[str, str]:
+def run_tags(manifest: Manifest, plan: Plan, folder: RunFolder, fitted: MlflowTexts, note: str) -> dict[str, str]:
     """Return the tags that describe a run; `note` is the text at the top of its page."""
     experiment = plan.spec.experiment
     lineage = {group: model.lineage for group, model in experiment.models.items() if model.lineage}
@@ -96,7 +104,7 @@ def tags_of(manifest: Manifest, plan: Plan, folder: RunFolder, fitted: Fitted, n
     return {name: fitted.tag(name, value) for name, value in all_tags.items() if value is not None}
 
 
-def data_of(manifest: Manifest, plan: Plan, context: str) -> Data:
+def dataset_record(manifest: Manifest, plan: Plan, context: str) -> DatasetRecord:
     """Return the dataset of a run's games."""
     dataset = plan.spec.dataset
     facts = {
@@ -108,7 +116,7 @@ def data_of(manifest: Manifest, plan: Plan, context: str) -> Data:
         "split": (manifest.dataset_selection or {}).get("split"),
     }
     columns = ("id", "label", *dataset.columns)
-    return Data(manifest.benchmark, manifest.dataset_sha256, context, facts, columns, len(dataset.datapoints))
+    return DatasetRecord(manifest.benchmark, manifest.dataset_sha256, context, facts, columns, len(dataset.datapoints))
 
 
 @lru_cache(maxsize=4)
@@ -130,7 +138,7 @@ def _trained_models(plan: Plan) -> Iterator[str]:
             yield model_key(step.run_id, step.iteration, step.model)
 
 
-def _artifacts(folder: RunFolder, fitted: Fitted, *, journal: bool) -> Iterator[Artifact]:
+def _artifacts(folder: RunFolder, fitted: MlflowTexts, *, journal: bool) -> Iterator[Artifact]:
     """Yield the files to send, without text files that are too large or contain a secret."""
     for name in _TABLES:
         if (folder.path / name).is_file():
@@ -142,7 +150,7 @@ def _artifacts(folder: RunFolder, fitted: Fitted, *, journal: bool) -> Iterator[
             yield Artifact(path, path.relative_to(folder.path).as_posix())
 
 
-def _can_be_sent(path: Path, fitted: Fitted) -> bool:
+def _can_be_sent(path: Path, fitted: MlflowTexts) -> bool:
     if path.stat().st_size > MAX_SCANNED:
         fitted.left_out(f"{path.name} is larger than {MAX_SCANNED >> 20} MiB: not sent")
         return False
@@ -152,7 +160,7 @@ def _can_be_sent(path: Path, fitted: Fitted) -> bool:
     return True
 
 
-def counts_of(manifest: Manifest, names: Iterable[str]) -> Iterator[tuple[str, float]]:
+def run_counts(manifest: Manifest, names: Iterable[str]) -> Iterator[tuple[str, float]]:
     """Yield the counts of a manifest that are known, by name."""
     for name in names:
         value = getattr(manifest, name)

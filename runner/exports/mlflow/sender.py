@@ -21,7 +21,7 @@ import orjson
 from runner.base.errors import RunError, UsageError
 from runner.base.hashing import file_hash
 from runner.base.text import counted
-from runner.exports.mlflow.client import IS_IT, errors_of
+from runner.exports.mlflow.client import IS_IT, converted_errors
 from runner.exports.mlflow.limits import (
     MAX_DATASET_NAME,
     MAX_DIGEST,
@@ -30,12 +30,12 @@ from runner.exports.mlflow.limits import (
     MAX_SOURCE,
     MAX_TAG,
     MAX_TAGS,
-    Fitted,
+    MlflowTexts,
     batches,
+    schema_columns,
     sent_bytes,
-    shown_columns,
 )
-from runner.exports.mlflow.record import Data, GameTrace, MetricPoint, MlflowRun, Model, TurnSpan
+from runner.exports.mlflow.record import DatasetRecord, GameTrace, MetricPoint, MlflowRun, ModelRecord, TurnSpan
 from runner.exports.mlflow.run_facts import KEY_TAG, TAG
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Sender:
         self._ids: dict[str, str] = {}
         self._values: dict[str, dict[str, dict[int, float]]] = {}
         """Values that the server has, by run, metric and step."""
-        with errors_of(uri, f"open the experiment {experiment!r}"):
+        with converted_errors(uri, f"open the experiment {experiment!r}"):
             self.experiment_id = self._experiment(experiment)
 
     def _experiment(self, name: str) -> str:
@@ -102,7 +102,7 @@ class Sender:
         Raises:
             RunError: the server cannot be reached, or refuses; see `errors_of`. What was sent stays there.
         """
-        with errors_of(self.uri, f"accept {run.name}"):
+        with converted_errors(self.uri, f"accept {run.name}"):
             sent = SentParts(self._ensure_run(run), Counter(), list(run.notes))
             stored = self._client.get_run(sent.run_id)
             self._mark_running(run, stored)
@@ -220,7 +220,7 @@ class Sender:
         from mlflow.entities import DatasetInput, InputTag, LoggedModelInput
 
         stored_datasets = {(entry.dataset.name, entry.dataset.digest) for entry in stored.inputs.dataset_inputs}
-        fitted = Fitted()
+        fitted = MlflowTexts()
         new = []
         for data in run.inputs:
             dataset = _dataset(data, fitted)
@@ -251,7 +251,7 @@ class Sender:
                 self._client.log_outputs(sent.run_id, [LoggedModelOutput(logged.model_id, model.step)])
                 sent.counts["model"] += 1
 
-    def _ensure_model(self, model: Model, run_id: str) -> LoggedModel:
+    def _ensure_model(self, model: ModelRecord, run_id: str) -> LoggedModel:
         return self._find_or_create(
             f"the model {model.name}",
             lambda: self._find_models(model.key),
@@ -384,7 +384,7 @@ def _base64(digits: str) -> str:
     return b64encode(bytes.fromhex(digits)).decode()
 
 
-def _dataset(data: Data, fitted: Fitted) -> Any:
+def _dataset(data: DatasetRecord, fitted: MlflowTexts) -> Any:
     """Return an MLflow dataset. Its digest is the start of the dataset's SHA-256, which `source` has in full."""
     from mlflow.entities import Dataset
 
@@ -397,6 +397,6 @@ def _dataset(data: Data, fitted: Fitted) -> Any:
         digest=data.sha256[:MAX_DIGEST],
         source_type="code",
         source=source,
-        schema=shown_columns(map(fitted.text, data.columns)) if data.columns else None,
+        schema=schema_columns(map(fitted.text, data.columns)) if data.columns else None,
         profile=None if data.rows is None else orjson.dumps({"num_rows": data.rows}).decode(),
     )

@@ -7,9 +7,9 @@ from typing import Any
 
 from runner.documents.dataclass_schema import to_plain
 from runner.exports.mlflow.curve import interval_points, value_points
-from runner.exports.mlflow.limits import Fitted
-from runner.exports.mlflow.record import Data, MetricPoint, MlflowRun, Model, as_written, model_key
-from runner.exports.mlflow.run_facts import KEY_TAG, TAG, common, counts_of, data_of, tags_of
+from runner.exports.mlflow.limits import MlflowTexts
+from runner.exports.mlflow.record import DatasetRecord, MetricPoint, MlflowRun, ModelRecord, checked_content, model_key
+from runner.exports.mlflow.run_facts import KEY_TAG, TAG, common_fields, dataset_record, run_counts, run_tags
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.metric_rows import shown_value
@@ -30,27 +30,27 @@ def training_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
     Raises:
         RunError, JournalError, SpecError: a file of the run is missing or damaged.
     """
-    with as_written(folder):
+    with checked_content(folder):
         return _build_record(folder, journal=journal)
 
 
 def _build_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
-    manifest, fitted = folder.manifest(), Fitted()
+    manifest, fitted = folder.manifest(), MlflowTexts()
     plan, stages = saved_plan(folder), read_stages(folder.path, folder.identity())
     settings = plan.spec.experiment.training
     assert settings is not None
     tests = [(record.iteration, _accuracy(check_part(folder, record))) for record in stages.all(TestPlayed)]
     return MlflowRun(
-        **common(folder, manifest, plan, fitted, None, journal=journal),
+        **common_fields(folder, manifest, plan, fitted, None, journal=journal),
         metrics=[*_part_points(folder, stages, fitted), *_group_points(stages, fitted)],
-        tags=tags_of(manifest, plan, folder, fitted, _note(manifest, tests)),
-        inputs=(data_of(manifest, plan, "training"), *_training_datasets(folder, stages)),
+        tags=run_tags(manifest, plan, folder, fitted, _note(manifest, tests)),
+        inputs=(dataset_record(manifest, plan, "training"), *_training_datasets(folder, stages)),
         models=tuple(_models(folder, manifest, settings, stages, fitted)),
         notes=tuple(fitted.notes),
     )
 
 
-def _part_points(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
+def _part_points(folder: RunFolder, stages: Stages, fitted: MlflowTexts) -> Iterator[MetricPoint]:
     """Yield the metrics of each iteration's games, and of each finished test at the iteration whose models it tests.
 
     The accuracy of the tests is the learning curve; it has the same name as the accuracy of a benchmark.
@@ -64,11 +64,11 @@ def _part_points(folder: RunFolder, stages: Stages, fitted: Fitted) -> Iterator[
                 yield from value_points(row, record.iteration, fitted, "" if is_curve else prefix)
                 if is_curve:
                     yield from interval_points(row, record.iteration, fitted)
-            for name, value in counts_of(part.manifest(), ("rollouts", "completions", "cost_usd")):
+            for name, value in run_counts(part.manifest(), ("rollouts", "completions", "cost_usd")):
                 yield MetricPoint(fitted.key(prefix + name), record.iteration, value)
 
 
-def _group_points(stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
+def _group_points(stages: Stages, fitted: MlflowTexts) -> Iterator[MetricPoint]:
     """Yield whether each model group was trained in an iteration, and on how many examples and tokens."""
     for record in stages.all(Switched):
         for group, outcome in record.outcomes.items():
@@ -82,7 +82,7 @@ def _group_points(stages: Stages, fitted: Fitted) -> Iterator[MetricPoint]:
                 yield MetricPoint(fitted.key(f"{MODELS}{group}.trained_tokens"), record.iteration, tokens)
 
 
-def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[Data]:
+def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[DatasetRecord]:
     """Yield the datasets that models were trained on; if a dataset was rebuilt, the last one."""
     for record in stages.all(Switched):
         built = stages.last(DatasetsBuilt, record.iteration)
@@ -97,12 +97,12 @@ def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[Data]:
                     "format": report.format,
                 }
                 name = f"{folder.run_id} iteration {record.iteration} {group}"
-                yield Data(name, report.sha256, "training", facts, rows=report.examples)
+                yield DatasetRecord(name, report.sha256, "training", facts, rows=report.examples)
 
 
 def _models(
-    folder: RunFolder, manifest: Manifest, training: TrainingSettings, stages: Stages, fitted: Fitted
-) -> Iterator[Model]:
+    folder: RunFolder, manifest: Manifest, training: TrainingSettings, stages: Stages, fitted: MlflowTexts
+) -> Iterator[ModelRecord]:
     """Yield the models that each iteration produced, with their lineage."""
     for record in stages.all(Switched):
         for group, outcome in record.outcomes.items():
@@ -131,7 +131,7 @@ def _models(
                 "lineage": state["lineage"],
             }
             tag_values = {f"{TAG}{name}": value for name, value in tags.items()}
-            yield Model(
+            yield ModelRecord(
                 key,
                 fitted.model_name(f"{folder.run_id} {group} {record.iteration}"),
                 record.iteration,

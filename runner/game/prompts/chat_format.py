@@ -22,7 +22,7 @@ INSTRUCTIONS = "Instructions: "
 """Prefix of a system message that is not the chat's first message and becomes part of a user's turn."""
 
 
-def formatted(
+def format_chat(
     chat: list[ChatMessage], chat_format: ChatFormat, *, instructions: str = "system", asks: bool = False
 ) -> list[ChatMessage]:
     """Return a chat as its model receives it.

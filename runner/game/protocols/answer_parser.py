@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runner.base.errors import AgentNotActiveInChannelError, InvalidDecisionError, NotAllActiveChannelsInResponseError
 from runner.documents.dataclass_schema import option
-from runner.game.protocols.confidence import loosely, loosely_up_to, stated_confidence
+from runner.game.protocols.confidence import lenient_pattern, lenient_prefix, stated_confidence
 from runner.game.protocols.protocol import Decision, Protocol
 
 
@@ -34,7 +34,7 @@ class DecisionFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedAnswer:
     """A parsed answer: the message for each channel, or a decision and no messages."""
 
     messages: Mapping[str, str] | None
@@ -45,7 +45,7 @@ class Parsed:
 
 def parse_answer(
     protocol: Protocol, agent: str, round_: int, text: str, format_: DecisionFormat, *, states_confidence: bool = False
-) -> Parsed:
+) -> ParsedAnswer:
     """Parse an agent's answer in a round; with `states_confidence`, a decision must state its confidence.
 
     Only the answer of a verifier that may decide can be a decision; a prover's text is always a message. If the agent
@@ -63,10 +63,10 @@ def parse_answer(
     if agent == protocol.verifier_name and protocol.step(round_).may_decide:
         decision = _decision(text, format_)
         if decision is not Decision.NONE:
-            return Parsed(None, decision, _p_accept(text, decision, format_) if states_confidence else None)
+            return ParsedAnswer(None, decision, _p_accept(text, decision, format_) if states_confidence else None)
     if len(channels) == 1:
-        return Parsed({channels[0]: text}, Decision.NONE)
-    return Parsed(_split_at_headers(text, channels, protocol.agent_spec(agent).headers), Decision.NONE)
+        return ParsedAnswer({channels[0]: text}, Decision.NONE)
+    return ParsedAnswer(_split_at_headers(text, channels, protocol.agent_spec(agent).headers), Decision.NONE)
 
 
 def _p_accept(text: str, decision: Decision, format_: DecisionFormat) -> float:
@@ -105,14 +105,14 @@ def verdict_span(text: str, format_: DecisionFormat) -> tuple[int, int] | None:
         return None
     verdict = format_.accept if decision is Decision.ACCEPT else format_.reject
     if format_.lenient:
-        match = loosely(verdict).search(text)
+        match = lenient_pattern(verdict).search(text)
         return None if match is None else match.span()
     start = _same_length_lower(text).find(_same_length_lower(verdict))
     return None if start < 0 else (start, start + len(verdict))
 
 
 @dataclass(frozen=True, slots=True)
-class Fork:
+class VerdictFork:
     """The place in an answer where the texts of the two verdicts start to differ, and how each of them continues."""
 
     at: int
@@ -121,7 +121,7 @@ class Fork:
     reject: str
 
 
-def verdict_fork(text: str, format_: DecisionFormat) -> Fork | None:
+def verdict_fork(text: str, format_: DecisionFormat) -> VerdictFork | None:
     """Return the fork of an answer's verdict; None without a verdict, or if one text is a prefix of the other."""
     span = verdict_span(text, format_)
     accept, reject = map(_same_length_lower, (format_.accept, format_.reject))
@@ -130,18 +130,18 @@ def verdict_fork(text: str, format_: DecisionFormat) -> Fork | None:
         return None
     at = span[0] + common
     if format_.lenient:
-        head = loosely_up_to(accept[:common]).match(text, span[0])
+        head = lenient_prefix(accept[:common]).match(text, span[0])
         if head is None:
             return None
         at = head.end()
-    return Fork(at, accept[common:], reject[common:])
+    return VerdictFork(at, accept[common:], reject[common:])
 
 
 def _lenient_decision(text: str, format_: DecisionFormat) -> Decision:
-    if not loosely(format_.marker, whole_words=False).search(text):
+    if not lenient_pattern(format_.marker, whole_words=False).search(text):
         return Decision.NONE
-    accepts = bool(loosely(format_.accept).search(text))
-    rejects = bool(loosely(format_.reject).search(text))
+    accepts = bool(lenient_pattern(format_.accept).search(text))
+    rejects = bool(lenient_pattern(format_.reject).search(text))
     if accepts == rejects:
         verdicts_present = "both verdicts" if accepts else "neither verdict"
         raise InvalidDecisionError(f"the answer announces a decision and holds {verdicts_present}")

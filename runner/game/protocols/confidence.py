@@ -60,7 +60,7 @@ def stated_confidence(text: str, marker: str) -> Decimal:
         InvalidConfidenceError: the answer states no number, different numbers, or one that is not a probability.
     """
     confidence: Decimal | None = None
-    for match in loosely(marker, whole_words=False).finditer(text):
+    for match in lenient_pattern(marker, whole_words=False).finditer(text):
         following = text[match.end() : match.end() + MAX_VALUE].partition("\n")[0].strip(" \t\r*_`~\"'")
         if not any(map(str.isnumeric, following.partition(" ")[0])):
             continue
@@ -89,13 +89,13 @@ def _probability(text: str) -> Decimal | None:
 
 
 @lru_cache
-def loosely(text: str, whole_words: bool = True) -> re.Pattern[str]:
+def lenient_pattern(text: str, whole_words: bool = True) -> re.Pattern[str]:
     """Return a regex for the text that allows white space and Markdown marks between its words and punctuation."""
     return re.compile(r"(?<!\w)" + _spaced(text) + (r"(?!\w)" if whole_words else ""), re.IGNORECASE)
 
 
 @lru_cache
-def loosely_up_to(head: str) -> re.Pattern[str]:
+def lenient_prefix(head: str) -> re.Pattern[str]:
     """Return a regex for the start of a text and the white space and Markdown marks that may follow."""
     return re.compile(_spaced(head) + f"[{GAP}]*", re.IGNORECASE)
 

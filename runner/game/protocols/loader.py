@@ -245,7 +245,7 @@ def _parameter_problems(
             yield Problem(where(key), key, message)
 
 
-def unplayable(protocol: Protocol, where: PlaceOf) -> Iterator[Problem]:
+def unplayable_parameters(protocol: Protocol, where: PlaceOf) -> Iterator[Problem]:
     """Report parameters that leave no round where a decision would count."""
     low, high = protocol.min_message_rounds, protocol.max_message_rounds
     if low > high:

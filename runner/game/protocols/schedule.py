@@ -54,7 +54,7 @@ def _round(protocol: Protocol, number: int) -> ScheduledRound:
     return ScheduledRound(step.draw if len(step.speak) > 1 else "all", speech, decides)
 
 
-def folded(rounds: Sequence[ScheduledRound], period: int) -> list[Stretch]:
+def fold_rounds(rounds: Sequence[ScheduledRound], period: int) -> list[Stretch]:
     """Group rounds into cycles of `period` rounds, and merge each cycle with its repeats."""
     stretches: list[Stretch] = []
     for first in range(0, len(rounds), period):
@@ -68,7 +68,7 @@ def folded(rounds: Sequence[ScheduledRound], period: int) -> list[Stretch]:
     return stretches
 
 
-def unheard(protocol: Protocol) -> dict[int, tuple[str, ...]]:
+def messages_without_influence(protocol: Protocol) -> dict[int, tuple[str, ...]]:
     """Return the speakers whose messages cannot influence a decision, by round.
 
     A message can influence a decision if its agent is the verifier and may decide in that round, or if an agent that
@@ -101,4 +101,4 @@ def rounds_without_waste(protocol: Protocol) -> list[int]:
 
 def _has_no_waste(protocol: Protocol, rounds: int) -> bool:
     variant = protocol.lasting(rounds)
-    return any(map(variant.can_ever_decide, range(rounds))) and not unheard(variant)
+    return any(map(variant.can_ever_decide, range(rounds))) and not messages_without_influence(variant)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.schedule import ScheduledRound, Speech, Stretch, folded, schedule
+from runner.game.protocols.schedule import ScheduledRound, Speech, Stretch, fold_rounds, schedule
 from runner.pages.charts.drawing import Drawing
 from runner.pages.charts.labels import listed, visible, width_of
 from runner.pages.charts.styles import PAGE, Look, dashes
@@ -19,7 +19,7 @@ def protocol_picture(protocol: Protocol, *, title: str = "", look: Look = PAGE, 
     """Draw the longest game of a protocol. Rounds that repeat earlier ones are named but not drawn again."""
     picture = _Picture(protocol, title or f"The protocol {protocol.name}", look)
     rounds = schedule(protocol)
-    for stretch in folded(rounds, len(protocol.steps)):
+    for stretch in fold_rounds(rounds, len(protocol.steps)):
         for number in range(stretch.first, stretch.last + 1):
             picture.draw_round(number, rounds[number])
         for text in _repeats(stretch):

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.base.errors import InvalidResponseError
 from runner.game.prompts.chat import ChatMessage
-from runner.game.prompts.chat_format import formatted
+from runner.game.prompts.chat_format import format_chat
 from runner.game.prompts.supervised import check_replacement
 from runner.game.protocols.rounds import Round
 from runner.results.finetune.examples import ExampleSource, RlTurn, Supervised
@@ -74,7 +74,7 @@ def _messages_after_last_turn(agent: Agent, rollout: Rollout) -> list[ChatMessag
     last = _last_assistant_index(chat)
     visible = [message for index, message in enumerate(chat) if index <= last or message["role"] != "system"]
     # Formatted with the messages before it: alone, its first message would be treated as the start of a chat.
-    formatted_chat = formatted(visible, settings.resolved_chat_format, instructions=settings.system_role)
+    formatted_chat = format_chat(visible, settings.resolved_chat_format, instructions=settings.system_role)
     return list(settings.sent_messages(formatted_chat[_last_assistant_index(formatted_chat) + 1 :]))
 
 

@@ -19,10 +19,10 @@ from runner.base.errors import (
     UnknownFinishReasonError,
 )
 from runner.game.prompts.chat import ChatMessage, chat_messages
-from runner.game.prompts.chat_format import ChatFormat, formatted
+from runner.game.prompts.chat_format import ChatFormat, format_chat
 from runner.game.prompts.supervised import supervised_example
 from runner.game.prompts.templates import CONFIDENCE, LAST_ROUND, PromptSet, own_variables, prompt_variables
-from runner.game.protocols.answer_parser import Fork, Parsed, parse_answer, verdict_fork, verdict_span
+from runner.game.protocols.answer_parser import ParsedAnswer, VerdictFork, parse_answer, verdict_fork, verdict_span
 from runner.game.protocols.protocol import Decision, Protocol
 from runner.game.protocols.rounds import Reply, Round
 from runner.models.interface import Choice, Complete, Completion, Request, ResponseHint, SampleKey
@@ -156,7 +156,7 @@ class Agent:
         if last_round is not None and not is_last:
             chat.append({"role": "system", "content": last_round})  # this debate ends before the protocol's last round
         settings = self.model_settings
-        return formatted(chat, settings.resolved_chat_format, instructions=settings.system_role, asks=asks)
+        return format_chat(chat, settings.resolved_chat_format, instructions=settings.system_role, asks=asks)
 
     def instructions(self, suffix: str, observation: Observation, round_: int) -> str:
         """Render a template for a round, followed by how to state a confidence if the agent must.
@@ -184,7 +184,7 @@ class Agent:
 
     # Response
 
-    def parse(self, text: str, round_: int) -> Parsed:
+    def parse(self, text: str, round_: int) -> ParsedAnswer:
         """Parse an answer; see `runner.game.protocols.answer_parser.parse_answer`.
 
         Raises:
@@ -192,7 +192,7 @@ class Agent:
         """
         return self._parsed(text, round_, states_confidence=self.states_confidence)
 
-    def _parsed(self, text: str, round_: int, *, states_confidence: bool) -> Parsed:
+    def _parsed(self, text: str, round_: int, *, states_confidence: bool) -> ParsedAnswer:
         protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
         parsed = parse_answer(protocol, self.agent_name, round_, text, format_, states_confidence=states_confidence)
         if self.only_judges and parsed.decision == Decision.NONE:
@@ -201,7 +201,7 @@ class Agent:
             )
         return parsed
 
-    def read(self, choice: Choice, round_: int) -> Parsed:
+    def read(self, choice: Choice, round_: int) -> ParsedAnswer:
         """Parse a model's answer after checking that it is complete and was not refused.
 
         Raises:
@@ -215,7 +215,7 @@ class Agent:
             return None
         return verdict_span(text, self.hyper_params.decision_format)
 
-    def verdict_fork(self, text: str) -> Fork | None:
+    def verdict_fork(self, text: str) -> VerdictFork | None:
         """Return the position where the two verdicts diverge, for an answer that has one."""
         return verdict_fork(text, self.hyper_params.decision_format)
 

@@ -11,7 +11,7 @@ from datetime import date
 from runner.base.text import comma_join
 from runner.game.prompts.templates import LAST_ROUND, SUFFIX
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.schedule import rounds_without_waste, unheard
+from runner.game.protocols.schedule import messages_without_influence, rounds_without_waste
 from runner.models.retirements import retirement_warnings
 from runner.models.settings import ModelSettings
 from runner.spec.assembly import Spec
@@ -105,7 +105,7 @@ def _headers(protocol: Protocol, agent: str) -> set[str]:
 def _unheard_rounds(spec: Spec) -> Iterator[str]:
     """Rounds that are paid for and reach no decision."""
     protocol, fixed = spec.protocol, spec.protocol.file.fixed
-    lost = unheard(protocol)
+    lost = messages_without_influence(protocol)
     if not lost or spec.rejudged is not None:  # nobody is asked there
         return
     agents = sorted({agent for agents in lost.values() for agent in agents})

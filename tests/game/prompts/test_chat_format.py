@@ -12,8 +12,8 @@ import yaml
 
 from runner.base.errors import Place, SpecError
 from runner.game.prompts.chat import ChatMessage, chat_messages
-from runner.game.prompts.chat_format import INSTRUCTIONS, NOTHING_NEW, formatted, with_alternating_roles
-from runner.game.protocols.loader import builtin_names, load_protocol, unplayable
+from runner.game.prompts.chat_format import INSTRUCTIONS, NOTHING_NEW, format_chat, with_alternating_roles
+from runner.game.protocols.loader import builtin_names, load_protocol, unplayable_parameters
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import Round
 from tests.support.games import DUEL, SEVENTH, finished, protocol_of, undecided
@@ -74,7 +74,7 @@ def drawn_protocol(folder: Path, number: int) -> Protocol | None:
         protocol = protocol_of(folder, yaml.safe_dump(document, sort_keys=False))
     except SpecError:
         return None
-    return None if list(unplayable(protocol, Place)) else protocol
+    return None if list(unplayable_parameters(protocol, Place)) else protocol
 
 
 def chat_of(protocol: Protocol, agent: str, rounds: list[Round], round_: int, seed: int) -> list[ChatMessage]:
@@ -96,7 +96,7 @@ def check(protocol: Protocol, seed: int) -> int:
         for instructions in ("system", "user"):
             earlier: list[ChatMessage] = []
             for round_, plain in prompts(protocol, agent, played, seed):
-                chat = formatted(plain, "alternating", instructions=instructions, asks=True)
+                chat = format_chat(plain, "alternating", instructions=instructions, asks=True)
                 told = f"{protocol.name}, {agent} in round {round_}: {chat}"
                 roles = [message["role"] for message in chat]
                 turns = roles[1:] if roles[0] == "system" else roles
@@ -114,7 +114,7 @@ def check(protocol: Protocol, seed: int) -> int:
                 earlier = [*chat, said("assistant", played[round_].raw[agent])]
                 count += 1
             last = protocol.max_message_rounds - 1
-            end = formatted(chat_of(protocol, agent, played, last, seed), "alternating", instructions=instructions)
+            end = format_chat(chat_of(protocol, agent, played, last, seed), "alternating", instructions=instructions)
             assert end[: len(earlier)] == earlier, f"{protocol.name}, {agent}: {end}"
     return count
 
@@ -138,14 +138,14 @@ def test_and_of_protocols_drawn_by_lot(tmp_path: Path, start: int) -> None:
 
 def test_an_openai_chat_is_the_one_that_was_given() -> None:
     chat = [said("system", SYSTEM), said("user", "No.", "Expert_1")]
-    assert formatted(chat, "openai", instructions="user", asks=True) is chat
+    assert format_chat(chat, "openai", instructions="user", asks=True) is chat
 
 
 def test_an_agent_that_speaks_twice_has_two_turns() -> None:
     chat = [said("system", SYSTEM), said("assistant", "One."), said("assistant", "Two.")]
     one, pause, two = said("assistant", "One."), said("user", NOTHING_NEW), said("assistant", "Two.")
-    assert formatted(chat, "alternating") == [said("user", SYSTEM), one, pause, two]
-    assert formatted(chat[:2], "alternating", asks=True) == [said("user", SYSTEM), one, pause]
+    assert format_chat(chat, "alternating") == [said("user", SYSTEM), one, pause, two]
+    assert format_chat(chat[:2], "alternating", asks=True) == [said("user", SYSTEM), one, pause]
 
 
 def test_a_text_without_a_sender_is_not_read_as_part_of_what_stands_before_it() -> None:
@@ -154,7 +154,7 @@ def test_a_text_without_a_sender_is_not_read_as_part_of_what_stands_before_it() 
         said("system", SYSTEM),
         said("user", f"Expert_1: No.\n\nAnonymous: Yes.\n\n{INSTRUCTIONS}{LAST}"),
     ]
-    joined = formatted([chat[0], chat[2]], "alternating", instructions="user")
+    joined = format_chat([chat[0], chat[2]], "alternating", instructions="user")
     assert joined == [said("user", f"{SYSTEM}\n\nAnonymous: Yes.")]
     assert with_alternating_roles([chat[0], chat[2]])[1] == said("user", "Yes.")
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 
 from runner.base.errors import InvalidConfidenceError, InvalidDecisionError
-from runner.game.protocols.answer_parser import DecisionFormat, Parsed, parse_answer, verdict_fork
+from runner.game.protocols.answer_parser import DecisionFormat, ParsedAnswer, parse_answer, verdict_fork
 from runner.game.protocols.confidence import stated_confidence
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.protocol import Decision
@@ -18,7 +18,7 @@ SOLO = load_protocol("solo_verifier")
 MARKER = "Confidence:"
 
 
-def parsed(text: str, format_: DecisionFormat | None = None, *, states_confidence: bool = True) -> Parsed:
+def parsed(text: str, format_: DecisionFormat | None = None, *, states_confidence: bool = True) -> ParsedAnswer:
     format_ = format_ or DecisionFormat()
     return parse_answer(SOLO, "verifier", 0, text, format_, states_confidence=states_confidence)
 
@@ -51,7 +51,9 @@ def test_what_is_no_single_probability_is_an_invalid_decision(said: str) -> None
         parsed(f"Decision: reject\nConfidence: {said}")
     assert isinstance(caught.value, InvalidDecisionError)
     assert len(str(caught.value)) < 200
-    assert parsed(f"Decision: reject\nConfidence: {said}", states_confidence=False) == Parsed(None, Decision.REJECT)
+    assert parsed(f"Decision: reject\nConfidence: {said}", states_confidence=False) == ParsedAnswer(
+        None, Decision.REJECT
+    )
 
 
 def test_a_confidence_said_twice_alike_or_in_prose_is_no_second_one() -> None:
@@ -61,17 +63,17 @@ def test_a_confidence_said_twice_alike_or_in_prose_is_no_second_one() -> None:
 
 
 def test_the_number_is_the_probability_that_the_given_verdict_is_right() -> None:
-    assert parsed("Decision: accept\nConfidence: 0.8") == Parsed(None, Decision.ACCEPT, 0.8)
-    assert parsed("Decision: reject\nConfidence: 80%") == Parsed(None, Decision.REJECT, 0.2)
-    assert parsed("Confidence: 0.3\nDecision: reject") == Parsed(None, Decision.REJECT, 0.7)
+    assert parsed("Decision: accept\nConfidence: 0.8") == ParsedAnswer(None, Decision.ACCEPT, 0.8)
+    assert parsed("Decision: reject\nConfidence: 80%") == ParsedAnswer(None, Decision.REJECT, 0.2)
+    assert parsed("Confidence: 0.3\nDecision: reject") == ParsedAnswer(None, Decision.REJECT, 0.7)
     own = DecisionFormat(marker="Verdict", accept="Verdict: yes", reject="Verdict: no", confidence="P =")
-    assert parsed("Verdict: no. P = 0.9", own) == Parsed(None, Decision.REJECT, 0.1)
+    assert parsed("Verdict: no. P = 0.9", own) == ParsedAnswer(None, Decision.REJECT, 0.1)
 
 
 def test_an_answer_without_a_verdict_needs_no_confidence() -> None:
     nip = load_protocol("nip")
     said = parse_answer(nip, "verifier", 2, "Why? Confidence: 3", DecisionFormat(), states_confidence=True)
-    assert said == Parsed({"main": "Why? Confidence: 3"}, Decision.NONE)
+    assert said == ParsedAnswer({"main": "Why? Confidence: 3"}, Decision.NONE)
 
 
 HOSTILE = {

@@ -9,7 +9,7 @@ import pytest
 
 from runner.base.errors import Place, SpecError
 from runner.game.prompts.chat import chat_messages
-from runner.game.protocols.loader import load_protocol, unplayable
+from runner.game.protocols.loader import load_protocol, unplayable_parameters
 from runner.game.protocols.rounds import PendingTurn, episode_rewards
 from tests.support.games import DUEL, SEVENTH, finished, protocol_of, who_speaks
 from tests.support.paths import ROOT
@@ -109,15 +109,15 @@ def test_a_misspelt_parameter_gets_the_nearest_one() -> None:
     ],
 )
 def test_a_game_in_which_no_decision_can_count_is_unplayable(name: str, parameters: dict[str, object]) -> None:
-    assert list(unplayable(load_protocol(name, parameters), here))
-    assert not list(unplayable(load_protocol(name), here))
+    assert list(unplayable_parameters(load_protocol(name, parameters), here))
+    assert not list(unplayable_parameters(load_protocol(name), here))
 
 
 def test_a_verifier_that_may_never_decide_is_unplayable(tmp_path: Path) -> None:
     protocol = protocol_of(
         tmp_path, SEVENTH.replace("speak: {verifier: [main]}", "speak: {verifier: [main]}\n    may_decide: false")
     )
-    assert [p.key for p in unplayable(protocol, here)] == ["protocol"]
+    assert [p.key for p in unplayable_parameters(protocol, here)] == ["protocol"]
 
 
 def test_no_protocol_has_python_code_of_its_own() -> None:

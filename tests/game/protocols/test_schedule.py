@@ -10,7 +10,7 @@ import pytest
 from runner.base.errors import SpecError
 from runner.cli.terminal.schedule import drawn, schedule_as_json, show_schedule
 from runner.game.protocols.loader import load_protocol
-from runner.game.protocols.schedule import Stretch, folded, schedule
+from runner.game.protocols.schedule import Stretch, fold_rounds, schedule
 from tests.support.games import SEVENTH, protocol_of, who_speaks
 
 
@@ -43,8 +43,8 @@ def test_a_cycle_that_differs_is_not_folded_into_the_one_before() -> None:
     protocol = load_protocol("nip", {"min_message_rounds": 4, "max_message_rounds": 11})
     rounds = schedule(protocol)
     assert [played.may_decide for played in rounds[:5]] == [(), (), (), (), ("verifier",)]
-    assert folded(rounds, 2) == [Stretch(0, 1, 3), Stretch(4, 5, 10)]
-    assert folded(rounds[:1], 2) == [Stretch(0, 0, 0)]
+    assert fold_rounds(rounds, 2) == [Stretch(0, 1, 3), Stretch(4, 5, 10)]
+    assert fold_rounds(rounds[:1], 2) == [Stretch(0, 0, 0)]
 
 
 def test_a_private_channel_is_heard_by_its_members_alone(tmp_path: Path) -> None:
