@@ -158,9 +158,9 @@ def _error_lengths(rows: Sequence[dict[str, Any]], value: str, low: str, high: s
 
 def _escape_label(name: Any) -> str:
     """Return a label with hidden characters made visible, and `$` escaped, as it would start a formula."""
-    from runner.pages.charts.labels import visible
+    from runner.pages.charts.labels import mark_invisible
 
-    return visible(name).replace("$", r"\$")
+    return mark_invisible(name).replace("$", r"\$")
 
 
 def _import_package(name: str) -> Any:

@@ -34,7 +34,7 @@ _NAMES = {
 }  # fmt: skip
 
 
-def shown(value: Any) -> Any:
+def mark_hidden(value: Any) -> Any:
     """Replace each invisible character, and each that changes the direction of text, by a mark with its name."""
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
@@ -56,7 +56,7 @@ def _mark(character: str) -> Markup:
     return Markup('<span class="hidden-character" title="character {}">{}</span>').format(code, name)
 
 
-def plain(text: str) -> Markup:
+def escape_plain(text: str) -> Markup:
     """Escape a text for an attribute or a title, which cannot contain marks: hidden characters are spelled out."""
     return escape(in_one_line(text))
 
@@ -104,18 +104,18 @@ def _environment() -> Environment:
         loader=FileSystemLoader(_FOLDER / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=shown,
+        finalize=mark_hidden,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(json=as_json, plain=plain, route=partial(quote, safe="/"), label=label_word)
+    environment.filters.update(json=as_json, plain=escape_plain, route=partial(quote, safe="/"), label=label_word)
     environment.filters.update(point=shown_point, p_value=p_value, short_dollars=dollars)
     formats = (numbers.count, numbers.decimal, numbers.dollars, numbers.interval, numbers.percent, numbers.rank)
     environment.filters.update({function.__name__: function for function in formats})
     return environment
 
 
-def rendered(template: str, view: Any) -> Markup:
+def render_template(template: str, view: Any) -> Markup:
     """Render a template with the fields of a view (a dataclass), or the items of a mapping.
 
     Every text is escaped, and a mark stands for each character that cannot be seen.
@@ -124,7 +124,7 @@ def rendered(template: str, view: Any) -> Markup:
     return Markup(_environment().get_template(template).render(fields))  # noqa: S704 - the environment escapes
 
 
-def html(
+def render_page(
     title: str,
     links: Sequence[tuple[str, str]],
     sections: Sequence[tuple[str, Markup]],
@@ -144,7 +144,7 @@ def html(
         "about": about,
         "carriers": _CARRIERS,
     }
-    before, after = rendered("base.html", facts).encode("utf-8", "backslashreplace").split(_CARRIERS.encode())
+    before, after = render_template("base.html", facts).encode("utf-8", "backslashreplace").split(_CARRIERS.encode())
     yield before
     for name, piece in data.items():
         opening_tag = Markup('<script type="application/octet-stream" id="data-{}">').format(name)

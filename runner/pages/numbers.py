@@ -43,7 +43,7 @@ def interval(row: Any, between: str = " to ") -> str:
     return between.join(text.interval_ends(ends["ci_low"], ends["ci_high"]) or ())
 
 
-def took(started: str | None, finished: str | None) -> str:
+def elapsed(started: str | None, finished: str | None) -> str:
     """Format the duration between two times of a manifest: `2 h 5 min`; "" if one of them is missing."""
     if not started or not finished:
         return ""

@@ -92,19 +92,19 @@ def _split_at_quotes(text: str, quoted: Sequence[str]) -> list[str]:
     return [part for part, _ in parts]
 
 
-def read(texts: Sequence[str], text: Text) -> str:
+def resolve_text(texts: Sequence[str], text: Text) -> str:
     """Return the text of a reference, as the page's script does."""
     if isinstance(text, int):
         return texts[text]
-    return text if isinstance(text, str) else "".join(read(texts, part) for part in text)
+    return text if isinstance(text, str) else "".join(resolve_text(texts, part) for part in text)
 
 
-def by_length(texts: Iterable[str]) -> list[str]:
+def quotable_texts(texts: Iterable[str]) -> list[str]:
     """Return the texts that are long enough to be searched for in others, from long to short."""
     return sorted({text for text in texts if len(text) >= QUOTED}, key=lambda text: (-len(text), text))
 
 
-class Packing:
+class PieceCompressor:
     """Compresses pieces in threads while the next ones are built, and stores them in order."""
 
     def __init__(self, keep: Callable[[str, bytes], None]) -> None:
@@ -114,7 +114,7 @@ class Packing:
 
     def add(self, name: str, data: Any) -> None:
         """Compress data that will not change any more. It waits if many pieces are pending, to limit the memory."""
-        self._waiting.append((name, self._threads.submit(packed, data)))
+        self._waiting.append((name, self._threads.submit(compress_json, data)))
         while len(self._waiting) > MOST_WAITING:
             self._store_next()
 
@@ -128,6 +128,6 @@ class Packing:
         self._keep(name, piece.result())
 
 
-def packed(data: Any) -> bytes:
+def compress_json(data: Any) -> bytes:
     """Return data as compressed JSON. Equal data gives equal bytes on every machine at any time."""
     return gzip.compress(orjson.dumps(data), LEVEL, mtime=0)

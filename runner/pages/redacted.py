@@ -10,10 +10,10 @@ from markupsafe import Markup
 
 from runner.base.redaction import Redactor
 from runner.pages.packing import LEVEL
-from runner.pages.site import Keep, Section, Site
+from runner.pages.site import Section, Site, StorePiece
 
 
-def without_secrets(keep: Keep, redactor: Redactor) -> Keep:
+def without_secrets(keep: StorePiece, redactor: Redactor) -> StorePiece:
     """Wrap `keep` so that it stores pieces without the redactor's secrets."""
     if not redactor.reach:
         return keep

@@ -8,9 +8,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.html import html
+from runner.pages.html import render_page
 
-Keep = Callable[[str, bytes], None]
+StorePiece = Callable[[str, bytes], None]
 """Stores a compressed piece of data under its name: in the page itself, in a file, or in a server's memory."""
 
 
@@ -37,10 +37,12 @@ class Site:
 
 def as_one_file(site: Site, data: Mapping[str, bytes]) -> Iterator[bytes]:
     """Yield the parts of a page that contains all of its data, so it can be opened from disk."""
-    return html(site.title, site.links, [(section.route, section.html) for section in site.sections], site.about, data)
+    return render_page(
+        site.title, site.links, [(section.route, section.html) for section in site.sections], site.about, data
+    )
 
 
 def as_index(site: Site) -> bytes:
     """Return the page of a site whose data is in separate files, at `data/NAME.json.gz`."""
     sections = [(section.route, section.html) for section in site.sections]
-    return b"".join(html(site.title, site.links, sections, site.about, {}, connects=True))
+    return b"".join(render_page(site.title, site.links, sections, site.about, {}, connects=True))

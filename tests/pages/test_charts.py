@@ -17,8 +17,8 @@ from runner.pages.charts.columns import columns
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.frontier import Offer, frontier
-from runner.pages.charts.heatmap import heat
-from runner.pages.charts.labels import broken, fitted, visible, width_of
+from runner.pages.charts.heatmap import heatmap
+from runner.pages.charts.labels import cut_to_width, mark_invisible, width_of, wrap_label
 from runner.pages.charts.protocol import protocol_picture
 from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.charts.rows import bars, forest
@@ -58,7 +58,7 @@ CHARTS: dict[str, Chart] = {
         title=name, look=look, x=name, y=name,
     ),
     "reliability": lambda name, value, look: reliability([ReliabilityBins(name, bins(value))], title=name, look=look),
-    "heat": lambda name, value, look: heat(
+    "heat": lambda name, value, look: heatmap(
         [name, "b"], [name], [[value], [0.5]], title=name, look=look, row_name=name, column_name=name
     ),
 }  # fmt: skip
@@ -127,7 +127,7 @@ def test_no_point_one_and_two_hundred_make_sense(count: int) -> None:
         bars(estimates, title="t"),
         curve([Series("s", list(enumerate(estimates)))], title="t"),
         columns([(at, 1.0) for at in range(count)], title="t"),
-        heat([one.name for one in estimates], ["c"], [[one.value] for one in estimates], title="t"),
+        heatmap([one.name for one in estimates], ["c"], [[one.value] for one in estimates], title="t"),
     ):
         root = parsed(chart)
         wide = float((root.get("viewBox") or "").split()[2])
@@ -261,12 +261,12 @@ def test_the_extent_of_values_holds_them_on_round_numbers() -> None:
 
 def test_what_is_too_long_loses_its_end_and_fits() -> None:
     for text in ("soundness_error_with_a_long_name", "名" * 30, "m" * 100):
-        short = fitted(text, 100.0, 14.0)
+        short = cut_to_width(text, 100.0, 14.0)
         assert short.endswith("…")
         assert width_of(short, 14.0) <= 100.0
-    assert broken("gpt-4o-2024-11-20", 60.0, 14.0) == ["gpt-4o-", "2024-", "11-20"]
+    assert wrap_label("gpt-4o-2024-11-20", 60.0, 14.0) == ["gpt-4o-", "2024-", "11-20"]
 
 
 def test_what_cannot_be_seen_is_shown_by_its_number() -> None:
-    assert visible("a\u202eb\x1b\u200d\ufeff") == "a⟨U+202E⟩b⟨U+001B⟩⟨U+200D⟩⟨U+FEFF⟩"
-    assert visible("naïve 名 ✓") == "naïve 名 ✓"
+    assert mark_invisible("a\u202eb\x1b\u200d\ufeff") == "a⟨U+202E⟩b⟨U+001B⟩⟨U+200D⟩⟨U+FEFF⟩"
+    assert mark_invisible("naïve 名 ✓") == "naïve 名 ✓"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runner.api import run
-from runner.pages.report.comparison import compares, couples, crossed, page_reader
+from runner.pages.report.comparison import compare_runs, count_pairs, page_reader, run_pairs
 from runner.pages.report.run_site import runs_site
 from runner.results.comparison.comparison import by_metrics, compare_systems
 from runner.results.comparison.game_pairs import game_pairs
@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[RunFolder]:
 
 def pieces(runs: list[RunFolder]) -> tuple[Any, dict[str, Any]]:
     kept: dict[str, bytes] = {}
-    made = compares(runs, kept.__setitem__)
+    made = compare_runs(runs, kept.__setitem__)
     return made, {name: json.loads(gzip.decompress(piece)) for name, piece in kept.items()}
 
 
@@ -59,7 +59,7 @@ def test_pairs_are_of_one_datapoint_and_those_that_flip_come_first(runs: list[Ru
     same = [one == two for one, two in zip(columns["base_right"], columns["other_right"], strict=True)]
     assert same == sorted(same)
     assert not all(same)
-    counts = crossed(found)
+    counts = count_pairs(found)
     assert sum(counts.values()) == 12
     assert counts["base"] + counts["other"] == same.count(False)
 
@@ -70,7 +70,7 @@ def test_each_two_of_a_few_runs_are_compared_and_of_many_the_first_with_all(runs
     assert len(made.about) == 3
     assert made.sections[0].route == "compare"
     assert all(about["base"] in made.sections[0].html for about in made.about)
-    assert couples([*runs, *runs]) == couples(runs)
+    assert run_pairs([*runs, *runs]) == run_pairs(runs)
 
 
 def test_what_cannot_be_compared_has_a_page_that_says_why(runs: list[RunFolder], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.api import run
-from runner.pages.packing import PIECE_BYTES, read
+from runner.pages.packing import PIECE_BYTES, resolve_text
 from runner.pages.report.games import ROWS, GamePage, GamesData, games_of, row_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -74,7 +74,7 @@ def test_the_chat_of_a_turn_is_what_was_sent(faulty: RunFolder) -> None:
                 sent = {one.round: one.body["messages"] for one in sent_prompts(reconstructor, rollout, agent, None)}
                 shown = {turn["round"]: turn["chat"] for turn in game["turns"] if turn["agent"] == agent}
                 assert {
-                    number: [{**said, "content": read(piece["texts"], said["text"])} for said in chat]
+                    number: [{**said, "content": resolve_text(piece["texts"], said["text"])} for said in chat]
                     for number, chat in shown.items()
                 } == {
                     number: [{**said, "text": packed["text"]} for said, packed in zip(chat, shown[number], strict=True)]

@@ -15,7 +15,7 @@ import pytest
 
 import runner.pages
 from runner.base.text import in_one_line
-from runner.pages.html import as_json, plain, policy, rendered, script, style
+from runner.pages.html import as_json, escape_plain, policy, render_template, script, style
 from tests.support.hostile_payloads import PAYLOADS
 from tests.support.hostile_text import SHOWN_OF_A_MANIFEST, in_file, with_manifest
 from tests.support.reports import Read, as_shown, read, report
@@ -156,7 +156,7 @@ def test_what_can_be_seen_is_no_mark() -> None:
 
 
 def test_a_template_runs_nothing_of_its_facts() -> None:
-    page = read(rendered("base.html", {
+    page = read(render_template("base.html", {
         "title": "{{7*7}}<b>", "policy": policy(connects=False), "style": "", "script": "", "about": {}, "carriers": "",
         "links": [("run/a b\"<>'&?#/games", "<i>x")], "sections": [],
     }))  # fmt: skip
@@ -169,7 +169,7 @@ def test_a_template_runs_nothing_of_its_facts() -> None:
 def test_a_pages_title_is_text_of_one_line_without_what_cannot_be_seen(payload: str) -> None:
     """No mark can stand there: a browser reads a title's elements as text."""
     text = f"{PAYLOADS[payload]}\n&amp;\t"
-    page = rendered("base.html", {
+    page = render_template("base.html", {
         "title": text, "policy": policy(connects=False), "style": "", "script": "", "about": {}, "carriers": "",
         "links": [], "sections": [],
     })  # fmt: skip
@@ -231,6 +231,6 @@ def test_no_attribute_of_a_template_has_a_text_that_may_become_a_mark() -> None:
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_a_text_in_an_attribute_is_one_value_without_what_cannot_be_seen(payload: str) -> None:
-    (made,) = read(f'<p title="{plain(PAYLOADS[payload])}">').elements
+    (made,) = read(f'<p title="{escape_plain(PAYLOADS[payload])}">').elements
     assert made.attributes == {"title": in_one_line(PAYLOADS[payload])}
     assert as_shown(str(made.attributes["title"])) == made.attributes["title"]

@@ -6,7 +6,7 @@ import gzip
 import json
 import random
 
-from runner.pages.packing import LONG, Texts, by_length, packed, read
+from runner.pages.packing import LONG, Texts, compress_json, quotable_texts, resolve_text
 
 WORDS = ["", "short", "a" * LONG, "b" * 500, "the same again " * 10, "\0\x1b[31m\u202e" * 30, "ß" * 100]
 
@@ -14,11 +14,11 @@ WORDS = ["", "short", "a" * LONG, "b" * 500, "the same again " * 10, "\0\x1b[31m
 def test_a_text_that_quotes_others_is_read_as_it_was() -> None:
     draw = random.Random(5)
     texts, kept = Texts(), []
-    quoted = by_length(WORDS)
+    quoted = quotable_texts(WORDS)
     for _ in range(300):
         text = " ".join(draw.choices(WORDS, k=draw.randrange(6)))
         kept.append((text, texts.quoting(text, quoted)))
-    assert all(read(texts.all, packed_) == text for text, packed_ in kept)
+    assert all(resolve_text(texts.all, packed_) == text for text, packed_ in kept)
 
 
 def test_a_quoted_text_costs_only_a_number() -> None:
@@ -32,5 +32,5 @@ def test_a_quoted_text_costs_only_a_number() -> None:
 
 def test_the_same_data_are_the_same_bytes() -> None:
     data = {"a": [1, None, "x"]}
-    assert packed(data) == packed(data)
-    assert json.loads(gzip.decompress(packed(data))) == data
+    assert compress_json(data) == compress_json(data)
+    assert json.loads(gzip.decompress(compress_json(data))) == data

@@ -12,7 +12,7 @@ import pytest
 
 from runner.api import compare, run_sweep, sweep_table
 from runner.cli.main import main
-from runner.pages.report.comparison import compares
+from runner.pages.report.comparison import compare_runs
 from runner.pages.report.run_site import runs_site
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import METRICS, Metric, Show, Source
@@ -56,7 +56,7 @@ def test_a_new_metric_is_one_entry_and_appears_everywhere(
     assert pair.base_value == 1.0
     assert sweep_table(runs, [toy.name])[0].metrics[toy.name].value == 1.0
     assert any(toy.name in section.html for section in runs_site([short.folder], lambda *_: None).sections)
-    compared = compares([one.folder for one in runs], lambda *_: None).sections[0].html
+    compared = compare_runs([one.folder for one in runs], lambda *_: None).sections[0].html
     assert toy.name.replace("_", " ") in compared
     where = ["--results", str(results.path), "--out", str(tmp_path / "out")]
     who = ["--organization", "A", "--relationship", "other", "--subject", "verifier"]

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Message
 
 from runner.base.storage.safe_files import make_folders
-from runner.pages.report.served import ServedPage, served
+from runner.pages.report.served import ServedPage, render_served
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.web.app import create_app
@@ -59,4 +59,4 @@ def test_a_request_that_breaks_the_server_is_answered_counted_and_logged_as_othe
 
 
 def test_a_page_that_is_still_made_asks_again_by_itself() -> None:
-    assert b'<meta http-equiv="refresh" content="3">' in served(ServedPage("In a moment", [], again=3))
+    assert b'<meta http-equiv="refresh" content="3">' in render_served(ServedPage("In a moment", [], again=3))

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 import runner.server.web.app  # noqa: F401 - defines all views
 from runner.pages import html
-from runner.pages.report.served import ServedPage, served
+from runner.pages.report.served import ServedPage, render_served
 from runner.server.web.views import View
 
 TEMPLATES = Path(html.__file__).parent / "templates" / "served"
@@ -71,5 +71,7 @@ def test_a_template_uses_just_the_names_of_its_view(template: str) -> None:
 @pytest.mark.parametrize("template", sorted(VIEWS))
 def test_a_template_renders_all_that_its_view_may_contain(template: str, full: bool) -> None:
     section = sample(VIEWS[template], full=full).render()
-    page = served(ServedPage("A page", [(template, section)], who="acme" if full else None, again=3 if full else None))
+    page = render_served(
+        ServedPage("A page", [(template, section)], who="acme" if full else None, again=3 if full else None)
+    )
     assert section.encode() in page

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.pages.packing import packed
+from runner.pages.packing import compress_json
 from runner.pages.report.run_site import runs_site
 from runner.pages.site import as_one_file
 from runner.results.folder import RunFolder
@@ -31,7 +31,7 @@ def full_of(text: str, run: Path) -> bytes:
     def piece(name: str, found: bytes) -> bytes:
         inside = json.loads(gzip.decompress(found))
         said = in_all(inside, ends, names=NAMED if "games" in name else frozenset())
-        return gzip.compress(json.dumps(said).encode(), mtime=0) if has_half(text) else packed(said)
+        return gzip.compress(json.dumps(said).encode(), mtime=0) if has_half(text) else compress_json(said)
 
     pieces = {name: piece(name, found) for name, found in data.items()}
     about = json.loads(json.dumps(made.about))

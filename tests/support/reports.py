@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from runner.pages.boards.lists import local_board
 from runner.pages.boards.page import board_site
-from runner.pages.html import shown
+from runner.pages.html import mark_hidden
 from runner.pages.report.run_site import runs_site
 from runner.pages.site import as_one_file
 from runner.pages.site_folder import site_folder
@@ -92,4 +92,4 @@ def read(page: bytes | str) -> Read:
 
 def as_shown(text: str) -> str:
     """A text as a reader of a page has it: what cannot be seen by its name."""
-    return read(Markup("{}").format(shown(text))).text
+    return read(Markup("{}").format(mark_hidden(text))).text

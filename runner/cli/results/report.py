@@ -22,7 +22,7 @@ from runner.cli.terminal.output import note, print_json, say
 
 if TYPE_CHECKING:
     from runner.pages.boards.lists import BoardPage
-    from runner.pages.site import Keep, Site
+    from runner.pages.site import Site, StorePiece
     from runner.results.folder import RunFolder
     from runner.results.leaderboard.results_folder import Results
 
@@ -86,7 +86,7 @@ def _board(where: str | None, results: Results) -> BoardPage:
         return published_board(registry_board(registry), without_folders(registry.where, where))
 
 
-def _site(folders: Sequence[RunFolder], board: BoardPage | None, kept: Keep) -> Site:
+def _site(folders: Sequence[RunFolder], board: BoardPage | None, kept: StorePiece) -> Site:
     """What the page shows, without any secret that this process knows: it may be mailed."""
     from runner.pages.redacted import site_without_secrets, without_secrets
 
@@ -94,15 +94,15 @@ def _site(folders: Sequence[RunFolder], board: BoardPage | None, kept: Keep) -> 
     return site_without_secrets(_whole(folders, board, without_secrets(kept, redactor)), redactor)
 
 
-def _whole(folders: Sequence[RunFolder], board: BoardPage | None, keep: Keep) -> Site:
+def _whole(folders: Sequence[RunFolder], board: BoardPage | None, keep: StorePiece) -> Site:
     from runner.pages.report.run_site import runs_site
 
     if board is None:
         return runs_site(folders, keep)
-    from runner.pages.boards.page import beside, board_site
+    from runner.pages.boards.page import board_site, join_sites
 
     made = board_site(board, keep, {folder.run_id for folder in folders})
-    return beside(made, runs_site(folders, keep)) if folders else made
+    return join_sites(made, runs_site(folders, keep)) if folders else made
 
 
 def _tell(

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from runner.pages.boards.lists import BoardRow, TaskList
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.frontier import Offer, frontier, frontier_of
-from runner.pages.charts.heatmap import heat
+from runner.pages.charts.heatmap import heatmap
 from runner.pages.sweeps import SweepPoints, short_names
 
 MOST = 100
@@ -44,12 +44,16 @@ def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
     if len(sweep.keys) != _TWO:
         return None
     down, across = sweep.keys
-    rows, columns = (list(dict.fromkeys(told(line.point.get(name)) for line in sweep.lines)) for name in sweep.keys)
-    cells = {(told(line.point.get(down)), told(line.point.get(across))): line.value for line in sweep.lines}
+    rows, columns = (
+        list(dict.fromkeys(format_value(line.point.get(name)) for line in sweep.lines)) for name in sweep.keys
+    )
+    cells = {
+        (format_value(line.point.get(down)), format_value(line.point.get(across))): line.value for line in sweep.lines
+    }
     if len(cells) < len(sweep.lines) or max(len(rows), len(columns)) > _MAX_SIDE:
         return None
     names = short_names(sweep.keys)
-    return heat(
+    return heatmap(
         rows,
         columns,
         [[cells.get((row, column)) for column in columns] for row in rows],
@@ -60,6 +64,6 @@ def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
     )
 
 
-def told(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format the value of a sweep's key."""
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from runner.pages.boards.charts import cost_chart, sweep_chart, told
+from runner.pages.boards.charts import cost_chart, format_value, sweep_chart
 from runner.pages.boards.lists import BoardPage, BoardRow, TaskList
 from runner.pages.boards.marks import MEANINGS, Mark, kinds_of
-from runner.pages.html import rendered
-from runner.pages.packing import packed
-from runner.pages.report.games import FORMAT, by_column
-from runner.pages.site import Keep, Section, Site
+from runner.pages.html import render_template
+from runner.pages.packing import compress_json
+from runner.pages.report.games import FORMAT, to_columns
+from runner.pages.site import Section, Site, StorePiece
 from runner.pages.sweeps import SweepLine, SweepPoints
 
 FIRST = 200
@@ -28,7 +28,7 @@ _MOST_LINKS = 5
 """The most tasks with links in the navigation; more are linked only in the overview."""
 
 
-def board_site(board: BoardPage, keep: Keep, runs: Collection[str] = ()) -> Site:
+def board_site(board: BoardPage, keep: StorePiece, runs: Collection[str] = ()) -> Site:
     """Return a board as a site: `board` is the overview, `board/TASK` the list of a task.
 
     The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` are ids of runs that have pages
@@ -36,9 +36,9 @@ def board_site(board: BoardPage, keep: Keep, runs: Collection[str] = ()) -> Site
     `board_site(local_board(Results(path)), keep)` again for the current board.
     """
     lists = [_store_rows(f"b{index}", listed, keep) for index, listed in enumerate(board.lists)]
-    sections = [Section(ROUTE, rendered("board.html", {"board": board}))]
+    sections = [Section(ROUTE, render_template("board.html", {"board": board}))]
     sections += [
-        Section(f"{ROUTE}/{listed.name}", rendered("board_task.html", _task_view(board, listed, runs)))
+        Section(f"{ROUTE}/{listed.name}", render_template("board_task.html", _task_view(board, listed, runs)))
         for listed in board.lists
     ]
     links = [(ROUTE, "Board")]
@@ -55,17 +55,17 @@ def board_site(board: BoardPage, keep: Keep, runs: Collection[str] = ()) -> Site
     return Site(f"Leaderboard · {board.where}", links, sections, about)
 
 
-def beside(board: Site, runs: Site) -> Site:
+def join_sites(board: Site, runs: Site) -> Site:
     """Join a board's site and a site of runs; the board comes first."""
     about = {**runs.about, "board": board.about["board"]}
     return Site(board.title, [*board.links, *runs.links], [*board.sections, *runs.sections], about)
 
 
-def _store_rows(slug: str, listed: TaskList, keep: Keep) -> dict[str, Any]:
+def _store_rows(slug: str, listed: TaskList, keep: StorePiece) -> dict[str, Any]:
     """Store the rows of a list, and return the facts that the script reads first."""
     for number, first in enumerate(range(0, len(listed.rows), PIECE)):
         rows = [row.to_json() for row in listed.rows[first : first + PIECE]]
-        keep(f"{slug}-rows-{number}", packed({"first": first, "count": len(rows), "columns": by_column(rows)}))
+        keep(f"{slug}-rows-{number}", compress_json({"first": first, "count": len(rows), "columns": to_columns(rows)}))
     return {
         "slug": slug,
         "name": listed.name,
@@ -124,7 +124,7 @@ def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> Tas
 
     def lines(rows: Sequence[BoardRow]) -> list[BoardLine]:
         return [
-            BoardLine(row.values, row.marks, bar(row.values, domain), outcomes_in_words(row.values["outcomes"]))
+            BoardLine(row.values, row.marks, accuracy_bar(row.values, domain), format_outcomes(row.values["outcomes"]))
             for row in rows
         ]
 
@@ -141,7 +141,7 @@ def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> Tas
         sweeps=[
             SweepTable(
                 sweep,
-                [(line, [told(line.point.get(key)) for key in sweep.keys]) for line in sweep.lines],
+                [(line, [format_value(line.point.get(key)) for key in sweep.keys]) for line in sweep.lines],
                 sweep_chart(sweep, str(index)),
             )
             for index, sweep in enumerate(listed.sweeps)
@@ -179,7 +179,7 @@ def domain_of(rows: Iterable[BoardRow]) -> list[float] | None:
 WIDE, HIGH = 120, 16
 
 
-def bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:
+def accuracy_bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:
     """Draw a row's accuracy as a point with its interval, on the scale of its list."""
     if domain is None or values["accuracy"] is None:
         return Markup("")
@@ -203,7 +203,7 @@ def bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:
     )
 
 
-def outcomes_in_words(outcomes: str | None) -> str:
+def format_outcomes(outcomes: str | None) -> str:
     """Format the number of rollouts by outcome: `decided 94, no decision 2`."""
     try:
         counts = json.loads(outcomes or "{}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runner.pages.charts.drawing import Drawing
-from runner.pages.charts.labels import visible, width_of
+from runner.pages.charts.labels import mark_invisible, width_of
 from runner.pages.charts.scales import Scale, Tick, decades, extent
 
 
@@ -20,7 +20,7 @@ class Axis:
     logarithmic: bool = False
 
 
-def amounts(name: str, values: list[float | None]) -> Axis:
+def amount_axis(name: str, values: list[float | None]) -> Axis:
     """Return an axis for amounts: logarithmic if they differ by much more than a factor of 10, else from 0."""
     ends = decades(values)
     if ends is not None:
@@ -28,7 +28,7 @@ def amounts(name: str, values: list[float | None]) -> Axis:
     return Axis(name, *extent(values, low=0.0))
 
 
-def framed(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool = False) -> tuple[Scale, Scale]:
+def draw_axes(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool = False) -> tuple[Scale, Scale]:
     """Draw the axes of a chart of this height, and return their scales. `drawing.y` is then below the title of `x`.
 
     With `square`, both axes have the same length.
@@ -62,7 +62,7 @@ def _draw_lower_ticks(drawing: Drawing, x: Axis, across: Scale, bottom: float) -
     ticks = x.ticks or across.ticks(max(2, int((across.end - across.start) / (size * 4))))
     last = -1e9
     for tick in ticks:
-        at, wide = across.at(tick.value), width_of(visible(tick.label), size) / 2
+        at, wide = across.at(tick.value), width_of(mark_invisible(tick.label), size) / 2
         if at - wide < last + size * 0.5:
             continue
         last = at + wide

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from runner.pages.charts.axes import Axis, framed
-from runner.pages.charts.drawing import Drawing, empty
-from runner.pages.charts.labels import counted, known, listed
+from runner.pages.charts.axes import Axis, draw_axes
+from runner.pages.charts.drawing import Drawing, empty_chart
+from runner.pages.charts.labels import drawable, format_count, join_facts
 from runner.pages.charts.scales import Tick, extent
 from runner.pages.charts.styles import PAGE, Look
 
@@ -26,9 +26,11 @@ def columns(
     key: str = "",
 ) -> Markup:
     """Draw the frequency of each whole number, such as rounds to a decision. Many values are grouped into columns."""
-    frequencies = {int(at): n for at, count in counts if known(at) is not None and (n := known(count)) is not None}
+    frequencies = {
+        int(at): n for at, count in counts if drawable(at) is not None and (n := drawable(count)) is not None
+    }
     if not frequencies:
-        return empty(look, title, key=key)
+        return empty_chart(look, title, key=key)
     first, last = min(frequencies), max(frequencies)
     step = -(-(last - first + 1) // MOST_COLUMNS)
     groups = [
@@ -40,14 +42,16 @@ def columns(
     ticks = tuple(Tick(start + (step - 1) / 2, name) for start, name in names)
     high = extent([n for _, n in groups], low=0.0)
     axis = Axis(x, first - 0.6, names[-1][0] + step - 0.4, ticks)
-    across, up = framed(drawing, axis, Axis(y, *high), look.width * 0.35)
+    across, up = draw_axes(drawing, axis, Axis(y, *high), look.width * 0.35)
     most = look.size * 3
     for (start, n), (_, name) in zip(groups, names, strict=True):
         left, right = across.at(start - 0.4), across.at(start + step - 0.6)
         middle, wide = (left + right) / 2, min(right - left, most)
         drawing.rect(
-            middle - wide / 2, up.at(n), wide, up.start - up.at(n), "bar", series=0, title=f"{name}: {counted(n)}"
+            middle - wide / 2, up.at(n), wide, up.start - up.at(n), "bar", series=0, title=f"{name}: {format_count(n)}"
         )
     return drawing.svg(
-        f"{y} by {x}: " + listed(f"{name}: {counted(n)}" for (_, n), (_, name) in zip(groups, names, strict=True)), key
+        f"{y} by {x}: "
+        + join_facts(f"{name}: {format_count(n)}" for (_, n), (_, name) in zip(groups, names, strict=True)),
+        key,
     )

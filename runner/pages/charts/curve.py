@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from runner.pages.charts.axes import Axis, framed
-from runner.pages.charts.drawing import Drawing, empty
+from runner.pages.charts.axes import Axis, draw_axes
+from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.estimates import ChartEstimate, values_of
-from runner.pages.charts.labels import known, listed
+from runner.pages.charts.labels import drawable, join_facts
 from runner.pages.charts.scales import Scale, Tick, extent
 from runner.pages.charts.styles import PAGE, Look
 from runner.results.metric_table import RANKING_METRIC
@@ -46,9 +46,9 @@ def curve(
     key: str = "",
 ) -> Markup:
     """Draw lines with bands for their intervals. A missing value interrupts the line."""
-    x_values = sorted({at for line in series for at, _ in line.points if known(at) is not None})
+    x_values = sorted({at for line in series for at, _ in line.points if drawable(at) is not None})
     if not x_values:
-        return empty(look, title, key=key)
+        return empty_chart(look, title, key=key)
     drawing = Drawing(look, title)
     if len(series) > 1:
         drawing.legend([line.name for line in series])
@@ -59,7 +59,7 @@ def curve(
     are_whole = all(at == int(at) for at in x_values)
     has_all_ticks = are_whole and len(x_values) <= _MOST_TICKS
     ticks = tuple(Tick(at, f"{at:.0f}") for at in x_values) if has_all_ticks else ()
-    across, up = framed(drawing, Axis(x, first, last, ticks), Axis(y, low, high), look.width * 0.5)
+    across, up = draw_axes(drawing, Axis(x, first, last, ticks), Axis(y, low, high), look.width * 0.5)
     for number, line in enumerate(series):
         for stretch in _stretches(line):
             _draw_band(drawing, stretch, (across, up), number)
@@ -73,8 +73,10 @@ def curve(
 def _stretches(series: Series) -> list[list[tuple[float, ChartEstimate]]]:
     """Return the points of a series in order, split at missing values."""
     stretches: list[list[tuple[float, ChartEstimate]]] = [[]]
-    for at, point in sorted((pair for pair in series.points if known(pair[0]) is not None), key=lambda pair: pair[0]):
-        if known(point.value) is not None:
+    for at, point in sorted(
+        (pair for pair in series.points if drawable(pair[0]) is not None), key=lambda pair: pair[0]
+    ):
+        if drawable(point.value) is not None:
             stretches[-1].append((at, point))
         elif stretches[-1]:
             stretches.append([])
@@ -94,7 +96,7 @@ def _draw_band(drawing: Drawing, stretch: Stretch, scales: tuple[Scale, Scale], 
 
 def _draw_line(drawing: Drawing, name: str, stretch: Stretch, scales: tuple[Scale, Scale], number: int) -> None:
     across, up = scales
-    points = [(across.at(at), up.at(known(point.value) or 0.0)) for at, point in stretch]
+    points = [(across.at(at), up.at(drawable(point.value) or 0.0)) for at, point in stretch]
     if any(first != second for first, second in pairwise(points)):
         drawing.polyline(points, "line", number)
     if len(points) > _MOST_MARKS:
@@ -108,6 +110,6 @@ def _description(series: Sequence[Series], x: str, y: str) -> str:
         f"{line.name} at {x} {at:g}: {point.text()}"
         for line in series
         for at, point in line.points
-        if known(at) is not None
+        if drawable(at) is not None
     )
-    return f"{y} over {x}: {listed(facts)}"
+    return f"{y} over {x}: {join_facts(facts)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.charts.labels import fitted, visible, width_of
+from runner.pages.charts.labels import cut_to_width, mark_invisible, width_of
 from runner.pages.charts.styles import PAGE, POINTS_AN_INCH, SERIES, Look, attributes
 
 _FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -22,7 +22,7 @@ class Drawing:
         self.look, self.size = look, look.size
         self.width = max(look.width, width or 0.0)
         self.y = 0.0
-        self._title = visible(title)
+        self._title = mark_invisible(title)
         self._parts: list[Markup] = []
         if look.headed:
             self.y += self.size * 1.4
@@ -40,7 +40,7 @@ class Drawing:
         """Add an element; `title` is its tooltip."""
         extra_attributes = {name.replace("_", "-"): value for name, value in extra.items()}
         attributes_text = _attributes_text({**attributes(self.look, role, series), **extra_attributes})
-        head = Markup("") if title is None else Markup("<title>{}</title>").format(visible(title))
+        head = Markup("") if title is None else Markup("<title>{}</title>").format(mark_invisible(title))
         shape = Markup("<{0} {1}>{2}{3}</{0}>") if head or content else Markup("<{0} {1}/>")
         self._parts.append(shape.format(tag, attributes_text, head, content))
 
@@ -58,8 +58,8 @@ class Drawing:
         series: int | None = None,
     ) -> None:
         """Add a line of text. A text wider than `most` is cut, and its tooltip has the full text."""
-        full_text = visible(words)
-        fitted_text = full_text if most is None else fitted(full_text, most, self.size * (1.05 if bold else 1))
+        full_text = mark_invisible(words)
+        fitted_text = full_text if most is None else cut_to_width(full_text, most, self.size * (1.05 if bold else 1))
         tooltip = title if title is not None else full_text if fitted_text != full_text else None
         anchored = {} if anchor == "start" else {"text_anchor": anchor}
         weight = {"font_weight": "600"} if bold else {}
@@ -125,7 +125,11 @@ class Drawing:
         x, gap, short_line = 0.0, self.size, self.size * 1.7
         self.y += self.size * 1.2
         for series, name in enumerate(names):
-            wide = short_line + self.size * 0.4 + min(width_of(visible(name), self.size), self.width - short_line - gap)
+            wide = (
+                short_line
+                + self.size * 0.4
+                + min(width_of(mark_invisible(name), self.size), self.width - short_line - gap)
+            )
             if x and x + wide > self.width:
                 x, self.y = 0.0, self.y + self.size * 1.4
             middle = self.y - self.size * 0.35
@@ -140,7 +144,7 @@ class Drawing:
         if not words:
             return
         line = ""
-        for word in visible(words).split(" "):
+        for word in mark_invisible(words).split(" "):
             if line and width_of(f"{line} {word}", self.size) > self.width:
                 self._note(line)
                 line = word
@@ -156,7 +160,7 @@ class Drawing:
         """Return the chart as SVG; `key` distinguishes two charts with the same content on one page."""
         height = max(self.y, self.size)
         body = Markup("\n").join(self._parts)
-        full_description = visible(description)
+        full_description = mark_invisible(description)
         name = hashlib.sha256("\0".join((key, self._title, full_description, str(body))).encode()).hexdigest()[:12]
         box: dict[str, str | float] = {
             "viewBox": f"0 0 {_number(self.width)} {_number(height)}",
@@ -189,7 +193,7 @@ class Drawing:
         return chart
 
 
-def empty(look: Look, title: str, reason: str = "There is nothing to show yet.", key: str = "") -> Markup:
+def empty_chart(look: Look, title: str, reason: str = "There is nothing to show yet.", key: str = "") -> Markup:
     """Return a chart that contains only the reason why there is nothing to draw."""
     drawing = Drawing(look, title)
     drawing.note(reason)

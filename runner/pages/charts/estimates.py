@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.pages.charts.labels import known, told_between
+from runner.pages.charts.labels import drawable, format_interval
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class ChartEstimate:
     @property
     def ends(self) -> tuple[float | None, float | None] | None:
         """The interval, or None if there is none to draw."""
-        low, high = known(self.low), known(self.high)
-        return None if known(self.value) is None or (low is None and high is None) else (low, high)
+        low, high = drawable(self.low), drawable(self.high)
+        return None if drawable(self.value) is None or (low is None and high is None) else (low, high)
 
     def text(self, decimals: int = 3) -> str:
         """Format the value with its interval."""
-        return told_between(self.value, self.low, self.high, decimals)
+        return format_interval(self.value, self.low, self.high, decimals)
 
 
 def values_of(estimates: Sequence[ChartEstimate]) -> list[float | None]:
     """Return all numbers that a chart draws: values and the ends of intervals."""
-    return [number for estimate in estimates for number in (known(estimate.value), *(estimate.ends or ()))]
+    return [number for estimate in estimates for number in (drawable(estimate.value), *(estimate.ends or ()))]

@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from runner.pages.charts.axes import Axis, amounts, framed
-from runner.pages.charts.drawing import Drawing, Point, empty
+from runner.pages.charts.axes import Axis, amount_axis, draw_axes
+from runner.pages.charts.drawing import Drawing, Point, empty_chart
 from runner.pages.charts.estimates import ChartEstimate, values_of
-from runner.pages.charts.labels import fitted, known, listed, money, visible, width_of
+from runner.pages.charts.labels import cut_to_width, drawable, format_dollars, join_facts, mark_invisible, width_of
 from runner.pages.charts.scales import Scale, extent
 from runner.pages.charts.styles import PAGE, Look
 from runner.results.metric_table import RANKING_METRIC
@@ -33,11 +33,11 @@ class Offer:
     @property
     def point(self) -> Point | None:
         """The cost and the value; None if one of them is unknown."""
-        cost, value = known(self.cost), known(self.reached.value)
+        cost, value = drawable(self.cost), drawable(self.reached.value)
         return None if cost is None or value is None else (cost, value)
 
     def describe(self) -> str:
-        return f"{self.name}: {self.reached.text()} for {money(self.cost)}"
+        return f"{self.name}: {self.reached.text()} for {format_dollars(self.cost)}"
 
 
 def frontier_of(offers: Sequence[Offer]) -> list[Offer]:
@@ -63,13 +63,13 @@ def frontier(
 ) -> Markup:
     """Draw points with the intervals of what they reach; systems without a cost or a value are named below."""
     drawn = [offer for offer in offers if offer.point is not None]
-    omitted = [visible(offer.name) for offer in offers if offer.point is None]
+    omitted = [mark_invisible(offer.name) for offer in offers if offer.point is None]
     if not drawn:
-        return empty(look, title, "No system has both a cost and a value.", key)
+        return empty_chart(look, title, "No system has both a cost and a value.", key)
     best = frontier_of(offers)
     drawing = Drawing(look, title)
     ends = extent(values_of([offer.reached for offer in drawn]))
-    across, up = framed(drawing, amounts(x, [offer.cost for offer in drawn]), Axis(y, *ends), look.width * 0.55)
+    across, up = draw_axes(drawing, amount_axis(x, [offer.cost for offer in drawn]), Axis(y, *ends), look.width * 0.55)
     places = {
         id(offer): (across.at(point[0]), up.at(point[1])) for offer in drawn if (point := offer.point) is not None
     }
@@ -89,7 +89,7 @@ def frontier(
     if omitted:
         drawing.note(f"without a cost or a value: {', '.join(omitted[:8])}" + " …" * (len(omitted) > 8))
     facts = [offer.describe() for offer in (*best, *(offer for offer in drawn if offer not in best))]
-    return drawing.svg(f"{y} against {x}, the frontier first: {listed(facts)}", key)
+    return drawing.svg(f"{y} against {x}, the frontier first: {join_facts(facts)}", key)
 
 
 def _steps(best: Sequence[Point], end: float) -> list[Point]:
@@ -115,7 +115,7 @@ def _draw_names(
     occupied: list[_Box] = [(x - r, y - r, x + r, y + r) for x, y in marks]
     occupied += [(min(x, w), min(y, z), max(x, w), max(y, z)) for (x, y), (w, z) in pairwise(steps)]
     for name, (x, y) in named:
-        wide = width_of(fitted(visible(name), size * 11, size), size)
+        wide = width_of(cut_to_width(mark_invisible(name), size * 11, size), size)
         for left, base in (
             (x + r * 1.4, y - r), (x - r * 1.4 - wide, y - r), (x + r * 1.4, y + size), (x - r * 1.4 - wide, y + size),
             (x - wide / 2, y - size), (x - wide / 2, y + size * 1.6),

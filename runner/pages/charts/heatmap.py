@@ -6,15 +6,23 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from runner.pages.charts.drawing import Drawing, empty
-from runner.pages.charts.labels import broken, fitted, known, listed, told, visible, width_of
+from runner.pages.charts.drawing import Drawing, empty_chart
+from runner.pages.charts.labels import (
+    cut_to_width,
+    drawable,
+    format_number,
+    join_facts,
+    mark_invisible,
+    width_of,
+    wrap_label,
+)
 from runner.pages.charts.styles import PAGE, Look
 
 DEEPEST = 0.34
 """Opacity of the largest number's background. Text on it keeps a contrast of 4.5 to 1 in light and dark mode."""
 
 
-def heat(
+def heatmap(
     rows: Sequence[str],
     columns: Sequence[str],
     cells: Sequence[Sequence[float | None]],
@@ -27,17 +35,17 @@ def heat(
 ) -> Markup:
     """Draw `cells[row][column]`, each on a background between those of the smallest and the largest number."""
     if not rows or not columns:
-        return empty(look, title, key=key)
+        return empty_chart(look, title, key=key)
     size = look.size
-    texts = [[told(value) for value in row] for row in cells]
+    texts = [[format_number(value) for value in row] for row in cells]
     narrowest = max(width_of(text, size) for row in texts for text in row) + size
-    left = min(max(width_of(visible(name), size) for name in (*rows, row_name)), look.width * 0.45) + size * 0.8
+    left = min(max(width_of(mark_invisible(name), size) for name in (*rows, row_name)), look.width * 0.45) + size * 0.8
     wide = max(narrowest, min((look.width - left - size * 0.2) / len(columns), size * 9))
     drawing = Drawing(look, title, left + wide * len(columns) + size * 0.2)
     if column_name:
         drawing.y += size * 1.3
         drawing.text(left, drawing.y - size * 0.2, column_name, "soft", most=drawing.width - left)
-    wrapped_names = [broken(visible(name), wide - size * 0.4, size) for name in columns]
+    wrapped_names = [wrap_label(mark_invisible(name), wide - size * 0.4, size) for name in columns]
     lines = max(map(len, wrapped_names))
     drawing.y += size * (0.2 + 1.2 * lines)
     if row_name:
@@ -53,7 +61,7 @@ def heat(
 
 
 def _ends(cells: Sequence[Sequence[float | None]]) -> tuple[float, float]:
-    numbers = [number for row in cells for value in row if (number := known(value)) is not None]
+    numbers = [number for row in cells for value in row if (number := drawable(value)) is not None]
     return (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
 
 
@@ -72,7 +80,7 @@ def _draw_cells(
     for name, values, row_texts in zip(rows, cells, texts, strict=True):
         drawing.text(0, drawing.y + height * 0.62, name, most=left - size * 0.8)
         for column, (value, text) in enumerate(zip(values, row_texts, strict=True)):
-            x, number = left + column * wide, known(value)
+            x, number = left + column * wide, drawable(value)
             if number is None:
                 drawing.rect(x, drawing.y, wide - gap, height - gap, "empty")
             else:
@@ -80,12 +88,12 @@ def _draw_cells(
                 drawing.rect(
                     x, drawing.y, wide - gap, height - gap, "cell", fill_opacity=0.03 + share * (DEEPEST - 0.03)
                 )
-            drawing.text(x + wide / 2, drawing.y + height * 0.62, fitted(text, wide, size), anchor="middle")
+            drawing.text(x + wide / 2, drawing.y + height * 0.62, cut_to_width(text, wide, size), anchor="middle")
         drawing.y += height
 
 
 def _description(rows: Sequence[str], columns: Sequence[str], texts: Sequence[Sequence[str]]) -> str:
-    return listed(
+    return join_facts(
         f"{row}, {column}: {text}"
         for row, row_texts in zip(rows, texts, strict=True)
         for column, text in zip(columns, row_texts, strict=True)

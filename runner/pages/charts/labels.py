@@ -26,7 +26,7 @@ MISSING = "–"
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def visible(text: Any) -> str:
+def mark_invisible(text: Any) -> str:
     """Replace each invisible character, and each that changes the direction of text, by a mark: `⟨U+202E⟩`."""
     line = str(text)
     if line.isascii() and line.isprintable():
@@ -54,7 +54,7 @@ def _width(character: str) -> float:
     return _FULL if unicodedata.east_asian_width(character) in "WF" else 0.67
 
 
-def fitted(text: str, most: float, size: float) -> str:
+def cut_to_width(text: str, most: float, size: float) -> str:
     """Cut a text to a width, with `…` at its end if it is too wide."""
     if width_of(text, size) <= most + 1e-6:
         return text
@@ -67,7 +67,7 @@ def fitted(text: str, most: float, size: float) -> str:
     return "".join(fitting).rstrip() + "…"
 
 
-def broken(text: str, most: float, size: float, lines: int = 3) -> list[str]:
+def wrap_label(text: str, most: float, size: float, lines: int = 3) -> list[str]:
     """Wrap a name into lines after `-`, `_`, `/`, `.` or a space; the last line is cut if it is too wide."""
     wrapped: list[str] = []
     remaining = text
@@ -83,10 +83,10 @@ def broken(text: str, most: float, size: float, lines: int = 3) -> list[str]:
         end = separator_end if separator_end > end // 2 else end
         wrapped.append(remaining[:end].rstrip())
         remaining = remaining[end:].lstrip()
-    return [*wrapped, fitted(remaining, most, size)]
+    return [*wrapped, cut_to_width(remaining, most, size)]
 
 
-def known(value: Any) -> float | None:
+def drawable(value: Any) -> float | None:
     """Return a value as a number that can be drawn, or None if it is missing, not finite or too large."""
     if value is None or isinstance(value, (str, bytes)):
         return None
@@ -94,28 +94,28 @@ def known(value: Any) -> float | None:
     return number if math.isfinite(number) and abs(number) <= LARGEST else None
 
 
-def told(value: Any, decimals: int = 3) -> str:
+def format_number(value: Any, decimals: int = 3) -> str:
     """Format a number as in tables; a dash if it is missing."""
-    return decimal(known(value), decimals, MISSING).replace("-", "−")
+    return decimal(drawable(value), decimals, MISSING).replace("-", "−")
 
 
-def told_between(value: Any, low: Any, high: Any, decimals: int = 3) -> str:
+def format_interval(value: Any, low: Any, high: Any, decimals: int = 3) -> str:
     """Format a value with its interval: `0.417 [0.317, 0.523]`; without an interval there are no brackets."""
-    return with_interval(known(value), known(low), known(high), decimals, MISSING).replace("-", "−")
+    return with_interval(drawable(value), drawable(low), drawable(high), decimals, MISSING).replace("-", "−")
 
 
-def counted(value: Any) -> str:
+def format_count(value: Any) -> str:
     """Format a count: `12,345`."""
-    number = known(value)
+    number = drawable(value)
     return MISSING if number is None else f"{number:,.0f}" if number == int(number) else f"{number:,.2f}"
 
 
-def money(value: Any) -> str:
+def format_dollars(value: Any) -> str:
     """Format dollars, with more decimals for small amounts."""
-    return dollars(known(value))
+    return dollars(drawable(value))
 
 
-def short(number: float, decimals: int) -> str:
+def format_tick(number: float, decimals: int) -> str:
     """Format the number of a tick: `0.25`, `12k`, `−3`."""
     for unit, name in _UNITS:
         if abs(number) >= unit * 10:
@@ -124,7 +124,7 @@ def short(number: float, decimals: int) -> str:
     return ("0" if float(text) == 0 and decimals == 0 else text).replace("-", "−")
 
 
-def listed(facts: Iterable[str], most: int = 12) -> str:
+def join_facts(facts: Iterable[str], most: int = 12) -> str:
     """Join the first facts of a chart for its description, and add the number of further ones."""
     all_facts = list(facts)
     ending = f"; and {len(all_facts) - most} more" if len(all_facts) > most else ""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from runner.pages.charts.drawing import Drawing, empty
-from runner.pages.charts.labels import listed, visible, width_of
+from runner.pages.charts.drawing import Drawing, empty_chart
+from runner.pages.charts.labels import join_facts, mark_invisible, width_of
 from runner.pages.charts.styles import PAGE, Look
 
 
@@ -35,11 +35,11 @@ def lineage(
 ) -> Markup:  # fmt: skip
     """Draw each node to the right of its origins. Links to missing nodes and backward links are left out."""
     if not nodes:
-        return empty(look, title, key=key)
+        return empty_chart(look, title, key=key)
     layers = _layers(nodes, links)
     size = look.size
     deep = max(layers.values()) + 1
-    widest = max(width_of(visible(words), size) for node in nodes for words in (node.name, node.below))
+    widest = max(width_of(mark_invisible(words), size) for node in nodes for words in (node.name, node.below))
     gap = size * 2.2
     wide = min(max(widest + size * 1.2, size * 6), size * 15)
     drawing = Drawing(look, title, deep * wide + (deep - 1) * gap + 2)
@@ -62,7 +62,7 @@ def lineage(
         for link in links
         if link.start in names and link.end in names
     ]
-    return drawing.svg(listed(facts or names.values(), 24), key)
+    return drawing.svg(join_facts(facts or names.values(), 24), key)
 
 
 def _layers(nodes: Sequence[GraphNode], links: Sequence[GraphLink]) -> dict[str, int]:

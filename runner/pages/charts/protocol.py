@@ -9,7 +9,7 @@ from markupsafe import Markup
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import ScheduledRound, Speech, Stretch, fold_rounds, schedule
 from runner.pages.charts.drawing import Drawing
-from runner.pages.charts.labels import listed, visible, width_of
+from runner.pages.charts.labels import join_facts, mark_invisible, width_of
 from runner.pages.charts.styles import PAGE, Look, dashes
 
 _PRIVATE = (4.0, 2.5)
@@ -106,7 +106,7 @@ class _Picture:
             return
         places = [speaker_x, *hearers] if hearers else [speaker_x]
         left, right = min(places), max(places)
-        wide = min(width_of(visible(label), size), drawing.width - self._left)
+        wide = min(width_of(mark_invisible(label), size), drawing.width - self._left)
         begin = (left + right) / 2 - wide / 2
         if not hearers:
             begin = speaker_x + size if speaker_x + size + wide <= drawing.width else speaker_x - size - wide
@@ -142,7 +142,7 @@ class _Picture:
                 size * 3.2, drawing.y, f"{self._protocol.verifier_name} may decide", most=drawing.width - size * 3.2
             )
         drawing.y += size * 0.5
-        return drawing.svg(f"{len(rounds)} rounds at most. {listed(_descriptions(rounds), 24)}", key)
+        return drawing.svg(f"{len(rounds)} rounds at most. {join_facts(_descriptions(rounds), 24)}", key)
 
 
 def _repeats(stretch: Stretch) -> Iterator[str]:

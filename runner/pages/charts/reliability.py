@@ -8,10 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.charts.axes import Axis, framed
-from runner.pages.charts.drawing import Drawing, empty
+from runner.pages.charts.axes import Axis, draw_axes
+from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.estimates import ChartEstimate
-from runner.pages.charts.labels import counted, known, listed, told
+from runner.pages.charts.labels import drawable, format_count, format_number, join_facts
 from runner.pages.charts.scales import Scale
 from runner.pages.charts.styles import PAGE, Look
 
@@ -28,13 +28,13 @@ def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = P
     """Draw the curves of judges in a square with the diagonal of a calibrated judge, and the counts below."""
     drawn = [ReliabilityBins(judge.name, [row for row in judge.bins if _is_drawn(row)]) for judge in judges]
     if not any(judge.bins for judge in drawn):
-        return empty(look, title, "No confidence of the verifier is known.", key)
+        return empty_chart(look, title, "No confidence of the verifier is known.", key)
     drawing = Drawing(look, title)
     if len(drawn) > 1:
         drawing.legend([judge.name for judge in drawn])
     side = look.width * (0.8 if look.is_narrow else 0.4)
     shares = Axis("", 0.0, 1.0)
-    across, up = framed(drawing, shares, Axis("share of right solutions", 0.0, 1.0), side, square=True)
+    across, up = draw_axes(drawing, shares, Axis("share of right solutions", 0.0, 1.0), side, square=True)
     drawing.line(across.at(0), up.at(0), across.at(1), up.at(1), "reference")
     for number, judge in enumerate(drawn):
         _curve(drawing, judge, across, up, number)
@@ -44,7 +44,7 @@ def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = P
 
 
 def _is_drawn(row: Mapping[str, Any]) -> bool:
-    return known(row["confidence"]) is not None and known(row["right"]) is not None
+    return drawable(row["confidence"]) is not None and drawable(row["right"]) is not None
 
 
 def _curve(drawing: Drawing, judge: ReliabilityBins, across: Scale, up: Scale, series: int) -> None:
@@ -66,16 +66,16 @@ def _counts(drawing: Drawing, judges: Sequence[ReliabilityBins], across: Scale) 
     top = drawing.y + size * 1.2
     height = size * 3
     bottom = top + height
-    most = max((known(row["n"]) or 0.0 for judge in judges for row in judge.bins), default=0.0) or 1.0
+    most = max((drawable(row["n"]) or 0.0 for judge in judges for row in judge.bins), default=0.0) or 1.0
     for number, judge in enumerate(judges):
         for row in judge.bins:
             left, right = across.at(row["low"]), across.at(row["high"])
             wide = (right - left) * 0.9 / len(judges)
-            x, n = left + (right - left) * 0.05 + number * wide, known(row["n"]) or 0.0
+            x, n = left + (right - left) * 0.05 + number * wide, drawable(row["n"]) or 0.0
             high = height * n / most
             drawing.rect(x, bottom - high, wide, high, "bar", series=number, title=f"{judge.name}: {_bin_text(row)}")
-            if len(judges) == 1 and len(counted(n)) <= (4 if _is_roomy(drawing) else 3):
-                drawing.text(x + wide / 2, bottom - high - size * 0.25, counted(n), "soft", anchor="middle")
+            if len(judges) == 1 and len(format_count(n)) <= (4 if _is_roomy(drawing) else 3):
+                drawing.text(x + wide / 2, bottom - high - size * 0.25, format_count(n), "soft", anchor="middle")
     drawing.line(across.start, bottom, across.end, bottom, "axis")
     drawing.y = bottom + size * 0.4
 
@@ -85,8 +85,8 @@ def _is_roomy(drawing: Drawing) -> bool:
 
 
 def _bin_text(row: Mapping[str, Any]) -> str:
-    return f"P(accept) {told(row['confidence'], 2)}, right {told(row['right'], 2)}, {counted(row['n'])} games"
+    return f"P(accept) {format_number(row['confidence'], 2)}, right {format_number(row['right'], 2)}, {format_count(row['n'])} games"
 
 
 def _description(judges: Sequence[ReliabilityBins]) -> str:
-    return listed(f"{judge.name}: {_bin_text(row)}" for judge in judges for row in judge.bins)
+    return join_facts(f"{judge.name}: {_bin_text(row)}" for judge in judges for row in judge.bins)

@@ -7,9 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.charts.drawing import Drawing, empty
+from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.estimates import ChartEstimate, values_of
-from runner.pages.charts.labels import known, listed, visible, width_of
+from runner.pages.charts.labels import drawable, join_facts, mark_invisible, width_of
 from runner.pages.charts.scales import Scale, extent
 from runner.pages.charts.styles import PAGE, Look
 
@@ -30,13 +30,13 @@ def forest(
     `domain` has the ends of the axis; without it they follow from the estimates.
     """
     if not estimates:
-        return empty(look, title, key=key)
+        return empty_chart(look, title, key=key)
     drawing = Drawing(look, title)
     values = [estimate.text() for estimate in estimates]
     scale, rows = _draw_labels(drawing, estimates, values, domain or extent([*values_of(estimates), reference]))
     _draw_axis(drawing, scale, rows)
     half = _half(drawing)
-    line = known(reference)
+    line = drawable(reference)
     for estimate, middle in zip(estimates, rows, strict=True):
         if line is not None:
             at = scale.at(line)
@@ -45,7 +45,7 @@ def forest(
     has_name = reference_name and reference is not None
     drawing.note(" · ".join([*([axis] if axis else []), *([f"dashed: {reference_name}"] if has_name else [])]))
     return drawing.svg(
-        f"{axis or 'values'}: " + listed(f"{estimate.name} {estimate.text()}" for estimate in estimates), key
+        f"{axis or 'values'}: " + join_facts(f"{estimate.name} {estimate.text()}" for estimate in estimates), key
     )
 
 
@@ -65,7 +65,7 @@ def bars(
     `format_value` formats values without an interval; `domain` is the same as in `forest`.
     """
     if not estimates:
-        return empty(look, title, key=key)
+        return empty_chart(look, title, key=key)
     drawing = Drawing(look, title)
     estimates_and_baseline = [*estimates, *([] if baseline is None else [baseline])]
     values = [
@@ -76,7 +76,7 @@ def bars(
     high = drawing.size * 0.8
     for estimate, middle in zip(estimates, rows, strict=True):
         drawing.rect(scale.start, middle - high / 2, scale.end - scale.start, high, "track")
-        if (value := known(estimate.value)) is not None:
+        if (value := drawable(estimate.value)) is not None:
             zero, end = scale.at(0.0), scale.at(value)
             drawing.rect(min(zero, end), middle - high / 2, abs(end - zero), high, "bar", series=0)
     if baseline is not None:
@@ -92,7 +92,7 @@ def bars(
     drawing.y += drawing.size * 0.3
     drawing.note(" · ".join(notes))
     facts = (f"{estimate.name} {value}" for estimate, value in zip(estimates, values, strict=True))
-    return drawing.svg(listed([*notes, *facts]), key)
+    return drawing.svg(join_facts([*notes, *facts]), key)
 
 
 def _half(drawing: Drawing) -> float:
@@ -109,7 +109,7 @@ def _draw_labels(
     """
     size, narrow = drawing.size, drawing.look.is_narrow
     widest = max(width_of(value, size) for value in values)
-    names = max(width_of(visible(estimate.name), size) for estimate in estimates)
+    names = max(width_of(mark_invisible(estimate.name), size) for estimate in estimates)
     left = size * 0.6 if narrow else min(names, drawing.width * 0.34) + size * 1.6
     scale = Scale(*ends, left, drawing.width - size * 0.6 if narrow else drawing.width - widest - size * 1.6)
     rows = []
@@ -128,7 +128,7 @@ def _draw_labels(
 
 def _draw_point(drawing: Drawing, estimate: ChartEstimate, scale: Scale, y: float) -> None:
     """Draw a point with its whisker; an end that is open or beyond the axis has an arrow."""
-    value, size = known(estimate.value), drawing.size
+    value, size = drawable(estimate.value), drawing.size
     if value is None:
         drawing.line(scale.start, y, scale.end, y, "grid")
         return
@@ -147,7 +147,7 @@ def _draw_point(drawing: Drawing, estimate: ChartEstimate, scale: Scale, y: floa
 
 def _draw_baseline(drawing: Drawing, baseline: ChartEstimate, scale: Scale, rows: Sequence[float]) -> None:
     """Draw a dashed line on each bar, and a band between the ends of the interval."""
-    value, half = known(baseline.value), drawing.size * 0.6
+    value, half = drawable(baseline.value), drawing.size * 0.6
     if value is None:
         return
     for row in rows:

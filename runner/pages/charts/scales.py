@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from runner.pages.charts.labels import known, short
+from runner.pages.charts.labels import drawable, format_tick
 
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _MOST_TICKS = 50
@@ -53,7 +53,7 @@ class Scale:
 
 def extent(values: Iterable[Any], *, low: float | None = None, high: float | None = None) -> tuple[float, float]:
     """Return a range of round numbers that includes all values, `low` and `high`; 0 to 1 without any values."""
-    numbers = [number for value in (*values, low, high) if (number := known(value)) is not None]
+    numbers = [number for value in (*values, low, high) if (number := drawable(value)) is not None]
     if not numbers:
         return 0.0, 1.0
     first, last = min(numbers), max(numbers)
@@ -67,7 +67,7 @@ def extent(values: Iterable[Any], *, low: float | None = None, high: float | Non
 
 def decades(values: Iterable[Any]) -> tuple[float, float] | None:
     """Return the ends of a logarithmic scale, or None if the values are too close together or not all positive."""
-    numbers = [number for value in values if (number := known(value)) is not None]
+    numbers = [number for value in values if (number := drawable(value)) is not None]
     if not numbers or min(numbers) <= 1e-12 or math.log10(max(numbers) / min(numbers)) < _DECADES:
         return None
     return min(numbers) / 1.6, max(numbers) * 1.6
@@ -85,7 +85,7 @@ def _even_ticks(low: float, high: float, most: int) -> list[Tick]:
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
     count = min(last - first + 1, _MOST_TICKS)
-    return [Tick(multiple * step, short(multiple * step, decimals)) for multiple in range(first, first + count)]
+    return [Tick(multiple * step, format_tick(multiple * step, decimals)) for multiple in range(first, first + count)]
 
 
 def _log_ticks(low: float, high: float, most: int) -> list[Tick]:
@@ -98,4 +98,6 @@ def _log_ticks(low: float, high: float, most: int) -> list[Tick]:
         if low <= factor * 10.0**power <= high
     ]
     stride = max(1, math.ceil(len(values) / max(most, 1)))
-    return [Tick(value, short(value, max(0, -math.floor(math.log10(value) + 1e-9)))) for value in values[::stride]]
+    return [
+        Tick(value, format_tick(value, max(0, -math.floor(math.log10(value) + 1e-9)))) for value in values[::stride]
+    ]

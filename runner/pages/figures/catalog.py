@@ -12,7 +12,7 @@ from runner.base.text import comma_join, did_you_mean
 from runner.pages.charts.columns import columns
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.frontier import Offer, frontier
-from runner.pages.charts.labels import counted
+from runner.pages.charts.labels import format_count
 from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.charts.rows import bars, forest
 from runner.pages.figures.figure import Encoding, Figure
@@ -199,7 +199,7 @@ def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
     encoding = Encoding("bars", "games", "outcome", x_name="games")
     return Figure(
         "outcomes", f"How games ended, {system.name}", rows, encoding,
-        lambda look, title: bars(points, title=title, look=look, format_value=counted, axis="games"),
+        lambda look, title: bars(points, title=title, look=look, format_value=format_count, axis="games"),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import orjson
 from markupsafe import Markup
 
 from runner.base.text import csv_text
-from runner.pages.charts.labels import known
+from runner.pages.charts.labels import drawable
 from runner.pages.charts.styles import COLUMN, Look
 
 Row = Mapping[str, Any]
@@ -66,7 +66,7 @@ class Figure:
 
 
 def _finite(value: Any) -> Any:
-    return known(value) if isinstance(value, float) else value
+    return drawable(value) if isinstance(value, float) else value
 
 
 def _cell(value: Any) -> Any:

@@ -10,7 +10,7 @@ from runner.base.text import comma_join, counted
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.figures.figure import Encoding, Figure
-from runner.pages.figures.systems import FigureSystem, grouped, pooled
+from runner.pages.figures.systems import FigureSystem, group_systems, pooled_metrics
 from runner.results.folder import RunFolder
 from runner.results.metric_table import RANKING_METRIC
 from runner.training.summary import progress_summary
@@ -33,7 +33,7 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
             f"{comma_join(untested)}: no test is finished yet; `nip-run show {untested[0]}` prints the next step"
         )
     rows, series = [], []
-    for system in grouped(folders, manifests):
+    for system in group_systems(folders, manifests):
         points = []
         for iteration in sorted({number for folder in system.folders for number in tests[folder.run_id]}):
             row = _pooled_test(system, iteration, tests)
@@ -68,7 +68,7 @@ def _pooled_test(
     if len(tested) == 1:
         return {**{name: tested[0][1]["accuracy"][name] for name in names}, **facts}
     parts = [folder.beside(test["run_id"]) for folder, test in tested]
-    value = pooled(FigureSystem(system.name, tuple(parts), tuple(part.manifest() for part in parts)), [RANKING_METRIC])[
-        RANKING_METRIC
-    ]
+    value = pooled_metrics(
+        FigureSystem(system.name, tuple(parts), tuple(part.manifest() for part in parts)), [RANKING_METRIC]
+    )[RANKING_METRIC]
     return {**{name: getattr(value, name) for name in names}, "between_seeds": value.between, **facts}

@@ -75,10 +75,10 @@ def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
     unfinished = [f"{manifest.run_id} is {manifest.status}" for manifest in manifests if manifest.status not in PLAYED]
     if unfinished:
         raise UsageError(f"{comma_join(unfinished)}: a figure needs finished runs; resume with `nip-run SPEC`")
-    return grouped(folders, manifests)
+    return group_systems(folders, manifests)
 
 
-def grouped(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -> list[FigureSystem]:
+def group_systems(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -> list[FigureSystem]:
     """Group runs of the same game into systems, each with the shortest name that is unique among them."""
     games: dict[str, list[tuple[RunFolder, Manifest]]] = {}
     for folder, manifest in dict(
@@ -129,7 +129,7 @@ def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[tuple[Cha
         values = {metric: row_of(system.folders[0], metric) or _NOTHING for metric in metrics}
     else:
         read = cache(lambda run_ids: pooled_estimates(results_of(system), run_ids))
-        pooled_values = pooled(system, metrics, lambda run_ids: read(tuple(run_ids)))
+        pooled_values = pooled_metrics(system, metrics, lambda run_ids: read(tuple(run_ids)))
         values = {metric: vars(value) for metric, value in pooled_values.items()}
         if any(map(_depends_on_plays, metrics)):
             numbers = read(tuple(system.run_ids))
@@ -155,7 +155,7 @@ def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
     return next((row for row in rows if (row["agent"] or "", row["metric"]) == (agent, name)), None)
 
 
-def pooled(
+def pooled_metrics(
     system: FigureSystem,
     metrics: Sequence[str],
     numbers: Callable[[Sequence[str]], Mapping[str, Estimate]] | None = None,

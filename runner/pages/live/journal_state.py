@@ -23,7 +23,7 @@ from runner.models.usage_totals import UsageTotals
 from runner.pages.report.games import GamePage, job_games
 from runner.pages.report.run_games import Gathered, RunGames
 from runner.pages.report.run_state import missing_rows
-from runner.pages.site import Keep
+from runner.pages.site import StorePiece
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.rollouts.job import Job
@@ -48,7 +48,7 @@ class JournalReading:
         self,
         folder: RunFolder,
         slug: str,
-        keep: Keep,
+        keep: StorePiece,
         clock: Callable[[], float] = time.monotonic,
         *,
         first_piece: int = FIRST_PIECE,

@@ -12,13 +12,13 @@ import orjson
 from markupsafe import Markup
 
 from runner.base.errors import NipRunError, UsageError
-from runner.pages.html import shown
+from runner.pages.html import mark_hidden
 from runner.pages.live.follower import Follower
 from runner.pages.live.piece_cache import PieceCache
-from runner.pages.packing import packed
-from runner.pages.report.comparison import compares
+from runner.pages.packing import compress_json
+from runner.pages.report.comparison import compare_runs
 from runner.pages.report.run_site import Gathered, notes_name, runs_site
-from runner.pages.site import Keep, Section, Site, as_index
+from runner.pages.site import Section, Site, StorePiece, as_index
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
@@ -142,7 +142,7 @@ class LiveRuns:
         """
         for follower in list(self._followers.values()):
             if name == notes_name(follower.slug):
-                return packed([note.to_json() for note in follower.notes.all()])
+                return compress_json([note.to_json() for note in follower.notes.all()])
         return self._pieces.get(name)
 
     def note(self, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,9 +167,9 @@ class LiveRuns:
         ).to_json()
 
 
-def _with_comparisons(site: Site, folders: Sequence[RunFolder], keep: Keep) -> Site:
+def _with_comparisons(site: Site, folders: Sequence[RunFolder], keep: StorePiece) -> Site:
     """Add comparisons of the runs to a site of finished runs."""
-    comparisons = compares(folders, keep)
+    comparisons = compare_runs(folders, keep)
     links = [*site.links, *([comparisons.entry] if comparisons.entry else [])]
     about = {**site.about, "compares": comparisons.about}
     return replace(site, links=links, sections=[*site.sections, *comparisons.sections], about=about)
@@ -185,7 +185,7 @@ def _site_with_errors(followers: Sequence[Follower], site_of: Callable[[Sequence
             working.append(follower)
         except NipRunError as error:
             error_html = Markup('<h2>{}</h2>\n<p class="why">{}</p>').format(
-                shown(follower.folder.run_id), shown(str(error))
+                mark_hidden(follower.folder.run_id), mark_hidden(str(error))
             )
             error_sections.append(Section(f"run/{follower.folder.run_id}", error_html))
     links = [(section.route, section.route.removeprefix("run/")) for section in error_sections]

@@ -12,9 +12,9 @@ from markupsafe import Markup
 from runner.base.errors import UsageError
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.rows import forest
-from runner.pages.html import rendered
-from runner.pages.packing import packed
-from runner.pages.site import Keep, Section
+from runner.pages.html import render_template
+from runner.pages.packing import compress_json
+from runner.pages.site import Section, StorePiece
 from runner.results.comparison.comparison import SystemComparison, by_metrics, notes_of
 from runner.results.comparison.game_pairs import GamePair, game_pairs
 from runner.results.comparison.paired_test import Flip
@@ -32,7 +32,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True)
-class ComparedPages:
+class ComparisonPage:
     """The comparison page of two runs."""
 
     base: str
@@ -59,7 +59,7 @@ class ComparisonView:
 
 
 @dataclass(frozen=True)
-class Compares:
+class RunComparisons:
     """The comparisons on a site of runs."""
 
     sections: Sequence[Section]
@@ -67,11 +67,11 @@ class Compares:
     entry: tuple[str, str] | None
 
 
-def compares(folders: Sequence[RunFolder], keep: Keep) -> Compares:
+def compare_runs(folders: Sequence[RunFolder], keep: StorePiece) -> RunComparisons:
     """Compare runs: each pair of a few, or the first of many with every other. Raises as `compare_page`."""
     reading = page_reader()
     comparisons = [
-        compare_page(base, other, f"c{index}", keep, reading) for index, (base, other) in enumerate(couples(folders))
+        compare_page(base, other, f"c{index}", keep, reading) for index, (base, other) in enumerate(run_pairs(folders))
     ]
     sections = [comparison.section for comparison in comparisons]
     if len(comparisons) > 1:
@@ -84,9 +84,9 @@ def compares(folders: Sequence[RunFolder], keep: Keep) -> Compares:
             }
             for comparison in comparisons
         ]
-        sections = [Section("compare", rendered("compares.html", {"pairs": pairs})), *sections]
+        sections = [Section("compare", render_template("compares.html", {"pairs": pairs})), *sections]
     about = [comparison.about for comparison in comparisons if comparison.about is not None]
-    return Compares(sections, about, (sections[0].route, "Compare") if sections else None)
+    return RunComparisons(sections, about, (sections[0].route, "Compare") if sections else None)
 
 
 def page_reader() -> SystemReader:
@@ -94,13 +94,15 @@ def page_reader() -> SystemReader:
     return SystemReader(metrics=metrics_shown(Show.COMPARISON))
 
 
-def couples(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, RunFolder]]:
+def run_pairs(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, RunFolder]]:
     """Return the pairs of runs to compare; training runs have no games and are left out."""
     runs = list({folder.run_id: folder for folder in folders if not folder.manifest().is_training_run}.values())
     return list(combinations(runs, 2)) if len(runs) <= EVERY else [(runs[0], second) for second in runs[1:]]
 
 
-def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, reading: SystemReader) -> ComparedPages:
+def compare_page(
+    base: RunFolder, other: RunFolder, slug: str, keep: StorePiece, reading: SystemReader
+) -> ComparisonPage:
     """Compare two runs like `nip-run compare`, and store the pairs of their games.
 
     Raises:
@@ -113,8 +115,8 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, readi
         rows = by_metrics(*both, metrics_shown(Show.COMPARISON), reading)
         pairs = list(game_pairs(*both, reading))
     except UsageError as error:
-        section = Section(route, rendered("compare.html", ComparisonView(names, route, refused=str(error))))
-        return ComparedPages(*names, f"cannot be compared: {error}", section, None)
+        section = Section(route, render_template("compare.html", ComparisonView(names, route, refused=str(error))))
+        return ComparisonPage(*names, f"cannot be compared: {error}", section, None)
     first = rows[0]
     view = ComparisonView(
         names,
@@ -130,12 +132,12 @@ def compare_page(base: RunFolder, other: RunFolder, slug: str, keep: Keep, readi
             key=f"compare-{slug}",
         ),
         rows=rows,
-        crossed=crossed(pairs),
+        crossed=count_pairs(pairs),
         flips=first.flips[:FLIPS],
     )
-    keep(f"{slug}-pairs", packed(_pairs_data(pairs)))
+    keep(f"{slug}-pairs", compress_json(_pairs_data(pairs)))
     about = {"base": names[0], "other": names[1], "pairs": f"{slug}-pairs", "count": len(pairs), "route": route}
-    return ComparedPages(*names, first.verdict, Section(route, rendered("compare.html", view)), about)
+    return ComparisonPage(*names, first.verdict, Section(route, render_template("compare.html", view)), about)
 
 
 def _capitalized(sentence: str, names: tuple[str, str]) -> str:
@@ -143,7 +145,7 @@ def _capitalized(sentence: str, names: tuple[str, str]) -> str:
     return sentence if sentence.startswith(names) else sentence[:1].upper() + sentence[1:]
 
 
-def crossed(pairs: Sequence[GamePair]) -> dict[str, int]:
+def count_pairs(pairs: Sequence[GamePair]) -> dict[str, int]:
     """Count pairs of games: both right, only one, neither; incomplete pairs are left out."""
     both = [(item.base.correct, item.other.correct) for item in pairs if item.base and item.other]
     kinds = {"both": (True, True), "base": (True, False), "other": (False, True), "neither": (False, False)}

@@ -27,8 +27,8 @@ from typing import Any
 from runner.base.text import in_one_line, shortened
 from runner.game.prompts.chat import ChatMessage
 from runner.game.protocols.protocol import Decision
-from runner.pages.packing import PIECE_BYTES, Packing, Text, Texts, by_length
-from runner.pages.site import Keep
+from runner.pages.packing import PIECE_BYTES, PieceCompressor, Text, Texts, quotable_texts
+from runner.pages.site import StorePiece
 from runner.results.folder import RunFolder
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE, Call, Rollout
@@ -145,7 +145,7 @@ def _by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float]:
     return values
 
 
-def by_column(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def to_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Convert rows to columns, which are a third of the size."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
@@ -192,8 +192,8 @@ class PieceWriter:
 class GamesData:
     """Writes the games of a run as data for its page. Full pieces are stored at once, so memory holds only one."""
 
-    def __init__(self, slug: str, keep: Keep) -> None:
-        self._slug, self._packing = slug, Packing(keep)
+    def __init__(self, slug: str, keep: StorePiece) -> None:
+        self._slug, self._packing = slug, PieceCompressor(keep)
         self._pieces = PieceWriter(f"{slug}-games", "games", self._packing.add)
         self._lists: list[int] = []
         self._rows: list[dict[str, Any]] = []
@@ -221,7 +221,7 @@ class GamesData:
 
     def _keep_rows(self) -> None:
         first = self.count - len(self._rows)
-        data = {"format": FORMAT, "first": first, "count": len(self._rows), "columns": by_column(self._rows)}
+        data = {"format": FORMAT, "first": first, "count": len(self._rows), "columns": to_columns(self._rows)}
         self._packing.add(f"{self._slug}-list-{len(self._lists)}", data)
 
 
@@ -233,7 +233,7 @@ class _Packer:
         rollout = game.rollout
         columns = [_plain(value) for value in rollout.job.datapoint.columns.values()]
         messages = [message.text for played_round in rollout.rounds for message in played_round.messages]
-        self._quoted = by_length([*messages, *columns])
+        self._quoted = quotable_texts([*messages, *columns])
 
     def packed(self) -> dict[str, Any]:
         details, rollout = self.game.told, self.game.rollout

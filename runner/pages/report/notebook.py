@@ -13,8 +13,8 @@ from typing import Any
 from markupsafe import Markup
 
 from runner.game.protocols.protocol import label_word, stance_word
-from runner.pages.charts.labels import counted, money, told_between
-from runner.pages.html import rendered
+from runner.pages.charts.labels import format_count, format_dollars, format_interval
+from runner.pages.html import render_template
 from runner.results.manifest import Manifest
 from runner.results.metric_table import Show, metrics_shown
 from runner.rollouts.transcript import RolloutTranscript, describe_confidence, describe_variant
@@ -45,19 +45,19 @@ def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
     """Render the facts of a run, its main metrics with their intervals, and its agents."""
     facts = [manifest.status.value, manifest.protocol, f"seed {manifest.seed}"]
     if manifest.rollouts is not None:
-        facts.append(f"{counted(manifest.rollouts)} games")
+        facts.append(f"{format_count(manifest.rollouts)} games")
     if manifest.completions is not None:
-        cost = "cost not known" if manifest.cost_usd is None else money(manifest.cost_usd)
-        facts += [f"{counted(manifest.completions)} calls", cost]
+        cost = "cost not known" if manifest.cost_usd is None else format_dollars(manifest.cost_usd)
+        facts += [f"{format_count(manifest.completions)} calls", cost]
     of_game = {row["metric"]: row for row in metrics.get("metrics", ()) if row["agent"] is None}
     rows = [(name, of_game[name]) for name in metrics_shown(Show.SUMMARY) if name in of_game]
     rows = [(name, row) for name, row in rows if row["value"] is not None]
     rows += [(f"before iteration {test['iteration']}", test["accuracy"]) for test in metrics.get("tests", ())]
     measured = [
-        (name, told_between(row["value"], row["ci_low"], row["ci_high"]), f"n {counted(row['n'])}")
+        (name, format_interval(row["value"], row["ci_low"], row["ci_high"]), f"n {format_count(row['n'])}")
         for name, row in rows
     ]
-    return rendered("notebook/run.html", RunSummary(manifest, facts, measured))
+    return render_template("notebook/run.html", RunSummary(manifest, facts, measured))
 
 
 def transcript_html(game: RolloutTranscript) -> Markup:
@@ -68,4 +68,4 @@ def transcript_html(game: RolloutTranscript) -> Markup:
     confidence = describe_confidence(game.confidence_stated, game.confidence_logprob, game.confidence_note)
     rewards = (f"{name} {value:g}" for name, value in game.rewards.items())
     ending = [verdict, result, *([confidence] if confidence else []), *rewards]
-    return rendered("notebook/game.html", GameTranscript(game, facts, ending))
+    return render_template("notebook/game.html", GameTranscript(game, facts, ending))

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from runner.base.text import comma_join
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.rows import forest
-from runner.pages.html import rendered
+from runner.pages.html import render_template
 from runner.pages.report.run import RunPage
 from runner.pages.site import Section
 from runner.pages.sweeps import short_names
@@ -61,7 +61,7 @@ def overview(pages: Sequence[RunPage]) -> Section:
     rows = [RunRow(page.manifest, page.games, _accuracy(page)) for page in pages]
     estimates = [ChartEstimate.of(row.manifest.run_id, row.accuracy) for row in rows if row.accuracy is not None]
     picture = forest(estimates, title="Accuracy of each run", domain=(0.0, 1.0), key="runs") if estimates else None
-    return Section(ROUTE, rendered("runs.html", OverviewView(rows, picture, _sweep(pages))))
+    return Section(ROUTE, render_template("runs.html", OverviewView(rows, picture, _sweep(pages))))
 
 
 def _accuracy(page: RunPage) -> Mapping[str, Any] | None:

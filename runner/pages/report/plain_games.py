@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 from markupsafe import Markup
 
-from runner.pages.html import rendered
-from runner.pages.packing import read
+from runner.pages.html import render_template
+from runner.pages.packing import resolve_text
 from runner.pages.report.run_numbers import first_row
 from runner.runs.finished.rollout_details import verdict_word
 
@@ -21,7 +21,7 @@ MOST_CHARACTERS = 1_000_000
 """The most characters of one game's texts on a page."""
 
 
-def unpacked(data: bytes) -> dict[str, Any] | None:
+def unpack_piece(data: bytes) -> dict[str, Any] | None:
     """Unpack a piece, or return None if it is too large for a page."""
     inflating = zlib.decompressobj(wbits=31)
     text = inflating.decompress(data, MOST_BYTES)
@@ -38,7 +38,7 @@ def row_at(piece: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 def games_section(rows: list[dict[str, Any]], first: int, count: int, **where: str | None) -> Markup:
     """Render rows of the list, each with a link to its game."""
-    return rendered("served/games.html", {"rows": rows, "first": first, "count": count, **where})
+    return render_template("served/games.html", {"rows": rows, "first": first, "count": count, **where})
 
 
 def game_section(
@@ -54,7 +54,7 @@ def game_section(
             for number, turns in groupby(game["turns"], lambda turn: turn["round"])
         ],
     }  # fmt: skip
-    return rendered("served/game.html", {**facts, "is_cut": reader.left <= 0, **where})
+    return render_template("served/game.html", {**facts, "is_cut": reader.left <= 0, **where})
 
 
 class _Told:
@@ -66,7 +66,7 @@ class _Told:
         self._channels = len(about["channels"])
 
     def text(self, packed: Any) -> str:
-        text = read(self._texts, packed)[: max(self.left, 0)]
+        text = resolve_text(self._texts, packed)[: max(self.left, 0)]
         self.left -= len(text)
         return text
 

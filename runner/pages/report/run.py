@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from runner.game.protocols.protocol import Protocol
 from runner.pages.charts.protocol import protocol_picture
-from runner.pages.html import rendered
+from runner.pages.html import render_template
 from runner.pages.numbers import count
-from runner.pages.packing import packed
+from runner.pages.packing import compress_json
 from runner.pages.report.games import games_of
 from runner.pages.report.run_facts import AgentModel, OriginFact, agent_models, commands, hashes, origin
 from runner.pages.report.run_games import Gathered, RunGames
@@ -29,9 +29,9 @@ from runner.pages.report.run_numbers import (
     reliability_views,
 )
 from runner.pages.report.run_problems import Link, ProblemView, problem_views
-from runner.pages.report.run_state import missing_rows, state, summary
+from runner.pages.report.run_state import missing_rows, state_sentences, summary
 from runner.pages.report.run_trees import TreesView
-from runner.pages.site import Keep, Section
+from runner.pages.site import Section, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.notes import Notes
@@ -117,7 +117,7 @@ def run_page(
         run_id=manifest.run_id,
         is_titled=len(here) > 1,
         summary=summary(manifest),
-        state=state(folder, plan, manifest, games, missing, metrics=metrics, tells_source=has_commands),
+        state=state_sentences(folder, plan, manifest, games, missing, metrics=metrics, tells_source=has_commands),
         headline=headline(manifest, metrics, number, None if results is None else results.so_far),
         problems=problem_views((manifest.run_id, trouble) for trouble in troubles),
         models=agent_models(plan),
@@ -139,11 +139,11 @@ def run_page(
         count=game_count,
     )
     about = {"slug": slug, **_about(manifest, plan.spec.protocol), **games.about}
-    section = Section(f"run/{manifest.run_id}", rendered("run.html", view))
+    section = Section(f"run/{manifest.run_id}", render_template("run.html", view))
     return RunPage(folder, manifest, section, about, metrics, game_count, 0 if results is None else results.tree_count)
 
 
-def gathered(folder: RunFolder, slug: str, keep: Keep) -> Gathered:
+def gathered(folder: RunFolder, slug: str, keep: StorePiece) -> Gathered:
     """Read all finished games, trees and notes of a run, and store their data. Raises as `run_page`."""
     missing = missing_rows(folder)
     known_data = None if missing is None else missing.given
@@ -155,7 +155,7 @@ def gathered(folder: RunFolder, slug: str, keep: Keep) -> Gathered:
             run_games.add(game)
     notes = Notes(folder).all()
     if notes:
-        keep(notes_name(slug), packed([note.to_json() for note in notes]))
+        keep(notes_name(slug), compress_json([note.to_json() for note in notes]))
     games = run_games.gathered()
     return replace(games, about={**games.about, "notes": len(notes)})
 

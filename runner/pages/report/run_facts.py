@@ -14,7 +14,7 @@ from runner.base.storage.safe_files import open_to_read
 from runner.base.text import comma_join
 from runner.models.prices import describe_price, price_of
 from runner.models.settings import ModelSettings
-from runner.pages.numbers import took
+from runner.pages.numbers import elapsed
 from runner.registry.bundles.missing_rows import OPTION, lacks_rows
 from runner.registry.fetched_release import is_fetched, open_fetched
 from runner.results.folder import RunFolder
@@ -124,7 +124,7 @@ def _origins(manifest: Manifest) -> Iterator[OriginFact]:
     yield OriginFact("Commit", f"{manifest.git_commit}{dirty}" if manifest.git_commit else "")
     yield OriginFact("Played with", f"nip-run {manifest.version}, Python {manifest.python}")
     yield OriginFact("Began", manifest.started_at)
-    duration = took(manifest.started_at, manifest.finished_at)
+    duration = elapsed(manifest.started_at, manifest.finished_at)
     yield OriginFact("Ended", f"{manifest.finished_at} (after {duration})" if duration else manifest.finished_at or "")
 
 

@@ -12,7 +12,7 @@ from runner.pages.report.run_problems import Link, examples
 from runner.pages.report.run_totals import RunTally
 from runner.pages.report.run_trees import TreesView, trees_view
 from runner.pages.report.trees import TreesData
-from runner.pages.site import Keep
+from runner.pages.site import StorePiece
 from runner.rollouts.plan import Plan
 from runner.runs.finished.problems import GameProblem
 
@@ -59,7 +59,7 @@ class Gathered:
 class RunGames:
     """Collects the games of a run; the branches of a tree must be added consecutively."""
 
-    def __init__(self, plan: Plan, run_id: str, slug: str, keep: Keep, *, measures: bool) -> None:
+    def __init__(self, plan: Plan, run_id: str, slug: str, keep: StorePiece, *, measures: bool) -> None:
         """Start without games. `measures` computes their metrics as well, if no file has them."""
         self._run_id = run_id
         self.data = GamesData(slug, keep)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from runner.game.protocols.protocol import Decision, label_word, stance_word
 from runner.pages.charts.reliability import ReliabilityBins, reliability
-from runner.pages.numbers import count, decimal, dollars, interval, took
+from runner.pages.numbers import count, decimal, dollars, elapsed, interval
 from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
 from runner.results.manifest import Manifest
 from runner.results.metric_rows import extra_lines, is_aside, reasons, shown_name, told_metrics
@@ -43,7 +43,7 @@ def headline(
         entries.append(("Cost", dollars(manifest.own_cost_usd), f"{count(manifest.completions)} {call_kind}"))
     elif so_far is not None:
         entries.append(so_far)
-    if duration := took(manifest.started_at, manifest.finished_at):
+    if duration := elapsed(manifest.started_at, manifest.finished_at):
         entries.append(("Time", duration, ""))
     return entries
 

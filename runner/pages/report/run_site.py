@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.pages.report.comparison import compares
+from runner.pages.report.comparison import compare_runs
 from runner.pages.report.games import FORMAT
 from runner.pages.report.overview import overview
 from runner.pages.report.run import Gather, RunPage, gathered, notes_name, run_page
 from runner.pages.report.run_games import FIRST, Gathered
 from runner.pages.report.training import training_page
-from runner.pages.site import Keep, Site
+from runner.pages.site import Site, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
@@ -21,7 +21,7 @@ MAX_LINKED = 4
 
 
 def runs_site(
-    folders: Sequence[RunFolder], keep: Keep, gather: Gather | None = None, *, has_commands: bool = True
+    folders: Sequence[RunFolder], keep: StorePiece, gather: Gather | None = None, *, has_commands: bool = True
 ) -> Site:
     """Return runs as a site, with each training run followed by its parts.
 
@@ -46,7 +46,7 @@ def runs_site(
     sections = [page.section for page in pages]
     if len(pages) > 1 and not pages[0].manifest.is_training_run:
         sections = [overview(pages), *sections]
-    side_by_side = compares(folders if gather is None else (), keep)
+    side_by_side = compare_runs(folders if gather is None else (), keep)
     sections += side_by_side.sections
     runs = [page.about for page in pages if page.about]
     about = {"format": FORMAT, "runs": runs, "compares": side_by_side.about, "live": False, "notes": None}

@@ -55,7 +55,7 @@ def summary(manifest: Manifest) -> str:
     return " · ".join(fact for fact in facts if fact)
 
 
-def state(
+def state_sentences(
     folder: RunFolder,
     plan: Plan,
     manifest: Manifest,

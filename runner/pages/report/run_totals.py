@@ -16,7 +16,7 @@ from runner.runs.execution.spending import run_costs
 from runner.runs.finished.problems import GameProblem, GameProblems
 from runner.runs.finished.rollout_details import RolloutDetails
 
-EXAMPLES = 3
+MAX_EXAMPLES = 3
 """The number of example games of each kind."""
 
 VERDICTS = (Decision.REJECT, Decision.ACCEPT, Decision.NONE)
@@ -104,7 +104,7 @@ class RunTally:
         else:
             kind = "accepted, should be rejected" if decision else "rejected, should be accepted"
         kind_examples = self.examples.setdefault(kind, [])
-        if len(kind_examples) < EXAMPLES:
+        if len(kind_examples) < MAX_EXAMPLES:
             kind_examples.append((rollout.job.rollout_id, rollout.job.datapoint.id))
 
     def _add_calls(self, details: RolloutDetails) -> None:

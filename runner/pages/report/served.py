@@ -10,7 +10,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.html import rendered, script, style
+from runner.pages.html import render_template, script, style
 from runner.pages.report.games import FORMAT
 
 NOTHING: Mapping[str, Any] = {"format": FORMAT, "runs": [], "live": False, "notes": None}
@@ -47,15 +47,15 @@ class ServedPage:
     """Seconds after which the browser reloads the page."""
 
 
-def served(page: ServedPage) -> bytes:
+def render_served(page: ServedPage) -> bytes:
     """Render a page as HTML."""
-    script_name, style_name = static()
+    script_name, style_name = static_files()
     facts = {**vars(page), "script": script_name, "style": style_name}
-    return rendered("served/base.html", facts).encode("utf-8", "backslashreplace")
+    return render_template("served/base.html", facts).encode("utf-8", "backslashreplace")
 
 
 @cache
-def static() -> Mapping[str, tuple[bytes, str]]:
+def static_files() -> Mapping[str, tuple[bytes, str]]:
     """Return the script and the style by file name, each with its content type; names have a hash of the content."""
     files = {}
     for text, ending, kind in ((script(), "js", "text/javascript"), (style(), "css", "text/css")):

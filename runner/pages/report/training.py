@@ -11,8 +11,8 @@ from markupsafe import Markup
 from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
-from runner.pages.html import rendered
-from runner.pages.numbers import count, decimal, dollars, interval, took
+from runner.pages.html import render_template
+from runner.pages.numbers import count, decimal, dollars, elapsed, interval
 from runner.pages.report.run import RunFacts, RunPage
 from runner.pages.report.run_facts import agent_models, commands, hashes, origin
 from runner.pages.report.run_problems import problem_views
@@ -96,7 +96,7 @@ def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has
         stages=stage_rows(stages),
         parts=[part.manifest() for part in parts],
     )
-    section = Section(f"run/{manifest.run_id}", rendered("training.html", view))
+    section = Section(f"run/{manifest.run_id}", render_template("training.html", view))
     return RunPage(folder, manifest, section, metrics=metrics, games=metrics["games"]["rollouts"])
 
 
@@ -107,7 +107,7 @@ def _headline(manifest: Manifest, metrics: Mapping[str, Any]) -> list[tuple[str,
     entries = [
         (title, decimal(row["value"]), f"95 %: {interval(row)}" if interval(row) else "") for title, row in accuracies
     ]
-    duration = took(manifest.started_at, manifest.finished_at)
+    duration = elapsed(manifest.started_at, manifest.finished_at)
     return [
         *entries,
         ("Games", count(games["rollouts"]), f"{count(games['completions'])} calls"),

@@ -13,9 +13,9 @@ from typing import Any
 
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.tree_shape import NodePath, TreeShape
-from runner.pages.packing import Texts, packed
+from runner.pages.packing import Texts, compress_json
 from runner.pages.report.games import FORMAT, PieceWriter
-from runner.pages.site import Keep
+from runner.pages.site import StorePiece
 from runner.results.finetune.preferences import preferences
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.plan import Plan
@@ -36,14 +36,14 @@ class _Trees:
 class TreesData:
     """Collects the branches of a run's trees, stores the trees in pieces, and computes their statistics."""
 
-    def __init__(self, plan: Plan, run_id: str, slug: str, keep: Keep) -> None:
+    def __init__(self, plan: Plan, run_id: str, slug: str, keep: StorePiece) -> None:
         assert plan.shape is not None
         self._trees = _Trees(plan, plan.shape, plan.agents(), run_id)
         self._slug, self._keep = slug, keep
         self._statistics = TreeStatistics(plan.spec.protocol, plan.shape)
         self._whole = 0
         self._branches: list[Rollout] = []
-        self._pieces = PieceWriter(f"{slug}-trees", "trees", lambda name, data: keep(name, packed(data)))
+        self._pieces = PieceWriter(f"{slug}-trees", "trees", lambda name, data: keep(name, compress_json(data)))
         self._rows: list[dict[str, Any]] = []
         self.pairs: Counter[str] = Counter()
         self.branches = 0
@@ -84,7 +84,7 @@ class TreesData:
         if self._branches:
             self._end()
         pieces = self._pieces.flush()
-        self._keep(f"{self._slug}-treelist", packed({"format": FORMAT, "trees": self._rows}))
+        self._keep(f"{self._slug}-treelist", compress_json({"format": FORMAT, "trees": self._rows}))
         return {"count": self.count, "pieces": pieces}
 
     def expected(self) -> Mapping[str, Sequence[float]]:

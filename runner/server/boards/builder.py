@@ -22,7 +22,7 @@ from runner.documents.releases.manifest import Release
 from runner.pages.boards.charts import cost_chart
 from runner.pages.boards.lists import BoardPage, BoardRow, TaskList, published_board
 from runner.pages.boards.page import PIECE, domain_of
-from runner.pages.packing import packed
+from runner.pages.packing import compress_json
 from runner.registry.board.board import LoadedBoard
 from runner.registry.lineage.history import full_history
 from runner.registry.lineage.lineage import Lineage
@@ -115,9 +115,11 @@ def _write_tasks(
             part = rows[first : first + PIECE]
             names = list(dict.fromkeys(name for row in part for name in row))
             columns = {name: [row.get(name) for row in part] for name in names}
-            piece = packed({"first": first, "count": len(part), "columns": columns})
+            piece = compress_json({"first": first, "count": len(part), "columns": columns})
             _write_file(folder / f"{task_list.name}-rows-{number}.json.gz", piece)
-        _write_file(folder / f"{task_list.name}.json.gz", packed({"task": _task_fields(task_list), "rows": rows}))
+        _write_file(
+            folder / f"{task_list.name}.json.gz", compress_json({"task": _task_fields(task_list), "rows": rows})
+        )
         _write_file(folder / f"{task_list.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
         index.execute("INSERT INTO tasks VALUES(?,?,?)", (task_list.name, place, _json(_task_summary(task_list, rows))))
         values = [(task_list.name, row_place, row["release"], _json(row)) for row_place, row in enumerate(rows)]

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.pages.report.served import POLICY, ServedPage, served
+from runner.pages.report.served import POLICY, ServedPage, render_served
 from runner.server.web.api_errors import error_response
 from runner.server.web.responses import HTML
 from runner.server.web.views import View
@@ -101,7 +101,7 @@ def _page_of(error_messages: list[Message]) -> Response:
     original = Headers(raw=start["headers"])
     headers = {name: original[name] for name in ("retry-after", "allow") if name in original}
     headers |= {"content-security-policy": POLICY, "referrer-policy": "same-origin", "cache-control": "no-store"}
-    return Response(served(page), status, headers, HTML)
+    return Response(render_served(page), status, headers, HTML)
 
 
 def _sentence(message: str) -> str:

@@ -11,7 +11,7 @@ from fastapi import Request
 from starlette.responses import FileResponse, Response
 
 from runner.base.storage.safe_files import open_to_read
-from runner.pages.report.served import POLICY, ServedPage, served
+from runner.pages.report.served import POLICY, ServedPage, render_served
 
 HTML = "text/html; charset=utf-8"
 PUBLIC = "public, max-age=5"
@@ -23,7 +23,7 @@ GZIP_LEVEL = 4
 
 def page_response(request: Request, page: ServedPage, *, status: int = 200, cache: str = PUBLIC) -> Response:
     """Return a response with a page."""
-    return body_response(request, served(page), HTML, cache=cache, status=status, policy=POLICY)
+    return body_response(request, render_served(page), HTML, cache=cache, status=status, policy=POLICY)
 
 
 def body_response(
@@ -83,7 +83,7 @@ class PageCache:
         """Return the page with this key, which contains the board's name; call `make` if it is not cached."""
         page = self._pages.get(key)
         if page is None:
-            body = served(make())
+            body = render_served(make())
             page = (body, _compress(body), hashlib.sha256(body).hexdigest()[:32])
             if len(self._pages) >= self._most:
                 for old in list(self._pages)[: self._most // 2]:

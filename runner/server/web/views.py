@@ -15,11 +15,11 @@ from markupsafe import Markup
 from runner.base import text
 from runner.base.text import dollars
 from runner.documents.releases.reference import Kind
-from runner.pages.boards.page import bar, outcomes_in_words
+from runner.pages.boards.page import accuracy_bar, format_outcomes
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.charts.lineage import GraphLink, GraphNode, lineage
-from runner.pages.html import rendered
+from runner.pages.html import render_template
 
 MAX_DESCRIPTION = 160
 """Characters of a description in a list; the release's own page has all of it."""
@@ -37,7 +37,7 @@ class View:
     template: ClassVar[str]
 
     def render(self) -> Markup:
-        return rendered(f"served/{self.template}.html", vars(self))
+        return render_template(f"served/{self.template}.html", vars(self))
 
 
 def href_of(reference: str) -> str:
@@ -105,12 +105,12 @@ class BoardTableRow:
     def from_row(cls, row: Mapping[str, Any], domain: Sequence[float] | None) -> Self:
         return cls(
             rank=rank(row), href=row["href"], run=row["run"], point=row["short_point"] or "",
-            accuracy=decimal(row["accuracy"]), interval=interval(row), bar=bar(row, domain),
+            accuracy=decimal(row["accuracy"]), interval=interval(row), bar=accuracy_bar(row, domain),
             n="–" if row["n"] is None else f"{row['n']:,}",
             clusters=f"{row['clusters']:,}" if row["clusters"] else "",
             repeats=row["per_datapoint"] if (row["per_datapoint"] or 1) != 1 else "",
             tier=row["tier_words"], protocol=row["protocol"], models=row["models"] or "–",
-            outcomes=outcomes_in_words(row["outcomes"]), cost=dollars(row["cost_usd"]),
+            outcomes=format_outcomes(row["outcomes"]), cost=dollars(row["cost_usd"]),
             trained_on=row["trained_on"] or "–", finished=(row["finished_at"] or "–")[:10],
             owner_runs=f"{row['owner_runs']:,}", marks=row["marks"],
         )  # fmt: skip

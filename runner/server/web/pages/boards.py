@@ -13,7 +13,7 @@ from starlette.responses import FileResponse, Response
 
 from runner.pages.boards.marks import MEANINGS
 from runner.pages.report.games import FORMAT
-from runner.pages.report.served import ServedPage, static
+from runner.pages.report.served import ServedPage, static_files
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
 from runner.server.web.api.schemas import FILE_RESPONSE, ResponseBody, errors
@@ -203,7 +203,7 @@ def board_piece(request: Request, name: str, piece: str) -> Response:
 @pages.get("/static/{name}")
 def static_file(request: Request, name: str) -> Response:
     """Return the script or the style sheet."""
-    file = static().get(name)
+    file = static_files().get(name)
     if file is None:
         return error_response(404, "missing", "there is no such file")
     return body_response(request, *file, cache=IMMUTABLE)

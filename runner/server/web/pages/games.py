@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from runner.base.storage.safe_files import read_bounded
 from runner.documents.releases.reference import Reference
-from runner.pages.report.plain_games import game_section, games_section, row_at, unpacked
+from runner.pages.report.plain_games import game_section, games_section, row_at, unpack_piece
 from runner.pages.report.served import ServedPage
 from runner.server.web.pages.run_cache import CachedPage
 from runner.server.web.pages.runs import find_run
@@ -71,7 +71,7 @@ def _read_piece(cached: CachedPage, about: Mapping[str, Any], kind: str, place: 
     path = cached.piece(f"{about['slug']}-{kind}-{number}")
     if path is None or path.stat().st_size > MAX_PIECE_BYTES:
         return None
-    return unpacked(read_bounded(path, MAX_PIECE_BYTES))
+    return unpack_piece(read_bounded(path, MAX_PIECE_BYTES))
 
 
 def _list_section(cached: CachedPage, about: Mapping[str, Any], first: int, run_path: str) -> Markup:
