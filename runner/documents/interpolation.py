@@ -24,7 +24,7 @@ REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
 
 def resolve(layered: LayeredData) -> None:
     """Replace every `${key}` in place. Data that would grow too large or too deep becomes a problem instead."""
-    layered.note_mixed()
+    layered.find_foreign_keys()
     try:
         size = _ResolvedSizes(layered.data).total()
     except _TooDeep as deep:

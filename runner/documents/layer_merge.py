@@ -84,7 +84,7 @@ class _Files:
 
     def add(self, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
         assert self.layered.tree is not None
-        self.take(read(path, shown, is_own=self.layered.tree.holds(path)), path, shown, chain)
+        self.take(read(path, shown, is_own=self.layered.tree.contains(path)), path, shown, chain)
 
     def take(self, document: Document, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
         """Merge a document and the files that it extends."""
@@ -148,7 +148,7 @@ def _not_found_message(base: str, document: Document, layered: LayeredData) -> s
     folder = document.folder / Path(base).parent
     near = ""
     try:
-        if document.is_own and layered.tree is not None and layered.tree.holds(folder):
+        if document.is_own and layered.tree is not None and layered.tree.contains(folder):
             near = did_you_mean_file(base, [file.name for file in folder.glob("*.yaml")])
     except (OSError, ValueError):  # an impossible folder name
         pass
@@ -178,12 +178,12 @@ def _bases(document: Document, layered: LayeredData) -> list[tuple[KeyPath, str]
 
 
 def _merge(document: Document, layered: LayeredData, *, extends: bool) -> None:
-    layered.has_others |= bool(document.data) and not document.is_own
+    layered.has_foreign_data |= bool(document.data) and not document.is_own
     for at in list(_deleted_keys(document.data, (), layered)):
         _delete(at, document, layered, extends=extends)
     replaced = [at for at in document.places if not isinstance(_value_at(document.data, at), dict)]
     for at in replaced:
-        layered.forget_below(at)
+        layered.drop_places(at)
     layered.data = _merged(layered.data, document.data)
     layered.places.update(document.places)
 
@@ -204,10 +204,10 @@ def _delete(at: KeyPath, document: Document, layered: LayeredData, *, extends: b
     inherited = _value_at(layered.data, at[:-1])
     if isinstance(inherited, dict) and at[-1] in inherited:
         del inherited[at[-1]]
-        layered.forget_below(at)
+        layered.drop_places(at)
         return
     place = document.place(at)
-    place = replace(place, is_own=place.is_own and not layered.has_others)  # a hint may name keys of another file
+    place = replace(place, is_own=place.is_own and not layered.has_foreign_data)  # a hint may name keys of another file
     hint = did_you_mean(str(at[-1]), inherited if isinstance(inherited, dict) else ()) or "; leave the line out"
     reason = f"it inherits no such key{hint}" if extends else "this file has no `extends`; leave the line out"
     message = f"null deletes an inherited key, and {reason}"

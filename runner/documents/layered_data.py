@@ -50,12 +50,12 @@ class LayeredData:
     renamed: list[RenamedKey] = field(default_factory=list)
     tree: ProjectTree | None = None
     """Files whose contents may appear in error messages; None means all files."""
-    has_others: bool = False
+    has_foreign_data: bool = False
     """Whether part of the data came from a file outside `tree`."""
     interpolated: set[KeyPath] = field(default_factory=set)
-    """Keys whose text had a `${key}` in it; filled only if `has_others`."""
-    mixed: set[KeyPath] = field(default_factory=set)
-    """Keys whose value came, at least in part, from a file outside `tree`; filled only if `has_others`."""
+    """Keys whose text had a `${key}` in it; filled only if `has_foreign_data`."""
+    foreign_keys: set[KeyPath] = field(default_factory=set)
+    """Keys whose value came, at least in part, from a file outside `tree`; filled only if `has_foreign_data`."""
     removable: frozenset[KeyPath] = frozenset()
     """Keys that null deletes; `*` matches any one name."""
     resettable: frozenset[KeyPath] = frozenset()
@@ -68,30 +68,30 @@ class LayeredData:
         a `${key}`, and a message may name neighboring keys.
         """
         place = self._place(at)
-        return replace(place, is_own=False) if self.has_others else place
+        return replace(place, is_own=False) if self.has_foreign_data else place
 
     def place_of_value(self, at: KeyPath) -> Place:
         """Return the place for a message about this value alone, which may quote it if it is all the spec's own."""
         derived = any(at[:end] in self.interpolated for end in range(len(at)))
-        is_all_own = at in self.places and at not in self.mixed and not derived
+        is_all_own = at in self.places and at not in self.foreign_keys and not derived
         return self._place(at) if is_all_own else self.place(at)
 
-    def note_mixed(self) -> None:
-        """Fill `interpolated` and `mixed`. Call it when everything is merged and nothing is resolved yet."""
-        if not self.has_others:
+    def find_foreign_keys(self) -> None:
+        """Fill `interpolated` and `foreign_keys`. Call it when everything is merged and nothing is resolved yet."""
+        if not self.has_foreign_data:
             return
         self.interpolated = set(_interpolated(self.data, ()))
         foreign_keys = (at for at, place in self.places.items() if not place.is_own)
-        self.mixed = {at[:end] for at in (*foreign_keys, *self.interpolated) for end in range(len(at) + 1)}
+        self.foreign_keys = {at[:end] for at in (*foreign_keys, *self.interpolated) for end in range(len(at) + 1)}
 
     def _place(self, at: KeyPath) -> Place:
         return place_in(self.places, at) or Place(self.files[-1] if self.files else "command line")
 
-    def shows(self, at: KeyPath, path: Path) -> bool:
+    def may_quote(self, at: KeyPath, path: Path) -> bool:
         """Return whether messages may quote the file named at this key. If the user named it, they may."""
-        return not self.is_said_by_a_file(at) or self.tree is None or self.tree.holds(path)
+        return not self.is_set_by_file(at) or self.tree is None or self.tree.contains(path)
 
-    def is_said_by_a_file(self, at: KeyPath) -> bool:
+    def is_set_by_file(self, at: KeyPath) -> bool:
         """Return whether a file set this key, rather than an override."""
         return self.place(at).file in self.folders
 
@@ -113,10 +113,10 @@ class LayeredData:
             (*target, *at[len(source) :]): place for at, place in self.places.items() if at[: len(source)] == source
         }
         self.places.update(copied)
-        for keys in (self.interpolated, self.mixed):
+        for keys in (self.interpolated, self.foreign_keys):
             keys.update([(*target, *at[len(source) :]) for at in keys if at[: len(source)] == source])
 
-    def forget_below(self, at: KeyPath) -> None:
+    def drop_places(self, at: KeyPath) -> None:
         """Drop the places of a key and the keys below it."""
         self.places = {old: place for old, place in self.places.items() if old[: len(at)] != at}
 

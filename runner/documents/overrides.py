@@ -51,7 +51,7 @@ def apply_override(override: Override, layered: LayeredData, names: Mapping[str,
     try:
         _apply(override, place, layered, names)
     except _Refused as refused:
-        is_own = place.is_own and not layered.has_others  # a message may name neighboring keys
+        is_own = place.is_own and not layered.has_foreign_data  # a message may name neighboring keys
         layered.problems.append(Problem(replace(place, is_own=is_own), refused.key, refused.message))
 
 
@@ -72,7 +72,7 @@ def _apply(override: Override, place: Place, layered: LayeredData, names: Mappin
     if sign == "+" and at[-1] in parent:
         raise _Refused(name, f"the key is already set; write {name}=... to change it")
     parent[at[-1]] = value
-    layered.forget_below(at)
+    layered.drop_places(at)
     for end in range(1, len(at) + 1):
         layered.places.setdefault(at[:end], place)
     layered.places[at] = place
@@ -153,7 +153,7 @@ def _parsed_value(name: str, written: str) -> Any:
     at = tuple(name.split("."))
     labels_path = ("value", *LABELS_KEY[len(at) :]) if at == LABELS_KEY[: len(at)] else LABELS_KEY
     text = f"value: {written}" if written.strip() else "value: null"
-    document = parse(text, Document(name, Path(), words=labels_path))
+    document = parse(text, Document(name, Path(), labels_path=labels_path))
     if document.problems:
         # YAML counts columns from the added "value: ", so the place is the override itself.
         problem = document.problems[0]

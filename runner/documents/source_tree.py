@@ -26,7 +26,7 @@ class ProjectTree:
     """The folders whose files error messages may quote."""
 
     root: Path
-    also: list[Path] = field(default_factory=list)
+    extra_folders: list[Path] = field(default_factory=list)
     """Folders of installed releases that the spec names: published files are not secret."""
 
     @classmethod
@@ -36,13 +36,13 @@ class ProjectTree:
         return cls(next(filter(_is_project, ancestors(folder)), folder))
 
     def is_of_release(self, path: Path) -> bool:
-        """Return whether a file is in one of the `also` folders."""
-        return any(path.resolve().is_relative_to(root) for root in self.also)
+        """Return whether a file is in one of the extra folders."""
+        return any(path.resolve().is_relative_to(root) for root in self.extra_folders)
 
-    def holds(self, path: Path) -> bool:
+    def contains(self, path: Path) -> bool:
         """Return whether a file, after following links, is in the project or ships with the package."""
         real = path.resolve()
-        return any(real.is_relative_to(root) for root in (self.root, *self.also, *package_data.folders()))
+        return any(real.is_relative_to(root) for root in (self.root, *self.extra_folders, *package_data.folders()))
 
 
 def ancestors(folder: Path) -> Iterator[Path]:

@@ -56,7 +56,7 @@ class Document:
     """Whether messages may quote the file; see `source_tree`."""
     lines: list[str] = field(default_factory=list)
     """The lines of the text, as YAML counts them."""
-    words: KeyPath = LABELS_KEY
+    labels_path: KeyPath = LABELS_KEY
     """The path of the mapping whose keys are labels; see `WORDS`."""
     content: bytes | None = None
     """The file's bytes; None if there is no file."""
@@ -151,7 +151,7 @@ def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
 def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Document:
     """Read the root mapping of a file, without its invalid values."""
     broken: list[Problem] = []
-    has_non_text_labels = _make_keys_text(node, document.words)
+    has_non_text_labels = _make_keys_text(node, document.labels_path)
     _walk(node, (), document, broken)
     keys_are_valid = not document.problems
     document.problems.extend(broken)

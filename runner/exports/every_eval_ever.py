@@ -66,7 +66,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         export.not_carried.append(
             f"the models of {comma_join(other_agents)}: a record has one; they are in source_metadata"
         )
-    export.not_carried += [f"the chats of other agents than {subject['agent']}", *source.unsaid]
+    export.not_carried += [f"the chats of other agents than {subject['agent']}", *source.omitted_texts]
     return export
 
 
@@ -217,11 +217,11 @@ class _Record:
         """Return the row of a rollout, or None (counted in `written`) if the format cannot hold it."""
         rollout, agent = game.rollout, self._subject["agent"]
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
-            written.left_out["rollouts lost in transport: there was no game to score"] += 1
+            written.omitted["rollouts lost in transport: there was no game to score"] += 1
             return None
         chat = game.chat(agent)
         if not chat:
-            written.left_out[f"rollouts in which {agent} was not asked"] += 1
+            written.omitted[f"rollouts in which {agent} was not asked"] += 1
             return None
         messages_sent = [line.message for line in chat]
         messages = [{"turn_idx": i, "role": m["role"], "content": m["content"]} for i, m in enumerate(messages_sent)]

@@ -35,12 +35,12 @@ class WrittenExport:
 
     files: dict[Path, int] = field(default_factory=dict)
     """Number of rollouts or transcripts in each file."""
-    left_out: Counter[str] = field(default_factory=Counter)
+    omitted: Counter[str] = field(default_factory=Counter)
     not_carried: list[str] = field(default_factory=list)
 
     def as_json(self) -> Mapping[str, Any]:
         return {
             "files": [{"file": str(path), "rows": rows} for path, rows in self.files.items()],
-            "left_out": dict(self.left_out),
+            "left_out": dict(self.omitted),
             "not_carried": self.not_carried,
         }

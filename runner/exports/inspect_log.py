@@ -47,7 +47,10 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     path = target / f"{source.folder.run_id}.eval"
     log = _Log(source, subject)
     export = WrittenExport(
-        not_carried=["calls that failed, and the chats of each call: a sample has one conversation", *source.unsaid]
+        not_carried=[
+            "calls that failed, and the chats of each call: a sample has one conversation",
+            *source.omitted_texts,
+        ]
     )
     try:
         with (
@@ -236,7 +239,7 @@ class _Log:
             for line in lines
         ]
         task: dict[str, Any] = {"role": "user", "content": self._input(game), "source": "input"}
-        messages = ({"source": "generate", **message} for message in game.said())
+        messages = ({"source": "generate", **message} for message in game.conversation())
         return [{"id": f"m{index}", **message} for index, message in enumerate((*prompts, task, *messages))]
 
     def _input(self, game: ExportedGame) -> str:

@@ -116,7 +116,7 @@ class ExportedGame:
         last_texts = (c.raw_message for c in calls if (c.attempt, c.vote) == (sample.attempt, sample.vote))
         return next(last_texts, None)
 
-    def said(self) -> Iterator[dict[str, Any]]:
+    def conversation(self) -> Iterator[dict[str, Any]]:
         """Yield the game as one conversation, each message with a heading of its round, sender and channel.
 
         Texts without a recipient, such as verdicts, are included as written.
@@ -292,7 +292,7 @@ class RunSource:
         return {name: text for name, text in sentences.items() if text is not None}
 
     @property
-    def unsaid(self) -> list[str]:
+    def omitted_texts(self) -> list[str]:
         """Texts of the games that no chat contains, as sentences."""
         sentences = []
         if self.manifest.rejudge_of is not None:

@@ -50,7 +50,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         not_carried=[
             "calls that failed, and log-probabilities: a transcript has messages alone",
             "metrics and their intervals",
-            *source.unsaid,
+            *source.omitted_texts,
         ]
     )
     path, rows, longest = target / f"{source.folder.run_id}.parquet", 0, 0
@@ -59,7 +59,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         with create(lines) as file:
             for game in source.games():
                 if game.rollout.outcome == Outcome.TRANSPORT_FAILED:
-                    export.left_out["rollouts lost in transport: there was no game"] += 1
+                    export.omitted["rollouts lost in transport: there was no game"] += 1
                     continue
                 for chat in _chats(source, game, agents, with_full_game=options.subject is None):
                     line = orjson.dumps(_row(source, game, chat)) + b"\n"
@@ -85,7 +85,7 @@ class _Chat(NamedTuple):
 def _chats(source: RunSource, game: ExportedGame, agents: Sequence[str], *, with_full_game: bool) -> Iterator[_Chat]:
     answers = [call for call in game.rollout.calls if call.is_answer]
     if with_full_game:
-        yield _Chat(ALL_AGENTS, list(game.said()), answers)
+        yield _Chat(ALL_AGENTS, list(game.conversation()), answers)
     for row in (game.cast[seat] for seat in agents):
         chat = [_message(line) for line in game.chat(row["agent"])]
         if chat:

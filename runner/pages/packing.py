@@ -61,7 +61,7 @@ class Texts:
         self.size += 6
         return index
 
-    def quoting(self, text: str, quoted: Sequence[str]) -> Text:
+    def add_quoting(self, text: str, quoted: Sequence[str]) -> Text:
         """Store a text that may contain the `quoted` texts (the longest first), and return the reference to it."""
         if len(text) < LONG or text in self._places:
             return self.add(text)

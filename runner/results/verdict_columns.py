@@ -135,7 +135,7 @@ class JudgedGames:
         mask = verdicts.whole_blocks
         blocks = verdicts.where(mask)
         stances = {agent: column[mask] for agent, column in argued.items()}
-        has_seats = self._protocol.are_opposed and not self._protocol.draws_stance
+        has_seats = self._protocol.are_opposed and not self._protocol.samples_stance
         yield from estimates_of(Source.BLOCKS, blocks, next(iter(stances.values())) if has_seats else None)
         for agent, column in self._stances_by_player(blocks, stances).items():
             yield from estimates_of(Source.PLAYERS, blocks, column, agent=agent)

@@ -292,7 +292,7 @@ def _sets_price(key: str, group: str) -> bool:
 def _has_fetched_price(layered: LayeredData, group: str) -> bool:
     price, at = layered.data["models"][group].get("price"), ("models", group, "price")
     places = [(*at, name) for name, value in price.items() if value is not None] if isinstance(price, dict) else []
-    folders = [layered.folder(place) for place in places if layered.is_said_by_a_file(place)]
+    folders = [layered.folder(place) for place in places if layered.is_set_by_file(place)]
     return fetched_folder(folders) is not None
 
 
@@ -348,7 +348,7 @@ def _read_dataset(layered: LayeredData, readers: Readers, settings: DatasetSetti
         if path is None or _shows_dataset(layered):
             raise
         place = replace(layered.place(_DATASET), is_own=False)
-        named = "it" if layered.has_others else path  # its name may have come from somebody else's file
+        named = "it" if layered.has_foreign_data else path  # its name may have come from somebody else's file
         raise SpecError([Problem(place, "", "", f"dataset.path: {named} cannot be used")]) from error
 
 
@@ -362,7 +362,7 @@ def _near(layered: LayeredData, at: KeyPath, named: str, is_meant: Callable[[Pat
     folder = layered.folder(at) / Path(named).parent
     hint = "; a path is relative to the folder of the file that says it"
     try:
-        if not layered.shows(at, folder):
+        if not layered.may_quote(at, folder):
             return hint
         return did_you_mean_file(Path(named).name, [path.name for path in folder.iterdir() if is_meant(path)]) or hint
     except (OSError, ValueError):  # no folder of this name can be
@@ -372,7 +372,7 @@ def _near(layered: LayeredData, at: KeyPath, named: str, is_meant: Callable[[Pat
 def _shows_dataset(layered: LayeredData) -> bool:
     """Whether it may be told what stands in the dataset, such as its ids and the names of its columns."""
     path = _dataset_file(layered, layered.data["dataset"]["path"])
-    return path is None or layered.shows(_DATASET, path)
+    return path is None or layered.may_quote(_DATASET, path)
 
 
 def _test_dataset(layered: LayeredData, readers: Readers, experiment: Experiment) -> Dataset | None:
@@ -399,7 +399,7 @@ def _protocol(layered: LayeredData, sound: SoundSpec) -> Protocol | None:
     parameters = {name: value for name, value in section.items() if name in known}
     at = ("protocol", "use")
     # One that the user names has a tree of its own.
-    tree = layered.tree if layered.is_said_by_a_file(at) else None
+    tree = layered.tree if layered.is_set_by_file(at) else None
     return load_protocol(section["use"], parameters, folder=layered.folder(at), where=_where(layered), tree=tree)
 
 
@@ -417,7 +417,7 @@ def _prompts(
         raise SpecError([Problem(place, "prompts", message)])
     if protocol is None:
         return None
-    shows = partial(layered.shows, ("prompts",))
+    shows = partial(layered.may_quote, ("prompts",))
     columns, names_columns = (dataset.columns, _shows_dataset(layered)) if dataset else (None, True)
     verdict, format_ = (sound.section(name) for name in ("verdict", "decision_format"))
     states = from_plain(VerdictSettings, verdict).states

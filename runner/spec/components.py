@@ -93,7 +93,7 @@ class Components:
 
     def _found(self, slot: str, kind: Kind, named: str) -> ComponentUse:
         use = self.uses[slot] = self.look_up(kind, named)
-        self.tree.also.append(use.folder.resolve())
+        self.tree.extra_folders.append(use.folder.resolve())
         return use
 
     def _versionless(self, kind: Kind, named: str) -> str | None:

@@ -62,7 +62,7 @@ def fill_seats(layered: LayeredData, protocol: Protocol | None) -> Filled | None
             f"every agent has its own {at[-1]}; set it for them, as agents.NAME.{at[-1]}",
         )
         for at in ((*_DEFAULT, key) for key in default)
-        if at not in sources.values() and not layered.is_said_by_a_file(at)
+        if at not in sources.values() and not layered.is_set_by_file(at)
     ]
     if not unused:
         unused.extend(_unknown_group(default, sources, layered))

@@ -86,13 +86,13 @@ def path_problems(layered: LayeredData, *, saved: bool) -> Iterator[Problem]:
         return
     for key, named in NAMING.items():
         for at, value in _values(layered.data, key, ()):
-            if isinstance(value, str) and layered.is_said_by_a_file(at) and not (saved and key in _NOT_READ):
+            if isinstance(value, str) and layered.is_set_by_file(at) and not (saved and key in _NOT_READ):
                 why = _why(key, value, layered.folder(at), named)
                 if why is not None and not _is_only_a_name(layered, key):
                     where = ".".join(map(str, at))
                     yield Problem(layered.place(at), where, f"{why}. If you mean it, say it yourself: {where}=...")
     for at, _ in _values(layered.data, ("execution", "*"), ()):
-        if not saved and layered.is_said_by_a_file(at) and fetched_folder([layered.folder(at)]) is not None:
+        if not saved and layered.is_set_by_file(at) and fetched_folder([layered.folder(at)]) is not None:
             where = ".".join(map(str, at))
             why = "what plays the games, and on whose machines, is not for what came from elsewhere to say"
             yield Problem(layered.place(at), where, f"{why}. If you mean it, say it yourself: {where}=...")

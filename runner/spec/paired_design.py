@@ -65,7 +65,7 @@ def _no_stances(protocol: Protocol) -> Iterator[str]:
     """Why datapoints cannot be played with both stances."""
     if not protocol.prover_names:
         yield f"{protocol.name} has no prover, and so no stance; leave it out"
-    elif protocol.draws_stance:
+    elif protocol.samples_stance:
         yield (
             f"in {protocol.name} a lot draws which of the opposed provers is heard, and its stance with it: no game "
             "has two sides to exchange; leave it out, and take more rollouts.per_datapoint"

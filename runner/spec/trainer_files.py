@@ -109,7 +109,7 @@ def find_trainer_files(layered: LayeredData, group: str, trainer: TrainerSetting
     """
     at: KeyPath = ("training", "trainers", group)
     folders = {key: layered.folder((*at, key)) for key in ("command", "files") if getattr(trainer, key) is not None}
-    fetched = {key for key, folder in folders.items() if layered.is_said_by_a_file((*at, key)) and _is_fetched(folder)}
+    fetched = {key for key, folder in folders.items() if layered.is_set_by_file((*at, key)) and _is_fetched(folder)}
     if fetched == {"files"}:
         raise ReleaseError(
             f"`files` is from elsewhere, and the command is yours; set training.trainers.{group}.files, or to null"

@@ -37,7 +37,7 @@ def test_an_agents_view_has_what_it_was_told_and_nothing_else(protocol: str, wat
     page = one.open(tmp_path / "report.html")
     unseen = 0
     for game in list(games_of(RunFolder(run)))[:GAMES]:
-        for agent in game.told.protocol.agent_names:
+        for agent in game.details.protocol.agent_names:
             shown = as_seen(one, page, run.name, game, agent)
             known = told(game, agent)
             heard = {text.strip() for text in of_others(game, agent)}
@@ -51,7 +51,7 @@ def test_an_agents_view_has_what_it_was_told_and_nothing_else(protocol: str, wat
             assert page.locator("#view .said").count() <= sum(
                 (number, agent) in game.chats for number, _ in enumerate(game.rollout.rounds)
             )
-            others = [name for name in game.told.protocol.agent_names if name != agent]
+            others = [name for name in game.details.protocol.agent_names if name != agent]
             for name in others:
                 assert page.locator(f"#view article[aria-label='{name}'] details").count() == 0
                 assert page.locator(f"#view article[aria-label='{name}'] .said").count() == 0

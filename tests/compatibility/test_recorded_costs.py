@@ -59,7 +59,7 @@ def test_pages_and_checks_of_an_old_run_show_its_recorded_cost(old_run: Path) ->
     folder = folder_of(old_run)
     tally = RunTally(played_plan(folder), measures=False)
     for game in games_of(folder):
-        tally.add(game.told)
+        tally.add(game.details)
     (verifier,) = tally.agents
     assert verifier.usd == pytest.approx(AS_BILLED_THEN)
     with recompute_run(folder) as again:

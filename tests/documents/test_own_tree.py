@@ -292,8 +292,8 @@ def test_the_home_folder_is_no_project(tmp_path: Path, monkeypatch: pytest.Monke
         with chdir(home):
             assert ProjectTree.of(spec).root == spec.parent.resolve()
     with chdir(spec.parent):
-        assert ProjectTree.of(Path("spec.yaml")).holds(spec)
-        assert not ProjectTree.of(Path("spec.yaml")).holds(home / ".ssh" / "config")
+        assert ProjectTree.of(Path("spec.yaml")).contains(spec)
+        assert not ProjectTree.of(Path("spec.yaml")).contains(home / ".ssh" / "config")
 
 
 def test_the_nearer_of_the_current_folder_and_the_checkout_counts(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_every_attempt_and_failed_call_of_the_journal_is_there(faulty: RunFolder
     calls = [call for game in games for call in game.rollout.calls]
     assert len(answers) == sum(call.is_answer for call in calls)
     assert sum("unusable" in answer for answer in answers) > 0
-    assert sum(len(turn["failed"]) for turn in turns) == sum(len(game.told.failures) for game in games) > 0
+    assert sum(len(turn["failed"]) for turn in turns) == sum(len(game.details.failures) for game in games) > 0
     assert sum(answer["tokens"][1] for answer in answers) == sum(call.completion_tokens for call in calls)
     assert any("logprobs" in answer for answer in answers)
     assert sum(answer["usd"] for answer in answers) == pytest.approx(faulty.manifest().cost_usd) != 0

@@ -17,7 +17,7 @@ def test_a_text_that_quotes_others_is_read_as_it_was() -> None:
     quoted = quotable_texts(WORDS)
     for _ in range(300):
         text = " ".join(draw.choices(WORDS, k=draw.randrange(6)))
-        kept.append((text, texts.quoting(text, quoted)))
+        kept.append((text, texts.add_quoting(text, quoted)))
     assert all(resolve_text(texts.all, packed_) == text for text, packed_ in kept)
 
 
@@ -26,7 +26,7 @@ def test_a_quoted_text_costs_only_a_number() -> None:
     texts = Texts()
     texts.add(message)
     for number in range(20):
-        texts.quoting(f"Prover {number} has said this, and it was his turn to say it:\n{message}\nEnd.", [message])
+        texts.add_quoting(f"Prover {number} has said this, and it was his turn to say it:\n{message}\nEnd.", [message])
     assert sum(map(len, texts.all)) < 60_000 + 20 * 100
 
 

@@ -180,7 +180,7 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
         return ExitCode.DONE
     rows = [(str(path.relative_to(target)), rows) for path, rows in written.files.items()]
     print_table(("file", "rows"), rows, title=str(target))
-    for what, count in written.left_out.items():
+    for what, count in written.omitted.items():
         note(f"left out: {what} ({count})" if count > 1 else f"left out: {what}")
     for what in written.not_carried:
         note(f"not in this format: {what}")

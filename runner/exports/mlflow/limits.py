@@ -76,7 +76,7 @@ class MlflowTexts:
         """Return whether data contains a known secret."""
         return self._redactor.first(data) is not None
 
-    def left_out(self, note: str) -> None:
+    def note_omission(self, note: str) -> None:
         """Add a note about something that is not sent."""
         self._note(note)
 

@@ -44,7 +44,7 @@ def common_fields(
     """Return the fields of a record that are the same for both kinds of runs."""
     run_id = manifest.parent_run_id
     if run_id is not None and parent is None:
-        fitted.left_out(f"{folder.run_id} has no parent: its training run {run_id} is not in this results folder")
+        fitted.note_omission(f"{folder.run_id} has no parent: its training run {run_id} is not in this results folder")
     has_ended = manifest.status != Status.RUNNING
     return {
         "key": run_key(manifest),
@@ -152,10 +152,10 @@ def _artifacts(folder: RunFolder, fitted: MlflowTexts, *, journal: bool) -> Iter
 
 def _can_be_sent(path: Path, fitted: MlflowTexts) -> bool:
     if path.stat().st_size > MAX_SCANNED:
-        fitted.left_out(f"{path.name} is larger than {MAX_SCANNED >> 20} MiB: not sent")
+        fitted.note_omission(f"{path.name} is larger than {MAX_SCANNED >> 20} MiB: not sent")
         return False
     if fitted.holds_secret(read_bounded(path, MAX_SCANNED)):
-        fitted.left_out(f"{path.name} contains an API key or token of this machine: not sent")
+        fitted.note_omission(f"{path.name} contains an API key or token of this machine: not sent")
         return False
     return True
 

@@ -72,7 +72,7 @@ class RenderedTexts:
     """A cache of rendered texts, because a game's prompts are rendered again when its files are written."""
 
     def __init__(self) -> None:
-        self.tell: Callable[[tuple[Any, ...], str], None] | None = None
+        self.on_new_text: Callable[[tuple[Any, ...], str], None] | None = None
         """Called with each new text and its key, to share it with another process."""
         self._texts: dict[tuple[Any, ...], str] = {}
         self._size = 0
@@ -120,8 +120,8 @@ class PromptSet:
             text = template.render(variables)
             if key is not None:
                 self.rendered.put(key, text)
-                if self.rendered.tell is not None:
-                    self.rendered.tell(key, text)
+                if self.rendered.on_new_text is not None:
+                    self.rendered.on_new_text(key, text)
         return text
 
     def _key(self, name: str, variables: Mapping[str, Any]) -> tuple[Any, ...] | None:

@@ -54,7 +54,7 @@ class Protocol:
     paths: tuple[Path, ...] = field(default=(), compare=False, repr=False)
     """The files it was read from: its own, then the files it extends."""
 
-    def turned(self, *, verifier_first: bool) -> Protocol:
+    def with_verifier_first(self, *, verifier_first: bool) -> Protocol:
         """Return the protocol as if its file declared this `verifier_first`."""
         file = replace(self.file, parameters=replace(self.file.parameters, verifier_first=verifier_first))
         return replace(
@@ -70,7 +70,7 @@ class Protocol:
             return replace(self, exchanges_stances=True)
         return replace(self, parameters=replace(self.parameters, randomize_prover_stance=True))
 
-    def lasting(self, rounds: int) -> Protocol:
+    def with_rounds(self, rounds: int) -> Protocol:
         """Return the protocol with another number of rounds."""
         return replace(self, parameters=replace(self.parameters, max_message_rounds=rounds))
 
@@ -202,7 +202,7 @@ class Protocol:
         return len(stances) > 1 and not self.parameters.randomize_prover_stance
 
     @cached_property
-    def draws_stance(self) -> bool:
+    def samples_stance(self) -> bool:
         """Whether the seed chooses one of several opposed provers to speak, and so which stance is heard."""
         sampled_speakers = (step.speak for step in self.file.cycle if step.draw == "one")
         return self.are_opposed and any(

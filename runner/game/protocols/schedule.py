@@ -100,5 +100,5 @@ def rounds_without_waste(protocol: Protocol) -> list[int]:
 
 
 def _has_no_waste(protocol: Protocol, rounds: int) -> bool:
-    variant = protocol.lasting(rounds)
+    variant = protocol.with_rounds(rounds)
     return any(map(variant.can_ever_decide, range(rounds))) and not messages_without_influence(variant)

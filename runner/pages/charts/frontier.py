@@ -27,17 +27,17 @@ class Offer:
     """A system with its value and its cost (None: a price is unknown)."""
 
     name: str
-    reached: ChartEstimate
+    estimate: ChartEstimate
     cost: float | None
 
     @property
     def point(self) -> Point | None:
         """The cost and the value; None if one of them is unknown."""
-        cost, value = drawable(self.cost), drawable(self.reached.value)
+        cost, value = drawable(self.cost), drawable(self.estimate.value)
         return None if cost is None or value is None else (cost, value)
 
     def describe(self) -> str:
-        return f"{self.name}: {self.reached.text()} for {format_dollars(self.cost)}"
+        return f"{self.name}: {self.estimate.text()} for {format_dollars(self.cost)}"
 
 
 def frontier_of(offers: Sequence[Offer]) -> list[Offer]:
@@ -68,7 +68,7 @@ def frontier(
         return empty_chart(look, title, "No system has both a cost and a value.", key)
     best = frontier_of(offers)
     drawing = Drawing(look, title)
-    ends = extent(values_of([offer.reached for offer in drawn]))
+    ends = extent(values_of([offer.estimate for offer in drawn]))
     across, up = draw_axes(drawing, amount_axis(x, [offer.cost for offer in drawn]), Axis(y, *ends), look.width * 0.55)
     places = {
         id(offer): (across.at(point[0]), up.at(point[1])) for offer in drawn if (point := offer.point) is not None
@@ -77,8 +77,8 @@ def frontier(
     drawing.polyline(steps, "reference")
     for offer in drawn:
         at, value = places[id(offer)]
-        if offer.reached.ends is not None:
-            low, high = up.places(offer.reached.ends)
+        if offer.estimate.ends is not None:
+            low, high = up.places(offer.estimate.ends)
             drawing.whisker(at, low, at, high, series=0, caps=(False, False), stroke_opacity=0.45)
         drawing.mark(at, value, 0, offer.describe(), role="mark" if offer in best else "hollow")
     labelled = drawn if len(drawn) <= MOST_NAMES else best

@@ -18,7 +18,7 @@ class GraphNode:
 
     key: str
     name: str
-    below: str = ""
+    subtitle: str = ""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class GraphLink:
 
     start: str
     end: str
-    words: str = ""
+    label: str = ""
 
 
 def lineage(
@@ -39,7 +39,7 @@ def lineage(
     layers = _layers(nodes, links)
     size = look.size
     deep = max(layers.values()) + 1
-    widest = max(width_of(mark_invisible(words), size) for node in nodes for words in (node.name, node.below))
+    widest = max(width_of(mark_invisible(label), size) for node in nodes for label in (node.name, node.subtitle))
     gap = size * 2.2
     wide = min(max(widest + size * 1.2, size * 6), size * 15)
     drawing = Drawing(look, title, deep * wide + (deep - 1) * gap + 2)
@@ -58,7 +58,7 @@ def lineage(
     drawing.y = top + max(filled) * row - size
     names = {node.key: node.name for node in nodes}
     facts = [
-        f"{names[link.end]} from {names[link.start]}{f' ({link.words})' if link.words else ''}"
+        f"{names[link.end]} from {names[link.start]}{f' ({link.label})' if link.label else ''}"
         for link in links
         if link.start in names and link.end in names
     ]
@@ -88,7 +88,7 @@ def _draw_link(drawing: Drawing, link: GraphLink, places: Mapping[str, tuple[flo
     (x1, y1), (x2, y2) = places[link.start], places[link.end]
     begin, end = (x1 + wide, y1 + size * 1.5), (x2, y2 + size * 1.5)
     middle = end[0] - size * 1.1
-    tooltip = link.words or None
+    tooltip = link.label or None
     points = [begin, (middle, begin[1]), (middle, end[1]), end]
     drawing.polyline(points, "axis", title=tooltip)
     arrow_base = end[0] - size * 0.5
@@ -99,7 +99,7 @@ def _draw_node(drawing: Drawing, node: GraphNode, place: tuple[float, float], wi
     size, (x, y) = drawing.size, place
     drawing.rect(x, y, wide, size * 3, "box", rx=size * 0.2)
     room = wide - size
-    full = f"{node.name}, {node.below}" if node.below else None
-    drawing.text(x + size * 0.5, y + size * (1.25 if node.below else 1.8), node.name, most=room, title=full)
-    if node.below:
-        drawing.text(x + size * 0.5, y + size * 2.5, node.below, "soft", most=room)
+    full = f"{node.name}, {node.subtitle}" if node.subtitle else None
+    drawing.text(x + size * 0.5, y + size * (1.25 if node.subtitle else 1.8), node.name, most=room, title=full)
+    if node.subtitle:
+        drawing.text(x + size * 0.5, y + size * 2.5, node.subtitle, "soft", most=room)

@@ -206,8 +206,10 @@ def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
 def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
     systems = systems_of(folders)
     measured = _measured(systems, metric)
-    rows = [{**row, "cost_usd_a_game": system.cost_a_game} for system, (_, row) in zip(systems, measured, strict=True)]
-    unpriced = [run_id for system in systems if system.cost_a_game is None for run_id in system.run_ids]
+    rows = [
+        {**row, "cost_usd_a_game": system.cost_per_game} for system, (_, row) in zip(systems, measured, strict=True)
+    ]
+    unpriced = [run_id for system in systems if system.cost_per_game is None for run_id in system.run_ids]
     if len(unpriced) == sum(len(system.folders) for system in systems):
         raise UsageError(f"{comma_join(unpriced)}: the cost is unknown; set the prices of the models in the spec")
     offers = [Offer(point.name, point, row["cost_usd_a_game"]) for (point, _), row in zip(measured, rows, strict=True)]

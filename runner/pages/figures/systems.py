@@ -44,7 +44,7 @@ class FigureSystem:
         return all(agent["role"] == "verifier" for agent in self.first.agents)
 
     @property
-    def cost_a_game(self) -> float | None:
+    def cost_per_game(self) -> float | None:
         """Cost per game in dollars; None if a price or a number of games is unknown."""
         costs = [run.cost_usd for run in self.manifests if run.cost_usd is not None]
         games = sum(run.rollouts or 0 for run in self.manifests)

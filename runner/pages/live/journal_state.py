@@ -59,7 +59,7 @@ class JournalReading:
             RunError, JournalError, SpecError: a file of the run is missing or damaged.
         """
         missing = missing_rows(folder)
-        self.plan = played_plan(folder, None if missing is None else missing.given)
+        self.plan = played_plan(folder, None if missing is None else missing.dataset)
         self._clock, self._has_rows = clock, missing is None
         self._costs = run_costs(self.plan)
         self._followed = FollowedIndex(folder.journal, folder.manifest().identity)

@@ -53,15 +53,15 @@ ROWS = 5_000
 class GamePage:
     """A complete game, with the chats that were sent."""
 
-    told: RolloutDetails
+    details: RolloutDetails
     chats: Chats
 
     @property
     def rollout(self) -> Rollout:
-        return self.told.rollout
+        return self.details.rollout
 
 
-def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[GamePage]:
+def games_of(folder: RunFolder, known_dataset: Dataset | None = None) -> Iterator[GamePage]:
     """Yield every finished game of a run, in the order of its plan.
 
     `given` has the known facts about datapoints whose rows are missing; the chats are then unknown.
@@ -69,10 +69,10 @@ def games_of(folder: RunFolder, given: Dataset | None = None) -> Iterator[GamePa
     Raises:
         RunError, JournalError, SpecError: a file of the run is missing or damaged.
     """
-    plan = played_plan(folder, given)
+    plan = played_plan(folder, known_dataset)
     with closing(Reconstructor(folder, plan)) as reconstructor:
         for rollouts, answered in reconstructor.with_answered():
-            yield from job_games(reconstructor, rollouts, answered, has_rows=given is None)
+            yield from job_games(reconstructor, rollouts, answered, has_rows=known_dataset is None)
 
 
 def job_games(
@@ -117,7 +117,7 @@ def row_of(game: GamePage) -> dict[str, Any]:
         "outcome": str(rollout.outcome),
         "rounds": len(rollout.rounds),
         "retries": len({(call.round, call.agent, call.vote, call.attempt) for call in answers}) - len(turns),
-        "failed_calls": len(game.told.failures),
+        "failed_calls": len(game.details.failures),
         "stance": rollout.stance,
         "swapped": job.swapped,
         "stances_exchanged": job.stances_exchanged,
@@ -136,7 +136,7 @@ def row_of(game: GamePage) -> dict[str, Any]:
 def _by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float]:
     """Return the tokens, the retries and the reward of each agent."""
     values: dict[str, float] = {}
-    for name in game.told.protocol.agent_names:
+    for name in game.details.protocol.agent_names:
         agent_answers = [call for call in answers if call.agent == name]
         attempts = {(call.round, call.vote, call.attempt) for call in agent_answers}
         values[f"tokens.{name}"] = sum(call.prompt_tokens + call.completion_tokens for call in agent_answers)
@@ -236,7 +236,7 @@ class _Packer:
         self._quoted = quotable_texts([*messages, *columns])
 
     def packed(self) -> dict[str, Any]:
-        details, rollout = self.game.told, self.game.rollout
+        details, rollout = self.game.details, self.game.rollout
         job = rollout.job
         return {
             "id": job.rollout_id,
@@ -250,10 +250,10 @@ class _Packer:
         }
 
     def _text(self, text: str) -> Text:
-        return self.texts.quoting(text, self._quoted)
+        return self.texts.add_quoting(text, self._quoted)
 
     def _turns(self, number: int) -> Iterator[dict[str, Any]]:
-        details = self.game.told
+        details = self.game.details
         round_played = dict(details.rounds(number))[number]
         for agent in details.speakers(number, round_played):
             messages = [
@@ -280,11 +280,11 @@ class _Packer:
         for call in self.game.rollout.calls:
             if (call.round, call.agent) == (number, agent) and call.is_answer and call.vote not in ended:
                 yield call
-                if self.game.told.answer(call).unusable_reason is None:
+                if self.game.details.answer(call).unusable_reason is None:
                     ended.add(call.vote)
 
     def _answer(self, call: Call) -> dict[str, Any]:
-        answer = self.game.told.answer(call)
+        answer = self.game.details.answer(call)
         fields = {
             "attempt": answer.attempt,
             "vote": call.vote or None,
@@ -306,7 +306,7 @@ class _Packer:
         """Return the cost of a call in dollars, or None if the price is unknown."""
         if not call.paid:
             return 0.0
-        details = self.game.told
+        details = self.game.details
         price = details.price_basis.price_of(details.agents[call.agent].model_settings)
         if price is None:
             return None
@@ -314,7 +314,7 @@ class _Packer:
 
     def _decision(self, number: int, agent: str) -> int | None:
         rounds = self.game.rollout.rounds
-        if agent != self.game.told.protocol.verifier_name or number >= len(rounds):
+        if agent != self.game.details.protocol.verifier_name or number >= len(rounds):
             return None
         decision = rounds[number].decision
         return None if decision == Decision.NONE else int(decision)

@@ -106,9 +106,9 @@ def run_page(
         RunError, JournalError, SpecError, ReleaseError: a file of the run is missing or damaged.
     """
     manifest, missing = folder.manifest(), missing_rows(folder)
-    plan = saved_plan(folder, None if missing is None else missing.given)
+    plan = saved_plan(folder, None if missing is None else missing.dataset)
     games = gather(folder, slug)
-    results, game_count = games.told, games.about["count"]
+    results, game_count = games.results, games.about["count"]
     metrics = read_metrics(folder) or (None if results is None else results.metrics)
     number = games_number(manifest, metrics, game_count, is_part=games.is_part, is_lost=games.problem is not None)
     has_problem_file = (folder.path / FILE).is_file() or results is None
@@ -146,7 +146,7 @@ def run_page(
 def gathered(folder: RunFolder, slug: str, keep: StorePiece) -> Gathered:
     """Read all finished games, trees and notes of a run, and store their data. Raises as `run_page`."""
     missing = missing_rows(folder)
-    known_data = None if missing is None else missing.given
+    known_data = None if missing is None else missing.dataset
     run_games = RunGames(
         saved_plan(folder, known_data), folder.run_id, slug, keep, measures=not folder.metrics.is_file()
     )
@@ -177,7 +177,7 @@ def read_metrics(folder: RunFolder) -> Mapping[str, Any] | None:
 
 def _links(run_id: str, games: Gathered) -> list[Link]:
     """Return links to a run's games, trees and notes."""
-    base, results, notes = f"#/run/{quote(run_id, safe='')}", games.told, games.about.get("notes") or 0
+    base, results, notes = f"#/run/{quote(run_id, safe='')}", games.results, games.about.get("notes") or 0
     links = [Link(f"{base}/games", f"Games ({count(games.about['count'])})")] if games.about["count"] else []
     if results is not None and results.tree_count:
         links.append(Link(f"{base}/trees", f"Trees ({count(results.tree_count)})"))

@@ -48,7 +48,7 @@ class Gathered:
     """The number of games and the places of their data; see `GamesData.about`."""
     first: Sequence[Mapping[str, Any]]
     """The rows of the first games."""
-    told: GamesSummary | None = None
+    results: GamesSummary | None = None
     """The results of the games; None if no game was read."""
     is_part: bool = False
     """Whether more games are being read."""
@@ -71,7 +71,7 @@ class RunGames:
         """Add a game."""
         row = row_of(game)
         self.data.add(game, row)
-        self._tally.add(game.told)
+        self._tally.add(game.details)
         if self._trees is not None:
             self._trees.add(game.rollout)
         if len(self.first) < FIRST:

@@ -25,7 +25,7 @@ from runner.spec.origin import DATA
 class MissingRows:
     """A run without the rows of its dataset: the known facts about its datapoints, and how to get the rows."""
 
-    given: Dataset
+    dataset: Dataset
     needed: str
 
 
@@ -77,7 +77,7 @@ def state_sentences(
         lines.append(f"Judges the debates of {judged.run_id}; only the judge was called.")
     if until := (metrics or {}).get("until"):
         lines.append(f"Stopping rule: {until['note']}.")
-    return [*lines, *_state(folder, plan, manifest, games.told, missing)]
+    return [*lines, *_state(folder, plan, manifest, games.results, missing)]
 
 
 def _reading_progress(manifest: Manifest, games: Gathered) -> Iterator[str]:

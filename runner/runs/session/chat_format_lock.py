@@ -80,7 +80,7 @@ def _turned_by_0_1_0(spec: Spec) -> Spec | None:
     protocol = spec.protocol
     if protocol.is_turned or protocol.parameters.verifier_first:
         return None
-    return replace(spec, protocol=protocol.turned(verifier_first=True))
+    return replace(spec, protocol=protocol.with_verifier_first(verifier_first=True))
 
 
 def _turned_as_replayed(plan: P, replay: ReplayOf) -> P | None:

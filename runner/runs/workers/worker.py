@@ -93,7 +93,7 @@ class _Player:
         )  # fmt: skip
         self._builder = WorkerOutputBuilder(plan, start.run_id, costs) if start.makes_outputs else None
         if fine_tune_of(plan) is not None and self._builder is None:
-            plan.spec.prompts.rendered.tell = self._send_rendered
+            plan.spec.prompts.rendered.on_new_text = self._send_rendered
         self._servers = Servers(start.concurrency, self._stop.sleep)
         self._servers.adapters = start.adapters
         self._connection = self._connected()
