@@ -85,7 +85,8 @@ def _is_roomy(drawing: Drawing) -> bool:
 
 
 def _bin_text(row: Mapping[str, Any]) -> str:
-    return f"P(accept) {format_number(row['confidence'], 2)}, right {format_number(row['right'], 2)}, {format_count(row['n'])} games"
+    confidence, right = format_number(row["confidence"], 2), format_number(row["right"], 2)
+    return f"P(accept) {confidence}, right {right}, {format_count(row['n'])} games"
 
 
 def _description(judges: Sequence[ReliabilityBins]) -> str:
