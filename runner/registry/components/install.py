@@ -81,7 +81,8 @@ class Installer:
             if entry.sha256 != pin.sha256:
                 raise ReleaseError(
                     f"{reference} in {registry.where} is sha256:{entry.sha256[:12]}, but {self.lock.path} pins "
-                    f"sha256:{pin.sha256[:12]}: it is not the release that was installed before"
+                    f"sha256:{pin.sha256[:12]}: it is not the release that was installed before; to accept it, "
+                    "remove its line from the lock"
                 )
             selected[reference] = (registry, entry)
         return self._install_all(selected)

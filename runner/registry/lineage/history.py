@@ -127,9 +127,8 @@ def full_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
     """Return all sessions in the order of `history_of`, without training games whose run is not here."""
     sessions = unify_identities(list(sessions))
     runs, replays = _by_run(sessions)
-    return _build_rows(
-        {key: trained_groups(copies[0]) for key, copies in runs.items()}, runs, replays, Lineage(sessions)
-    )
+    selected = {key: trained_groups(copies[0]) for key, copies in runs.items()}
+    return _build_rows(selected, runs, replays, Lineage(sessions))
 
 
 Runs = Mapping[RunKey, Sequence[LineageSession]]
@@ -157,11 +156,12 @@ def _all_names(session: LineageSession) -> Iterator[str]:
     yield session.run_id
     yield session.key
     for group in session.groups:
-        yield group.name
-        yield from group.agents
-        yield from (model.step.model for model in group.made_models)
-        if group.model is not None:
-            yield group.model
+        yield from (group.name, *group.agents, *_model_names(group))
+
+
+def _model_names(group: Group) -> list[str]:
+    first = [] if group.model is None else [group.model]
+    return first + [model.step.model for model in group.made_models]
 
 
 def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection:
@@ -169,9 +169,7 @@ def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection
     by_agent = _select_groups(runs, lambda group: group.name == name or name in group.agents)
     if by_agent:
         return by_agent
-    by_model = _select_groups(
-        runs, lambda group: name in {group.model, *(model.step.model for model in group.made_models)}
-    )
+    by_model = _select_groups(runs, lambda group: name in _model_names(group))
     by_run = {
         key: trained_groups(copies[0])
         for key, copies in runs.items()
@@ -245,10 +243,9 @@ def _build_row(
     ancestry = lineage.ancestry(session, groups)
     contact = lineage.contact(session, ancestry)
     own_training = ancestry.of_run(session.run) if session.trains else Ancestry()
-    marks = [
-        *describe_dependencies(session),
-        *(mark for copy in copies for mark in describe_marks(copy, ancestry, contact)),
-    ]
+    marks = list(describe_dependencies(session))
+    for copy in copies:
+        marks += describe_marks(copy, ancestry, contact)
     published = tuple(copy for copy in copies if copy.owner is not None)
     played = lineage.trained_on(own_training)[0] if session.trains else session.datapoints
     return HistoryRow(

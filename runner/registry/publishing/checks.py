@@ -53,7 +53,7 @@ class Subject:
     registry: Registry | None
     """The registry to publish to; None if it is not known yet."""
     batch: Sequence[Release]
-    """All releases that are published together, before redaction."""
+    """The releases that are published together, before redaction."""
     names: MachineNames
     force: bool = False
 
@@ -112,9 +112,9 @@ def _inputs_saved(subject: Subject) -> Iterator[str]:
     """The resolved spec and its inputs were saved; `numbers` checks that they belong to the journal."""
     if subject.manifest is None:
         return
-    gone = [path for path in (SPEC, f"{DATA}/inputs/protocol.yaml", ROWS) if path not in subject.draft.all_contents]
-    if gone or not subject.manifest.spec_sha256:
-        yield f"missing inputs of the run: {comma_join(gone) or 'the hash of its spec'}"
+    missing = [path for path in (SPEC, f"{DATA}/inputs/protocol.yaml", ROWS) if path not in subject.draft.all_contents]
+    if missing or not subject.manifest.spec_sha256:
+        yield f"missing inputs of the run: {comma_join(missing) or 'the hash of its spec'}"
 
 
 def _references(subject: Subject) -> Iterator[str]:

@@ -20,9 +20,9 @@ def find_obstacles(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     elif manifest.status == Status.INCOMPLETE:
         yield CheckNote("incomplete, and marked as such")
     log = folder.stage_log if manifest.is_training_run else folder.journal
-    gone = [path.name for path in (folder.spec, log, folder.metrics) if not path.is_file()]
-    if gone and manifest.status in PLAYED:
-        yield f"missing files: {', '.join(gone)}"
+    missing = [path.name for path in (folder.spec, log, folder.metrics) if not path.is_file()]
+    if missing and manifest.status in PLAYED:
+        yield f"missing files: {', '.join(missing)}"
     try:
         sources = sources_of_manifest(manifest)
     except RunError as error:

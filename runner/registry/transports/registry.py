@@ -101,7 +101,7 @@ class Registry:
         if matches:
             return matches[-1]
         raise NotPublished(
-            f"{self.where} has no {shortened(str(reference), 200)}{self._suggest(reference)}; to list its releases: "
+            f"{self.where} has no {shortened(str(reference), 200)}{self._suggest(reference)}; list its releases: "
             f"{shlex.join(['nip-run', 'search', '--from', self.where])}"
         )
 

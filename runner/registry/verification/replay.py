@@ -95,7 +95,7 @@ def replay_run(fetched: FetchedRelease, results: Results, watch: Watch | None = 
 
 
 def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str]]:
-    """Return the differences between a run and its replay, and those that are due to another version."""
+    """Return the differences between a run and its replay, and differences that are due to another version."""
     manifest = run.manifest()
     metrics = compare_metrics(read_json(run.metrics), result.metrics, manifest)
     counts = {name: getattr(result.manifest, name) for name in COUNTED}
