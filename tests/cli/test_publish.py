@@ -348,7 +348,7 @@ def test_a_first_publish_needs_no_git_and_is_pinned_once_a_pushed_commit_has_the
     assert "not pinned   its files are in no public commit" in done.stdout
     again = (*words, f"acme/{name}@2", "--pin", "spec.yaml")
     done = nip_run_here(*again, cwd=tmp_path)
-    assert (done.returncode, "cannot be pinned" in done.stderr, "not in a git repository" in done.stderr) == (1, True, True)
+    assert (done.returncode, "cannot be pinned" in done.stderr, "in a git repository" in done.stderr) == (1, True, True)
     rows = (tmp_path / "data.jsonl").read_text()
     (tmp_path / "data.jsonl").write_text(rows + "\n")
     pushed(tmp_path, "spec.yaml", "data.jsonl")

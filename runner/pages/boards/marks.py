@@ -16,7 +16,7 @@ class Mark:
     text: str
 
 
-_LINEAGE_STARTS = ("goes on from", "ancestor ", "its lineage", "made by", "several say", "it was ")
+_LINEAGE_STARTS = ("ancestor ", "its lineage", "made by", "several runs say", "it was ")
 
 _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("unfinished", ("unfinished",), "It did not finish, so its numbers may change."),
