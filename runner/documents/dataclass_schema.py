@@ -223,44 +223,34 @@ def removable_keys(cls: type) -> frozenset[tuple[str, ...]]:
 
     They are the entries of mappings such as `agents`, and such a mapping itself if it is optional.
     """
-    return frozenset(_removable(cls, ()))
-
-
-def _removable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    hint, _ = _split_optional(hint)
-    if get_origin(hint) in (Union, types.UnionType):
-        for arm in get_args(hint):
-            yield from _removable(arm, at)
-    elif get_origin(hint) in (dict, collections.abc.Mapping):
-        item = get_args(hint)[1]
-        if item is not Any and not _split_optional(item)[1]:
-            yield (*at, "*")
-            yield from _removable(item, (*at, "*"))
-    elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        for field in dataclasses.fields(hint):
-            key, kind = (*at, key_of(field)), _types(hint)[field.name]
-            below = list(_removable(kind, key))
-            if (*key, "*") in below and not _split_optional(kind)[1] and field.default_factory is not MISSING:
-                yield key
-            yield from below
+    keys = [(key, field) for key, hint, field in _all_keys(cls, ()) if hint is not Any and not _split_optional(hint)[1]]
+    entries = {key for key, field in keys if field is None}
+    optional = {key for key, field in keys if field is not None and field.default_factory is not MISSING}
+    return frozenset(entries | {key for key in optional if (*key, "*") in entries})
 
 
 def resettable_keys(cls: type) -> frozenset[tuple[str, ...]]:
     """Return the other keys that have a non-null default: null resets an inherited value to that default."""
-    return frozenset(_resettable(cls, ())) - removable_keys(cls)
+    keys = {
+        key
+        for key, hint, field in _all_keys(cls, ())
+        if field is not None and hint is not Any and not _split_optional(hint)[1]
+        if field.default is not MISSING or field.default_factory is not MISSING
+    }
+    return frozenset(keys) - removable_keys(cls)
 
 
-def _resettable(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _all_keys(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Field[Any] | None]]:
+    """Yield every key below a type with its own type and field; entries of mappings are `*` and have no field."""
     hint, _ = _split_optional(hint)
     if get_origin(hint) in (Union, types.UnionType):
         for arm in get_args(hint):
-            yield from _resettable(arm, at)
+            yield from _all_keys(arm, at)
     elif get_origin(hint) in (dict, collections.abc.Mapping):
-        yield from _resettable(get_args(hint)[1], (*at, "*"))
+        yield (*at, "*"), get_args(hint)[1], None
+        yield from _all_keys(get_args(hint)[1], (*at, "*"))
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
         for field in dataclasses.fields(hint):
-            kind = _types(hint)[field.name]
-            has_default = field.default is not MISSING or field.default_factory is not MISSING
-            if has_default and kind is not Any and not _split_optional(kind)[1]:
-                yield (*at, key_of(field))
-            yield from _resettable(kind, (*at, key_of(field)))
+            key, kind = (*at, key_of(field)), _types(hint)[field.name]
+            yield key, kind, field
+            yield from _all_keys(kind, key)

@@ -49,9 +49,7 @@ def explain_error(error: yaml.YAMLError, text: str, lines: list[str]) -> YamlErr
         or _explain_colon(where, start)
         or _explain_unclosed(where, text)
         or _explain_indentation(where)
-        or where.explain(
-            f"not valid YAML: {where.parser_message}; put a text with : # [ {{ & * ! | > % @ ` in it in quotes"
-        )
+        or where.explain(f"not valid YAML: {where.problem}; put a text with : # [ {{ & * ! | > % @ ` in it in quotes")
     )
 
 
@@ -62,7 +60,7 @@ class _Where:
     line: int
     column: int
     lines: list[str]
-    parser_message: str
+    problem: str
 
     @property
     def text(self) -> str:
@@ -99,28 +97,28 @@ def _explain_tab(where: _Where) -> YamlErrorExplanation | None:
 
 def _explain_scalar(where: _Where, start: _Where) -> YamlErrorExplanation | None:
     """Explain a mistake inside one value."""
-    if "end of stream" in where.parser_message and "quoted" in start.parser_message:
+    if "end of stream" in where.problem and "quoted" in start.problem:
         return start.explain(f"the quote that opens here is not closed; add {start.character} where the text ends")
-    if "escape character" in where.parser_message:
+    if "escape character" in where.problem:
         return where.explain(
             "an unknown escape in double quotes; write \\\\ for a backslash, or put the text in single quotes"
         )
-    if "cannot start any token" in where.parser_message:
+    if "cannot start any token" in where.problem:
         return where.explain(f"a text cannot begin with {where.character!r} here; put it in quotes")
-    if "alphabetic or numeric character" in where.parser_message or "directive" in start.parser_message:
+    if "alphabetic or numeric character" in where.problem or "directive" in start.problem:
         return start.explain(f"a text cannot begin with {start.character!r} here; put it in quotes")
-    if "comment or line break" in where.parser_message:
+    if "comment or line break" in where.problem:
         return where.explain(f"text after {start.character}; it begins a text in the lines below, so begin it there")
     return None
 
 
 def _explain_colon(where: _Where, start: _Where) -> YamlErrorExplanation | None:
     """Explain missing or extra colons, and lists that begin on the line of their key."""
-    if "could not find expected ':'" in where.parser_message:
+    if "could not find expected ':'" in where.problem:
         return _missing_colon(start)
-    if "block sequence entries" in where.parser_message:
+    if "block sequence entries" in where.problem:
         return where.explain("a list item in the line of its key; begin the list in the next line, or write [A, B]")
-    if "mapping values" not in where.parser_message:
+    if "mapping values" not in where.problem:
         return None
     head = where.text[: where.column]
     key, colon, _ = head.partition(": ")
@@ -161,9 +159,7 @@ def _explain_unclosed(where: _Where, text: str) -> YamlErrorExplanation | None:
         last = token
     if isinstance(last, yaml.ScalarToken) and last.style in ("'", '"') and last.end_mark.line == where.line:
         return _explain_after_quote(where, last)
-    if not opened or (
-        "expected ','" not in where.parser_message and "expected node content" not in where.parser_message
-    ):
+    if not opened or ("expected ','" not in where.problem and "expected node content" not in where.problem):
         return None
     opener = _Where(opened[-1].line, opened[-1].column, where.lines, "")
     closes = _PAIRS[opener.character]
@@ -197,9 +193,9 @@ def _tokens(text: str) -> Iterator[Any]:
 
 
 def _explain_indentation(where: _Where) -> YamlErrorExplanation | None:
-    if where.column > _indent(where.text) or "did not find expected" not in where.parser_message:
+    if where.column > _indent(where.text) or "did not find expected" not in where.problem:
         return None
-    if "'-' indicator" in where.parser_message and where.column == 0:
+    if "'-' indicator" in where.problem and where.column == 0:
         return where.explain("a KEY: VALUE line after the items of a list; give the list a key of its own")
     above = _line_above(where)
     line = (

@@ -46,18 +46,10 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     make_folders(target)
     path = target / f"{source.folder.run_id}.eval"
     log = _Log(source, subject)
-    export = WrittenExport(
-        not_carried=[
-            "calls that failed, and the chats of each call: a sample has one conversation",
-            *source.omitted_texts,
-        ]
-    )
+    failed = "calls that failed, and the chats of each call: a sample has one conversation"
+    export = WrittenExport(not_carried=[failed, *source.omitted_texts])
     try:
-        with (
-            replacing(path) as temporary_path,
-            create(temporary_path) as file,
-            ZipFile(file, "w", ZIP_DEFLATED) as archive,
-        ):
+        with replacing(path) as temporary, create(temporary) as file, ZipFile(file, "w", ZIP_DEFLATED) as archive:
             summaries, games = bytearray(b"["), 0  # the only data in memory per game: 1 to 2 KB
             _put(archive, "_journal/start.json", {"version": VERSION, "eval": log.spec(), "plan": log.plan()})
             for game in source.games():

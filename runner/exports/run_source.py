@@ -296,9 +296,7 @@ class RunSource:
         """Texts of the games that no chat contains, as sentences."""
         sentences = []
         if self.manifest.rejudge_of is not None:
-            sentences.append(
-                f"the name of the agent that asked the questions in the debates of {self.manifest.rejudge_of.run_id}"
-            )
+            sentences.append(f"which agent asked the questions in the debates of {self.manifest.rejudge_of.run_id}")
         if self.plan.spec.experiment.votes > 1:
             sentences.append("the answers of votes that were not chosen (the decision of each vote is included)")
         if self.plan.spec.experiment.rejudge is not None and self.plan.spec.experiment.rejudge.verdict == "each":

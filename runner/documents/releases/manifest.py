@@ -134,10 +134,7 @@ class Release:
         Raises:
             ReleaseError: a value has no JSON form, such as an integer beyond 64 bits or a lone surrogate.
         """
-        data = {
-            "format": FORMAT,
-            **{item_field.name: _to_json_types(getattr(self, item_field.name)) for item_field in fields(self)},
-        }
+        data = {"format": FORMAT, **{item.name: _to_json(getattr(self, item.name)) for item in fields(self)}}
         try:
             return orjson.dumps(data, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         except TypeError as error:
@@ -159,13 +156,11 @@ class Release:
             raise ReleaseError(f"{MANIFEST} is damaged: {error}") from error
         if not isinstance(content, dict):
             raise ReleaseError(f"{MANIFEST} is damaged: not an object")
-        format_number = content.pop("format", None)
-        if type(format_number) is int and format_number > FORMAT:
-            raise NewerFormatError(
-                f"{MANIFEST} was written by a newer nip-run (format {format_number}); upgrade nip-run"
-            )
-        if format_number != FORMAT:
-            raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {shortened(repr(format_number))}")
+        number = content.pop("format", None)
+        if type(number) is int and number > FORMAT:
+            raise NewerFormatError(f"{MANIFEST} was written by a newer nip-run (format {number}); upgrade nip-run")
+        if number != FORMAT:
+            raise ReleaseError(f"{MANIFEST} is damaged: its format cannot be {shortened(repr(number))}")
         try:
             release = cls(**_parse_fields(cls, content))
         except (KeyError, TypeError, ValueError) as error:
@@ -220,14 +215,14 @@ def file_problems(files: Iterable[FileEntry], limits: Limits = USUAL) -> Iterabl
         yield f"{total:,} bytes in all; at most {limits.total_bytes:,} are allowed"
 
 
-def _to_json_types(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Convert a field of a release to JSON types."""
     if isinstance(value, (FileEntry, FileSource, ReleaseLink)):
         return {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, (tuple, list)):
-        return [_to_json_types(item) for item in value]
+        return [_to_json(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(name): _to_json_types(item) for name, item in value.items()}
+        return {str(name): _to_json(item) for name, item in value.items()}
     return value
 
 

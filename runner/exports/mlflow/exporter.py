@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from runner.base.errors import NipRunError, ServerUnreachable
 from runner.base.storage.locks import locked
 from runner.exports.mlflow.games import MlflowGames
+from runner.exports.mlflow.record import MlflowRun
 from runner.exports.mlflow.sender import Sender, SentParts
 from runner.exports.mlflow.training import training_record
 from runner.results.folder import RunFolder
@@ -63,7 +65,7 @@ class Exporter:
             if not manifest.is_training_run:
                 self._send_games(folder, self._parent_of(folder, manifest))
                 continue
-            self._send_training(folder)
+            self._send(folder, partial(training_record, folder, journal=self._journal))
             for part in Results.of(folder).parts_of(folder.run_id) if folder.name is None else ():
                 if part.run_id not in self._finished_parts:
                     # Read the status first: changes during sending are sent next time.
@@ -107,13 +109,12 @@ class Exporter:
 
     def _send_games(self, folder: RunFolder, parent: Manifest | None) -> None:
         games = self._games.setdefault(folder.run_id, MlflowGames(folder, journal=self._journal))
-        with self._locked(folder):
-            record = games.record(parent)
-            self._count(folder, record.status, self._sender.send(record))
+        self._send(folder, lambda: games.record(parent))
 
-    def _send_training(self, folder: RunFolder) -> None:
+    def _send(self, folder: RunFolder, build_record: Callable[[], MlflowRun]) -> None:
+        """Build and send a record while no other process sends the same run."""
         with self._locked(folder):
-            record = training_record(folder, journal=self._journal)
+            record = build_record()
             self._count(folder, record.status, self._sender.send(record))
 
     def _count(self, folder: RunFolder, status: str, sent: SentParts) -> None:

@@ -133,9 +133,5 @@ def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, fl
 
 def episode_rewards(protocol: Protocol, rounds: Sequence[Round], *, is_labelled: bool = True) -> dict[str, float]:
     """Sum each agent's rewards over the rounds. Without a label, agents whose rewards need it are left out."""
-    agents = [
-        name
-        for name in protocol.agent_names
-        if is_labelled or all(name in played_round.rewards for played_round in rounds)
-    ]
-    return {agent: sum(played_round.rewards.get(agent, 0.0) for played_round in rounds) for agent in agents}
+    agents = [name for name in protocol.agent_names if is_labelled or all(name in played.rewards for played in rounds)]
+    return {agent: sum(played.rewards.get(agent, 0.0) for played in rounds) for agent in agents}

@@ -173,10 +173,8 @@ def _task_lists(
 ) -> list[TaskList]:
     tasks = []
     for name, listed in zip(names, lists, strict=True):
-        first, rows = (
-            listed[0],
-            [row_of(*row_and_point) for row_and_point in zip(listed, _short_points(listed), strict=True)],
-        )
+        first = listed[0]
+        rows = [row_of(row, point) for row, point in zip(listed, _short_points(listed), strict=True)]
         tasks.append(TaskList(name, str(first.benchmark), first.task, first.selection, rows, sweeps(listed)))
     return tasks
 

@@ -125,17 +125,14 @@ class Drawing:
         x, gap, short_line = 0.0, self.size, self.size * 1.7
         self.y += self.size * 1.2
         for series, name in enumerate(names):
-            wide = (
-                short_line
-                + self.size * 0.4
-                + min(width_of(mark_invisible(name), self.size), self.width - short_line - gap)
-            )
+            most = self.width - short_line - gap
+            wide = short_line + self.size * 0.4 + min(width_of(mark_invisible(name), self.size), most)
             if x and x + wide > self.width:
                 x, self.y = 0.0, self.y + self.size * 1.4
             middle = self.y - self.size * 0.35
             self.line(x, middle, x + short_line, middle, "line", series=series)
             self.mark(x + short_line / 2, middle, series)
-            self.text(x + short_line + self.size * 0.4, self.y, name, most=self.width - short_line - gap)
+            self.text(x + short_line + self.size * 0.4, self.y, name, most=most)
             x += wide + gap
         self.y += self.size * 0.6
 
@@ -171,10 +168,8 @@ class Drawing:
             medium = {**{side: f"{length:.4g}in" for side, length in inches.items()}, "font-family": _FONTS}
             background = Markup('<rect width="100%" height="100%" fill="#ffffff"/>\n')
         else:
-            medium, background = (
-                {"class": "c-chart", "width": _number(self.width), "height": _number(height)},
-                Markup(""),
-            )
+            medium = {"class": "c-chart", "width": _number(self.width), "height": _number(height)}
+            background = Markup("")
         all_attributes: dict[str, str | float] = {
             "xmlns": "http://www.w3.org/2000/svg",
             **medium,

@@ -130,9 +130,7 @@ class LiveRuns:
 
     def state(self) -> bytes:
         """Return the state of the runs as JSON, for the script of the page."""
-        return orjson.dumps(
-            {"format": 1, "runs": [follower.shown.state for follower in list(self._followers.values())]}
-        )
+        return orjson.dumps({"format": 1, "runs": [run.shown.state for run in list(self._followers.values())]})
 
     def piece(self, name: str) -> bytes | None:
         """Return a piece of data by its name, or None if it does not exist.
@@ -184,10 +182,10 @@ def _site_with_errors(followers: Sequence[Follower], site_of: Callable[[Sequence
             site_of([follower])
             working.append(follower)
         except NipRunError as error:
-            error_html = Markup('<h2>{}</h2>\n<p class="why">{}</p>').format(
+            html = Markup('<h2>{}</h2>\n<p class="why">{}</p>').format(
                 mark_hidden(follower.folder.run_id), mark_hidden(str(error))
             )
-            error_sections.append(Section(f"run/{follower.folder.run_id}", error_html))
+            error_sections.append(Section(f"run/{follower.folder.run_id}", html))
     links = [(section.route, section.route.removeprefix("run/")) for section in error_sections]
     if not working:
         title = " · ".join(follower.folder.run_id for follower in followers)

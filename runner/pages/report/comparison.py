@@ -70,22 +70,17 @@ class RunComparisons:
 def compare_runs(folders: Sequence[RunFolder], keep: StorePiece) -> RunComparisons:
     """Compare runs: each pair of a few, or the first of many with every other. Raises as `compare_page`."""
     reading = page_reader()
-    comparisons = [
+    pages = [
         compare_page(base, other, f"c{index}", keep, reading) for index, (base, other) in enumerate(run_pairs(folders))
     ]
-    sections = [comparison.section for comparison in comparisons]
-    if len(comparisons) > 1:
+    sections = [page.section for page in pages]
+    if len(pages) > 1:
         pairs = [
-            {
-                "base": comparison.base,
-                "other": comparison.other,
-                "verdict": comparison.verdict,
-                "route": comparison.section.route,
-            }
-            for comparison in comparisons
+            {"base": page.base, "other": page.other, "verdict": page.verdict, "route": page.section.route}
+            for page in pages
         ]
         sections = [Section("compare", render_template("compares.html", {"pairs": pairs})), *sections]
-    about = [comparison.about for comparison in comparisons if comparison.about is not None]
+    about = [page.about for page in pages if page.about is not None]
     return RunComparisons(sections, about, (sections[0].route, "Compare") if sections else None)
 
 

@@ -19,6 +19,8 @@ from runner.runs.finished.rollout_details import RolloutDetails
 MAX_EXAMPLES = 3
 """The number of example games of each kind."""
 
+_SUMMED = ("calls", "repeats", "failed", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds")
+
 VERDICTS = (Decision.REJECT, Decision.ACCEPT, Decision.NONE)
 
 
@@ -46,15 +48,7 @@ class AgentTally:
         """Return the sum of all agents' totals."""
         total = cls("all", is_total=True)
         for agent in agents:
-            for name in (
-                "calls",
-                "repeats",
-                "failed",
-                "prompt_tokens",
-                "completion_tokens",
-                "cached_tokens",
-                "seconds",
-            ):
+            for name in _SUMMED:
                 setattr(total, name, getattr(total, name) + getattr(agent, name))
             total.usd = None if total.usd is None or agent.usd is None else total.usd + agent.usd
         return total
