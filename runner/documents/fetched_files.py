@@ -70,17 +70,17 @@ def describe_origin(file: Path | None, root: Path) -> str:
     return f"uses what came from elsewhere, {root if origin is None else origin['release']}"
 
 
-def path_refusal(folder: Path, named: Path) -> str | None:
-    """Return why a file in `folder` may not name the file or folder `named`, or None if it may.
+def path_refusal(folder: Path, target: Path) -> str | None:
+    """Return why a file in `folder` may not name the file or folder `target`, or None if it may.
 
-    `named` need not exist.
+    `target` need not exist.
     """
     root = fetched_folder([folder])
     if root is None:
         return None
-    if not _is_within(named, root):
+    if not _is_within(target, root):
         return f"it is outside {root}; a file that came from elsewhere may only name files in its own folder"
-    return _link_problem(named, root) if package_data.is_folder(named) else None
+    return _link_problem(target, root) if package_data.is_folder(target) else None
 
 
 def _is_within(path: Path, root: Path) -> bool:

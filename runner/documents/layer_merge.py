@@ -32,7 +32,7 @@ Raises `NipRunError` for any other problem.
 
 def load_layers(
     path: Path,
-    shown: str,
+    display_name: str,
     overrides: Sequence[Override],
     find: Find,
     names: Mapping[str, str] | None = None,
@@ -47,7 +47,7 @@ def load_layers(
 
     Args:
         path: The file to read.
-        shown: How messages name the file.
+        display_name: How messages name the file.
         overrides: Changes that are applied after the files.
         find: Looks up a base file by its name.
         names: Old dotted keys that still work, mapped to the new ones.
@@ -62,11 +62,11 @@ def load_layers(
     )
     files = _Files(find, names or {}, layered, None if keys is None else {*keys, EXTENDS})
     if written is None and (problem := path_refusal(path.parent, path)):
-        layered.problems.append(Problem(Place(shown), "", problem))
+        layered.problems.append(Problem(Place(display_name), "", problem))
     elif written is None:
-        files.add(path, shown, ())
+        files.add(path, display_name, ())
     else:
-        files.take(from_mapping(written, Document(shown, path.parent)), path, shown, ())
+        files.take(from_mapping(written, Document(display_name, path.parent)), path, display_name, ())
     for override in overrides:
         apply_override(override, layered, names or {})
     resolve(layered)
@@ -82,16 +82,16 @@ class _Files:
     layered: LayeredData
     keys: Collection[str] | None
 
-    def add(self, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
+    def add(self, path: Path, display_name: str, chain: tuple[Path, ...]) -> None:
         assert self.layered.tree is not None
-        self.take(read(path, shown, is_own=self.layered.tree.contains(path)), path, shown, chain)
+        self.take(read(path, display_name, is_own=self.layered.tree.contains(path)), path, display_name, chain)
 
-    def take(self, document: Document, path: Path, shown: str, chain: tuple[Path, ...]) -> None:
+    def take(self, document: Document, path: Path, display_name: str, chain: tuple[Path, ...]) -> None:
         """Merge a document and the files that it extends."""
         self._ignore_foreign_if_invalid(document)
         renamed = rename_document(document, self.names)
-        self.layered.files.append(shown)
-        self.layered.folders[shown] = document.folder
+        self.layered.files.append(display_name)
+        self.layered.folders[display_name] = document.folder
         self.layered.problems.extend(document.problems)
         self.layered.renamed.extend(renamed)
         bases: dict[str, Path] = {}

@@ -76,9 +76,9 @@ def place_in(places: Mapping[KeyPath, Place], at: KeyPath) -> Place | None:
     return next((places[at[:end]] for end in range(len(at), -1, -1) if at[:end] in places), None)
 
 
-def read(path: Path, shown: str | None = None, *, is_own: bool = True) -> Document:
-    """Read a YAML file whose root is a mapping; `shown` is how messages name it."""
-    document = Document(shown or str(path), path.parent, is_own=is_own)
+def read(path: Path, display_name: str | None = None, *, is_own: bool = True) -> Document:
+    """Read a YAML file whose root is a mapping; `display_name` is how messages name it."""
+    document = Document(display_name or str(path), path.parent, is_own=is_own)
     try:
         raw = read_bounded(path, MAX_BYTES)
     except OSError as error:

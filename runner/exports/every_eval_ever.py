@@ -221,7 +221,7 @@ class _Record:
             return None
         chat = game.chat(agent)
         if not chat:
-            written.omitted[f"rollouts in which {agent} was not asked"] += 1
+            written.omitted[f"rollouts without a request to {agent}"] += 1
             return None
         messages_sent = [line.message for line in chat]
         messages = [{"turn_idx": i, "role": m["role"], "content": m["content"]} for i, m in enumerate(messages_sent)]

@@ -10,7 +10,7 @@ import pytest
 
 from runner.cli.main import main
 from runner.pages.boards.lists import BoardPage, local_board
-from runner.pages.boards.marks import OTHER, mark_of
+from runner.pages.boards.marks import FALLBACK_KIND, mark_of
 from runner.pages.boards.page import FIRST
 from runner.pages.sweeps import short_names
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD
@@ -170,7 +170,7 @@ def test_hostile_refusals_are_text() -> None:
         ("the same rollouts as run/a/b@1", "same rollouts"),
         (WITHHELD, "as published"),
         (NO_WEIGHTS, "weights"),
-        ("something else", OTHER),
+        ("something else", FALLBACK_KIND),
     ],
 )
 def test_each_mark_has_a_kind_with_a_meaning(text: str, kind: str) -> None:

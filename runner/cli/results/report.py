@@ -112,11 +112,11 @@ def _tell(
         told = {"runs": [folder.run_id for folder in folders], "path": str(path), "bytes": size}
         if board is not None:
             tasks = [{"benchmark": one.benchmark, "task": one.task, "rows": len(one.rows)} for one in board.lists]
-            refused = [{"release": release, "why": why} for release, why in board.left_out]
+            refused = [{"release": release, "why": why} for release, why in board.refused]
             told["board"] = {"where": board.where, "tasks": tasks, "left_out": refused}
         print_json(told)
         return
     if not args.quiet:
         say(f"{in_one_line(str(path))}  {size:,} bytes")
         if board is not None and not board.lists:
-            note(in_one_line(board.said[0]))
+            note(in_one_line(board.notes[0]))

@@ -91,10 +91,10 @@ def load_protocol(
             [Problem(where("protocol.use"), "protocol.use", f"no protocol {name!r}{hint}; or give a .yaml file")]
         )
     checked = protocol_schema()
-    shown = str(path) if path.parent != package_data.PROTOCOLS else f"{path.stem}.yaml"
+    display_name = str(path) if path.parent != package_data.PROTOCOLS else f"{path.stem}.yaml"
     layered = load_layers(
         path,
-        shown,
+        display_name,
         (),
         _find_base,
         keys=checked["properties"],

@@ -55,12 +55,12 @@ class TaskList:
         return [row for row in self.rows if row.values["rank"] is not None]
 
     @property
-    def others(self) -> list[BoardRow]:
+    def unranked(self) -> list[BoardRow]:
         """The runs of this task that have no rank."""
         return [row for row in self.rows if row.values["rank"] is None and row.values["task"] == self.task]
 
     @property
-    def elsewhere(self) -> list[BoardRow]:
+    def other_tasks(self) -> list[BoardRow]:
         """The runs of other tasks."""
         return [row for row in self.rows if row.values["task"] != self.task]
 
@@ -75,9 +75,9 @@ class BoardPage:
     place: str
     """The option that makes a command use this board: ` --results DIR`, ` --from WHERE`, or ""."""
     lists: Sequence[TaskList]
-    left_out: Sequence[tuple[str, str]] = ()
+    refused: Sequence[tuple[str, str]] = ()
     """Refused releases, each with the reason."""
-    said: Sequence[str] = ()
+    notes: Sequence[str] = ()
     """Notes on the board as a whole."""
     commands: Sequence[tuple[str, str]] = field(default=())
     """Commands, each after a description of what it does."""
@@ -98,10 +98,10 @@ def _is_relative(path: str) -> bool:
     return path != "" and not Path(path).is_absolute() and ".." not in Path(path).parts
 
 
-def local_board(results: Results, named: str | None = None) -> BoardPage:
+def local_board(results: Results, display_name: str | None = None) -> BoardPage:
     """Return the board of a results folder; a folder that is missing or empty has no lists.
 
-    `named` is a display name for the folder instead of its path.
+    `display_name` replaces the path of the folder on the page.
 
     Raises:
         LeaderboardError: the board is damaged, or a newer nip-run wrote it.
@@ -110,7 +110,7 @@ def local_board(results: Results, named: str | None = None) -> BoardPage:
     lists = lists_of(rows)
     names = _names(lists)
     tasks = _task_lists(lists, names, _local, lambda listed: sweeps_of(listed, results))
-    where = named or str(results.path)
+    where = display_name or str(results.path)
     at = "" if where == "results" else f" --results {shlex.quote(where)}"
     notes = () if rows else (f"There are no rows in {where}{without_board(results)}.",)
     commands = [
@@ -122,18 +122,18 @@ def local_board(results: Results, named: str | None = None) -> BoardPage:
         ),
         ("Rebuild the board from its runs", f"nip-run leaderboard --rebuild{at}"),
     ]
-    return BoardPage(where, False, at, tasks, said=notes, commands=commands)
+    return BoardPage(where, False, at, tasks, notes=notes, commands=commands)
 
 
 def published_board(
-    board: RegistryBoard, named: str | None = None, *, name_of: Callable[[PublishedRow], str] | None = None
+    board: RegistryBoard, display_name: str | None = None, *, name_of: Callable[[PublishedRow], str] | None = None
 ) -> BoardPage:
     """Return the board of a registry.
 
-    `named` is a display name for the registry instead of its address; `name_of` returns the unique page name of a list
+    `display_name` replaces the address of the registry on the page; `name_of` returns the unique page name of a list
     from any of its rows.
     """
-    board = replace(board, where=named or board.where)
+    board = replace(board, where=display_name or board.where)
     lists = lists_of(board.rows)
     names = _names(lists) if name_of is None else [name_of(listed[0]) for listed in lists]
     tasks = _task_lists(lists, names, _published, published_sweeps)

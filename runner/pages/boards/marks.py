@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-OTHER = "other"
+FALLBACK_KIND = "other"
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ _KINDS: tuple[tuple[str, tuple[str, ...], str], ...] = (
 )  # fmt: skip
 """The kinds of marks, each with the beginnings of its marks and its meaning."""
 
-MEANINGS = {kind: meaning for kind, _, meaning in _KINDS} | {OTHER: "See the text of the mark."}
+MEANINGS = {kind: meaning for kind, _, meaning in _KINDS} | {FALLBACK_KIND: "See the text of the mark."}
 
 
 def mark_of(text: str) -> Mark:
     """Return a mark with its kind."""
-    return Mark(next((kind for kind, starts, _ in _KINDS if text.startswith(starts)), OTHER), text)
+    return Mark(next((kind for kind, starts, _ in _KINDS if text.startswith(starts)), FALLBACK_KIND), text)
 
 
 def kinds_of(marks: Iterable[Mark]) -> list[str]:

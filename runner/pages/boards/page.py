@@ -108,8 +108,8 @@ class TaskView:
     runs: Collection[str]
     """Runs that have pages on the site."""
     ranked: Sequence[BoardLine]
-    others: Sequence[BoardLine]
-    elsewhere: Sequence[BoardLine]
+    unranked: Sequence[BoardLine]
+    other_tasks: Sequence[BoardLine]
     domain: Sequence[float] | None
     meanings: Sequence[tuple[str, str]]
     frontier: Markup | None
@@ -119,8 +119,8 @@ class TaskView:
 
 def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> TaskView:
     domain = domain_of(listed.rows)
-    ranked, others = listed.ranked[:FIRST], listed.others[: max(0, FIRST - len(listed.ranked))]
-    elsewhere = listed.elsewhere[: FIRST - len(ranked) - len(others)]
+    ranked, unranked = listed.ranked[:FIRST], listed.unranked[: max(0, FIRST - len(listed.ranked))]
+    other_tasks = listed.other_tasks[: FIRST - len(ranked) - len(unranked)]
 
     def lines(rows: Sequence[BoardRow]) -> list[BoardLine]:
         return [
@@ -133,8 +133,8 @@ def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> Tas
         list=listed,
         runs=runs,
         ranked=lines(ranked),
-        others=lines(others),
-        elsewhere=lines(elsewhere),
+        unranked=lines(unranked),
+        other_tasks=lines(other_tasks),
         domain=domain,
         meanings=[(kind, MEANINGS[kind]) for kind in kinds_of(mark for row in listed.rows for mark in row.marks)],
         frontier=cost_chart(listed),

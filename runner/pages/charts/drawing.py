@@ -48,7 +48,7 @@ class Drawing:
         self,
         x: float,
         y: float,
-        words: Any,
+        text: Any,
         role: str = "text",
         *,
         anchor: str = "start",
@@ -58,7 +58,7 @@ class Drawing:
         series: int | None = None,
     ) -> None:
         """Add a line of text. A text wider than `most` is cut, and its tooltip has the full text."""
-        full_text = mark_invisible(words)
+        full_text = mark_invisible(text)
         fitted_text = full_text if most is None else cut_to_width(full_text, most, self.size * (1.05 if bold else 1))
         tooltip = title if title is not None else full_text if fitted_text != full_text else None
         anchored = {} if anchor == "start" else {"text_anchor": anchor}
@@ -136,17 +136,17 @@ class Drawing:
             x += wide + gap
         self.y += self.size * 0.6
 
-    def note(self, words: str) -> None:
+    def note(self, text: str) -> None:
         """Add a note below the chart, wrapped into several lines if needed."""
-        if not words:
+        if not text:
             return
         line = ""
-        for word in mark_invisible(words).split(" "):
-            if line and width_of(f"{line} {word}", self.size) > self.width:
+        for part in mark_invisible(text).split(" "):
+            if line and width_of(f"{line} {part}", self.size) > self.width:
                 self._note(line)
-                line = word
+                line = part
             else:
-                line = f"{line} {word}".strip()
+                line = f"{line} {part}".strip()
         self._note(line)
 
     def _note(self, line: str) -> None:

@@ -104,7 +104,7 @@ def _steps(best: Sequence[Point], end: float) -> list[Point]:
 
 def _draw_names(
     drawing: Drawing,
-    named: Sequence[tuple[str, Point]],
+    labels: Sequence[tuple[str, Point]],
     marks: Sequence[Point],
     scales: tuple[Scale, Scale],
     steps: Sequence[Point],
@@ -114,7 +114,7 @@ def _draw_names(
     r = size * 0.45
     occupied: list[_Box] = [(x - r, y - r, x + r, y + r) for x, y in marks]
     occupied += [(min(x, w), min(y, z), max(x, w), max(y, z)) for (x, y), (w, z) in pairwise(steps)]
-    for name, (x, y) in named:
+    for name, (x, y) in labels:
         wide = width_of(cut_to_width(mark_invisible(name), size * 11, size), size)
         for left, base in (
             (x + r * 1.4, y - r), (x - r * 1.4 - wide, y - r), (x + r * 1.4, y + size), (x - r * 1.4 - wide, y + size),

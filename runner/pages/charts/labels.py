@@ -16,8 +16,8 @@ _WIDTHS = {
     **dict.fromkeys("UHNDG&", 0.76), **dict.fromkeys("OQw#+<=>^~", 0.83), **dict.fromkeys("M%mW@", 0.95),
     "…": 1.0, "–": 0.5, "·": 0.32, "−": 0.84,
 }  # fmt: skip
-"""Widths of characters in ems: those of DejaVu Sans, the widest font that a browser may use; for others, `_OTHER`."""
-_OTHER = 0.64
+"""Widths of characters in ems, in DejaVu Sans, the widest font that a browser may use; else `_DEFAULT_WIDTH`."""
+_DEFAULT_WIDTH = 0.64
 _FULL = 1.05
 LARGEST = 1e100
 """The largest number that is drawn; larger ones are shown as missing, since no axis could include them."""
@@ -48,7 +48,7 @@ def _width(character: str) -> float:
     if width is not None:
         return width
     if character.isascii():
-        return _OTHER
+        return _DEFAULT_WIDTH
     if unicodedata.combining(character):
         return 0.0
     return _FULL if unicodedata.east_asian_width(character) in "WF" else 0.67

@@ -45,14 +45,14 @@ def slug_of(place: int, generation: int) -> str:
 
 
 class Follower:
-    """Follows one run. One thread calls `look`; any thread may read `shown`."""
+    """Follows one run. One thread calls `look`; any thread may read `snapshot`."""
 
     def __init__(
         self, folder: RunFolder, place: int, pieces: PieceCache, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.folder, self.notes = folder, Notes(folder)
         self._place, self._pieces, self._clock = place, pieces, clock
-        self.shown = FollowedRun()
+        self.snapshot = FollowedRun()
         self._reading: JournalReading | None = None
         self._read_as: tuple[Any, ...] = ()
         self._generation = 0
@@ -71,16 +71,16 @@ class Follower:
         return slug_of(self._place, self._generation)
 
     def gathered(self) -> Gathered:
-        shown = self.shown
+        snapshot = self.snapshot
         noted = 0
         with suppress(NipRunError):  # the page reports it next to the notes
             noted = len(self.notes.all())
-        facts = {"slug": slug_of(self._place, shown.generation), "generation": shown.generation, "notes": noted}
+        facts = {"slug": slug_of(self._place, snapshot.generation), "generation": snapshot.generation, "notes": noted}
         return replace(
-            shown.games,
-            about={**shown.games.about, **facts, "state": shown.state},
-            is_part=shown.state.get("standing") != "playing" and shown.state.get("reading", True),
-            problem=shown.state.get("problem"),
+            snapshot.games,
+            about={**snapshot.games.about, **facts, "state": snapshot.state},
+            is_part=snapshot.state.get("standing") != "playing" and snapshot.state.get("reading", True),
+            problem=snapshot.state.get("problem"),
         )
 
     def look(self) -> float:
@@ -95,7 +95,7 @@ class Follower:
             self._problem = str(error) if isinstance(error, NipRunError) else f"{type(error).__name__}: {error}"
             self._reset()
             self._damaged_at = self._file_state()
-        self._update_shown(manifest)
+        self._update_snapshot(manifest)
         return 0.0 if self._more else max(LOOK_SECONDS, SHARE * (time.thread_time() - self._look_start))
 
     def _read(self, manifest: Manifest) -> None:
@@ -147,7 +147,7 @@ class Follower:
             return stat.st_size, stat.st_mtime_ns
         return None
 
-    def _update_shown(self, manifest: Manifest | None) -> None:
+    def _update_snapshot(self, manifest: Manifest | None) -> None:
         reading = self._reading
         counts = {} if reading is None else reading.counts()
         standing = "damaged" if manifest is None else self._run_standing(manifest)
@@ -163,7 +163,7 @@ class Follower:
             **counts,
             **self._rate(standing, counts),
         }
-        self.shown = FollowedRun(self._generation, self._games, state)
+        self.snapshot = FollowedRun(self._generation, self._games, state)
 
     def _run_standing(self, manifest: Manifest) -> str:
         """Return `playing`, `killed` (the manifest says it runs, but no process holds its lock), or the status."""

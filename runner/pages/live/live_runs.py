@@ -58,7 +58,7 @@ class LiveRuns:
             for run_id, follower in list(self._followers.items()):
                 if due.get(run_id, 0.0) <= now and not self._closed.is_set():
                     due[run_id] = follower.look() + time.monotonic()
-            states = [follower.shown.state for follower in self._followers.values()]
+            states = [follower.snapshot.state for follower in self._followers.values()]
             if all(state and (not state["reading"] or state["games"]["count"]) for state in states):
                 self._has_games.set()
             if not any(state.get("reading", True) for state in states):
@@ -99,7 +99,11 @@ class LiveRuns:
         with self._page_lock:
             followers = list(self._followers.values())
             versions = [
-                (follower.shown.generation, follower.shown.games.about["count"], follower.shown.state.get("standing"))
+                (
+                    follower.snapshot.generation,
+                    follower.snapshot.games.about["count"],
+                    follower.snapshot.state.get("standing"),
+                )
                 for follower in followers
             ]
             if self._page[0] != versions:
@@ -116,7 +120,7 @@ class LiveRuns:
         def site_of(some_followers: Sequence[Follower]) -> Site:
             folders = [follower.folder for follower in some_followers]
             site = runs_site(folders, self._pieces.keep, gather)
-            are_done = all(follower.shown.state.get("standing") == "done" for follower in some_followers)
+            are_done = all(follower.snapshot.state.get("standing") == "done" for follower in some_followers)
             requested_ids = {folder.run_id for folder in self._requested}
             requested = [folder for folder in folders if folder.run_id in requested_ids]
             return _with_comparisons(site, requested, self._pieces.keep) if are_done else site
@@ -130,7 +134,7 @@ class LiveRuns:
 
     def state(self) -> bytes:
         """Return the state of the runs as JSON, for the script of the page."""
-        return orjson.dumps({"format": 1, "runs": [run.shown.state for run in list(self._followers.values())]})
+        return orjson.dumps({"format": 1, "runs": [run.snapshot.state for run in list(self._followers.values())]})
 
     def piece(self, name: str) -> bytes | None:
         """Return a piece of data by its name, or None if it does not exist.

@@ -45,7 +45,7 @@ def game_section(
     row: Mapping[str, Any], game: Mapping[str, Any], texts: list[str], about: Mapping[str, Any], **where: str | None
 ) -> Markup:
     """Render a game: its datapoint, and the messages of each round."""
-    reader = _Told(texts, about)
+    reader = _TextReader(texts, about)
     facts = {
         "row": row, "error": game["error"],
         "columns": [(name, reader.text(text)) for name, text in game["columns"].items()],
@@ -57,7 +57,7 @@ def game_section(
     return render_template("served/game.html", {**facts, "is_cut": reader.left <= 0, **where})
 
 
-class _Told:
+class _TextReader:
     """Reads texts of a game until `MOST_CHARACTERS` is reached."""
 
     def __init__(self, texts: list[str], about: Mapping[str, Any]) -> None:

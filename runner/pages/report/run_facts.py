@@ -188,8 +188,8 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     ]
 
 
-def _line(*words: str) -> str:
-    return shlex.join(["nip-run", *words])
+def _line(*arguments: str) -> str:
+    return shlex.join(["nip-run", *arguments])
 
 
 def _display_path(path: Path) -> str:

@@ -28,7 +28,7 @@ class GamesSummary:
     done: int
     """Number of finished games, or trees."""
     tables: GameTables | None
-    """None if there are no games."""
+    """The tables of the games; None without games."""
     examples: Sequence[tuple[str, Sequence[Link]]]
     trees: TreesView | None
     """The trees; None if the run has none."""

@@ -93,7 +93,7 @@ class MetricTables:
     """The metrics of a run: the main metrics of the games, then all others."""
 
     main: Sequence[MetricRow]
-    others: Sequence[MetricRow]
+    more: Sequence[MetricRow]
     reasons: Sequence[str]
     method: str
     """How the intervals were computed."""

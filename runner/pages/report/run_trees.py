@@ -21,7 +21,7 @@ TRAINING_PAIRS = "A training uses the pairs of the agents whose models it trains
 class TreesView:
     """The trees of a run in its summary."""
 
-    words: str
+    text: str
     caution: str
     rounds: range
     agents: Sequence[tuple[str, Sequence[float], int]]

@@ -38,7 +38,7 @@ class IterationRow(NamedTuple):
     group: str
     examples: int
     became: str
-    left_out: str
+    omitted: str
 
 
 class GroupLineage(NamedTuple):

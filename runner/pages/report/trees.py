@@ -41,7 +41,7 @@ class TreesData:
         self._trees = _Trees(plan, plan.shape, plan.agents(), run_id)
         self._slug, self._keep = slug, keep
         self._statistics = TreeStatistics(plan.spec.protocol, plan.shape)
-        self._whole = 0
+        self._complete_trees = 0
         self._branches: list[Rollout] = []
         self._pieces = PieceWriter(f"{slug}-trees", "trees", lambda name, data: keep(name, compress_json(data)))
         self._rows: list[dict[str, Any]] = []
@@ -73,7 +73,7 @@ class TreesData:
         packer = _Packer(branches, self._trees, self._pieces.texts)
         if packer.root is not None:
             self._statistics.add(packer.root)
-            self._whole += 1
+            self._complete_trees += 1
         self.pairs.update(pair["agent"] for pair in packer.pairs)
         self._rows.append(packer.row())
         tree = packer.packed()
@@ -89,7 +89,7 @@ class TreesData:
 
     def expected(self) -> Mapping[str, Sequence[float]]:
         """Return the mean expected reward at the nodes of complete trees, by agent and round."""
-        if not self._whole:
+        if not self._complete_trees:
             return {}
         means = self._statistics.original_statistics()["mean_expected_reward_by_round"]
         assert isinstance(means, dict)

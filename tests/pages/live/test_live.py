@@ -112,7 +112,7 @@ def looked(follower: Follower, *, least: int = 1) -> dict[str, Any]:
     """How a run stands once all that is there was read."""
     for _ in range(50):
         follower.look()
-        state = dict(follower.shown.state)
+        state = dict(follower.snapshot.state)
         least -= 1
         if least <= 0 and not state["reading"]:
             return state
