@@ -109,20 +109,18 @@ def _write_tasks(
     index: sqlite3.Connection, board: BoardPage, facts: BoardInput, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Write each list to the index and to its files; yield the rows of all lists."""
-    for place, task_list in enumerate(board.lists):
-        rows = [_row(row, row_place, task_list, facts) for row_place, row in enumerate(task_list.rows)]
+    for place, ranking in enumerate(board.lists):
+        rows = [_row(row, row_place, ranking, facts) for row_place, row in enumerate(ranking.rows)]
         for number, first in enumerate(range(0, len(rows), PIECE)):
             part = rows[first : first + PIECE]
             names = list(dict.fromkeys(name for row in part for name in row))
             columns = {name: [row.get(name) for row in part] for name in names}
             piece = compress_json({"first": first, "count": len(part), "columns": columns})
-            _write_file(folder / f"{task_list.name}-rows-{number}.json.gz", piece)
-        _write_file(
-            folder / f"{task_list.name}.json.gz", compress_json({"task": _task_fields(task_list), "rows": rows})
-        )
-        _write_file(folder / f"{task_list.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
-        index.execute("INSERT INTO tasks VALUES(?,?,?)", (task_list.name, place, _json(_task_summary(task_list, rows))))
-        values = [(task_list.name, row_place, row["release"], _json(row)) for row_place, row in enumerate(rows)]
+            _write_file(folder / f"{ranking.name}-rows-{number}.json.gz", piece)
+        _write_file(folder / f"{ranking.name}.json.gz", compress_json({"task": _task_fields(ranking), "rows": rows}))
+        _write_file(folder / f"{ranking.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
+        index.execute("INSERT INTO tasks VALUES(?,?,?)", (ranking.name, place, _json(_task_summary(ranking, rows))))
+        values = [(ranking.name, row_place, row["release"], _json(row)) for row_place, row in enumerate(rows)]
         index.executemany("INSERT INTO rows VALUES(?,?,?,?)", values)
         yield from rows
 
@@ -132,7 +130,7 @@ def _write_file(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _row(row: BoardRow, place: int, task_list: TaskList, facts: BoardInput) -> dict[str, Any]:
+def _row(row: BoardRow, place: int, ranking: TaskList, facts: BoardInput) -> dict[str, Any]:
     """Return a row as pages and downloads show it."""
     values = row.to_json()
     verification = facts.tiers[values["release_sha256"]]
@@ -141,8 +139,8 @@ def _row(row: BoardRow, place: int, task_list: TaskList, facts: BoardInput) -> d
     return {
         **values,
         "place": place,
-        "page": task_list.name,
-        "benchmark": task_list.benchmark,
+        "page": ranking.name,
+        "benchmark": ranking.benchmark,
         "href": f"/{kind}/{name}/{version}",
         "tier": verification.tier,
         "tier_words": verification.text,
@@ -151,27 +149,22 @@ def _row(row: BoardRow, place: int, task_list: TaskList, facts: BoardInput) -> d
     }
 
 
-def _task_fields(task_list: TaskList) -> dict[str, Any]:
-    return {
-        "page": task_list.name,
-        "benchmark": task_list.benchmark,
-        "task": task_list.task,
-        "selection": task_list.selection,
-    }
+def _task_fields(ranking: TaskList) -> dict[str, Any]:
+    return {"page": ranking.name, "benchmark": ranking.benchmark, "task": ranking.task, "selection": ranking.selection}
 
 
-def _task_summary(task_list: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return what pages show about a list itself."""
     leader = rows[0] if rows and rows[0]["rank"] is not None else None
     kinds = list(dict.fromkeys(kind for row in rows for kind in row["kinds"]))
     return {
-        **_task_fields(task_list),
+        **_task_fields(ranking),
         "rows": len(rows),
         "ranked": sum(row["rank"] is not None for row in rows),
         "pieces": -(-len(rows) // PIECE),
-        "domain": domain_of(task_list.rows),
+        "domain": domain_of(ranking.rows),
         "leader": leader,
-        "chart": cost_chart(task_list),
+        "chart": cost_chart(ranking),
         "kinds": kinds,
         "owners": len({row["owner"] for row in rows}),
         "newest": max((str(row["finished_at"] or "") for row in rows), default=""),

@@ -23,6 +23,9 @@ from runner.models.journal_records import CallRecord, read_records
 from runner.registry.transports.listing import ReleaseEntry
 from runner.registry.transports.registry import Registry
 
+PublishedRun = tuple[ReleaseEntry, Release]
+"""A published run: its entry in the registry and its manifest."""
+
 JOURNAL = "data/journal.jsonl"
 MIN_WORDS = 8
 """Minimum number of words of an answer to compare: shorter ones, such as a lone verdict, coincide by chance."""
@@ -70,9 +73,7 @@ class AnswerOverlap:
         return f"{self.alike:,} of {self.pairs:,} answers are equal or nearly equal to those of the original run"
 
 
-def compare_answers(
-    registry: Registry, original: tuple[ReleaseEntry, Release], again: tuple[ReleaseEntry, Release], place: Path
-) -> AnswerOverlap:
+def compare_answers(registry: Registry, original: PublishedRun, again: PublishedRun, place: Path) -> AnswerOverlap:
     """Compare the answers in the journals of two published runs.
 
     Raises:

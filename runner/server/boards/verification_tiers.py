@@ -25,7 +25,7 @@ from runner.registry.verification.fresh_play import describe_outcome
 from runner.results.comparison.comparison import compare_systems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.server.boards.copied_answers import compare_answers
+from runner.server.boards.copied_answers import PublishedRun, compare_answers
 from runner.server.boards.public_registry import PublicRegistry
 from runner.server.store.database import Database
 from runner.server.store.schema import accounts, checks, members
@@ -176,10 +176,7 @@ def _is_copy(original: Release, again: Release) -> bool:
 
 
 def _outcome(
-    registry: PublicRegistry,
-    cache: BoardCache,
-    original: tuple[ReleaseEntry, Release],
-    again: tuple[ReleaseEntry, Release],
+    registry: PublicRegistry, cache: BoardCache, original: PublishedRun, again: PublishedRun
 ) -> tuple[str, str]:
     """Compare a run with the original like `nip-run reproduce --fresh`; return the outcome and its reason.
 
@@ -209,10 +206,7 @@ _RULE_VERSION = 2
 
 
 def _compare(
-    registry: PublicRegistry,
-    cache: BoardCache,
-    original: tuple[ReleaseEntry, Release],
-    again: tuple[ReleaseEntry, Release],
+    registry: PublicRegistry, cache: BoardCache, original: PublishedRun, again: PublishedRun
 ) -> tuple[str, str]:
     base, reproduction = (RunFolder(cache.path / "kept" / entry.sha256) for entry, _ in (original, again))
     first, second = base.manifest(), reproduction.manifest()
