@@ -13,6 +13,8 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -108,20 +110,13 @@ def _restore_rows(database: Database, file: Path) -> dict[str, int]:
         for table in metadata.sorted_tables:
             if table.name != meta.name and connection.execute(select(func.count()).select_from(table)).scalar_one():
                 raise UsageError("the server's database is not empty; restore the backup into a new, empty server")
-        batch: list[dict[str, Any]] = []
-        batch_table = ""
-        for table_name, row in _rows(file):
+        for table_name, rows in groupby(_rows(file), key=itemgetter(0)):
             if table_name == "":
-                connection.execute(update(meta).where(meta.c.key == "revision").values(value=str(row["revision"])))
-                continue
-            if (table_name != batch_table or len(batch) >= _BATCH_ROWS) and batch:
-                connection.execute(insert(metadata.tables[batch_table]), batch)
-                batch = []
-            batch_table = table_name
-            batch.append(row)
-            counts[table_name] += 1
-        if batch:
-            connection.execute(insert(metadata.tables[batch_table]), batch)
+                _, header = next(rows)
+                connection.execute(update(meta).where(meta.c.key == "revision").values(value=str(header["revision"])))
+            while batch := [row for _, row in islice(rows, _BATCH_ROWS)]:
+                connection.execute(insert(metadata.tables[table_name]), batch)
+                counts[table_name] += len(batch)
         if not database.is_sqlite:
             for table in metadata.sorted_tables:
                 _advance_sequence(connection, table)
