@@ -50,16 +50,14 @@ def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call
 def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -> Iterator[tuple[str, Call | None]]:
     """Yield the text of each deciding vote, or of the only verdict, with the call that returned it."""
     name = verifier.agent_name
-    verifier_calls = [
-        call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None
-    ]
+    own_calls = [call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None]
     if not last.votes:
         text, attempt = last.raw[name], last.calls[name] - 1
-        yield text, next((call for call in verifier_calls if (call.raw_message, call.attempt) == (text, attempt)), None)
+        yield text, next((call for call in own_calls if (call.raw_message, call.attempt) == (text, attempt)), None)
         return
     for vote, decision in enumerate(last.votes):
         if decision != Decision.NONE:
-            call = _counted_call(verifier, [call for call in verifier_calls if call.vote == vote], round_, decision)
+            call = _counted_call(verifier, [call for call in own_calls if call.vote == vote], round_, decision)
             yield ("" if call is None else call.raw_message or ""), call
 
 

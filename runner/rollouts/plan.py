@@ -170,16 +170,12 @@ class Plan:
         """The number of blocks: one for each datapoint and repeat."""
         return len(self.points) * self.spec.experiment.rollouts.per_datapoint
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of games or trees."""
         if self.debates is not None:
-            return self._debate_count
+            return sum(1 for _ in self.jobs())
         return self.blocks * len(self.variants)
-
-    @cached_property
-    def _debate_count(self) -> int:
-        return sum(1 for _ in self.jobs())
 
     def jobs(self) -> Iterator[Job]:
         """Yield every game or tree in the order of play, block by block; if debates are judged, only those with one."""

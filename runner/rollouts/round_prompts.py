@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runner.game.protocols.protocol import Protocol
-from runner.game.protocols.rounds import Reply, Round, play
+from runner.game.protocols.rounds import Round, play
 from runner.models.connectors import offline_answer
 from runner.models.interface import Completion, Request, ResponseHint
 from runner.rollouts.agents.agent import Agent
@@ -23,8 +23,6 @@ async def undecided_rounds(protocol: Protocol, agents: Mapping[str, Agent], job:
     turn = next(game)
     while turn.round < until:
         observation = job.observation(turn.round, turn.rounds)
-        replies: dict[str, Reply] = {
-            name: await agents[name].respond(observation, answer_undecided) for name in turn.speakers
-        }
+        replies = {name: await agents[name].respond(observation, answer_undecided) for name in turn.speakers}
         turn = game.send(replies)
     return turn.rounds

@@ -35,9 +35,7 @@ def check_templates(plan: Plan) -> None:
     for (template, line, reason), points in failures.items():
         more = f" and {len(points) - 1} more" if len(points) > 1 else ""
         message = f"the template {reason}; rendered for datapoint {points[0]!r}{more}"
-        problems.append(
-            Problem(prompts.place(template, line), "", message, "a template that fails when it is rendered")
-        )
+        problems.append(Problem(prompts.place(template, line), "", message, "a template that fails when rendered"))
     if problems:
         raise SpecError(problems)
 

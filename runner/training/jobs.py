@@ -178,18 +178,16 @@ class JobStage:
             self.sleep(min(job.trainer.seconds_between_polls for job in running))
 
     def _job(self, iteration: int, models: Models, group: str, report: DatasetReport) -> GroupJob:
-        trainer = self.plan.training.trainers[group]
+        trainer, attempt = self.plan.training.trainers[group], self.stages.attempt(iteration, group)
         # The user can only name a model that was requested before: the dataset of another job is still unknown.
-        was_asked_for = bool(self.stages.of_group(Waited, iteration, group))
-        backend = self.connect(group, models[group], was_asked_for)
+        was_requested = bool(self.stages.of_group(Waited, iteration, group))
+        backend = self.connect(group, models[group], was_requested)
         dataset = iteration_folder(self.folder, iteration) / report.file
         edit = DatasetEdit(dataset, report.notes) if edited_by_user(trainer, dataset, report) else None
         sha256 = report.sha256 if edit is None else file_hash(dataset)
         assert sha256 is not None, "a dataset with enough examples is written"
         job = self._fine_tune_job(iteration, models, group, dataset, sha256)
-        return GroupJob(
-            job, iteration, self.stages.attempt(iteration, group), trainer, backend, self.stages, edit, was_asked_for
-        )
+        return GroupJob(job, iteration, attempt, trainer, backend, self.stages, edit, was_requested)
 
     def _fine_tune_job(self, iteration: int, models: Models, group: str, dataset: Path, sha256: str) -> FineTuneJob:
         attempt = self.stages.attempt(iteration, group)

@@ -173,9 +173,7 @@ def shown_files(stored: TrainerFiles, command: Sequence[str]) -> Iterator[str]:
     """Yield lines that show a fetched trainer to the user: its files, the start of what runs, and what is missing."""
     script = os.path.normpath(script_of(command) or command[0])
     if script not in stored.files:
-        yield in_one_line(
-            f"trainer {stored.group}: the script is not among these files; read them all before you allow it"
-        )
+        yield in_one_line(f"trainer {stored.group}: the script is not among these files; read all before you allow it")
     for path, facts in stored.files.items():
         place = stored.folder / stored_name(stored.group, path)
         size = f"{facts['size']:,} bytes, sha256:{facts['sha256'][:12]}"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
 from runner.base.errors import RunError, SpecError, UsageError
 from runner.base.storage.parquet import read_tables
 from runner.results.baseline_scores import FILE, BaselineScores, frozen, key_of
@@ -48,9 +45,7 @@ def load_baseline(plan: Plan, results: Results, run_id: str) -> BaselineScores |
         raise UsageError(f"until.compare: {error}") from None
     other_id = other_run.manifest().run_id
     if other_id == run_id:
-        raise UsageError(
-            f"until.compare: run {other_id} is this run itself; name another one (`nip-run runs` lists them)"
-        )
+        raise UsageError(f"until.compare: run {other_id} is this run itself; name another (`nip-run runs` lists them)")
     return scores_of_run(other_run, plan, f"until.compare: run {other_id}", until.compare)
 
 
@@ -87,7 +82,8 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, requested_as: str
     if (reason := fixed_verdicts_of(other_run)) is not None:
         raise UsageError(f"{name} has no verdicts to compare with: {reason}; name another one")
     columns = tuple(sorted(_columns(plan.spec) | _columns(other_spec)))
-    played = {id_: (int(right), int(games)) for id_, right, games in _played(other_run) if games}
+    scores_by_id = read_tables(_SCORES, {"rollouts": other_run.intact_table("rollouts")}, {})
+    played = {id_: (int(right), int(games)) for id_, right, games in scores_by_id if games}
     sums: dict[str, tuple[int, int]] = {}
     for point in other_spec.dataset.datapoints:
         if point.id in played:
@@ -101,10 +97,6 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, requested_as: str
             f"({', '.join(columns) or 'none'}) differ everywhere; name a run on the same dataset"
         )
     return scores
-
-
-def _played(folder: RunFolder) -> Iterable[tuple[Any, ...]]:
-    return read_tables(_SCORES, {"rollouts": folder.intact_table("rollouts")}, {})
 
 
 def _columns(spec: Spec) -> set[str]:

@@ -40,9 +40,7 @@ def parse_shard(text: str, *, again: bool = False, replay: object = None, set_mo
     if replay:
         problems.append("--shard: a replay calls no models and takes seconds; replay the full run without --shard")
     if set_model:
-        problems.append(
-            "--shard: --set-model is for training runs, which cannot be played in shards; remove one of the two"
-        )
+        problems.append("--shard: --set-model is for training runs, which have no shards; remove one of the two")
     try:
         shard = Shard.parse(text)
     except ValueError as error:
@@ -125,9 +123,7 @@ def _merged_from(run: RunFolder) -> int | None:
     try:
         return Shard.parse(read_json(path)["parts"][0]["shard"]).of
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise RunError(
-            f"{path} is damaged: it names no shard; delete it, and resume the run without --shard"
-        ) from error
+        raise RunError(f"{path} is damaged: it names no shard; delete it and resume the run without --shard") from error
 
 
 def _is_complete(run: RunFolder, plan: Plan) -> bool:

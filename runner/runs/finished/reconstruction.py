@@ -111,9 +111,7 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
     if jobs and plan.shape is None:
         raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to resume")
     first = next(plan.jobs())
-    raise UsageError(
-        f"run {folder.run_id} has no rollout {name!r}; its first is {first.rollout_id} ({first.datapoint.id})"
-    )
+    raise UsageError(f"{folder.run_id} has no rollout {name!r}; its first is {first.rollout_id} ({first.datapoint.id})")
 
 
 class Reconstructor:

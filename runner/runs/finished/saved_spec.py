@@ -98,11 +98,6 @@ def _check_limit(spec: Spec, manifest: Manifest) -> None:
         )
 
 
-def _with_manifest_values(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
-    """Return a saved spec with the values of the original spec that the manifest has."""
-    return _with_recorded_selection(replace(_with_cache(spec, folder, manifest), as_recorded={}), manifest)
-
-
 def _with_recorded_selection(spec: Spec, manifest: Manifest) -> Spec:
     """Return a saved spec with the selection of datapoints and the dataset's file from the manifest."""
     settings = to_plain(spec.experiment.dataset)
@@ -140,10 +135,11 @@ def _is_changed(folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec],
 
 def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], P]) -> P:
     """Return the plan of a saved spec in its run's folder."""
-    plan = plan_of(_with_manifest_values(spec, folder, manifest))
+    recorded = _with_cache(spec, folder, manifest)
+    plan = plan_of(_with_recorded_selection(replace(recorded, as_recorded={}), manifest))
     if plan.identity != manifest.identity:
         # A run that was started from a copy of another run's folder has the identity of the copied inputs.
-        copied_plan = plan_of(_with_cache(spec, folder, manifest))
+        copied_plan = plan_of(recorded)
         plan = copied_plan if copied_plan.identity == manifest.identity else plan
     return plan
 

@@ -18,16 +18,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.process import cores_here
 from runner.runs.execution.spending import used_models
 from runner.runs.planning.calibration import SECONDS, CalibrationRun, MeasuredRun, scratch
-from runner.runs.planning.duration_model import (
-    Bound,
-    Costs,
-    GroupUse,
-    MeanGames,
-    Players,
-    Prediction,
-    games_within,
-    predict,
-)
+from runner.runs.planning.duration_model import Bound, Costs, GroupUse, MeanGames, Players, games_within, predict
 from runner.runs.planning.earlier_runs import EarlierRun, find_similar_run, read_statistics
 from runner.runs.planning.known_games import known_games, planned_words, rates_of
 from runner.runs.planning.server_overhead import ServerOverhead, server_overhead
@@ -177,7 +168,7 @@ def duration_of(plan: Plan, results: Results, options: PlayOptions, tell: Tell =
         seconds=(low.seconds, high.seconds),
         calls_per_second=pace,
         tokens_per_second=pace * longest.tokens / longest.calls,
-        bottleneck=_bottleneck(high),
+        bottleneck="start and end" if high.around > high.play else high.bounds[0].name,
         bounds=tuple(high.bounds),
         servers_known=not live or longest.waited is not None,
         cost_usd=usd,
@@ -206,9 +197,7 @@ def _measure(
     if live_use:
         tell("measuring what a server's answer costs on top")
         group = max(live_use, key=lambda name: live_use[name].calls)
-        share = sum(group_use.calls for group_use in live_use.values()) / sum(
-            group_use.calls for group_use in use.values()
-        )
+        share = sum(each.calls for each in live_use.values()) / sum(each.calls for each in use.values())
         server = server_overhead(
             calibration.plan, calibration.results, group, words=calibration.words[group],
             prompt_tokens=use[group].prompt_tokens / use[group].calls,
@@ -293,12 +282,6 @@ def _breaks(
         if limit is not None and each:
             breaks.append(BreakingPoints(f"{key} is used up", int(limit / each), f"raise {key}, or play fewer games"))
     return tuple(sorted(breaks, key=lambda point: point.games))
-
-
-def _bottleneck(prediction: Prediction) -> str:
-    if prediction.around > prediction.play:
-        return "start and end"
-    return prediction.bounds[0].name
 
 
 def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: bool) -> Iterator[str]:

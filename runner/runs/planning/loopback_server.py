@@ -64,9 +64,7 @@ def loopback_server(words: int, prompt_tokens: int) -> Iterator[LoopbackServer]:
     try:
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
     except OSError as error:
-        raise RunError(
-            f"cannot measure the cost of calls: no port of 127.0.0.1 can be opened ({error.strerror})"
-        ) from error
+        raise RunError(f"cannot measure call costs: no port of 127.0.0.1 can be opened ({error.strerror})") from error
     with listening:
         server = LoopbackServer(listening, _answer(("answer " * words)[: words * WORD_BYTES], prompt_tokens))
         thread = threading.Thread(target=server.run, daemon=True)

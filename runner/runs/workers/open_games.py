@@ -30,12 +30,10 @@ class OpenGames:
         """Read the records of earlier processes."""
         for offset, record in read_journal(path):
             if "sample" in record:
-                self._offsets.setdefault(self._game(record), []).append(offset)
+                game = game_of_sample(self._plan, *record["sample"][:2])
+                self._offsets.setdefault(game, []).append(offset)
                 if record["kind"] == CallRecord.KIND and "of" not in record:
                     self.answered.add(self._plan.group_of(SampleKey(*record["sample"])))
-
-    def _game(self, record: Record) -> Game:
-        return game_of_sample(self._plan, *record["sample"][:2])
 
     async def append(self, appends: Sequence[Append], settle: Callable[[SampleKey], None]) -> None:
         """Write records to disk, then call `settle` with the sample of each.

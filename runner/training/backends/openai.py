@@ -118,7 +118,7 @@ class OpenAiBackend:
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
         """See `Backend.poll`."""
         name = str(handle["job"])
-        remote_job = self._retrieve(name)
+        remote_job = self._call_with_retries(lambda: self._api.retrieve_job(name), f"look at fine-tuning job {name}")
         status = str(remote_job.status)
         facts = {
             key: value
@@ -227,9 +227,6 @@ class OpenAiBackend:
             "metadata": {METADATA_KEY: _metadata_key_of(job)},
             **({"suffix": suffix} if suffix else {}),
         }
-
-    def _retrieve(self, name: str) -> Any:
-        return self._call_with_retries(lambda: self._api.retrieve_job(name), f"look at fine-tuning job {name}")
 
     def _call_with_retries(self, call: Callable[[], T], action: str, submitted: FineTuneJob | None = None) -> T:
         """Call until it succeeds, by the policy for transient failures; a wait that the server requests has priority.
