@@ -283,7 +283,7 @@ def test_the_true_label_can_stand_in_the_place_of_the_guess(tmp_path: Path) -> N
         assert example["messages"][-1] == {"role": "assistant", "content": "Decision: accept"}
     for name in ("verifier", "prover"):
         for games in (data, data[:0]):
-            with pytest.raises(ValueError, match="give ensure_last_message_is_assistant=True"):
+            with pytest.raises(ValueError, match="set ensure_last_message_is_assistant=True"):
                 agent_of(spec, name).build_fine_tune_dataset(games, False, True)
 
 
