@@ -143,7 +143,7 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
     """Records a second, the writer's share of a core, and megabytes a second."""
     from runner.base.storage.journal import Journal
     from runner.models.costs import CallCosts
-    from runner.models.journal_records import begun
+    from runner.models.journal_records import log_header
     from runner.rollouts.plan import Plan
     from runner.runs.execution.accounting import Accounting
     from runner.runs.execution.spending import used_models
@@ -154,7 +154,7 @@ def writer_limit(size: int, count: int, feeders: int) -> tuple[float, float, flo
 
     async def take(here: Path) -> tuple[float, float]:
         plan = Plan(load_spec(write_spec(here, "", 10, 8), ["models.m={provider: dummy}"]))
-        journal = Journal(here / "journal.jsonl", first=begun(plan.identity, "benchmark"), run=plan.identity)
+        journal = Journal(here / "journal.jsonl", first=log_header(plan.identity, "benchmark"), run=plan.identity)
         written = OpenGames(plan, journal, Accounting(plan, CallCosts(used_models(plan))))
         gone = [asyncio.Event() for _ in range(feeders)]
         tasks: set[asyncio.Task[None]] = set()

@@ -57,9 +57,9 @@ def _guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def _one_maker_of_tables() -> Iterator[None]:
     """Runs in this process share what reads and writes small tables: to make it anew was a fifth of what they cost."""
-    from runner.base.storage.duckdb_connections import kept_connections
+    from runner.base.storage.duckdb_connections import reuse_connections
 
-    with kept_connections():
+    with reuse_connections():
         yield
 
 

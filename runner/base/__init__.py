@@ -1,1 +1,1 @@
-"""What every package uses: errors, exit codes, text, redaction, hashes and asyncio helpers."""
+"""Foundations that every package uses: errors, exit codes, text, redaction, hashes and files."""

@@ -1,4 +1,4 @@
-"""Coroutines run to their end from plain code, in a notebook too."""
+"""Runs coroutines to completion from synchronous code, including in a notebook."""
 
 from __future__ import annotations
 
@@ -7,39 +7,32 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 _interrupts: dict[asyncio.AbstractEventLoop, Callable[[], None]] = {}
-"""What an interrupt does to a loop in a thread, where its coroutine wants something else than to be cancelled."""
+"""The callback for Ctrl-C of each loop in a thread; a loop without one cancels its current task."""
 
 
-class AsyncRunner(Protocol):
-    """Runs one coroutine to its end."""
-
-    def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> T: ...
-
-
-@contextmanager
-def one_after_another() -> Iterator[AsyncRunner]:
-    """Run coroutines on one loop; in a thread of its own where a loop is running already, as in a notebook."""
+def run_sync(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run one coroutine to completion. If an event loop is running, as in a notebook, use a loop in another thread."""
     if not _is_in_loop():
         runner = asyncio.Runner()
         try:
-            yield runner.run
+            result = runner.run(start())
         except BaseException:
-            with suppress(RuntimeError):  # to close it takes a thread: where there is no memory for one, that is known
+            with suppress(RuntimeError):  # closing starts a thread, which fails if memory has run out
                 runner.close()
             raise
         runner.close()
-        return
+        return result
     with ThreadPoolExecutor(1, "nip-run") as thread:
-        inside = _InThread(thread)
+        threaded_loop = _ThreadedLoop(thread)
         try:
-            yield inside.run
+            return threaded_loop.run(start())
         finally:
-            inside.close()
+            threaded_loop.close()
 
 
 def _is_in_loop() -> bool:
@@ -52,7 +45,7 @@ def _is_in_loop() -> bool:
 
 @contextmanager
 def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
-    """Have `act` called in this loop at each Ctrl-C that comes while the loop is in a thread of its own."""
+    """Call `act` in the running loop at each Ctrl-C, if the loop is in a thread of its own."""
     loop = asyncio.get_running_loop()
     _interrupts[loop] = act
     try:
@@ -61,23 +54,23 @@ def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
         del _interrupts[loop]
 
 
-class _InThread:
-    """A loop in a thread, which signals do not reach: the main thread passes interrupts on, and waits it out."""
+class _ThreadedLoop:
+    """An event loop in a thread. Signals do not reach it, so the main thread waits for it and passes interrupts on."""
 
     def __init__(self, thread: ThreadPoolExecutor) -> None:
         self._thread = thread
         self._runner = asyncio.Runner()
-        # The loop's tasks have the context in which it was made, here as in the main thread.
+        # The loop's tasks inherit the context that is active here, as tasks in the main thread would.
         self._loop = thread.submit(copy_context().run, self._runner.get_loop).result()
         self._task: asyncio.Task[Any] | None = None
         self._interrupted = False
 
     def run(self, coroutine: Coroutine[Any, Any, T], /) -> T:
-        """As `asyncio.Runner.run`; however often it is interrupted, the coroutine has ended when this returns."""
+        """Run a coroutine as `asyncio.Runner.run` does. It has finished when this returns, despite interrupts."""
         self._interrupted = False
-        running = self._thread.submit(self._runner.run, self._noted(coroutine))
-        self._wait_out(running)
-        result = running.result()
+        future = self._thread.submit(self._runner.run, self._track_task(coroutine))
+        self._wait_out(future)
+        result = future.result()
         if self._interrupted:
             raise KeyboardInterrupt
         return result
@@ -86,20 +79,20 @@ class _InThread:
         """Close the loop in its thread."""
         self._wait_out(self._thread.submit(self._runner.close))
 
-    async def _noted(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    async def _track_task(self, coroutine: Coroutine[Any, Any, T]) -> T:
         self._task = asyncio.current_task()
         try:
-            if self._interrupted:  # before there was anything to cancel
+            if self._interrupted:  # the interrupt came before there was a task to cancel
                 coroutine.close()
                 raise asyncio.CancelledError
             return await coroutine
         finally:
             self._task = None
 
-    def _wait_out(self, running: Future[Any]) -> None:
-        while not running.done():
+    def _wait_out(self, future: Future[Any]) -> None:
+        while not future.done():
             try:
-                wait([running])
+                wait([future])
             except KeyboardInterrupt:
                 self._interrupted = True
                 self._loop.call_soon_threadsafe(self._interrupt)
@@ -113,14 +106,8 @@ class _InThread:
 
 
 async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancel tasks and wait until they have ended, however they do."""
+    """Cancel tasks and wait until all have finished, ignoring their results and exceptions."""
     tasks = tuple(tasks)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def run_sync(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run one coroutine to its end, as `one_after_another` does."""
-    with one_after_another() as to_end:
-        return to_end(start())

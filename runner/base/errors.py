@@ -1,36 +1,36 @@
 """The exceptions of nip-run, the exit code of each, and the problems that a document can have.
 
-The tree; an exception without an exit code has that of the one above it:
+The tree. An exception without an exit code has the code of the one above it:
 
     NipRunError                     exit 1
     ├── UsageError                  exit 2: the command line cannot be understood
-    │   └── QuestionError               a question in SQL is wrong
+    │   └── QueryError                  a SQL query is wrong
     ├── SpecError                   exit 2: carries every problem of every file at once
-    ├── RunError                    the run failed; what was paid for is kept
+    ├── RunError                    the run failed; paid answers are stored
     │   ├── TemplateFailedError         a prompt template fails when it is rendered
-    │   ├── RunDirectoryError           the run directory is in use, or is another spec's
-    │   ├── DamagedRunError             a file of a finished run is missing, or was changed
+    │   ├── RunDirectoryError           the run directory is in use, or belongs to another spec
+    │   ├── DamagedRunError             a file of a finished run is missing or was changed
     │   ├── JournalError                the journal is damaged, or cannot be written
-    │   ├── FolderGoneError             the run directory was deleted, moved or replaced while the run went on
+    │   ├── FolderGoneError             the run directory was deleted, moved or replaced during the run
     │   ├── LeaderboardError            the leaderboard is locked, or cannot be read
     │   ├── NewerFormatError            a file was written by a newer nip-run
-    │   ├── MergeError                  the parts of a run cannot be made one: carries all that is wrong at once
+    │   ├── MergeError                  the parts of a run cannot be merged; carries every problem at once
     │   ├── ServerUnreachable           a server did not answer call after call
-    │   ├── TooManyUnusable             more answers cannot be used than rollouts.max_unusable allows
-    │   ├── ReleaseError                what a registry holds is damaged, or is not what it says
-    │   │   ├── NotPublished                it has no such release
-    │   │   └── TakenError                  the name and version are another release's, for ever
-    │   └── Waiting                     a training run goes on when somebody has trained a model by hand
+    │   ├── TooManyUnusable             more answers are unusable than rollouts.max_unusable allows
+    │   ├── ReleaseError                a release is damaged, or its content does not match its name
+    │   │   ├── NotPublished                the registry has no such release
+    │   │   └── TakenError                  the name and version belong to another release
+    │   └── Waiting                     a training run waits until the user has trained a model by hand
     ├── BudgetExhausted             exit 3
     ├── Interrupted                 exit 130
     ├── ProviderRefusal             exit 4: key, billing, unknown model, refused parameter
     ├── CallError                   one call to a model failed; classified where it happened
     │   ├── TransientError              rate limits, time-outs, resets, 5xx
-    │   ├── SeveralRefusedError         the server gives no more than one answer to a call
+    │   ├── SeveralRefusedError         the server returns only one answer per call
     │   ├── ContextExceededError        the prompt is longer than the model's context
     │   ├── RefusedError                a policy refused the prompt
-    │   └── MalformedError              the server refuses this request as malformed, and takes others
-    ├── GenerationError             an answer came that cannot be used
+    │   └── MalformedError              the server rejects this request as malformed, but accepts others
+    ├── GenerationError             the model answered, but the answer is unusable
     │   ├── ContentFilterError
     │   ├── ContentIsNoneError
     │   ├── UnknownFinishReasonError
@@ -54,18 +54,18 @@ from runner.base.exit_codes import ExitCode
 
 
 class NipRunError(Exception):
-    """Anything that nip-run itself reports."""
+    """Base class of every error that nip-run reports."""
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
-    told: frozenset[str] = frozenset()
-    """Those of its lines that a person has been told already."""
+    seen_lines: frozenset[str] = frozenset()
+    """Lines of this error that the user has already seen."""
 
     def lines(self) -> list[str]:
-        """What the user is told: the message, then the notes that were added on the way up."""
+        """Return the lines for the user: the message, then the notes added on the way up."""
         return [str(self), *getattr(self, "__notes__", ())]
 
     def with_notes(self, notes: Iterable[str]) -> Self:
-        """The same error, with more lines to tell."""
+        """Add notes to this error and return it."""
         for note in notes:
             self.add_note(note)
         return self
@@ -77,8 +77,8 @@ class UsageError(NipRunError):
     exit_code = ExitCode.USAGE
 
 
-class QuestionError(UsageError):
-    """A question in SQL is wrong: what, and where in it and what to do, as far as that is known.
+class QueryError(UsageError):
+    """A SQL query is wrong. `what` is the fault; `line`, `column` and `hint` locate it and advise, if known.
 
     Lines and columns count from 1.
     """
@@ -92,48 +92,48 @@ class QuestionError(UsageError):
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where in a document something stands; lines and columns count from 1."""
+    """A position in a document. Lines and columns count from 1."""
 
     file: str
     line: int = 1
     column: int = 1
     is_own: bool = field(default=True, compare=False)
-    """Whether the file is the spec's own, or was named by the user: of another, nothing that stands in it is told."""
+    """True if the spec owns the file or the user named it. Messages must not quote other files."""
     source: str | None = field(default=None, compare=False, repr=False)
-    """The line as it stands in the file, where a message may quote it."""
+    """The line's text, if a message may quote it."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
 
 NOT_SHOWN = (
-    "what stands there is not shown, because the file is outside the folder tree of the spec (its git checkout, or the "
-    "current folder where that holds it, else its own folder), or extends one that is"
+    "its text is not shown, because the file is outside the folder tree of the spec (its git checkout, or the "
+    "current folder if that contains the spec, otherwise the spec's own folder), or extends a file that is"
 )
 
 
-_WHAT = re.compile(r"""(?s:(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*"|`[^`]*`|(?!;\ ).)*""", re.VERBOSE)
+_FAULT = re.compile(r"""(?s:(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*"|`[^`]*`|(?!;\ ).)*""", re.VERBOSE)
 """A message up to the first `; ` that is not in quotes."""
 
 
 def split_message(message: str) -> tuple[str, str | None]:
-    """What is wrong, and the next step where the message says one."""
-    found = _WHAT.match(message)
-    end = found.end() if found else len(message)
+    """Split a message into what is wrong and the next step, or None if it names no next step."""
+    fault = _FAULT.match(message)
+    end = fault.end() if fault else len(message)
     return message[:end], message[end:].removeprefix("; ") or None
 
 
 PlaceOf = Callable[[str], Place]
-"""A dotted key into the place that set it."""
+"""Finds the place that set a dotted key."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where, with which key, and what to do about it.
+    """A mistake in a document: its place, the key, and the message.
 
-    `message` is what is wrong, then `; ` and the next step where there is one. `kind` says what is wrong without a
-    word of what stands there. It is all that is told of a problem in a file which is not the spec's own: a hostile spec
-    may name any file, and its text must not come out with the message.
+    `message` is what is wrong, then `; ` and the next step if there is one. `kind` names the type of mistake without
+    quoting the file. If the spec does not own the file, the user sees only `kind`: a hostile spec can name any file,
+    and a message must not reveal its text.
     """
 
     place: Place
@@ -141,20 +141,20 @@ class Problem:
     message: str
     kind: str = field(default="it cannot be used", compare=False)
 
-    def as_told(self) -> Problem:
-        """The problem as a user may see it."""
+    def for_user(self) -> Problem:
+        """Return the problem as the user may see it, without text from files that the spec does not own."""
         if self.place.is_own:
             return self
         return replace(self, place=replace(self.place, source=None), key="", message=f"{self.kind}; {NOT_SHOWN}")
 
     @property
     def what(self) -> str:
-        """What is wrong, without the next step."""
+        """The message without the next step."""
         return split_message(self.message)[0]
 
     @property
     def hint(self) -> str | None:
-        """What to do next."""
+        """The next step, if the message names one."""
         return split_message(self.message)[1]
 
     def __str__(self) -> str:
@@ -162,13 +162,13 @@ class Problem:
 
 
 class SpecError(NipRunError):
-    """Everything that is wrong with a spec and the files it names."""
+    """A spec, or files that it names, are wrong. Carries all problems, sorted by place."""
 
     exit_code = ExitCode.USAGE
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(
-            sorted({problem.as_told() for problem in problems}, key=lambda p: (p.place, p.key, p.message))
+            sorted({problem.for_user() for problem in problems}, key=lambda p: (p.place, p.key, p.message))
         )
         super().__init__("\n".join(map(str, self.problems)))
 
@@ -180,18 +180,19 @@ class SpecError(NipRunError):
 
 
 class RunError(NipRunError):
-    """The run failed; everything that was paid for is kept."""
+    """The run failed. Every answer that was paid for is stored."""
 
 
 class TemplateFailedError(RunError):
-    """A prompt template fails when it is rendered. `line` counts from 1; None where the failure has no line."""
+    """A prompt template fails when it is rendered. `line` counts from 1, None if the failure has no line."""
 
     template = ""
     reason = ""
     line: int | None = None
 
     @classmethod
-    def of_template(cls, template: str, reason: str, line: int | None) -> Self:
+    def from_template(cls, template: str, reason: str, line: int | None) -> Self:
+        """Build the error for a template that failed for `reason`."""
         error = cls(f"template {template!r} {reason}")
         error.template, error.reason, error.line = template, reason, line
         return error
@@ -202,7 +203,7 @@ class RunDirectoryError(RunError):
 
 
 class DamagedRunError(RunError):
-    """A file of a finished run is missing, or is not the one that the run wrote."""
+    """A file of a finished run is missing, or differs from the file that the run wrote."""
 
 
 class JournalError(RunError):
@@ -210,7 +211,7 @@ class JournalError(RunError):
 
 
 class FolderGoneError(RunError):
-    """The run directory was deleted, moved or replaced while the run went on; `now` is where its file is, if known."""
+    """The run directory was deleted, moved or replaced during the run. `now` is the file's current path, if known."""
 
     def __init__(self, message: str, now: Path | None = None) -> None:
         super().__init__(message)
@@ -222,11 +223,11 @@ class LeaderboardError(RunError):
 
 
 class NewerFormatError(RunError):
-    """A file was written by a newer nip-run, in a format that this one does not know."""
+    """A newer nip-run wrote the file in a format that this version does not know."""
 
 
 class MergeError(RunError):
-    """The parts of a run cannot be made one; `problems` are all that is wrong with them."""
+    """The parts of a run cannot be merged. `problems` lists every reason."""
 
     def __init__(self, run_id: str, problems: Sequence[str]) -> None:
         self.run_id, self.problems = run_id, tuple(problems)
@@ -237,21 +238,21 @@ class MergeError(RunError):
         return f"run {self.run_id} cannot be merged: {many}; nothing was changed"
 
     def lines(self) -> list[str]:
-        """The problems below the message, one a line."""
+        """Return the message, then the problems, one per line, then the notes."""
         first, *notes = super().lines()
         return [first, *self.problems, *notes]
 
 
 class ServerUnreachable(RunError):
-    """A server that is asked for completions is down."""
+    """A model server is down."""
 
 
 class TooManyUnusable(RunError):
-    """More answers cannot be used than `rollouts.max_unusable` allows; the same command resumes."""
+    """More answers are unusable than `rollouts.max_unusable` allows. The same command resumes the run."""
 
 
 class ReleaseError(RunError):
-    """What a registry holds, or what was got from one, is damaged, or is not what it says."""
+    """A release in a registry, or a downloaded one, is damaged, or its content does not match its name."""
 
 
 class NotPublished(ReleaseError):
@@ -259,14 +260,14 @@ class NotPublished(ReleaseError):
 
 
 class TakenError(ReleaseError):
-    """A name and version that another release has, for ever."""
+    """A name is already taken: an account, a competition, or the name and version of another release."""
 
     added: tuple[str, ...] = ()
-    """What was added before that was found, by the folders of a registry."""
+    """The files that a registry folder had already added when the conflict was detected."""
 
 
 class Waiting(RunError):
-    """A training run goes on when somebody has trained models by hand: those of `groups`."""
+    """A training run waits until the user has trained the models of `groups` by hand."""
 
     def __init__(self, message: str, groups: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -276,7 +277,7 @@ class Waiting(RunError):
 class BudgetExhausted(NipRunError):
     """The budget does not allow another call.
 
-    `key` is the key of the spec that sets its limit, and `used` what of that was spent (`7 of 7 completions`).
+    `key` is the spec key of the limit, and `used` is the part that was spent, such as `7 of 7 completions`.
     """
 
     exit_code = ExitCode.BUDGET
@@ -288,17 +289,17 @@ class BudgetExhausted(NipRunError):
 
 
 class Interrupted(NipRunError):
-    """A signal stopped the run; what was paid for is kept."""
+    """A signal stopped the run. Every answer that was paid for is stored."""
 
     exit_code = ExitCode.INTERRUPTED
 
 
 class ProviderRefusal(NipRunError):
-    """The provider refuses to serve us: key, billing, unknown model, refused parameter.
+    """The provider refuses to serve the user: key, billing, unknown model, refused parameter.
 
-    `of_one_call` is what the failure is if other requests of the model group are taken; None: none will be. `changes`
-    are the keys of the spec to change before the same is tried again, each with its new value where one is advised.
-    `no_such_model` says that the provider knows no model of this name, or no longer.
+    `of_one_call` is the error of this call if the provider still accepts other requests of the model group; None means
+    that it refuses all of them. `changes` maps each spec key to change before a retry to its advised value, if any.
+    `no_such_model` says that the provider does not know the model's name, or no longer does.
     """
 
     exit_code = ExitCode.REFUSED
@@ -318,9 +319,9 @@ class ProviderRefusal(NipRunError):
 
 
 class CallError(NipRunError):
-    """One call to a model failed. `retry_after` is what the server asked for, in seconds.
+    """One call to a model failed. `retry_after` is the delay that the server asked for, in seconds.
 
-    `usage` is what the failed answer counts (a `runner.models.interface.Usage`), which may be billed all the same.
+    `usage` is the token usage of the failed answer (a `runner.models.interface.Usage`), which may still be billed.
     """
 
     usage: Any = None
@@ -334,8 +335,8 @@ class CallError(NipRunError):
 class TransientError(CallError):
     """A rate limit, a time-out, a lost connection or a failure of the server.
 
-    `attempts` is how many there should be in all, where that is known to be fewer than a policy allows; `unreachable`
-    says that no connection was made.
+    `attempts` limits the total number of attempts, if this failure allows fewer than the retry policy; `unreachable`
+    says that no connection was established.
     """
 
     def __init__(
@@ -353,7 +354,7 @@ class TransientError(CallError):
 
 
 class SeveralRefusedError(CallError):
-    """The server gives no more than one answer to a call; it may be asked for one."""
+    """The server returns only one answer per call; the caller can ask for single answers."""
 
 
 class ContextExceededError(CallError):
@@ -365,18 +366,18 @@ class RefusedError(CallError):
 
 
 class MalformedError(CallError):
-    """The server refuses this request as malformed, and takes others of its model group."""
+    """The server rejects this request as malformed, but accepts other requests of its model group."""
 
 
 class GenerationError(NipRunError):
-    """The model answered, and the answer cannot be used. `num_retries` counts the calls made."""
+    """The model answered, but the answer is unusable. `num_retries` counts the calls made."""
 
     def __init__(self, message: str = "", *, num_retries: int | None = None) -> None:
         super().__init__(message)
         self.num_retries = num_retries
 
     def after(self, num_retries: int) -> Self:
-        """The same failure, as the last of this many calls."""
+        """Return the same failure as the last of `num_retries` calls."""
         return type(self)(str(self), num_retries=num_retries)
 
 
@@ -397,16 +398,16 @@ class InvalidResponseError(GenerationError):
 
 
 class InvalidDecisionError(InvalidResponseError):
-    """The answer announces a decision, and is neither an accept nor a reject."""
+    """The answer announces a decision that is neither an accept nor a reject."""
 
 
 class InvalidConfidenceError(InvalidDecisionError):
-    """The answer decides, and does not say how sure it is, or not in one readable number."""
+    """The answer decides, but does not state its confidence as one readable number."""
 
 
 class NotAllActiveChannelsInResponseError(InvalidResponseError):
-    """The answer lacks a message for a channel in which the agent must speak."""
+    """The answer lacks a message for a channel where the agent must speak."""
 
 
 class AgentNotActiveInChannelError(NipRunError, ValueError):
-    """An agent was asked to speak, or to have spoken, where it does not."""
+    """The caller asked for an agent's message in a channel where the agent is not active."""

@@ -1,4 +1,4 @@
-"""How a command ends. Apart from the exceptions, whose dataclasses help must not wait for."""
+"""Exit codes of the commands, apart from the exceptions: `--help` must not wait for the import of their dataclasses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 class ExitCode(IntEnum):
-    """How a command ended, each with what `--help` says of it."""
+    """The exit code of a command, with its `meaning` as `--help` prints it."""
 
     meaning: str
 

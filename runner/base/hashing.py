@@ -1,6 +1,6 @@
-"""Values into identities: canonical JSON, tagged hashes, derived seeds.
+"""Identities of values: canonical JSON, tagged hashes, derived seeds.
 
-Nothing here depends on the process, on PYTHONHASHSEED or on the order in which things happen.
+Nothing here depends on the process, on PYTHONHASHSEED or on the order of events.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _CANONICAL = orjson.OPT_SORT_KEYS
 
 
 def canonical(value: Any) -> bytes:
-    """JSON with sorted keys and no white space: equal values give equal bytes."""
+    """Return JSON with sorted keys and no white space, so that equal values give equal bytes."""
     return orjson.dumps(value, option=_CANONICAL)
 
 
 def tagged_hash(tag: str, value: Any) -> str:
-    """SHA-256 (hex) of `value` as canonical JSON; the tag keeps hashes of different things apart."""
+    """Return the SHA-256 (hex) of `value` as canonical JSON. The tag separates hashes of different kinds of values."""
     return hashlib.sha256(tag.encode() + b"\0" + canonical(value)).hexdigest()
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 (hex) of the exact bytes of a regular file.
+    """Return the SHA-256 (hex) of the exact bytes of a regular file.
 
     Raises:
-        OSError: it cannot be read, or is no regular file: a FIFO waits for whoever writes to it, a device has no end.
+        OSError: the file cannot be read, or is not a regular file: reading a FIFO would block, a device never ends.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -42,14 +42,14 @@ def file_hash(path: Path) -> str:
 
 
 def derived_seed(*parts: str | int) -> int:
-    """A seed in [0, 2**63) that depends on the parts alone.
+    """Return a seed in [0, 2**63) that depends only on `parts`.
 
-    63 bits, because that is what a signed column and every generator takes.
+    It has 63 bits because a signed column and every random generator accept that many.
     """
     digest = hashlib.sha256(b"seed\0" + canonical(parts)).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 
 def hash_parity(text: str) -> int:
-    """The last bit of the SHA-256 of a text: the stance a prover is given for a solution."""
+    """Return the last bit of the text's SHA-256, which sets the stance that a prover argues for a solution."""
     return hashlib.sha256(text.encode()).digest()[-1] & 1

@@ -1,4 +1,4 @@
-"""Where the specs, prompts and protocols that travel with the package are, and how a named file is found."""
+"""Locations of the specs, prompts and protocols that ship with the package, and the lookup of files by name."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ _PACKAGE = Path(runner.__file__).resolve().parent
 PROTOCOLS = _PACKAGE / "game" / "protocols"
 
 STARTER = _PACKAGE / "starter"
-"""What `nip-run init` writes."""
+"""The files that `nip-run init` writes."""
 
 
 def root() -> Path:
-    """The folder that holds `specs/` and `prompts/`: inside an installed wheel, or the checkout."""
+    """Return the folder that holds `specs/` and `prompts/`: inside an installed wheel, or the checkout."""
     packaged = _PACKAGE / "builtin_files"
     return packaged if packaged.is_dir() else _PACKAGE.parent
 
 
 def folders() -> tuple[Path, ...]:
-    """The folders of all files that travel with the package."""
+    """Return the folders of all files that ship with the package."""
     return (PROTOCOLS, root() / "specs", root() / "prompts")
 
 
 def queries() -> Path:
-    """The folder of the questions that can be asked by name."""
+    """Return the folder of the ready-made SQL queries."""
     return root() / "results" / "queries"
 
 
-def find(name: str, folder: Path) -> Path | None:
-    """A file or folder by the name a spec gives it: beside the spec, else among the built-in ones."""
+def find_file(name: str, folder: Path) -> Path | None:
+    """Find a file or folder by the name that a spec uses: next to the spec, otherwise among the built-in ones."""
     candidates = (folder / name, root() / "specs" / name, root() / name)
-    return next((path for path in candidates if is_there(path)), None)
+    return next((path for path in candidates if exists(path)), None)
 
 
-# `Path.exists` and its kin raise where a name is too long or the folder is closed to us; `os.path` says no.
+# The functions below use `os.path`: `Path.exists` and its kin raise if a name is too long or the folder not readable.
 
 
-def is_there(path: Path) -> bool:
-    """Whether there is such a file or folder; no name is so odd that it cannot be asked for."""
+def exists(path: Path) -> bool:
+    """Return whether the file or folder exists; an invalid name does not exist."""
     return os.path.exists(path)  # noqa: PTH110
 
 
@@ -53,8 +53,8 @@ def is_folder(path: Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
-def unusable(path: Path) -> str | None:
-    """Why nothing can be made at a path, whether or not something is there; None where something may be."""
+def why_unusable(path: Path) -> str | None:
+    """Return why nothing can be created at `path`, or None if the path is usable, existing or not."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -62,5 +62,5 @@ def unusable(path: Path) -> str | None:
     except OSError as error:
         return str(error.strerror)
     except ValueError:
-        return "no file can have this name"
+        return "this is not a valid file name"
     return None

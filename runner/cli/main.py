@@ -212,9 +212,9 @@ def _reported(error: Exception, parsed: argparse.Namespace) -> int:
         objects = [error_object(*lines)]
     if parsed.json:
         print_json({"ok": False, "exit_code": code, "errors": objects})
-    told = error.told if isinstance(error, NipRunError) else ()
+    seen = error.seen_lines if isinstance(error, NipRunError) else ()
     for line in lines:
-        if line not in told:
+        if line not in seen:
             note(line)
     if isinstance(error, SpecError) and len(error.problems) > 1:
         note(f"{len(error.problems)} problems; no model was called and nothing was written")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.base.errors import Place, Problem
-from runner.base.text import did_you_mean, not_text
+from runner.base.text import did_you_mean, encoding_problem
 from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import MAX_DEPTH, KeyPath, to_plain_values
 from runner.documents.renamed_keys import rename_document
@@ -88,7 +88,7 @@ def _parse_override(override: Override) -> tuple[str, tuple[str, ...], Any]:
     Raises:
         _Refused: the text is not an override.
     """
-    wrong = not_text(override.text)
+    wrong = encoding_problem(override.text)
     if wrong is not None:
         raise _Refused("", wrong)
     sign = override.text[0] if override.text[:1] in ("+", "~") else ""

@@ -13,8 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.base.errors import Problem
-from runner.base.redaction import remember
-from runner.base.text import comma_join, did_you_mean, not_text
+from runner.base.redaction import remember_secret
+from runner.base.text import comma_join, did_you_mean, encoding_problem
 from runner.documents.dataclass_schema import TYPE_NAMES
 from runner.documents.layered_data import LayeredData
 from runner.documents.yaml_writer import dump_inline
@@ -85,12 +85,12 @@ def _unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> 
     elif isinstance(value, int) and not -MAX_INTEGER <= value <= MAX_INTEGER:
         message = _TOO_MANY_BITS
     elif isinstance(value, str):
-        message = not_text(value)
+        message = encoding_problem(value)
     if message is not None:
         yield Problem(layered.place(at), ".".join(map(str, at)), message)
     if isinstance(value, dict):
         for name, item in value.items():
-            wrong = not_text(name)
+            wrong = encoding_problem(name)
             if wrong is not None:
                 yield Problem(layered.place((*at, name)), ".".join(map(str, (*at, name))), wrong)
             yield from _unwritable(item, (*at, name), layered)
@@ -215,7 +215,7 @@ def _violation_message(error: ValidationError) -> str:
         case "minLength" | "minItems" | "minProperties":
             return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
         case "pattern" if cast("dict[str, Any]", error.schema).get("writeOnly"):
-            remember(value)  # it may be a secret, and its line of the file is shown
+            remember_secret(value)  # it may be a secret, and its line of the file is shown
             return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:

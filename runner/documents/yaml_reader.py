@@ -21,7 +21,7 @@ from omegaconf.grammar_parser import parse as parse_interpolation
 
 from runner.base.errors import Place, Problem
 from runner.base.storage.safe_files import read_bounded
-from runner.base.text import not_text
+from runner.base.text import encoding_problem
 from runner.documents.plain_values import MAX_DEPTH, KeyPath, to_plain_values
 from runner.documents.plain_yaml import read_simple_document
 from runner.documents.yaml_errors import explain_error, split_lines
@@ -112,7 +112,7 @@ def _encoding_problem(raw: bytes) -> str | None:
 
 def parse(text: str, document: Document) -> Document:
     """Read YAML text into `document`."""
-    wrong = not_text(text)
+    wrong = encoding_problem(text)
     if wrong is not None:
         return _add_problem(document, wrong)
     document.lines = split_lines(text)

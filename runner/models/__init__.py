@@ -1,1 +1,1 @@
-"""Requests into completions: providers that are equals, and the layers around them."""
+"""Calls to language models: from a request to a completion, with providers and the layers around them."""

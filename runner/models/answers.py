@@ -1,4 +1,4 @@
-"""A server's answer, as it is kept: on arrival, from a journal and from a cache read by the same functions."""
+"""Interpretation of a server's answer: the same functions read it on arrival, from a journal and from a cache."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from runner.models.interface import Body, Choice, Completion, Usage
 
 CHOICES: Final = "choices"
 EXTRA: Final = "choices"
-"""In `altered`: more choices came than were requested, and were removed."""
+"""Value of `altered`: more choices came than were requested, and were removed."""
 _DETAILS: Final = ("prompt_tokens_details", "completion_tokens_details")
 MAX_COUNT: Final = 1 << 27
-"""No model reads or writes 134 million tokens in one call: a larger count is not a count."""
+"""No model reads or writes 134 million tokens in one call, so a larger number is not a token count."""
 MAX_REASON: Final = 200
 MAX_TIER: Final = 40
 MAX_OTHER_BYTES: Final = 64 << 10
 MAX_DEPTH: Final = 222
-"""So deep may JSON be nested and be written again, in a record or in whatever else a reader puts it into."""
-_WRITTEN_DEPTH: Final = 254
-"""So deep the library writes."""
+"""Maximum nesting of JSON that can still be written as a part of a record, or of another document."""
+_MAX_WRITTEN_DEPTH: Final = 254
+"""Maximum nesting that orjson can write."""
 
 _FINISH_REASONS: Final = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls",
     "refusal": "content_filter", "model_context_window_exceeded": "length",
 }  # fmt: skip
-"""The stop reasons of the Messages API as finish reasons of chat completions."""
+"""Stop reasons of the Messages API, with the equivalent finish reasons of chat completions."""
 
-_GAP = re.compile(r"[ \t\r\n,:]*")
+_SEPARATORS = re.compile(r"[ \t\r\n,:]*")
 _LINE_ENDS = re.compile(rb"[\r\n][ \t\r\n]*")
-"""Between the parts of JSON alone: in its texts they are escaped."""
+"""Line ends between JSON tokens. Inside JSON strings they are always escaped."""
 
 
 def body_of(content: bytes, data: Any) -> Body:
-    """An answer that was read, in one line."""
+    """Return an answer as a `Body`, in one line. `data` is its parsed content."""
     line = content.strip()
     if b"\n" in line or b"\r" in line:
         line = _LINE_ENDS.sub(b"", line)
@@ -47,10 +47,10 @@ def body_of(content: bytes, data: Any) -> Body:
 
 
 def is_deep(content: bytes, data: Any) -> bool:
-    """Whether JSON is nested deeper than `MAX_DEPTH`; most has fewer brackets than that."""
+    """Return whether JSON is nested more deeply than `MAX_DEPTH`. Most has fewer brackets than that, which is fast."""
     if content.count(b"[") + content.count(b"{") <= MAX_DEPTH:
         return False
-    for _ in range(_WRITTEN_DEPTH - MAX_DEPTH):
+    for _ in range(_MAX_WRITTEN_DEPTH - MAX_DEPTH):
         data = [data]
     try:
         orjson.dumps(data)
@@ -60,14 +60,14 @@ def is_deep(content: bytes, data: Any) -> bool:
 
 
 def choices_of(data: Mapping[str, Any]) -> tuple[Choice, ...]:
-    """Return the answers that a server's answer holds."""
+    """Return the choices of a server's answer."""
     if is_message(data):
         return (_message_choice(data),)
-    return tuple(_choice(item) for item in counted(data))
+    return tuple(_choice(item) for item in message_choices(data))
 
 
 def is_message(data: Mapping[str, Any]) -> bool:
-    """Return whether an answer is one of Anthropic's Messages API; all others are chat completions."""
+    """Return whether an answer comes from Anthropic's Messages API; all others are chat completions."""
     return data.get("type") == "message" and isinstance(data.get("content"), list) and CHOICES not in data
 
 
@@ -81,68 +81,68 @@ def _message_choice(data: Mapping[str, Any]) -> Choice:
         details = data.get("stop_details")
         explanation = details.get("explanation") if isinstance(details, dict) else None
         refusal = explanation if isinstance(explanation, str) and explanation else "the model refused"
-    return Choice(written(_joined(blocks, "text"), reason), reason, refusal, _joined(blocks, "thinking"))
+    return Choice(answer_text(_joined_text(blocks, "text"), reason), reason, refusal, _joined_text(blocks, "thinking"))
 
 
-def _joined(blocks: list[dict[str, Any]], kind: str) -> str | None:
-    """Return the text of all blocks of one kind; None if there is none."""
+def _joined_text(blocks: list[dict[str, Any]], kind: str) -> str | None:
+    """Return the text of all blocks of a kind; None if there are none."""
     texts = [text for block in blocks if block.get("type") == kind and isinstance(text := block.get(kind), str)]
     return "".join(texts) if texts else None
 
 
-def counted(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Its choices that hold a message, as they came."""
+def message_choices(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the choices of an answer that contain a message, unchanged."""
     raw = data.get(CHOICES)
-    found = [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []
-    return [item for item in found if isinstance(item.get("message"), dict)]
+    items = [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []
+    return [item for item in items if isinstance(item.get("message"), dict)]
 
 
 def _choice(item: Mapping[str, Any]) -> Choice:
     message, reason = item["message"], item.get("finish_reason")
-    # By its present name in vLLM and at routers, and by that of DeepSeek and vLLM before 0.10.
+    # The current name in vLLM and at routers, then the name in DeepSeek and vLLM before 0.10.
     reasoning = message.get("reasoning") or message.get("reasoning_content")
     return Choice(
-        written(message.get("content"), reason),
+        answer_text(message.get("content"), reason),
         reason if reason is None else as_text(reason)[:MAX_REASON],
         refusal_in(message),
         reasoning if isinstance(reasoning, str) else None,
     )
 
 
-def written(text: object, finish_reason: object) -> str | None:
-    """The text of an answer: None also for the blank one of which the limit was reached before a word of it came."""
+def answer_text(text: object, finish_reason: object) -> str | None:
+    """Return the text of an answer; None also if it is blank because the token limit was reached before any word."""
     if not isinstance(text, str) or (finish_reason == "length" and not text.strip()):
         return None
     return text
 
 
 def refusal_in(message: Mapping[str, Any]) -> str | None:
-    """What a message says for a refusal, also where a proxy puts it."""
-    more = message.get("provider_specific_fields")
-    for refusal in (message.get("refusal"), more.get("refusal") if isinstance(more, dict) else None):
+    """Return the refusal of a message, which some proxies put into `provider_specific_fields`."""
+    proxy_fields = message.get("provider_specific_fields")
+    for refusal in (message.get("refusal"), proxy_fields.get("refusal") if isinstance(proxy_fields, dict) else None):
         if isinstance(refusal, str) and refusal:
             return refusal
     return None
 
 
 def as_text(value: object) -> str:
-    """Anything that a server may send, for messages."""
+    """Convert any value that a server may send to text, for messages."""
     try:
         return str(value)
-    except (RecursionError, ValueError):  # lists in lists in lists, a number of thousands of digits
+    except (RecursionError, ValueError):  # deeply nested lists, or a number of thousands of digits
         return f"a {type(value).__name__} that cannot be shown"
 
 
 def model_of(data: Mapping[str, Any]) -> str | None:
-    """The model that it says gave it."""
+    """Return the name of the model that the answer states."""
     model = data.get("model")
     return model if isinstance(model, str) and model else None
 
 
 def usage_of(data: Mapping[str, Any]) -> Usage | None:
-    """Return the usage that a stored answer has if its record has none; None if it does not count the prompt's tokens.
+    """Return the usage of a stored answer whose record has none; None if it has no count of the prompt's tokens.
 
-    Costs of finished runs depend on it, so it stays as it is. `reported_usage` reads what servers send.
+    This function must not change, because the costs of finished runs depend on it. `reported_usage` reads new answers.
     """
     raw = data.get("usage")
     if not isinstance(raw, dict):
@@ -166,9 +166,9 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
 
 
 def _message_usage(raw: Mapping[str, Any]) -> Usage | None:
-    """Return the usage of a message, whose input tokens leave out those that were read from the cache or written to it.
+    """Return the usage of a Messages API answer, whose input tokens exclude those read from or written to the cache.
 
-    None if it does not count the prompt's tokens.
+    None if it has no count of the prompt's tokens.
     """
     prompt, answer = _count(raw.get("input_tokens")), _count(raw.get("output_tokens"))
     if prompt is None:
@@ -192,72 +192,75 @@ def _tier(tier: object) -> str | None:
     return tier if isinstance(tier, str) and 0 < len(tier) <= MAX_TIER and tier.isprintable() else None
 
 
-_NAMES: Final = (
+_PART_NAMES: Final = (
     ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens"),
     ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens"),
     ("reasoning_tokens",),
 )
-"""The names of cached, written and reasoning tokens at OpenAI, Anthropic, DeepSeek and proxies, in the usage itself or
-in its details."""
+"""Names of cached, written and reasoning tokens at OpenAI, Anthropic, DeepSeek and proxies, in the usage or its
+details."""
 
 
 def reported_usage(data: Mapping[str, Any]) -> Usage | None:
-    """Return the usage that a server sent, under any name in use. `total_tokens` shows which parts count apart."""
+    """Return the usage that a server sent, under any name in use.
+
+    `total_tokens` shows which parts the server counts separately.
+    """
     usage, raw = usage_of(data), data.get("usage")
     if usage is None or not isinstance(raw, dict) or is_message(data):
         return usage
-    places = [raw, *(part for part in map(raw.get, _DETAILS) if isinstance(part, dict))]
-    cached, written, reasoning = (
-        max(_count(place.get(name)) or 0 for place in places for name in names) for names in _NAMES
+    parts = [raw, *(part for part in map(raw.get, _DETAILS) if isinstance(part, dict))]
+    cached, cache_written, reasoning = (
+        max(_count(part.get(name)) or 0 for part in parts for name in names) for names in _PART_NAMES
     )
     prompt, answer = usage.prompt_tokens, usage.completion_tokens
     rest = (_count(raw.get("total_tokens")) or 0) - prompt - answer
-    if cached + written and rest in (cached + written, cached + written + reasoning):
-        prompt, rest = prompt + cached + written, rest - cached - written
+    if cached + cache_written and rest in (cached + cache_written, cached + cache_written + reasoning):
+        prompt, rest = prompt + cached + cache_written, rest - cached - cache_written
     return replace(
         usage,
         prompt_tokens=prompt,
         completion_tokens=answer + max(rest, 0),
         cached_tokens=cached,
         estimated=usage.estimated and rest <= 0,
-        cache_write_tokens=written,
+        cache_write_tokens=cache_written,
         reasoning_tokens=reasoning,
     )
 
 
 def usage_as_sent(completion: Completion) -> Usage | None:
-    """Return the usage as the server sent it, if its answer is stored."""
+    """Return the usage as the server sent it, if the answer is stored; otherwise the recorded one."""
     body = completion.body
     return completion.usage if body is None or body.is_deep else reported_usage(orjson.loads(body.json))
 
 
-def _detail(usage: Mapping[str, Any], of: str, name: str) -> int:
-    details = usage.get(f"{of}_tokens_details")
+def _detail(usage: Mapping[str, Any], side: str, name: str) -> int:
+    details = usage.get(f"{side}_tokens_details")
     return (_count(details.get(name)) if isinstance(details, dict) else None) or 0
 
 
 def _count(value: object) -> int | None:
-    """A number of tokens; None for whatever else a server sends."""
+    """Return a valid number of tokens; None for any other value."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT else None
 
 
 def without_body(completion: Completion) -> Completion:
-    """A completion as journals before format 2 take it: of the answer's other fields those that are not too many."""
+    """Convert a completion to the form of journals before format 2, with the answer's other fields unless too large."""
     if completion.body is None:
         return completion
     data = {} if completion.body.is_deep else orjson.loads(completion.body.json)
-    other = {name: value for name, value in data.items() if name not in (CHOICES, "model", "usage", "object")}
-    other = other if len(orjson.dumps(other)) <= MAX_OTHER_BYTES else {}
+    other_fields = {name: value for name, value in data.items() if name not in (CHOICES, "model", "usage", "object")}
+    other_fields = other_fields if len(orjson.dumps(other_fields)) <= MAX_OTHER_BYTES else {}
     choices = tuple(replace(choice, reasoning=None) for choice in completion.choices)
-    return replace(completion, choices=choices, other=other, body=None)
+    return replace(completion, choices=choices, other_fields=other_fields, body=None)
 
 
-def split(completion: Completion) -> list[Completion]:
-    """A completion of many choices as one for each; the first carries the usage of the whole call, and is the call."""
+def split_choices(completion: Completion) -> list[Completion]:
+    """Split a completion into one per choice. The first has the usage of the call; the others count as cached."""
     first, *rest = completion.choices
     if not rest:
         return [completion]
-    nothing, body = Usage(estimated=completion.usage.estimated), completion.body
+    no_usage, body = Usage(estimated=completion.usage.estimated), completion.body
     bodies = [
         None if body is None else replace(body, choice=index, is_shared=index > 0)
         for index in range(len(completion.choices))
@@ -265,16 +268,16 @@ def split(completion: Completion) -> list[Completion]:
     return [
         replace(completion, choices=(first,), body=bodies[0]),
         *(
-            replace(completion, choices=(choice,), usage=nothing, from_cache=True, body=part)
-            for choice, part in zip(rest, bodies[1:], strict=True)
+            replace(completion, choices=(choice,), usage=no_usage, from_cache=True, body=choice_body)
+            for choice, choice_body in zip(rest, bodies[1:], strict=True)
         ),
     ]
 
 
 def with_own_choice(completion: Completion) -> Completion:
-    """A completion whose body holds no other sample's choice: what stands by itself is whole, and holds no more.
+    """Return a completion whose body contains only its own choice, and not those of other samples.
 
-    The others are cut out, and all else stays as it came. A body that is too deep to be cut keeps them.
+    The rest of the body stays unchanged. A body that is nested too deeply to be edited keeps all choices.
     """
     body = completion.body
     if body is None or body.choice is None:
@@ -283,7 +286,7 @@ def with_own_choice(completion: Completion) -> Completion:
 
 
 def with_first_choices(completion: Completion, number: int) -> Completion:
-    """Return a completion with so many choices at most."""
+    """Return a completion with at most `number` choices."""
     if len(completion.choices) <= number:
         return completion
     body = None if completion.body is None else _with_choices(completion.body, 0, number)
@@ -291,68 +294,71 @@ def with_first_choices(completion: Completion, number: int) -> Completion:
 
 
 def _with_choices(body: Body, start: int, end: int) -> Body:
-    """The body with these of its choices alone; one that is too deep to be cut stays, and its first of them is used."""
+    """Return the body with only these of its choices.
+
+    One that is nested too deeply keeps all, and its choice `start` is used.
+    """
     with suppress(RecursionError):
         text = body.json.decode()
-        at, _ = _member(text, text.index("{"), CHOICES)
-        choices = list(_spans(text, at))
-        own = [choice for choice in choices if counted({CHOICES: [choice[2]]})][start:end]
-        cut = text[: choices[0][0]] + ",".join(text[one[0] : one[1]] for one in own) + text[choices[-1][1] :]
+        start_of_list, _ = _member_span(text, text.index("{"), CHOICES)
+        choices = list(_item_spans(text, start_of_list))
+        spans = [choice for choice in choices if message_choices({CHOICES: [choice[2]]})][start:end]
+        cut = text[: choices[0][0]] + ",".join(text[span[0] : span[1]] for span in spans) + text[choices[-1][1] :]
         return replace(body, json=cut.encode(), choice=None)
     return replace(body, choice=start)
 
 
 def part_of(content: bytes, *names: str) -> bytes | None:
-    """The value that stands under these names, one in another, in an object of valid JSON: as it came, byte for byte.
+    """Return the value at nested names in an object of valid JSON, byte for byte.
 
-    None where it is nested too deep to be looked for.
+    None if it is nested too deeply to be searched.
 
     Raises:
-        LookupError: there is none.
+        LookupError: a name is missing.
     """
     with suppress(RecursionError):
         text = content.decode()
         start, end = text.index("{"), len(text)
         for name in names:
-            start, end = _member(text, start, name)
+            start, end = _member_span(text, start, name)
         return text[start:end].encode()
     return None
 
 
-def with_values(content: bytes, changed: Mapping[str, Any]) -> bytes:
-    """An object of valid JSON with these values in the place of its own: all else as it came, byte for byte.
+def with_values(content: bytes, replacements: Mapping[str, Any]) -> bytes:
+    """Replace values in an object of valid JSON; everything else stays, byte for byte.
 
     Raises:
-        RecursionError: it is nested too deep to be looked through.
+        RecursionError: the object is nested too deeply to be searched.
     """
     text = content.decode()
-    members = list(_spans(text, text.index("{")))
+    members = list(_item_spans(text, text.index("{")))
     pieces, end = [], 0
     for (_, _, name), (start, stop, _) in zip(members[::2], members[1::2], strict=True):
-        if name in changed:
-            pieces += [text[end:start], orjson.dumps(changed[name]).decode()]
+        if name in replacements:
+            pieces += [text[end:start], orjson.dumps(replacements[name]).decode()]
             end = stop
     return "".join((*pieces, text[end:])).encode()
 
 
-def _member(text: str, at: int, name: str) -> tuple[int, int]:
-    """Where the value under a name begins and ends in an object: the last of that name, as readers have it.
+def _member_span(text: str, start: int, name: str) -> tuple[int, int]:
+    """Return the start and end of a name's value in an object; the last one, if the name is repeated.
 
     Raises:
-        LookupError: there is none.
+        LookupError: the name is missing.
     """
-    members = list(_spans(text, at))
+    members = list(_item_spans(text, start))
     return [value[:2] for key, value in zip(members[::2], members[1::2], strict=True) if key[2] == name][-1]
 
 
-def _spans(text: str, at: int) -> Iterator[tuple[int, int, Any]]:
-    """Where each value of a list in valid JSON begins and ends, and what it is; of an object, each name and value."""
-    decoder = json.JSONDecoder(parse_int=str, parse_float=str)  # no number is too long for that
-    at += 1
+def _item_spans(text: str, position: int) -> Iterator[tuple[int, int, Any]]:
+    """Yield start, end and value of each item of a list in valid JSON; of an object, each name and each value."""
+    decoder = json.JSONDecoder(parse_int=str, parse_float=str)  # numbers of any length are accepted
+    position += 1
     while True:
-        at = _GAP.match(text, at).end()  # type: ignore[union-attr]
-        if text[at] in "]}":
+        position = _SEPARATORS.match(text, position).end()  # type: ignore[union-attr]
+        if text[position] in "]}":
             return
-        value, end = decoder.raw_decode(text, at)
-        yield at, end, value
-        at = end
+        value, end = decoder.raw_decode(text, position)
+        yield position, end, value
+        position = end

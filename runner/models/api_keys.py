@@ -1,9 +1,8 @@
-"""Which variable goes where: shown before anything is sent, and asked about where a spec came from elsewhere.
+"""Uses of API keys: the environment variables that a spec sends to servers, and the user's permission for that.
 
-A spec says which server it asks, and by which variable's value. One that came from elsewhere could so send any variable
-to any server, ask any server of the user's own network, and run any program: each pair, each server and each program
-must be allowed by hand. `runner.spec.origin` says which
-specs came from elsewhere.
+A spec names the servers that it calls, and the variables that it sends them. So a spec from elsewhere could send any
+variable to any server, call servers in the user's own network, and run programs. The user must allow each pair, server
+and program. `runner.spec.origin` decides which specs came from elsewhere.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ OPTION = "--allow-key"
 COMMAND_OPTION = "--allow-command"
 HOST_OPTION = "--allow-host"
 ALL = "*"
-"""The whole environment, as a program gets it."""
+"""Stands for the entire environment, which a program receives."""
 NO_KEY = ""
-"""A server that is asked without a key: it gets the prompts."""
+"""Stands for no key: the server receives only the prompts."""
 OPENAI = "api.openai.com"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -38,107 +37,108 @@ _PAIR = re.compile(r"([A-Za-z_][A-Za-z0-9_]*|\*)=(\S+)")
 
 @dataclass(frozen=True, order=True)
 class KeyUse:
-    """One variable, and the host or the program that gets its value."""
+    """A use of an environment variable: its name, and the host or program that receives its value."""
 
     variable: str
     host: str
     command: str | None = field(default=None, compare=False)
-    """Of a program: how it is called."""
+    """The command line, if a program receives it."""
     files: tuple[str, ...] | None = field(default=None, compare=False)
-    """Of a program: lines that show the files that it runs."""
+    """Lines that show the files that a program runs."""
 
     def __str__(self) -> str:
         return f"{self.variable or 'prompts, without a key,'} -> {self.host}"
 
     @property
     def program(self) -> str | None:
-        """What is run, which gets the whole environment; None: it is a server."""
+        """The program, which receives the entire environment; None if the receiver is a server."""
         return self.host.removeprefix(_COMMAND) if self.variable == ALL else None
 
     @property
-    def told(self) -> str:
-        """What is sent where, with how a program is called: a stranger's words, in one line."""
+    def description(self) -> str:
+        """Description for the user in one line. It quotes the spec, so control characters are escaped."""
         return in_one_line(str(self) if self.command is None else f"{self}   (it runs: {self.command})")
 
 
 def host_of(base_url: str) -> str:
-    """The host of a server, with its port where that is not the usual one.
+    """Return the host of a server, with its port unless that is the default.
 
-    `http://` stands before a host that is not this machine and gets keys in the clear: whoever allows it by `https` has
-    not allowed that.
+    The result starts with `http://` if the server is remote and would receive keys unencrypted, because a permission
+    for the `https` server does not include that.
     """
     parts = urlsplit(base_url)
     usual = _DEFAULT_PORTS.get(parts.scheme)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or base_url
-    in_the_clear = parts.scheme == "http" and not _LOOPBACK.fullmatch(host)
+    is_unencrypted = parts.scheme == "http" and not _LOOPBACK.fullmatch(host)
     port = "" if parts.port in (None, usual) else f":{parts.port}"
-    return f"{'http://' if in_the_clear else ''}{host}{port}"
+    return f"{'http://' if is_unencrypted else ''}{host}{port}"
 
 
 @lru_cache(maxsize=1024)
-def same_server(url: str) -> str:
-    """Return the normal form of an address, by which a server is recognized; calls use the address as written.
+def normalize_url(url: str) -> str:
+    """Return the normal form of an address, which identifies a server; calls use the address as written.
 
-    Scheme and host are in lower case; there is no default port, no dot after the host and no repeated or final slash.
+    Scheme and host are in lower case. There is no default port, no dot after the host, and no repeated or final slash.
     """
     parts = urlsplit(url)
     scheme, host = parts.scheme.lower(), (parts.hostname or "").removesuffix(".")
-    named = f"[{host}]" if ":" in host else host
+    bracketed_host = f"[{host}]" if ":" in host else host
     port = "" if parts.port in (None, _DEFAULT_PORTS.get(scheme)) else f":{parts.port}"
-    return f"{scheme}://{named}{port}{re.sub('/+', '/', parts.path).rstrip('/')}"
+    return f"{scheme}://{bracketed_host}{port}{re.sub('/+', '/', parts.path).rstrip('/')}"
 
 
 def key_uses(
     models: Iterable[ModelSettings], commands: Iterable[tuple[Sequence[str], Sequence[str]]] = ()
 ) -> tuple[KeyUse, ...]:
-    """Return what these models send to their servers, and what trainers of one's own get: their commands, each with
-    lines that show its files.
+    """Return which variables models send to their servers, and which programs custom trainers run.
+
+    `commands` has the command line of each trainer, with lines that show its files.
     """
-    found = {KeyUse(variable, host_of(url)) for s in models for variable in s.variables for url in s.server_urls}
+    uses = {KeyUse(variable, host_of(url)) for s in models for variable in s.variables for url in s.server_urls}
     programs: dict[str, list[tuple[str, Sequence[str]]]] = {}
     for command, files in commands:
         programs.setdefault(_COMMAND + command[0], []).append((shlex.join(command), files))
-    for program, calls in programs.items():  # two groups may have one command, and different files
+    for program, calls in programs.items():  # two groups may use the same program with different files
         lines = tuple(line for _, files in calls for line in files)
-        found.add(KeyUse(ALL, program, "; ".join(dict.fromkeys(command for command, _ in calls)), lines or None))
-    return tuple(sorted(found))
+        uses.add(KeyUse(ALL, program, "; ".join(dict.fromkeys(command for command, _ in calls)), lines or None))
+    return tuple(sorted(uses))
 
 
 def host_uses(models: Iterable[ModelSettings]) -> tuple[KeyUse, ...]:
-    """The servers that these models ask without a key."""
-    asked = (settings for settings in models if settings.traits.remote and not settings.variables)
-    return tuple(sorted({KeyUse(NO_KEY, host_of(url)) for settings in asked for url in settings.server_urls}))
+    """Return the servers that these models call without a key."""
+    without_key = (settings for settings in models if settings.traits.remote and not settings.variables)
+    return tuple(sorted({KeyUse(NO_KEY, host_of(url)) for settings in without_key for url in settings.server_urls}))
 
 
-def forms_of(uses: Iterable[KeyUse]) -> list[str]:
-    """Return the options that allow uses, without values from the spec: users type those themselves.
+def allow_options(uses: Iterable[KeyUse]) -> list[str]:
+    """Return the options that allow `uses`, with placeholders for values from the spec.
 
-    Only a provider's own key for its own server is written out.
+    Users must type those values themselves. Only a provider's own key for its own server is written out.
     """
     forms = {ALL: f"{COMMAND_OPTION} PROGRAM", NO_KEY: f"{HOST_OPTION} HOST"}
-    own = {
+    usual = {
         KeyUse(traits.key_variable, host_of(traits.base_url)) for traits in PROVIDERS.values() if traits.key_variable
     }
     return list(
         dict.fromkeys(
-            f"{OPTION} {use.variable}={use.host}" if use in own else forms.get(use.variable, f"{OPTION} VAR=HOST")
+            f"{OPTION} {use.variable}={use.host}" if use in usual else forms.get(use.variable, f"{OPTION} VAR=HOST")
             for use in uses
         )
     )
 
 
-def parse_allowed(words: Sequence[str]) -> frozenset[KeyUse]:
-    """The words `VAR=HOST` of `--allow-key` and `allow_keys` as pairs.
+def parse_allowed(pairs: Sequence[str]) -> frozenset[KeyUse]:
+    """Parse the `VAR=HOST` pairs of `--allow-key` and `allow_keys`.
 
     Raises:
-        UsageError: one is none.
+        UsageError: a pair is invalid.
     """
     allowed = set()
-    for word in words:
-        pair = _PAIR.fullmatch(word)
+    for pair_text in pairs:
+        pair = _PAIR.fullmatch(pair_text)
         if pair is None:
             raise UsageError(
-                f"{OPTION} {word!r}: VAR=HOST belongs here, as in {OPTION} OPENAI_API_KEY={OPENAI} "
+                f"{OPTION} {pair_text!r}: write VAR=HOST, such as {OPTION} OPENAI_API_KEY={OPENAI} "
                 f"(in Python: allow_keys=['OPENAI_API_KEY={OPENAI}'])"
             )
         allowed.add(KeyUse(pair[1], pair[2].lower() if pair[1] != ALL else pair[2]))
@@ -146,27 +146,27 @@ def parse_allowed(words: Sequence[str]) -> frozenset[KeyUse]:
 
 
 def allowed_commands(programs: Sequence[str]) -> frozenset[KeyUse]:
-    """The programs of `--allow-command` and `allow_commands`, each as a spec names it.
+    """Return the uses that `--allow-command` and `allow_commands` permit, by the programs' names in a spec.
 
     Raises:
         UsageError: a name is empty.
     """
     if not all(programs):
-        raise UsageError(f"{COMMAND_OPTION} '': the name of a program belongs here, as the spec has it")
+        raise UsageError(f"{COMMAND_OPTION} '': write the program's name as in the spec")
     return frozenset(KeyUse(ALL, _COMMAND + program) for program in programs)
 
 
 def allowed_hosts(hosts: Sequence[str]) -> frozenset[KeyUse]:
-    """The servers of `--allow-host` and `allow_hosts`, each as `host_of` has it.
+    """Return the uses that `--allow-host` and `allow_hosts` permit, by hosts in the form of `host_of`.
 
     Raises:
-        UsageError: one is no host.
+        UsageError: a host is invalid.
     """
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise UsageError(
-                f"{HOST_OPTION} {host!r}: HOST or HOST:PORT belongs here, with http:// before it where it is in the "
-                f"clear, as in {HOST_OPTION} 127.0.0.1:8000"
+                f"{HOST_OPTION} {host!r}: write HOST or HOST:PORT, after http:// if the connection is not encrypted, "
+                f"such as {HOST_OPTION} 127.0.0.1:8000"
             )
     return frozenset(KeyUse(NO_KEY, host.lower()) for host in hosts)
 
@@ -174,29 +174,34 @@ def allowed_hosts(hosts: Sequence[str]) -> frozenset[KeyUse]:
 def all_allowed(
     keys: str | Sequence[str], commands: str | Sequence[str], hosts: str | Sequence[str] = ()
 ) -> frozenset[KeyUse]:
-    """What the user allows a spec that came from elsewhere; one word or several of each. Raises as those above."""
-    keys, commands, hosts = ([words] if isinstance(words, str) else words for words in (keys, commands, hosts))
+    """Return all uses that the user allows a spec from elsewhere. Each argument is one value or a list of them.
+
+    Raises:
+        UsageError: a value is invalid.
+    """
+    keys, commands, hosts = ([values] if isinstance(values, str) else values for values in (keys, commands, hosts))
     return parse_allowed(keys) | allowed_commands(commands) | allowed_hosts(hosts)
 
 
 def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], spec: str) -> None:
-    """See that each use of a spec that has to do with what came from elsewhere is allowed; a server that may get a key,
-    too. `spec` says which one it is, and how.
+    """Check that the user allowed every use of a spec from elsewhere. A server that may get a key may get prompts too.
+
+    `spec` is the start of the message: the spec, and how it came from elsewhere.
 
     Raises:
-        UsageError: some are not; which, and how they would be.
+        UsageError: some uses are not allowed; the message lists them with the options that allow them.
     """
     hosts = {use.host for use in allowed if use.program is None}
     missing = [use for use in sorted(set(uses) - set(allowed)) if use.variable != NO_KEY or use.host not in hosts]
     if missing:
-        pairs = "\n".join(
-            line for use in missing for line in (f"  {use.told}", *(f"    {one}" for one in use.files or ()))
+        missing_lines = "\n".join(
+            line for use in missing for line in (f"  {use.description}", *(f"    {file}" for file in use.files or ()))
         )
-        options = forms_of(missing)
-        in_python = [f"{_IN_PYTHON[word]}=['{value}']" for word, value in (option.split(" ", 1) for option in options)]
+        options = allow_options(missing)
+        in_python = [f"{_IN_PYTHON[name]}=['{value}']" for name, value in (option.split(" ", 1) for option in options)]
         raise UsageError(
-            f"{spec} and would send, as it says:\n{pairs}\nNothing was "
-            f"sent. If you trust whoever gets that, allow each by its name: {' '.join(options)} (in Python: "
+            f"{spec} and would send:\n{missing_lines}\nNothing was "
+            f"sent. If you trust these receivers, allow each by its name: {' '.join(options)} (in Python: "
             f"{', '.join(in_python)})"
         )
 

@@ -1,4 +1,4 @@
-"""What becomes of the calls of a run, told by the layers around the providers."""
+"""Events of a run's calls, reported by the layers around the providers."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from runner.models.interface import Completion, Request, SampleKey
 
 
 class CallEvents:
-    """Each event does nothing, unless a subclass says what."""
+    """Receives events. Every method does nothing unless a subclass overrides it."""
 
     def sending(self, request: Request) -> None:
-        """A call is about to go out. Raises where none may any more."""
+        """A call is about to be sent. Raises an error if no more calls are allowed."""
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
-        """An attempt failed; a negative wait before the next says that there is none."""
+        """An attempt failed. `wait` is the delay before the next in seconds; negative if there is none."""
 
     def server_down(self, server: str, message: str | None) -> None:
-        """A server does not answer any more, as the message says; with None it does again."""
+        """A server stopped answering, for the reason in `message`; None: it answers again."""
 
     def unlike(self, group: str, server: str, calls: int, said: str) -> None:
-        """Other servers of a group took so many more calls, to the last of which this one had said so."""
+        """Other servers of a group answered `calls` calls that this server had refused with the message `said`."""
 
     def recorded(self, request: Request, completion: Completion) -> None:
-        """An answer is on disk; `n` of the request says how many were asked for together."""
+        """An answer is on disk. `request.n` is the number of answers that the call asked for."""
 
     def settled(self, sample: SampleKey) -> None:
-        """A call has come to an end, and its record is on disk."""
+        """A call is finished, and its record is on disk."""
 
     def refused(self, sample: SampleKey) -> None:
-        """The provider refused a call and so stopped the run; there is no record of it."""
+        """The provider refused a call, which stops the run. The call has no record."""
 
     def gave_fewer(self, request: Request) -> None:
-        """A call for the answers of several samples got fewer."""
+        """A call for the answers of several samples returned fewer."""
 
     def answered(self, request: Request, completion: Completion) -> None:
-        """A game gets its answer, from wherever it came."""
+        """A game received its answer, from any source."""
 
 
 NO_EVENTS = CallEvents()
-"""For calls without an account."""
+"""Ignores all events."""

@@ -1,4 +1,4 @@
-"""What a call may cost before it is made, what it did cost, and what one that failed counts for."""
+"""The cost of a call: its maximum before the call, its actual cost after it, and the charge for a failed one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from runner.models.settings import ModelSettings, requested_answers
 from runner.models.usage_totals import UsageTotals
 
 MESSAGE_OVERHEAD = 16
-"""Tokens a server may add to each message; no tokenizer makes more than one token of one byte."""
+"""Tokens that a server may add to each message. A token has at least one byte in every tokenizer."""
 
 
 def answer_limit(settings: ModelSettings) -> int | None:
-    """The most tokens one answer can have, by what is sent; None where the spec does not say."""
+    """Return the maximum tokens of one answer, according to the request; None if the spec sets no limit."""
     sent = settings.sampling()
     limits = [sent.get(name) for name in ("max_completion_tokens", "max_tokens")]
     return max((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
@@ -33,7 +33,7 @@ class CallCosts:
     ) -> None:
         """`doubted` are the groups whose price in the spec the user has not confirmed; see `budget_price`.
 
-        `basis` decides what calls are recorded to cost. A budget counts new calls by the prices of today.
+        `basis` decides the recorded cost of calls. A budget always counts new calls by today's prices.
         """
         self.groups = groups
         basis = basis or PriceBasis()
@@ -41,12 +41,12 @@ class CallCosts:
         self._budgeted = {name: budget_price(group, doubted=name in doubted) for name, group in groups.items()}
 
     @property
-    def priced(self) -> bool:
-        """Whether every group's price is known."""
+    def is_priced(self) -> bool:
+        """True if every group's price is known."""
         return None not in self.prices.values()
 
     def worst_case(self, request: Request) -> UsageTotals:
-        """The most that one call can cost."""
+        """Return the maximum cost of one call."""
         settings, price = self.groups[request.group], self._budgeted[request.group]
         if not settings.traits.metered:
             return UsageTotals()
@@ -54,35 +54,35 @@ class CallCosts:
         if settings.extra_body:
             prompt += len(orjson.dumps(dict(settings.extra_body)))  # tools and schemas are billed as part of the prompt
         answers = (answer_limit(settings) or 0) * requested_answers(request, settings)
-        usd = price.most(prompt, answers) if price is not None else 0.0
+        usd = price.max_cost(prompt, answers) if price is not None else 0.0
         return UsageTotals(usd, prompt + answers, 1)
 
-    def actual(self, group: str, completion: Completion) -> UsageTotals:
-        """What one call did cost, by the tokens the server counted."""
+    def actual_cost(self, group: str, completion: Completion) -> UsageTotals:
+        """Return the cost of one call, by the tokens that the server counted."""
         cost = UsageTotals()
         if self.groups[group].traits.metered:
             cost.count(completion.usage, self.prices[group])
         return cost
 
     def charge(self, request: Request, completion: Completion) -> UsageTotals:
-        """Return what a budget counts for an answered call: at least its cost, and what its text typically costs.
+        """Return what a budget counts for an answered call: its cost, or the typical cost of its text if that is more.
 
-        If the server did not count all tokens, or not truly, no estimate is a bound, and the worst case counts.
+        If the server's count is missing or impossible, no estimate is an upper bound, so the worst case counts.
         """
-        cost, price = self.actual(request.group, completion), self._budgeted[request.group]
+        cost, price = self.actual_cost(request.group, completion), self._budgeted[request.group]
         if not self.groups[request.group].traits.metered:
             return cost
         usage = at_least_typical(request, completion)
         usd = 0.0 if price is None else price.cost_of(usage)
         cost = replace(cost, usd=max(cost.usd, usd), tokens=usage.prompt_tokens + usage.completion_tokens)
         if usage.estimated:
-            most = self.worst_case(request)
-            cost = replace(cost, usd=max(cost.usd, most.usd), tokens=max(cost.tokens, most.tokens))
+            worst_case = self.worst_case(request)
+            cost = replace(cost, usd=max(cost.usd, worst_case.usd), tokens=max(cost.tokens, worst_case.tokens))
         return cost
 
     def extra_charge(self, request: Request, completion: Completion) -> UsageTotals | None:
         """Return what a budget counts for an answered call if that is more than its cost, or if it is estimated."""
-        charge, cost = self.charge(request, completion), self.actual(request.group, completion)
+        charge, cost = self.charge(request, completion), self.actual_cost(request.group, completion)
         is_more = charge.usd > cost.usd or charge.tokens > cost.tokens
         return charge if completion.usage.estimated or is_more else None
 
@@ -91,11 +91,11 @@ _UNCLEAR = (408, 409)
 """Client errors after which a server may still have worked on the call."""
 
 
-def cost_of_failure(most: UsageTotals, error: CallError) -> UsageTotals:
+def cost_of_failure(worst_case: UsageTotals, error: CallError) -> UsageTotals:
     """Return what a budget counts for a failed call: its worst case, unless the server clearly refused the call."""
     status = error.status
     is_refusal = not isinstance(error, TransientError) or (
         status is not None and 300 <= status < 500 and status not in _UNCLEAR
     )
     may_be_billed = status is None or error.usage is not None or not is_refusal
-    return most if may_be_billed else UsageTotals(completions=most.completions)
+    return worst_case if may_be_billed else UsageTotals(completions=worst_case.completions)

@@ -1,9 +1,8 @@
-"""The `extra_body` of a model group: what must not stand in it, since it has a key of its own or goes behind one.
+"""Checks of a model group's `extra_body`: keys that have their own setting, or would bypass one, are refused.
 
-A key that is sent twice is one that the server chooses between: `extra_body: {model: ...}` would be another model than
-the one that is priced, counted in the budget and shown on the board. Names are compared as the most lenient server
-does: some read `Model`, `MODEL`, `ſtream` and even full-width letters as the key that is meant, and camel case for
-underscores.
+If a body has a key twice, the server chooses between them: `extra_body: {model: ...}` could call another model than the
+one that is priced, counted in the budget and shown on the leaderboard. Names are compared as the most lenient server
+does: some accept `Model`, `MODEL`, `ſtream` and even full-width letters for a key, and camel case for underscores.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from unicodedata import normalize
 from runner.models.settings import ModelSettings
 
 _KEYS = frozenset(field.name for field in fields(ModelSettings)) - {"provider", "run", "lineage"}
-"""Keys of a model group; routers have other keys by the names that are left out here."""
+"""Keys of a model group that must not be in `extra_body`. Routers give the excluded names another meaning."""
 
 _ALIASES = {
     "base_url": "api_base",
@@ -28,66 +27,66 @@ _ALIASES = {
     "timeout": "request_timeout",
     "stop": "stop_sequences",
 }
-"""Other names for keys of a model group, as servers and routers have them."""
+"""Names that servers and routers use for keys of a model group."""
 
 _PRICED = "audio cache_control inference_geo modalities processing_tier provider service_tier speed tier"
 
 _REFUSED = {
     "nip-run sets this itself in each request; leave it out": "messages prompt input stream stream_options system",
-    "this can answer with another model than the one that is priced and shown; set {group}.model": (
+    "this can select another model than the one that is priced and shown; set {group}.model": (
         "adapter adapter_id adapter_name adapters content_policy_fallbacks context_window_fallbacks "
         "custom_llm_provider default_fallbacks deployment deployment_id engine engine_id fallbacks lora lora_path "
         "lora_request merged_adapters mock_response model_group model_id model_list model_name models preset route"
     ),
-    "this is billed by the call, for which there is no price here; leave it out": (
+    "this is billed per call, and nip-run has no prices per call; leave it out": (
         "enable_search plugins search_parameters web_search web_search_options"
     ),
-    "this changes the price; set {group}.price to what a token costs with it": _PRICED,
-    "this changes the request and not its body; leave it out": "extra_headers extra_query",
-    "what stands here would be sent as a part of the body; write its keys one level up": "extra_body",
+    "this changes the price; set {group}.price to the price of a token with it": _PRICED,
+    "this changes the request outside its body; leave it out": "extra_headers extra_query",
+    "the value would be sent as a field of the body; write its keys one level up": "extra_body",
 }
-"""Why a key is refused, with the keys."""
+"""Refused keys, by the reason."""
 
 
 _ONLY_FUNCTIONS = (
-    "each tool is a mapping with `type: function`; others are billed by the call, for which there is no price"
+    "each tool must be a mapping with `type: function`; others are billed per call, and nip-run has no prices per call"
 )
 
 
-def _folded(name: str) -> str:
+def _normalize_key(name: str) -> str:
     return re.sub(r"[\W_]+", "", normalize("NFKC", normalize("NFKC", name).casefold()))
 
 
-def _messages() -> Iterator[tuple[str, str]]:
-    """Yield each refused key with the reason; a later reason holds."""
+def _refusal_reasons() -> Iterator[tuple[str, str]]:
+    """Yield each refused key with the reason. The last reason of a key applies."""
     for key in _KEYS:
         for name in (key, *_ALIASES.get(key, "").split()):
-            yield _folded(name), f"this has a key of its own; set {{group}}.{key}"
-    for message, names in _REFUSED.items():
+            yield _normalize_key(name), f"this has its own key; set {{group}}.{key}"
+    for reason, names in _REFUSED.items():
         for name in names.split():
-            yield _folded(name), message
+            yield _normalize_key(name), reason
 
 
-_MESSAGES = dict(_messages())
-_PRICED_KEYS = frozenset(map(_folded, _PRICED.split()))
+_REASONS = dict(_refusal_reasons())
+_PRICED_KEYS = frozenset(map(_normalize_key, _PRICED.split()))
 
 
 def extra_body_problems(
     body: Mapping[str, Any], group: str, *, priced: bool, tiers: Collection[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Yield each key that must not stand in a group's `extra_body`, and why.
+    """Yield each key that a group's `extra_body` must not contain, and the reason.
 
-    `priced`: the group has a price of its own; `tiers` are the service tiers whose price is known otherwise.
+    `priced`: the group has a price of its own. `tiers` are the service tiers whose prices are known.
     """
     for key, value in body.items():
-        folded = _folded(key)
+        folded = _normalize_key(key)
         if (key == "service_tier" and value in tiers) or (priced and folded in _PRICED_KEYS):
             continue
         if folded == "tools":
             if not (value is None or (isinstance(value, list) and all(map(_is_function, value)))):
                 yield key, _ONLY_FUNCTIONS
-        elif folded in _MESSAGES:
-            yield key, _MESSAGES[folded].format(group=f"models.{group}")
+        elif folded in _REASONS:
+            yield key, _REASONS[folded].format(group=f"models.{group}")
 
 
 def _is_function(tool: Any) -> bool:

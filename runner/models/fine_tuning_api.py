@@ -1,4 +1,4 @@
-"""Fine-tuning jobs at a provider: the calls, and what a failed call means."""
+"""The errors of a provider's fine-tuning API, and how often to list jobs before creating one again."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, Final
 from runner.base.errors import NipRunError
 
 SETTLING_LISTINGS: Final = 6
-"""Listings that must lack an object before it is created again: a listing may lag behind a creation."""
+"""Number of listings that must lack an object before it is created again, because listings may be out of date."""
 
 
 class ApiCallError(Exception):
-    """A call to the fine-tuning API failed; its cause is the client's error, unless that holds a secret."""
+    """A call to the fine-tuning API failed. Its cause is the client's error, unless that contains a secret."""
 
     def __init__(
         self, error: NipRunError, *, status: int | None, detail: Mapping[str, Any], may_have_worked: bool
     ) -> None:
         super().__init__(str(error))
         self.error = error
-        """The failure as one of ours, which says whether another attempt makes sense."""
+        """The failure as an error of nip-run, whose type says whether another attempt makes sense."""
         self.status = status
         self.detail = detail
         """The `error` object of the server's answer."""
         self.may_have_worked = may_have_worked
-        """Whether the server may have carried the call out all the same."""
+        """True if the server may have executed the call despite the failure."""

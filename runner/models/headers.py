@@ -1,7 +1,8 @@
-"""The headers that a model group sends of its own: which names may stand in a spec, and values from the environment.
+"""The keys and headers that a model group sends: checks of their names in a spec, and values from the environment.
 
-A value is a secret, as a key is: it goes to the group's servers and nowhere else, and is removed from whatever comes
-back. A header that would change how a call is made or read is refused: it has a key of its own, or is the client's.
+A header's value is a secret, like a key: it goes only to the group's servers, and is removed from everything that comes
+back. Headers that would change how a call is made or read are refused: they have their own key, or the client sets
+them.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ import re
 from collections.abc import Iterator, Mapping
 
 from runner.base.errors import ProviderRefusal
-from runner.base.redaction import remember
+from runner.base.redaction import remember_secret
 from runner.models.settings import ModelSettings
 
 SESSION_ID = "X-Session-ID"
-MOST = 32
-"""Headers of one group; a server's own limit is some hundred lines."""
+MAX_HEADERS = 32
+"""Maximum number of headers of one group; servers accept about a hundred lines."""
 MAX_BYTES = 4096
-"""The longest value; servers refuse heads of 8 KB and more."""
+"""Maximum length of a value; servers refuse heads of 8 KB and more."""
 
 _NAME = re.compile(r"[A-Za-z0-9!#\$%&'*+.^_`|~-]{1,128}")
 
-_OWN = {"authorization": "api_key_env", SESSION_ID.lower(): "session_id"}
-"""Headers with a key of their own."""
+_OWN_KEYS = {"authorization": "api_key_env", SESSION_ID.lower(): "session_id"}
+"""Headers that have their own key in a model group."""
 
 _PROTOCOL = frozenset(
     (
@@ -33,79 +34,79 @@ _PROTOCOL = frozenset(
         "upgrade", "via",
     )
 )  # fmt: skip
-"""What says how a message is framed, packed or passed on: the client's to say."""
+"""Headers that control framing, encoding or routing of a message, which the client sets."""
 
 
 def header_problems(headers: Mapping[str, str], group: str) -> Iterator[tuple[str, str]]:
-    """Each header that must not stand in a group's `headers`, and why."""
-    seen: dict[str, str] = {}
+    """Yield each header that `headers` of a group must not contain, and the reason."""
+    first_names: dict[str, str] = {}
     for number, name in enumerate(headers):
         folded = name.lower()
         if not _NAME.fullmatch(name):
-            yield name, "no name of a header: letters, digits and - belong here, in ASCII, at most 128"
-        elif folded in _OWN:
-            yield name, f"this has a key of its own; set models.{group}.{_OWN[folded]}"
+            yield name, "not a valid header name: use at most 128 ASCII letters, digits and -"
+        elif folded in _OWN_KEYS:
+            yield name, f"this header has its own key; set models.{group}.{_OWN_KEYS[folded]}"
         elif folded in _PROTOCOL or folded.startswith(":"):
-            yield name, "this says how a call is sent and read, which the client does itself; leave it out"
-        elif folded in seen:
-            yield name, f"this is {seen[folded]} again: names of headers are the same in capitals; leave one out"
-        elif number >= MOST:
-            yield name, f"a group sends at most {MOST} headers of its own; leave some out"
-        seen.setdefault(folded, name)
+            yield name, "the client sets this header itself; leave it out"
+        elif folded in first_names:
+            yield name, f"this is {first_names[folded]} again, because header names ignore case; remove one of them"
+        elif number >= MAX_HEADERS:
+            yield name, f"a group can send at most {MAX_HEADERS} headers; remove some"
+        first_names.setdefault(folded, name)
 
 
 def headers_of(settings: ModelSettings, group: str) -> dict[str, str]:
-    """A group's own headers with their values, which are secrets from now on.
+    """Return a group's headers with their values, which are redacted from now on.
 
     Raises:
-        ProviderRefusal: a variable holds none, or what no header can hold; all of them are told at once.
+        ProviderRefusal: some variables are empty or hold an invalid value; the message lists all of them.
     """
-    found, wrong = {}, []
+    headers, errors = {}, []
     for name, variable in settings.header_variables.items():
         value = os.environ.get(variable, "").strip()
-        remember(value)
+        remember_secret(value)
         problem = _problem(value)
         if problem is None:
-            found[name] = value
+            headers[name] = value
         else:
-            wrong.append(f"models.{group}.headers.{name}: the environment variable {variable} {problem}; set it again")
-    if wrong:
-        raise ProviderRefusal("\n".join(wrong))
-    return found
+            errors.append(f"models.{group}.headers.{name}: the environment variable {variable} {problem}; set it again")
+    if errors:
+        raise ProviderRefusal("\n".join(errors))
+    return headers
 
 
 def key_of(settings: ModelSettings, group: str) -> str:
-    """Return a group's key, which is a secret from now on; `none` if it sends no key.
+    """Return a group's key, which is redacted from now on; `none` if it sends no key.
 
     Raises:
-        ProviderRefusal: the environment holds no key.
+        ProviderRefusal: the environment variable is empty or holds an invalid value.
     """
     variable = settings.key_variable
     if variable is None:
         return "none"
     key = os.environ.get(variable, "").strip()
-    remember(key)
-    problem = "holds no key" if not key else _problem(key)
+    remember_secret(key)
+    problem = "is empty" if not key else _problem(key)
     if problem is not None:
         raise ProviderRefusal(
-            f"models.{group}: the environment variable {variable} {problem}; set it again, or name another with "
-            f"models.{group}.api_key_env"
+            f"models.{group}: the environment variable {variable} {problem}; set it to the key, or name another "
+            f"variable in models.{group}.api_key_env"
         )
     return key
 
 
 def _problem(value: str) -> str | None:
     if not value:
-        return "holds nothing"
+        return "is empty"
     if len(value) > MAX_BYTES:
         return f"holds more than {MAX_BYTES} characters"
     if not (value.isascii() and value.isprintable()):
-        return "holds a character that cannot be sent: a line break, an invisible one, or one that is not ASCII"
+        return "contains a character that a header cannot have: a line break, an invisible one, or one outside ASCII"
     return None
 
 
 def remember_secrets(settings: ModelSettings) -> None:
-    """Keep what the environment holds for a group, its key and its headers, out of all that is written here."""
+    """Redact the values that the environment holds for a group, its key and its headers, from now on."""
     for variable in (settings.key_variable, *settings.header_variables.values()):
         if variable is not None:
-            remember(os.environ.get(variable, "").strip())
+            remember_secret(os.environ.get(variable, "").strip())

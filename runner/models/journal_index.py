@@ -1,4 +1,4 @@
-"""What a journal holds, by sample: offsets in memory, answers read when asked for."""
+"""Index of a journal by sample: byte offsets in memory, answers read on demand."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.models.journal_records import (
 
 
 class JournalIndex:
-    """The completions of a journal; `read` gives the fields of the record at an offset."""
+    """The index of a journal's completions. `read` returns the fields of the record at a byte offset."""
 
     def __init__(
         self,
@@ -36,13 +36,13 @@ class JournalIndex:
         self._failures: dict[tuple[str, int], list[FailureRecord]] = {}
         self.batches: list[BatchRecord] = []
         self.answered: set[str] = set()
-        """The model groups that gave an answer, as `group_of` has them; else the agents."""
+        """The model groups that have answered, by the names that `group_of` returns (default: the agents)."""
         self._group_of = group_of
         for entry in entries:
             self.add(entry)
 
     def add(self, entry: IndexedRecord) -> None:
-        """Take in the next record of the journal."""
+        """Add the next record of the journal."""
         record = entry.record
         if isinstance(record, (CallRecord, RepeatRecord, EndedRecord)):
             self._offsets[record.sample] = entry.offset
@@ -57,7 +57,7 @@ class JournalIndex:
         return len(self._offsets)
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
-        """The record of a sample's completion, or of what ended its game instead."""
+        """Return the record of a sample's completion, or of the failure that ended its game; None if there is none."""
         offset = self._offsets.get(sample)
         if offset is None:
             return None
@@ -65,17 +65,17 @@ class JournalIndex:
         if isinstance(record, RepeatRecord):
             holder = self.get(record.holder)
             assert isinstance(holder, CallRecord)
-            return record.found_in(holder)
+            return record.extract_from(holder)
         assert isinstance(record, (CallRecord, EndedRecord))
         return record
 
     def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
-        """The failed attempts of a rollout."""
+        """Return the failed attempts of a rollout."""
         return self._failures.get((datapoint, repeat), ())
 
 
 class FollowedIndex:
-    """The index of a journal that a process may append to, as far as it was read."""
+    """The index of a journal that another process may append to, up to the position read so far."""
 
     def __init__(self, path: Path, run: str | None = None) -> None:
         self._path, self._tail = path, LogFollower(path, run)
@@ -84,18 +84,18 @@ class FollowedIndex:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last look came to the end of what was there."""
+        """True if the last read reached the end of the file."""
         return self._tail.is_at_end
 
     def read(self, most: int = PIECE) -> list[IndexedRecord]:
-        """The records that came since the last look, which the index has now, too; of many the first `most` bytes.
+        """Index the next `most` bytes of records since the last read, and return them.
 
         Raises:
-            JournalError, NewerFormatError: see `LogFollower.read`.
+            JournalError, NewerFormatError: as for `LogFollower.read`.
         """
         entries = [IndexedRecord(offset, data["seq"], parse_record(data)) for offset, data in self._tail.read(most)]
         if entries:
-            self.close()  # a reader has what followed its last record in memory, and that may have been cut off since
+            self.close()  # its buffer may hold bytes after its last record that have been cut off since
         for entry in entries:
             self.index.add(entry)
         return entries
@@ -105,18 +105,18 @@ class FollowedIndex:
         return self._reader.record(offset)
 
     def close(self) -> None:
-        """Let go of the file; it is opened again when it is needed."""
+        """Close the file. It is opened again on demand."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
 
 def open_index(path: Path, run: str | None = None) -> tuple[JournalReader, JournalIndex]:
-    """The index of a journal that no process appends to, and its reader; the caller closes that.
+    """Index a journal that no process appends to. Return a reader, which the caller closes, and the index.
 
     Raises:
-        JournalError: the file is damaged before its last line, or is not of the run with the identity `run`.
-        NewerFormatError: a newer nip-run wrote it.
+        JournalError: the file is damaged before its last line, or does not belong to the run with the identity `run`.
+        NewerFormatError: a newer nip-run wrote the journal.
     """
     reader = JournalReader(path)
     try:

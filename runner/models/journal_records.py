@@ -1,4 +1,4 @@
-"""The records of a run's journal: each kind a type of its own, read once and written as it was read."""
+"""Types for the records of a run's journal, with their conversion from and to JSON."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from runner.base.hashing import canonical
 from runner.base.storage.format_versions import KEY, LOG_FORMAT
 from runner.base.storage.log_lines import ANSWER, RUN, RUN_ID, read_journal
 from runner.game.prompts.chat import ChatMessage
-from runner.models.answers import choices_of, model_of, split, usage_of
+from runner.models.answers import choices_of, model_of, split_choices, usage_of
 from runner.models.interface import Body, Choice, Completion, SampleKey, Usage
 from runner.models.usage_totals import UsageTotals
 
 ANSWER_TEXT: Final = "answer_text"
-"""The key of an answer that is nested too deep to stand in a line of JSON: it stands there as a text."""
+"""Key of an answer that is nested too deeply for a line of JSON, and is stored as a string."""
 
 SHARD: Final = "shard"
-"""In the first record of the journal of a part of a run: which part, and of how many."""
+"""Key of the first record of a part of a run: its number and the number of parts."""
 
 ORIGIN: Final = "from"
-"""The key of an answer's `Completion.origin`."""
+"""Key of an answer's `Completion.origin`."""
 
 SHORT: Final = 8
-"""So many digits tell apart the parameters of a run's model groups."""
+"""Number of digits of a parameter hash that a call record stores: they distinguish the model groups of a run."""
 
 
-def begun(run: str, run_id: str, shard: Sequence[int] | None = None, journal: str | None = None) -> dict[str, Any]:
-    """What a new journal begins with: the version of its format, its run, and a number that no other journal has.
+def log_header(run: str, run_id: str, shard: Sequence[int] | None = None, journal: str | None = None) -> dict[str, Any]:
+    """Return the first record of a new journal: its format, its run, and a number that no other journal has.
 
-    `shard` is which part of how many its run is, where it is one.
+    `shard` is the number of the run's part and the number of parts, if it is one.
     """
     part = {} if shard is None else {SHARD: list(shard)}
     number = secrets.token_hex(8) if journal is None else journal
@@ -44,40 +44,40 @@ def begun(run: str, run_id: str, shard: Sequence[int] | None = None, journal: st
 
 
 def messages_hash(messages: Sequence[ChatMessage]) -> str:
-    """The identity of a chat."""
+    """Return the hash that identifies a chat."""
     return hashlib.sha256(b"messages\0" + canonical(list(messages))).hexdigest()[:32]
 
 
 def completion_fields(completion: Completion) -> dict[str, Any]:
-    """A completion as plain fields: where a server gave it, its answer and what does not follow from that."""
+    """Convert a completion to JSON fields: the server's answer, and what cannot be derived from it."""
     usage = completion.usage
-    altered: dict[str, Any] = {"altered": list(completion.altered)} if completion.altered else {}
+    extra_fields: dict[str, Any] = {"altered": list(completion.altered)} if completion.altered else {}
     if completion.origin is not None:
-        altered[ORIGIN] = completion.origin
-    counts = _counts(usage)
+        extra_fields[ORIGIN] = completion.origin
+    counts = _count_list(usage)
     milliseconds = round(completion.latency_ms, 3)
     if completion.body is not None:
-        found: dict[str, Any] = {**_body_fields(completion.body), "ms": milliseconds, **altered}
+        fields: dict[str, Any] = {**_body_fields(completion.body), "ms": milliseconds, **extra_fields}
         if completion.from_cache:
-            found["cache"] = True
+            fields["cache"] = True
         if usage.estimated or not (completion.body.has_usage or completion.body.is_shared):
-            found["usage"] = counts
+            fields["usage"] = counts
         if not completion.body.has_model:
-            found["model"] = completion.model
-        return found
+            fields["model"] = completion.model
+        return fields
     return {
         "choices": [[choice.text, choice.finish_reason, choice.refusal] for choice in completion.choices],
         "model": completion.model,
         "usage": counts,
         "ms": milliseconds,
         "cache": completion.from_cache,
-        "other": completion.other,
-        **altered,
+        "other": completion.other_fields,
+        **extra_fields,
     }
 
 
-def _counts(usage: Usage) -> list[Any]:
-    """A usage by place: four counts as earlier versions have them, then the later classes as far as there are any."""
+def _count_list(usage: Usage) -> list[Any]:
+    """Return a usage as a list: the four counts of earlier versions, then later counts without trailing zeros."""
     counts = list(astuple(usage))
     while len(counts) > 4 and not counts[-1]:
         counts.pop()
@@ -94,7 +94,7 @@ def _body_fields(body: Body) -> dict[str, Any]:
 
 
 def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None = None) -> Completion:
-    """Plain fields as the completion they were."""
+    """Convert JSON fields back to a completion."""
     cached = fields.get("cache", False) if from_cache is None else from_cache
     altered = tuple(fields.get("altered", ()))
     origin = fields.get(ORIGIN)
@@ -106,7 +106,7 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
 
 
 def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[str, ...]) -> Completion:
-    """What the answer says, read as on arrival, and beside it what it does not say."""
+    """Rebuild a completion from the server's answer, as on arrival, and from the fields stored with it."""
     json = fields[ANSWER] if ANSWER in fields else fields[ANSWER_TEXT].encode()
     data, choice = orjson.loads(json), fields.get("choice")
     choices = choices_of(data)
@@ -114,11 +114,11 @@ def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[
     body = Body(
         json, ANSWER_TEXT in fields, choice, fields.get("shared", False), model is not None, "usage" not in fields
     )
-    counted = Usage(*fields["usage"]) if "usage" in fields else Usage() if body.is_shared else usage_of(data)
+    usage = Usage(*fields["usage"]) if "usage" in fields else Usage() if body.is_shared else usage_of(data)
     return Completion(
         choices if choice is None else (choices[choice],),
         fields["model"] if model is None else model,
-        counted or Usage(),
+        usage or Usage(),
         fields["ms"],
         cached,
         altered=altered,
@@ -127,14 +127,14 @@ def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[
 
 
 class RequestRecord(NamedTuple):
-    """What was asked: the hash of the model group's parameters, and that of the messages."""
+    """Identifies a request by two hashes: of the model group's parameters, and of the messages."""
 
     parameters: str
-    """Its first digits alone, in records with whole answers: a journal holds few such hashes."""
+    """Only the first digits, in records with complete answers: a journal contains few different hashes."""
     messages: str
 
-    def is_of(self, other: RequestRecord) -> bool:
-        """Whether what was recorded so is what another says in full."""
+    def matches(self, other: RequestRecord) -> bool:
+        """Return whether this recorded request is the same as `other`, which has the full hashes."""
         return self.messages == other.messages and other.parameters.startswith(self.parameters)
 
 
@@ -144,7 +144,7 @@ class CallRecord:
 
     KIND: ClassVar = "call"
     sample: SampleKey
-    asked: RequestRecord
+    request: RequestRecord
     completion: Completion
     charged: UsageTotals | None = None
 
@@ -160,21 +160,21 @@ class CallRecord:
         record = {
             "kind": self.KIND,
             "sample": self.sample.fields(),
-            "asked": [self.asked.parameters[:short], self.asked.messages],
+            "asked": [self.request.parameters[:short], self.request.messages],
             **completion_fields(self.completion),
         }
         if self.charged is not None:
-            record["charged"] = _charge(self.charged)
+            record["charged"] = _charge_list(self.charged)
         return record
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CallRecord:
-        return cls(_sample(data), RequestRecord(*data["asked"]), completion_from_fields(data), _charged(data))
+        return cls(_read_sample(data), RequestRecord(*data["asked"]), completion_from_fields(data), _read_charge(data))
 
 
 @dataclass(frozen=True, slots=True)
 class RepeatRecord:
-    """An answer that came with another's: the repeat whose record holds the server's answer, and which choice it is."""
+    """An answer that another sample's call returned: `of` is the repeat whose record holds it, `choice` its index."""
 
     sample: SampleKey
     of: int
@@ -182,72 +182,72 @@ class RepeatRecord:
 
     @property
     def holder(self) -> SampleKey:
-        """The sample whose record holds it."""
+        """The sample whose record holds the answer."""
         return self.sample._replace(repeat=self.of)
 
-    def found_in(self, holder: CallRecord) -> CallRecord:
-        """The record of this answer by itself."""
+    def extract_from(self, holder: CallRecord) -> CallRecord:
+        """Return the record of this answer alone, taken from its holder's record."""
         body = holder.completion.body
         assert body is not None
-        whole = replace(holder.completion, choices=choices_of(orjson.loads(body.json)), body=replace(body, choice=None))
-        return CallRecord(self.sample, holder.asked, split(whole)[self.choice])
+        full = replace(holder.completion, choices=choices_of(orjson.loads(body.json)), body=replace(body, choice=None))
+        return CallRecord(self.sample, holder.request, split_choices(full)[self.choice])
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": CallRecord.KIND, "sample": self.sample.fields(), "of": self.of, "choice": self.choice}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RepeatRecord:
-        return cls(_sample(data), data["of"], data["choice"])
+        return cls(_read_sample(data), data["of"], data["choice"])
 
 
 @dataclass(frozen=True, slots=True)
 class EndedRecord:
-    """What ended a game in the place of an answer: the failure's type, by name, and its message."""
+    """A failure that ended a game instead of an answer: the name of its type, and its message."""
 
     KIND: ClassVar = "ended"
     sample: SampleKey
-    asked: RequestRecord
+    request: RequestRecord
     error: str
     message: str
 
     @classmethod
-    def of(cls, sample: SampleKey, asked: RequestRecord, error: CallError) -> EndedRecord:
-        return cls(sample, asked, type(error).__name__, str(error))
+    def from_error(cls, sample: SampleKey, request: RequestRecord, error: CallError) -> EndedRecord:
+        return cls(sample, request, type(error).__name__, str(error))
 
     @property
     def is_transient(self) -> bool:
-        """Whether another process may have more luck."""
+        """True if another attempt may succeed."""
         return self.error in (TransientError.__name__, MalformedError.__name__)
 
     def as_error(self) -> CallError:
-        """The failure that ended the game."""
+        """Return the failure as an exception."""
         return _ENDINGS[self.error](self.message)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.KIND,
             "sample": self.sample.fields(),
-            "asked": list(self.asked),
+            "asked": list(self.request),
             "error": self.error,
             "message": self.message,
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EndedRecord:
-        return cls(_sample(data), RequestRecord(*data["asked"]), data["error"], data["message"])
+        return cls(_read_sample(data), RequestRecord(*data["asked"]), data["error"], data["message"])
 
 
 _ENDINGS: Mapping[str, type[CallError]] = {
     kind.__name__: kind for kind in (TransientError, ContextExceededError, RefusedError, MalformedError)
 }
-"""The failures of a call that end its game, by the names that the journal has them under."""
+"""Failures of a call that end its game, by their names in the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
-    """A failed attempt. `charged` is what a budget counts for it; a negative wait: there is no further attempt.
+    """A failed attempt. `charged` is what a budget counts for it. A negative `wait` means that no attempt followed.
 
-    `usage` is what the server counted all the same.
+    `usage` is the server's count of tokens, if it reported one despite the failure.
     """
 
     KIND: ClassVar = "failure"
@@ -265,19 +265,19 @@ class FailureRecord:
             "attempt": self.attempt,
             "error": self.error,
             "wait": self.wait,
-            "charged": None if self.charged is None else _charge(self.charged),
-            **({} if self.usage is None else {"usage": _counts(self.usage)}),
+            "charged": None if self.charged is None else _charge_list(self.charged),
+            **({} if self.usage is None else {"usage": _count_list(self.usage)}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FailureRecord:
         usage = Usage(*data["usage"]) if "usage" in data else None
-        return cls(_sample(data), data["attempt"], data["error"], data["wait"], _charged(data), usage)
+        return cls(_read_sample(data), data["attempt"], data["error"], data["wait"], _read_charge(data), usage)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """A batch of calls: what is meant to be sent, and once the provider has taken it its id."""
+    """A batch of calls: the lines to send, and its id once the provider has accepted it."""
 
     KIND: ClassVar = "batch"
     group: str
@@ -301,14 +301,14 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class LostRecord:
-    """Calls that a killed process left in flight: the name of its file of slots, and what they may have cost."""
+    """Calls that a killed process left in flight: the name of its slot file, and their maximum cost."""
 
     KIND: ClassVar = "lost"
     of: str
     charged: UsageTotals
 
     def to_json(self) -> dict[str, Any]:
-        return {"kind": self.KIND, "of": self.of, "charged": _charge(self.charged)}
+        return {"kind": self.KIND, "of": self.of, "charged": _charge_list(self.charged)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> LostRecord:
@@ -317,21 +317,21 @@ class LostRecord:
 
 @dataclass(frozen=True, slots=True)
 class OtherRecord:
-    """A record of a kind that another version writes."""
+    """A record of a kind that only another version writes."""
 
     kind: str
     sample: SampleKey | None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OtherRecord:
-        return cls(data["kind"], _sample(data) if "sample" in data else None)
+        return cls(data["kind"], _read_sample(data) if "sample" in data else None)
 
 
 Record = CallRecord | RepeatRecord | EndedRecord | FailureRecord | BatchRecord | LostRecord | OtherRecord
 
 
 class IndexedRecord(NamedTuple):
-    """A record where it stands: the offset of its line, and its number in the journal."""
+    """A record with the byte offset of its line, and its number in the journal."""
 
     offset: int
     sequence: int
@@ -339,17 +339,18 @@ class IndexedRecord(NamedTuple):
 
 
 def parse_record(data: Mapping[str, Any]) -> Record:
-    """A journal's line as the record that it is."""
+    """Convert the JSON of a journal's line to its record type."""
     if data["kind"] == CallRecord.KIND and "of" in data:
         return RepeatRecord.from_json(data)
     return _KINDS.get(data["kind"], OtherRecord.from_json)(data)
 
 
 def read_records(path: Path, run: str | None = None) -> Iterator[IndexedRecord]:
-    """Every whole record of a run's journal.
+    """Yield every complete record of a run's journal.
 
     Raises:
-        JournalError: the file is damaged before its last line, or is not of the run with the identity `run`.
+        JournalError: the file is damaged before its last line, or does not belong to the run with the identity `run`.
+        NewerFormatError: a newer nip-run wrote the journal.
     """
     for offset, data in read_journal(path, run):
         yield IndexedRecord(offset, data["seq"], parse_record(data))
@@ -360,14 +361,14 @@ _KINDS: Mapping[str, Callable[[Mapping[str, Any]], Record]] = {
 }
 
 
-def _sample(data: Mapping[str, Any]) -> SampleKey:
+def _read_sample(data: Mapping[str, Any]) -> SampleKey:
     return SampleKey(*data["sample"])
 
 
-def _charge(tally: UsageTotals) -> list[float]:
-    return [tally.usd, tally.tokens, tally.completions]
+def _charge_list(totals: UsageTotals) -> list[float]:
+    return [totals.usd, totals.tokens, totals.completions]
 
 
-def _charged(data: Mapping[str, Any]) -> UsageTotals | None:
+def _read_charge(data: Mapping[str, Any]) -> UsageTotals | None:
     charged = data.get("charged")
     return UsageTotals(*charged) if charged else None

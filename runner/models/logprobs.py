@@ -1,7 +1,7 @@
-"""The log-probabilities of a stretch of an answer, and the probability of a verdict in it, from the server's tokens.
+"""Log-probabilities of a span of an answer, and the probability of its verdict, from the server's tokens.
 
-How servers differ: a token may be a part of a character (`bytes` has it), be spelled as its tokenizer's piece
-(`▁accept`, `Ġaccept`), or stand in the lists of the older completions API.
+Servers differ: a token may be a part of a character (see `bytes`), may be spelled as its tokenizer's piece (`▁accept`,
+`Ġaccept`), or may be in the lists of the older completions API.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import orjson
 
 from runner.game.protocols.answer_parser import VerdictFork
 from runner.game.protocols.confidence import GAP
-from runner.models.answers import counted
+from runner.models.answers import message_choices
 from runner.models.interface import Completion
 
 _HAS_TOKENS = re.compile(rb'"(?:logprob|token_logprobs)"')
-"""A key of each token, or of all."""
+"""A key that each token has, or that all of them share in the older API."""
 
-_PIECES = str.maketrans({"▁": " ", "Ġ": " ", "Ċ": "\n"})
-"""How tokenizers write spaces and line ends in their pieces (SentencePiece, byte-level BPE)."""
+_PIECE_CHARACTERS = str.maketrans({"▁": " ", "Ġ": " ", "Ċ": "\n"})
+"""Spaces and line ends as tokenizers spell them in their pieces (SentencePiece, byte-level BPE)."""
 
 NO_LOGPROBS: Final = "the server told no log-probabilities of the answer"
 OTHER_TOKENS: Final = "the tokens that the server told do not spell the answer"
@@ -34,134 +34,135 @@ NO_NUMBER: Final = "the log-probability of the verdict is no number"
 OPEN: Final = "the other verdict is not among the top log-probabilities, which leave too much open to bound it"
 BOUND: Final = "a bound: the other verdict is not among the top log-probabilities"
 
-_MOST: Final = 1e-3
-"""Servers that compute in single precision tell a log-probability a little above 0."""
+_MAX_LOGPROB: Final = 1e-3
+"""Maximum log-probability: servers that compute in single precision report values slightly above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class PAccept:
-    """The probability of accept, or None; and why it is not known, or a bound only."""
+    """The probability of accept, or None; `note` explains why it is unknown, or only a bound."""
 
     value: float | None
     note: str | None = None
 
 
 def has_logprobs(completion: Completion) -> bool:
-    """Whether an answer may have log-probabilities; most have none, and need not be read again to know it."""
+    """Return whether an answer may have log-probabilities, without parsing it."""
     return completion.body is not None and _HAS_TOKENS.search(completion.body.json) is not None
 
 
 def logprobs_of_span(completion: Completion, index: int, span: tuple[int, int]) -> str | None:
-    """The tokens that overlap a span of the characters of a choice's text: a list of token, logprob and top, in JSON.
+    """Return the tokens that overlap a span of characters of a choice's text, as a JSON list of token, logprob and top.
 
-    None where the server told no tokens, or not those of this text. What it tells besides, as of reasoning before the
-    text and of an end after it, is passed over.
+    None if the server reported no tokens, or tokens that do not spell the text. Tokens of reasoning before the text and
+    of an end mark after it are skipped.
     """
     try:
-        told = _told(completion, index)
-        if told is None:
+        spelling = _find_spelling(completion, index)
+        if spelling is None:
             return None
-        first, last = map(told.offset, span)
-        begin, starts = bisect_right(told.ends, first), told.starts
-        found = [_shown(token) for token, at in zip(told.tokens[begin:], starts[begin:], strict=True) if at < last]
-        return orjson.dumps(found).decode()
-    except (AttributeError, KeyError, TypeError, ValueError):  # tokens of another form
+        first, last = map(spelling.offset, span)
+        begin, starts = bisect_right(spelling.ends, first), spelling.starts
+        spelled = zip(spelling.tokens[begin:], starts[begin:], strict=True)
+        tokens = [_summary(token) for token, start in spelled if start < last]
+        return orjson.dumps(tokens).decode()
+    except (AttributeError, KeyError, TypeError, ValueError):  # tokens in an unknown form
         return None
 
 
 def p_accept(completion: Completion, index: int, fork: VerdictFork | None) -> PAccept:
-    """The probability of accept at the token where the two verdicts part, given all before it: A / (A + R).
+    """Return the probability of accept at the token where the two verdicts diverge, given all before it: A / (A + R).
 
-    A is the probability of all alternatives there that spell the beginning of the accepting text, or go on after it,
-    and R that of those of the rejecting text; case, spacing and Markdown marks do not count (` Accept`, `acc`,
-    `accept.`). What fits neither, or both, is left out. Where the other verdict has no alternative, its share is at
-    most what the alternatives leave of 1; that bound is given where it leaves the verdict the likelier one.
+    A is the probability of all alternatives there that spell the beginning of the accepting text or continue it, and R
+    that of the rejecting text. Case, spacing and Markdown marks do not count (` Accept`, `acc`, `accept.`). Tokens that
+    fit neither or both are ignored. If the other verdict has no alternative, its share is at most what the alternatives
+    leave of 1; that bound is returned if the verdict remains the more likely one.
     """
     if not has_logprobs(completion):
         return PAccept(None, NO_LOGPROBS)
     try:
-        told = _told(completion, index)
-        if told is None:
+        spelling = _find_spelling(completion, index)
+        if spelling is None:
             return PAccept(None, OTHER_TOKENS)
-        return PAccept(None, NOT_TOLD_APART) if fork is None else _p_accept(told, fork)
+        return PAccept(None, NOT_TOLD_APART) if fork is None else _p_accept(spelling, fork)
     except (AttributeError, KeyError, TypeError, ValueError):
         return PAccept(None, OTHER_TOKENS)
 
 
-def _p_accept(told: _Told, fork: VerdictFork) -> PAccept:
+def _p_accept(spelling: _Spelling, fork: VerdictFork) -> PAccept:
     accept, reject = fork.accept.encode(), fork.reject.encode()
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(accept, reject, strict=False)))
-    at = told.offset(fork.at) + common
-    place = bisect_right(told.ends, at)
-    chosen = told.tokens[place]
-    head = told.joined[told.starts[place] : at]
-    ways = _folded(head + accept[common:]), _folded(head + reject[common:])
-    given = _way(told.spelled[place], ways)
-    if given is None:
+    offset = spelling.offset(fork.at) + common
+    position = bisect_right(spelling.ends, offset)
+    chosen = spelling.tokens[position]
+    prefix = spelling.joined[spelling.starts[position] : offset]
+    verdict_texts = _normalize(prefix + accept[common:]), _normalize(prefix + reject[common:])
+    verdict = _matching_verdict(spelling.spelled[position], verdict_texts)
+    if verdict is None:
         return PAccept(None, NOT_TOLD_APART)
-    alternatives = list(_alternatives(chosen, told))
-    if not any(spelled == told.spelled[place] for spelled, _ in alternatives):
-        own = _probability(chosen["logprob"])
-        if own is None:
+    alternatives = list(_alternatives(chosen, spelling))
+    if not any(spelled == spelling.spelled[position] for spelled, _ in alternatives):
+        chosen_probability = _probability(chosen["logprob"])
+        if chosen_probability is None:
             return PAccept(None, NO_NUMBER)
-        alternatives.append((told.spelled[place], own))
+        alternatives.append((spelling.spelled[position], chosen_probability))
     shares = [0.0, 0.0]
     unclear = 0.0
     for spelled, probability in alternatives:
-        way = _way(spelled, ways)
-        if way is not None:
-            shares[way] += probability
-        elif any(goal.startswith(_folded(spelled)) for goal in ways):
+        index = _matching_verdict(spelled, verdict_texts)
+        if index is not None:
+            shares[index] += probability
+        elif any(text.startswith(_normalize(spelled)) for text in verdict_texts):
             unclear += probability
-    return _of_shares(shares, given, unclear + max(0.0, 1 - sum(probability for _, probability in alternatives)))
+    return _from_shares(shares, verdict, unclear + max(0.0, 1 - sum(probability for _, probability in alternatives)))
 
 
-def _of_shares(shares: Sequence[float], given: int, left: float) -> PAccept:
-    """`shares`: of accept and of reject; `left`: what either may have besides."""
-    own, other = shares[given], shares[1 - given]
-    if own + other <= 0:
+def _from_shares(shares: Sequence[float], verdict: int, unassigned: float) -> PAccept:
+    """Return the probability from the `shares` of accept and reject. `unassigned` may belong to either."""
+    verdict_share, other_share = shares[verdict], shares[1 - verdict]
+    if verdict_share + other_share <= 0:
         return PAccept(None, NO_NUMBER)
     note = None
-    if other <= 0:
-        if own <= left:
+    if other_share <= 0:
+        if verdict_share <= unassigned:
             return PAccept(None, OPEN)
-        other, note = left, BOUND
-    likely = own / (own + other)
-    return PAccept(likely if given == 0 else other / (own + other), note)
+        other_share, note = unassigned, BOUND
+    probability = verdict_share / (verdict_share + other_share)
+    return PAccept(probability if verdict == 0 else other_share / (verdict_share + other_share), note)
 
 
-def _way(spelled: bytes, ways: tuple[bytes, bytes]) -> int | None:
-    """Which of two texts a token begins, or goes on after: 0, 1, or None for neither and both."""
-    token = _folded(spelled)
-    fits = [goal.startswith(token) or token.startswith(goal) for goal in ways]
+def _matching_verdict(spelled: bytes, texts: tuple[bytes, bytes]) -> int | None:
+    """Return the index of the text that a token begins or continues; None if that is true of neither or both."""
+    token = _normalize(spelled)
+    fits = [text.startswith(token) or token.startswith(text) for text in texts]
     return fits.index(True) if fits[0] != fits[1] else None
 
 
-_GAPS = re.compile(f"[{GAP}]+")
+_IGNORED = re.compile(f"[{GAP}]+")
 
 
-def _folded(spelled: bytes) -> bytes:
-    """Without case, spacing and marks; a part of a character stays as it is."""
-    return _GAPS.sub("", spelled.decode("utf-8", "surrogateescape").lower()).encode("utf-8", "surrogateescape")
+def _normalize(spelled: bytes) -> bytes:
+    """Normalize bytes by removing case, spacing and marks. Parts of characters stay unchanged."""
+    return _IGNORED.sub("", spelled.decode("utf-8", "surrogateescape").lower()).encode("utf-8", "surrogateescape")
 
 
-def _alternatives(token: Mapping[str, Any], told: _Told) -> Iterator[tuple[bytes, float]]:
-    """The likeliest tokens in the place of one, each with its probability."""
-    for other in token.get("top_logprobs") or ():
-        probability = _probability(other["logprob"])
+def _alternatives(token: Mapping[str, Any], spelling: _Spelling) -> Iterator[tuple[bytes, float]]:
+    """Yield the most likely tokens at the position of `token`, each with its probability."""
+    for alternative in token.get("top_logprobs") or ():
+        probability = _probability(alternative["logprob"])
         if probability is not None:
-            yield _bytes_of(other, pieces=told.pieces), probability
+            yield _bytes_of(alternative, pieces=spelling.pieces), probability
 
 
 def _probability(logprob: object) -> float | None:
-    if isinstance(logprob, bool) or not isinstance(logprob, (int, float)) or not logprob <= _MOST:
+    if isinstance(logprob, bool) or not isinstance(logprob, (int, float)) or not logprob <= _MAX_LOGPROB:
         return None
     return math.exp(min(float(logprob), 0.0))
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """The tokens of a choice, where they spell its text: `text` begins at the byte `start` of all."""
+class _Spelling:
+    """The tokens of a choice, which spell its text. `text` starts at byte `start` of the joined tokens."""
 
     tokens: Sequence[Mapping[str, Any]]
     spelled: Sequence[bytes]
@@ -170,29 +171,29 @@ class _Told:
     start: int
     ends: Sequence[int]
     pieces: bool
-    """Whether they are spelled as their tokenizer's pieces."""
+    """True if the tokens are spelled as their tokenizer's pieces."""
 
     @property
     def starts(self) -> list[int]:
         return [0, *self.ends[:-1]]
 
-    def offset(self, at: int) -> int:
-        """The byte at which a character of the text begins."""
-        return self.start + len(self.text[:at].encode())
+    def offset(self, character: int) -> int:
+        """Return the byte offset of a character of the text."""
+        return self.start + len(self.text[:character].encode())
 
 
-def _told(completion: Completion, index: int) -> _Told | None:
+def _find_spelling(completion: Completion, index: int) -> _Spelling | None:
     body, text = completion.body, completion.choices[index].text
     if body is None or text is None:
         return None
-    choice = counted(orjson.loads(body.json))[index if body.choice is None else body.choice]
+    choice = message_choices(orjson.loads(body.json))[index if body.choice is None else body.choice]
     tokens = _tokens(choice.get("logprobs"))
     for pieces in (False, True):
         spelled = [_bytes_of(token, pieces=pieces) for token in tokens]
         joined = b"".join(spelled)
         start = joined.rfind(text.encode())
         if start >= 0 and tokens:
-            return _Told(tokens, spelled, joined, text, start, list(accumulate(map(len, spelled))), pieces)
+            return _Spelling(tokens, spelled, joined, text, start, list(accumulate(map(len, spelled))), pieces)
     return None
 
 
@@ -201,32 +202,32 @@ def _tokens(logprobs: object) -> Sequence[Mapping[str, Any]]:
         return ()
     content = logprobs.get("content")
     if content is None and isinstance(logprobs.get("token_logprobs"), list):
-        content = list(_of_lists(logprobs))
+        content = list(_tokens_from_lists(logprobs))
     return content if isinstance(content, list) and all(isinstance(token, dict) for token in content) else ()
 
 
-def _of_lists(logprobs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The tokens of the older form: a list of each, and of the likeliest a mapping for each."""
+def _tokens_from_lists(logprobs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the tokens of the older form, which has a list per field and one mapping of alternatives per token."""
     tokens, numbers = logprobs["tokens"], logprobs["token_logprobs"]
-    tops = logprobs.get("top_logprobs") or [None] * len(tokens)
-    for token, number, top in zip(tokens, numbers, tops, strict=True):
-        others = [{"token": name, "logprob": value} for name, value in (top or {}).items()]
-        yield {"token": token, "logprob": number, "top_logprobs": others}
+    top_lists = logprobs.get("top_logprobs") or [None] * len(tokens)
+    for token, number, top in zip(tokens, numbers, top_lists, strict=True):
+        alternatives = [{"token": name, "logprob": value} for name, value in (top or {}).items()]
+        yield {"token": token, "logprob": number, "top_logprobs": alternatives}
 
 
 def _bytes_of(token: Mapping[str, Any], *, pieces: bool = False) -> bytes:
-    """A token's bytes: it may be a part of a character, which its text cannot say."""
+    """Return a token's bytes, which may be a part of a character that its text cannot represent."""
     raw = token.get("bytes")
     spelled: str = token["token"]
     if pieces:
-        return spelled.translate(_PIECES).encode()
+        return spelled.translate(_PIECE_CHARACTERS).encode()
     return bytes(raw) if isinstance(raw, list) else spelled.encode()
 
 
-def _shown(token: Mapping[str, Any]) -> dict[str, Any]:
+def _summary(token: Mapping[str, Any]) -> dict[str, Any]:
     top = token.get("top_logprobs") or ()
     return {
         "token": token["token"],
         "logprob": token["logprob"],
-        "top": {other["token"]: other["logprob"] for other in reversed(top)},
+        "top": {alternative["token"]: alternative["logprob"] for alternative in reversed(top)},
     }

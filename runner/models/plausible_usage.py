@@ -1,4 +1,4 @@
-"""Reported usage compared with the text of a call: an estimate replaces each count that cannot be true."""
+"""Checks of reported usage against the text of a call. An estimate replaces each impossible count."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from runner.models.interface import (
 )
 
 MAX_BYTES_PER_TOKEN = 12
-"""Fixes the lower bound of a count: no tokenizer has longer tokens on average, apart from runs of blanks and of one
-character, which `dense_bytes` leaves out. English prose and code have 3 to 5 bytes per token, German up to 5, Chinese
-and Japanese with the largest vocabularies up to 6."""
+"""Sets the lower bound of a count: no tokenizer has longer tokens on average, except for runs of blanks or of one
+character, which `dense_bytes` omits. English prose and code have 3 to 5 bytes per token, German up to 5, Chinese and
+Japanese with the largest vocabularies up to 6."""
 
 LONGEST_TOKEN = 64
-"""A text of no more bytes may be a single token."""
+"""Maximum length in bytes of a text that may be a single token."""
 
 TYPICAL_BYTES_PER_TOKEN = 4
-"""Fixes the number of tokens that a budget counts at least: what ASCII text typically has, and twice as many of others,
-since the vocabularies of many models have few words of other scripts."""
+"""Sets the minimum number of tokens that a budget counts: the typical number for ASCII text, and twice as many for
+other text, because the vocabularies of many models have few words in other scripts."""
 
-_RUNS = re.compile(r"\s+|(.)\1+")
+_REPEATED = re.compile(r"\s+|(.)\1+")
 
 
 def dense_bytes(text: str) -> int:
     """Return the length of a text in UTF-8 without blanks, with one character for each run of the same character."""
-    return byte_length(_RUNS.sub(r"\1", text))
+    return byte_length(_REPEATED.sub(r"\1", text))
 
 
 def checked_usage(reported: Usage | None, request: Request, choices: Sequence[Choice]) -> Usage:
-    """Return the usage to record: the reported one, with an estimate in place of each count that cannot be true.
+    """Return the usage to record: the reported one, with an estimate instead of each impossible count.
 
-    A prompt of 0 tokens cannot be true, nor an answer of 0 tokens that has a text. If a part of a count exceeds it, the
-    server does not include such parts, so they are added: some servers count cached or reasoning tokens apart. A token
-    may be of two classes, so the sum of the parts proves nothing.
+    A prompt with 0 tokens is impossible, and so is an answer with text and 0 tokens. If a part of a count exceeds the
+    count, the parts are added to it, because some servers count cached or reasoning tokens separately. A token may
+    belong to two classes, so the sum of the parts proves nothing.
     """
     usage = reported or Usage(estimated=True)
-    prompt = _with_parts(usage.prompt_tokens, usage.cached_tokens, usage.cache_write_tokens)
-    prompt = _with_parts(prompt, usage.audio_input_tokens)
-    answer = _with_parts(usage.completion_tokens, usage.reasoning_tokens)
-    answer = _with_parts(answer, usage.audio_output_tokens)
+    prompt = _at_least_parts(usage.prompt_tokens, usage.cached_tokens, usage.cache_write_tokens)
+    prompt = _at_least_parts(prompt, usage.audio_input_tokens)
+    answer = _at_least_parts(usage.completion_tokens, usage.reasoning_tokens)
+    answer = _at_least_parts(answer, usage.audio_output_tokens)
     is_estimated = usage.estimated
-    if not (prompt and _is_enough(prompt, _prompt_texts(request))):
+    if not (prompt and _is_possible(prompt, _prompt_texts(request))):
         prompt, is_estimated = max(prompt, estimated_prompt_tokens(request.messages)), True
     texts = _answer_texts(choices)
-    if usage.estimated or not _is_enough(answer, texts):
+    if usage.estimated or not _is_possible(answer, texts):
         answer, is_estimated = max(answer, sum(map(estimated_tokens, texts))), True
     return replace(usage, prompt_tokens=prompt, completion_tokens=answer, estimated=is_estimated)
 
 
 def at_least_typical(request: Request, completion: Completion) -> Usage:
-    """Return an answer's usage, with no count below what its text typically has."""
+    """Return an answer's usage, with each count raised to what is typical for its text."""
     prompt, answer = _typical_tokens(_prompt_texts(request)), _typical_tokens(_answer_texts(completion.choices))
     usage = completion.usage
     if prompt <= usage.prompt_tokens and answer <= usage.completion_tokens:
@@ -71,19 +71,19 @@ def at_least_typical(request: Request, completion: Completion) -> Usage:
     )
 
 
-def _with_parts(count: int, *parts: int) -> int:
+def _at_least_parts(count: int, *parts: int) -> int:
     return count + sum(parts) if max(parts) > count else count
 
 
 def _typical_tokens(texts: Sequence[str]) -> int:
-    other = sum(byte_length(text) - len(text.encode("ascii", "ignore")) for text in texts if not text.isascii())
-    return (sum(map(byte_length, texts)) + other) // TYPICAL_BYTES_PER_TOKEN
+    extra = sum(byte_length(text) - len(text.encode("ascii", "ignore")) for text in texts if not text.isascii())
+    return (sum(map(byte_length, texts)) + extra) // TYPICAL_BYTES_PER_TOKEN
 
 
-def _is_enough(tokens: int, texts: Sequence[str]) -> bool:
-    """Whether some tokenizer makes no more tokens of these texts."""
-    most = max(tokens * MAX_BYTES_PER_TOKEN, LONGEST_TOKEN if tokens else 0)
-    return sum(map(byte_length, texts)) <= most or sum(map(dense_bytes, texts)) <= most
+def _is_possible(tokens: int, texts: Sequence[str]) -> bool:
+    """Return whether any tokenizer could split these texts into so few tokens."""
+    max_bytes = max(tokens * MAX_BYTES_PER_TOKEN, LONGEST_TOKEN if tokens else 0)
+    return sum(map(byte_length, texts)) <= max_bytes or sum(map(dense_bytes, texts)) <= max_bytes
 
 
 def _prompt_texts(request: Request) -> list[str]:
@@ -95,37 +95,34 @@ def _answer_texts(choices: Iterable[Choice]) -> list[str]:
     return [text for text in texts if text]
 
 
-WATCHED = 8
-"""The number of first answers of a group that are checked: a template drops the same messages in every game."""
+CHECKED_ANSWERS = 8
+"""Number of first answers of a group that are checked. A template drops the same messages in every game."""
 
 MIN_BYTES = 400
-"""Shorter prompts are not checked: a few rare words are no sample of a language."""
+"""Minimum size of a prompt to check: a few rare words are not a representative sample of a language."""
 
 
 class LostMessages:
-    """Checks the first answers of some groups for messages that a server dropped on the way to its model.
+    """Checks the first answers of model groups for messages that a server dropped before they reached its model.
 
-    Some chat templates drop what they do not expect: a chat whose lone system message Gemma 3's template drops has 10
-    prompt tokens, whatever its length.
+    Some chat templates drop messages that they do not expect. If Gemma 3's template drops the only system message, the
+    chat has 10 prompt tokens, regardless of its length.
     """
 
     def __init__(self, groups: Iterable[str]) -> None:
-        self._left = dict.fromkeys(groups, WATCHED)
+        self._left = dict.fromkeys(groups, CHECKED_ANSWERS)
 
-    def counted(self, request: Request, completion: Completion) -> int | None:
-        """Return the server's count of prompt tokens if its model cannot have had all messages; once for a group."""
+    def check(self, request: Request, completion: Completion) -> int | None:
+        """Return the server's count of prompt tokens if the model cannot have received all messages; once per group."""
         if request.group not in self._left:
             return None
         usage = None if completion.from_cache else usage_as_sent(completion)
         if usage is None or usage.estimated or not usage.prompt_tokens:
             return None
         self._left[request.group] -= 1
-        # Some servers leave out what they had cached.
-        counted, size = (
-            usage.prompt_tokens + usage.cached_tokens,
-            sum(dense_bytes(message["content"]) for message in request.messages),
-        )
-        is_lost = size >= MIN_BYTES and counted * MAX_BYTES_PER_TOKEN < size
+        token_count = usage.prompt_tokens + usage.cached_tokens  # some servers do not include what they had cached
+        size = sum(dense_bytes(message["content"]) for message in request.messages)
+        is_lost = size >= MIN_BYTES and token_count * MAX_BYTES_PER_TOKEN < size
         if is_lost or not self._left[request.group]:
             del self._left[request.group]
-        return counted if is_lost else None
+        return token_count if is_lost else None

@@ -1,7 +1,7 @@
-"""The price of a model group: from the spec, or from the list in the package `genai-prices`.
+"""Prices of model groups, from the spec or from the price list in the package `genai-prices`.
 
-The list is data of the installed package: nothing is downloaded, and an update that a program has asked for is not
-used. Importing it takes a third of a second, so it is imported only when a price is looked up that no spec gives.
+The list is data of the installed package: nothing is downloaded, not even if another part of the program has requested
+an update. Its import takes a third of a second, so it happens only when a price is not in the spec.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 PACKAGE = "genai-prices"
 
-_Place = tuple[str | None, str | None]
-"""A provider's id in the list, or else a server's URL."""
-_DATED = re.compile(r"-\d{4}-\d{2}-\d{2}\Z")
-_CLASSES = {
+_ProviderKey = tuple[str | None, str | None]
+"""A provider's id in the list, or a server's URL; the other is None."""
+_DATE_SUFFIX = re.compile(r"-\d{4}-\d{2}-\d{2}\Z")
+_LIST_FIELDS = {
     "input": "input_mtok",
     "output": "output_mtok",
     "cached_input": "cache_read_mtok",
@@ -35,24 +35,24 @@ _CLASSES = {
     "audio_input": "input_audio_mtok",
     "audio_output": "output_audio_mtok",
 }
-"""The fields of a price, and the list's names for them."""
+"""Fields of a price, with their names in the list."""
 _LABELS = {
     "input": "in", "cached_input": "cached", "cache_write": "cache writes", "audio_input": "audio in",
     "output": "out", "reasoning": "reasoning", "audio_output": "audio out",
 }  # fmt: skip
-_BY_THE_CALL = ("requests_kcount",)
-"""Units of the list that are no tokens: with one of them, a price of tokens would be too low."""
+_PER_CALL = ("requests_kcount",)
+"""Units of the list other than tokens. If a model has one, its price per token would be too low."""
 
 
 class Pricing(Protocol):
-    """A price of calls."""
+    """Computes the cost of calls."""
 
-    def cost_of(self, used: Usage) -> float:
-        """US dollars of one call."""
+    def cost_of(self, usage: Usage) -> float:
+        """Return the cost of one call, in US dollars."""
         ...
 
-    def most(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """The most that one call of so many tokens can cost."""
+    def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return the maximum cost of one call with so many tokens, in US dollars."""
         ...
 
 
@@ -69,28 +69,28 @@ class Band:
 
 @dataclass(frozen=True)
 class ListedPrice:
-    """A price of the list: by service tier, and by the length of the prompt."""
+    """A price from the list, by service tier and by the length of the prompt."""
 
     standard: Sequence[Band]
     """The bands without a service tier, the shortest prompts first."""
     tiers: dict[str, Sequence[Band]]
     """The bands of each service tier with prices of its own."""
     requested: str | None = None
-    """The service tier that the spec asks for, which holds if an answer does not say which one it had."""
+    """The service tier in the spec, which applies if an answer does not state its tier."""
 
-    def cost_of(self, used: Usage) -> float:
-        """US dollars of one call; the whole call has the price of its prompt's band."""
-        tier = used.service_tier or self.requested
-        return _price_in(self.bands_of(tier), used.prompt_tokens).cost_of(used)
+    def cost_of(self, usage: Usage) -> float:
+        """Return the cost of one call, in US dollars. The length of its prompt determines the price of all tokens."""
+        tier = usage.service_tier or self.requested
+        return _price_in(self.bands_of(tier), usage.prompt_tokens).cost_of(usage)
 
-    def most(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """The most that one call can cost: a tier that was asked for may not be granted."""
+    def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """Return the maximum cost of one call, because the server may not grant the requested tier."""
         bands = {id(bands): bands for bands in (self.standard, self.bands_of(self.requested))}
         prices = (_price_in(bands, prompt_tokens) for bands in bands.values())
-        return max(price.most(prompt_tokens, completion_tokens) for price in prices)
+        return max(price.max_cost(prompt_tokens, completion_tokens) for price in prices)
 
     def bands_of(self, tier: str | None) -> Sequence[Band]:
-        """Return the bands of a service tier; of one without prices of its own, the standard ones."""
+        """Return the bands of a service tier, or the standard ones if it has no prices of its own."""
         return self.tiers.get(tier or "", self.standard)
 
 
@@ -100,41 +100,41 @@ def _price_in(bands: Sequence[Band], prompt_tokens: int) -> Price:
 
 @dataclass(frozen=True)
 class HigherPrice:
-    """The higher of several prices, call by call."""
+    """The highest of several prices, call by call."""
 
     prices: Sequence[Pricing]
 
-    def cost_of(self, used: Usage) -> float:
-        return max(price.cost_of(used) for price in self.prices)
+    def cost_of(self, usage: Usage) -> float:
+        return max(price.cost_of(usage) for price in self.prices)
 
-    def most(self, prompt_tokens: int, completion_tokens: int) -> float:
-        return max(price.most(prompt_tokens, completion_tokens) for price in self.prices)
+    def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        return max(price.max_cost(prompt_tokens, completion_tokens) for price in self.prices)
 
 
 @dataclass(frozen=True)
 class TextPrice:
-    """A price of prompt, cached and answer tokens alone: versions before the other token classes billed only these."""
+    """A price that ignores audio, reasoning and cache writes, as versions did that did not count them."""
 
     price: Price
 
-    def cost_of(self, used: Usage) -> float:
-        return self.price.cost_of(Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens))
+    def cost_of(self, usage: Usage) -> float:
+        return self.price.cost_of(Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens))
 
-    def most(self, prompt_tokens: int, completion_tokens: int) -> float:
-        return self.price.most(prompt_tokens, completion_tokens)
+    def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
+        return self.price.max_cost(prompt_tokens, completion_tokens)
 
 
 @dataclass(frozen=True)
 class PriceBasis:
-    """What the calls of a run are priced by, however much later."""
+    """The basis for pricing the calls of a run, also long after the run."""
 
     on: date | None = None
-    """The day the run started; None: today."""
+    """The day the run started; None means today."""
     text_only: bool = False
-    """Whether a version before the other token classes and service tiers started it."""
+    """True if the run was started by a version without service tiers and the later token counts."""
 
     def price_of(self, settings: ModelSettings) -> Pricing | None:
-        """Return the price of a group's calls; None if unknown."""
+        """Return the price of a group's calls, or None if unknown."""
         price = price_of(settings, self.on)
         if not self.text_only or price is None:
             return price
@@ -142,48 +142,48 @@ class PriceBasis:
 
 
 def price_of(settings: ModelSettings, on: date | None = None) -> Price | ListedPrice | None:
-    """Return the price of a group's calls: the spec's, or the listed one on a day (default: today); None if unknown."""
+    """Return the price of a group's calls: from the spec, or else from the list on a day (default: today)."""
     if settings.price is not None:
         return settings.price
     return listed_price(settings, on) if settings.traits.metered else FREE
 
 
 def budget_price(settings: ModelSettings, *, doubted: bool) -> Pricing | None:
-    """Return the price that a budget counts by: if the spec's is doubted, the higher of it and the listed one."""
+    """Return the price that a budget uses. If the spec's is `doubted`, it is the higher of that and the listed one."""
     price = price_of(settings)
     listed = listed_price(settings) if doubted and settings.price is not None else None
     return price if price is None or listed is None else HigherPrice((price, listed))
 
 
 def listed_price(settings: ModelSettings, on: date | None = None) -> ListedPrice | None:
-    """Return the price that the list has for a group's model at its server, even if the spec has another."""
+    """Return the listed price of a group's model at its server, even if the spec has another; None if not listed."""
     address = settings.address
-    is_listed_place = address is None or (address.startswith("https://") and len(settings.addresses) == 1)
-    if settings.model is None or not is_listed_place or not settings.traits.metered:
+    has_listed_server = address is None or (address.startswith("https://") and len(settings.addresses) == 1)
+    if settings.model is None or not has_listed_server or not settings.traits.metered:
         return None
     tier = (settings.extra_body or {}).get("service_tier")
     return _look_up(
         settings.model,
         (None, address) if address else (settings.provider, None),
-        settings.batched,
+        settings.is_batched,
         tier if isinstance(tier, str) else None,
         on or today(),
     )
 
 
 def today() -> date:
-    """Return the day whose prices hold."""
+    """Return the day whose prices apply."""
     return datetime.now(UTC).date()
 
 
 def describe_price(price: Price | ListedPrice | None, other: Price | ListedPrice | None = None) -> str:
-    """Return a price as text, for short prompts: input, output, and each class that it or `other` sets."""
+    """Format a price for short prompts: input, output, and each class that it or `other` sets."""
     if price is None:
-        return "not known"
-    own = _for_short_prompts(price)
-    shown = [own] if other is None else [own, _for_short_prompts(other)]
-    names = [name for name in _LABELS if any(getattr(one, name) is not None for one in shown)]
-    return ", ".join(f"${own.rates[name]:g} {_LABELS[name]}" for name in names)
+        return "unknown"
+    price_here = _for_short_prompts(price)
+    prices = [price_here] if other is None else [price_here, _for_short_prompts(other)]
+    names = [name for name in _LABELS if any(getattr(one_price, name) is not None for one_price in prices)]
+    return ", ".join(f"${price_here.rates[name]:g} {_LABELS[name]}" for name in names)
 
 
 def _for_short_prompts(price: Price | ListedPrice) -> Price:
@@ -191,12 +191,12 @@ def _for_short_prompts(price: Price | ListedPrice) -> Price:
 
 
 def uses_list(groups: Iterable[ModelSettings]) -> bool:
-    """Return whether the price of some group comes from the list."""
+    """Return whether the price of any group comes from the list."""
     return any(isinstance(price_of(settings), ListedPrice) for settings in groups)
 
 
 def list_version() -> str:
-    """Return the list's name and version, as manifests have it."""
+    """Return the list's name and version, in the form that manifests store."""
     return f"{PACKAGE} {version(PACKAGE)}"
 
 
@@ -209,29 +209,29 @@ def _snapshot() -> DataSnapshot:
 
 
 @cache
-def _look_up(model: str, place: _Place, batch: bool, tier: str | None, on: date) -> ListedPrice | None:
-    found = _find_model(model, place) or _find_model(_DATED.sub("", model), place)
-    if found is None or _varies_by_the_hour(found):
+def _look_up(model: str, provider_key: _ProviderKey, batch: bool, tier: str | None, on: date) -> ListedPrice | None:
+    info = _find_model(model, provider_key) or _find_model(_DATE_SUFFIX.sub("", model), provider_key)
+    if info is None or _varies_by_hour(info):
         return None
-    at = datetime.combine(on, time(), UTC)
+    day = datetime.combine(on, time(), UTC)
     base = {"processing": "batch"} if batch else {}
-    standard = _bands(found.get_prices(at, base))
+    standard = _bands(info.get_prices(day, base))
     if standard is None:
         return None
-    names = {variant.when["service_tier"] for variant in found.price_variants or () if "service_tier" in variant.when}
-    tiers = {} if batch else {name: _bands(found.get_prices(at, {"service_tier": name})) for name in sorted(names)}
+    names = {variant.when["service_tier"] for variant in info.price_variants or () if "service_tier" in variant.when}
+    tiers = {} if batch else {name: _bands(info.get_prices(day, {"service_tier": name})) for name in sorted(names)}
     return ListedPrice(standard, {name: bands for name, bands in tiers.items() if bands is not None}, tier)
 
 
-def _find_model(model: str, place: _Place) -> ModelInfo | None:
+def _find_model(model: str, provider_key: _ProviderKey) -> ModelInfo | None:
     try:
-        _, found = _snapshot().find_provider_model(model, None, *place)
+        _, info = _snapshot().find_provider_model(model, None, *provider_key)
     except LookupError:
         return None
-    return found
+    return info
 
 
-def _varies_by_the_hour(model: ModelInfo) -> bool:
+def _varies_by_hour(model: ModelInfo) -> bool:
     from genai_prices.types import TimeOfDateConstraint
 
     choices = model.prices if isinstance(model.prices, list) else []
@@ -239,21 +239,21 @@ def _varies_by_the_hour(model: ModelInfo) -> bool:
 
 
 def _bands(listed: ModelPrice) -> Sequence[Band] | None:
-    """A price of the list as ours, one for each length of prompt that it tells apart."""
-    raw = {name: getattr(listed, key) for name, key in _CLASSES.items()}
-    if raw["input"] is None or raw["output"] is None or any(getattr(listed, name) is not None for name in _BY_THE_CALL):
+    """Convert a listed price to one band per length of prompt with its own rates; None if it is incomplete."""
+    raw = {name: getattr(listed, key) for name, key in _LIST_FIELDS.items()}
+    if raw["input"] is None or raw["output"] is None or any(getattr(listed, name) is not None for name in _PER_CALL):
         return None
     starts = {0} | {tier.start for value in raw.values() for tier in getattr(value, "tiers", ())}
     bands = []
     for start in sorted(starts):
         rates = {name: _rate(value, start) for name, value in raw.items() if value is not None}
-        rates.setdefault("cache_write", rates["input"])  # billed as input where the list has no price of it
+        rates.setdefault("cache_write", rates["input"])  # the list has no price for it if it is billed as input
         bands.append(Band(start, Price(**rates)))
     return bands
 
 
 def _rate(value: Any, start: int) -> float:
-    """The rate of prompts of more than `start` tokens."""
+    """Return the rate of prompts of more than `start` tokens."""
     rate = getattr(value, "base", value)
     for tier in getattr(value, "tiers", ()):
         if tier.start <= start:

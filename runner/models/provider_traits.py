@@ -1,4 +1,4 @@
-"""The providers, and what each can do. Their clients are imported where one is connected, and not here."""
+"""The providers and their capabilities. This module imports no client; connecting a group does."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from typing import Any, Literal
 from runner.game.prompts.chat_format import ChatFormat
 
 ProviderName = Literal["openai", "anthropic", "dummy", "replay"]
-"""As a spec has them."""
+"""Provider names as in a spec."""
 
 DEFAULT_PROVIDER: ProviderName = "openai"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProviderTraits:
-    """What sets a provider apart."""
+    """The capabilities of a provider."""
 
     remote: bool = False
-    """It is asked over a network: its calls are retried, limited, and may be lost on the way."""
+    """Calls go over a network: they are retried, limited, and may fail in transport."""
     metered: bool = False
-    """Its calls cost money: they have a price, count in a budget, and their answers must not be lost."""
+    """Calls cost money: they have a price, count in a budget, and the run must not lose their answers."""
     needs_model: bool = False
-    """Its groups name a model."""
+    """Model groups must name a model."""
     needs_run: bool = False
-    """Its groups name a run, whose answers they give again."""
+    """Model groups must name a run, whose answers they replay."""
     gives_many: bool = False
-    """It can give the answers of several samples to one call."""
+    """One call can return the answers of several samples."""
     takes_batches: bool = False
-    """It can be asked by batch."""
+    """The provider has a Batch API."""
     drawn: bool = False
-    """Its answers are drawn here, from the rollout's seed."""
+    """Answers are generated locally, from the rollout's seed."""
     lacks: Mapping[str, str] = field(default_factory=dict)
-    """Keys of a model group that its API does not have, each with what to do instead."""
+    """Keys of a model group that the API does not support, each with the alternative."""
     needs_limit: bool = False
-    """Each call states the limit of its answer."""
+    """A call must state the maximum length of its answer."""
     chat_format: ChatFormat = "openai"
-    """The form of chats at its own server, if a spec gives none."""
+    """The form of chats at the provider's own server, if a spec sets none."""
     lacks_formats: tuple[ChatFormat, ...] = ()
-    """Forms of chats that its API cannot express."""
+    """Forms of chats that the API cannot express."""
     has_system_prompt: bool = False
-    """Every model takes a system prompt; elsewhere that depends on the model's chat template."""
+    """All models accept a system prompt; at other providers that depends on the model's chat template."""
     has_sync_client: bool = False
-    """Its package has a synchronous client that agents show as `client`."""
+    """The provider's package has a synchronous client, which agents expose as `client`."""
     base_url: str = ""
-    """Its own server's URL, if a spec gives none."""
+    """URL of the provider's own server, used if a spec sets none."""
     key_variable: str | None = None
-    """The environment variable with the key for its own server."""
+    """The environment variable with the key for the provider's own server."""
     trains: bool = False
-    """Its models can be fine-tuned where they are served."""
+    """The server that serves a model can also fine-tune it."""
 
 
 PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
@@ -91,5 +91,5 @@ PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
 
 
 def traits_of(provider: Any) -> ProviderTraits:
-    """Return what a provider can do; one that is not known, as files from elsewhere may name it, can do nothing."""
+    """Return the capabilities of a provider. An unknown name, as in a file from elsewhere, has none."""
     return next((traits for name, traits in PROVIDERS.items() if name == provider), ProviderTraits())

@@ -1,4 +1,4 @@
-"""The body of a request as its provider sends it: what is shown, hashed and compared."""
+"""The body of a request as its provider sends it, for display, hashes and comparisons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BODIES: Mapping[ProviderName, Callable[[ModelSettings, Sequence[ChatMessage]], b
     "dummy": chat_completions_body,
     "replay": chat_completions_body,
 }
-"""The wire format of each provider. Those that send nothing have the one that keys in caches depend on."""
+"""The wire format of each provider. Providers that send nothing use the one that cache keys depend on."""
 
 
 def request_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:

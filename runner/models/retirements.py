@@ -36,7 +36,7 @@ def shutdown_of(model: str) -> date | None:
 
 
 def shutdown_of_group(settings: ModelSettings) -> date | None:
-    """Return the date for a model group; None at any server but OpenAI's own, which may serve the name for ever.
+    """Return the date for a model group; None at all servers except OpenAI's own, which may serve the name forever.
 
     Azure's deployments have names that users choose, and dates of their own.
     """

@@ -1,4 +1,4 @@
-"""Names of toy models: what the `dummy` trainer makes and the `dummy` provider answers as."""
+"""Names of toy models, which the `dummy` trainer creates and the `dummy` provider plays."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 _TRAINED = re.compile(r":dummy-([0-9]{1,9})-[0-9a-f]{8}\Z")
 _ANY_TRAINED = re.compile(r"(:dummy(-[0-9]{1,9})?-[0-9a-f]{8})+\Z")
-"""Includes names that 0.1.0 gave, which hold no number: those models answer like untrained ones."""
+"""Matches the names of 0.1.0 too, which hold no number: those models answer like untrained ones."""
 
 
 def trained_name(base: str, examples: int, digest: str) -> str:
     """Return the name of `base` after training on more examples; `digest` has 8 hexadecimal digits."""
-    return f"{_ANY_TRAINED.sub('', base)}:dummy-{examples_behind(base) + examples}-{digest}"
+    return f"{_ANY_TRAINED.sub('', base)}:dummy-{training_examples(base) + examples}-{digest}"
 
 
-def examples_behind(name: str | None) -> int:
+def training_examples(name: str | None) -> int:
     """Return the number of examples that a toy model was trained on, from its name."""
     match = _TRAINED.search(name or "")
     return int(match[1]) if match else 0

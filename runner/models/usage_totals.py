@@ -1,4 +1,4 @@
-"""Tokens, completions and dollars, added up: of one call, of a budget, of a run."""
+"""Totals of tokens, completions and dollars: of a call, a budget or a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from runner.models.prices import Pricing
 
 @dataclass(slots=True)
 class UsageTotals:
-    """What calls used and cost, or may. Tallies add up; only who made one counts into it."""
+    """The actual or possible usage and cost of calls. Totals can be added; only the creator of one changes it."""
 
     usd: float = 0.0
     tokens: int = 0
-    """Of prompts and answers together."""
+    """Tokens of prompts and answers together."""
     completions: int = 0
     prompt_tokens: int = 0
-    """This and those below are known where a server has counted: of what a call may cost only the sum is."""
+    """This and the following counts are 0 in a maximum cost, where only the sum is known."""
     completion_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -27,15 +27,15 @@ class UsageTotals:
     audio_input_tokens: int = 0
     audio_output_tokens: int = 0
 
-    def count(self, used: Usage, price: Pricing | None, completions: int = 1) -> None:
-        """Add what one call used, in place; without a price it costs nothing."""
+    def count(self, usage: Usage, price: Pricing | None, completions: int = 1) -> None:
+        """Add the usage of calls, in place. Without a price it costs nothing."""
         if price is not None:
-            self.usd += price.cost_of(used)
+            self.usd += price.cost_of(usage)
         self.completions += completions
-        self.add_tokens(_counts(used))
+        self.add_tokens(_counts(usage))
 
     def add_tokens(self, counts: tuple[int, ...]) -> None:
-        """Add tokens, in place: a count for each of `TOKEN_CLASSES`."""
+        """Add tokens, in place: one count for each of `TOKEN_CLASSES`."""
         self.tokens += counts[0] + counts[1]
         for name, count in zip(TOKEN_CLASSES, counts, strict=True):
             if count:
@@ -43,7 +43,7 @@ class UsageTotals:
 
     @property
     def token_counts(self) -> tuple[int, ...]:
-        """A count for each of `TOKEN_CLASSES`."""
+        """One count for each of `TOKEN_CLASSES`."""
         return _counts(self)
 
     def __add__(self, other: UsageTotals) -> UsageTotals:
@@ -53,8 +53,8 @@ class UsageTotals:
         return self._combined(sub, other)
 
     def _combined(self, combine: Callable[[float, float], float], other: UsageTotals) -> UsageTotals:
-        return UsageTotals(*map(combine, _all(self), _all(other)))  # type: ignore[arg-type]
+        return UsageTotals(*map(combine, _all_numbers(self), _all_numbers(other)))  # type: ignore[arg-type]
 
 
 _counts: Callable[[object], tuple[int, ...]] = attrgetter(*TOKEN_CLASSES)
-_all: Callable[[object], tuple[float, ...]] = attrgetter("usd", "tokens", "completions", *TOKEN_CLASSES)
+_all_numbers: Callable[[object], tuple[float, ...]] = attrgetter("usd", "tokens", "completions", *TOKEN_CLASSES)

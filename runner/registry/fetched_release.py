@@ -12,7 +12,7 @@ from typing import Any
 
 from runner.base.errors import NipRunError, ReleaseError, UsageError
 from runner.base.storage.safe_files import read_bounded
-from runner.base.storage.strict_json import loads
+from runner.base.storage.strict_json import parse_strict_json
 from runner.base.text import in_one_line, shortened
 from runner.documents.fetched_files import MARKER, marker_bytes, read_marker
 from runner.documents.releases.bundle import staging_folder
@@ -194,7 +194,7 @@ def read_pin(path: Path) -> dict[str, Any]:
         ReleaseError: it is missing or damaged.
     """
     try:
-        pin = loads(read_small(path, MAX_PIN))
+        pin = parse_strict_json(read_small(path, MAX_PIN))
     except ValueError as error:
         raise ReleaseError(f"{path} is damaged: {error}") from error
     if not isinstance(pin, dict):

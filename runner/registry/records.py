@@ -16,7 +16,7 @@ from runner.base.errors import RunError
 from runner.base.storage.duckdb_connections import process_spill
 from runner.base.storage.parquet import read_tables
 from runner.base.storage.safe_files import create, open_to_read
-from runner.base.storage.strict_json import loads
+from runner.base.storage.strict_json import parse_strict_json
 from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
 
@@ -75,7 +75,7 @@ def read_published_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _row(line: bytes, problem: str) -> dict[str, Any]:
     try:
-        row = loads(line)
+        row = parse_strict_json(line)
     except orjson.JSONDecodeError as error:
         raise RunError(f"{problem}: not JSON, or longer than {MAX_ROW >> 20} MiB") from error
     except ValueError as error:

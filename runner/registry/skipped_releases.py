@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runner.base.errors import NipRunError
-from runner.base.storage.duckdb_connections import of_the_machine
+from runner.base.storage.duckdb_connections import is_machine_error
 from runner.spec.origin import DATA
 
 _NO_MEMORY = re.compile("(?i)failed to map|cannot (?:allocate|map)|can't start new thread")
@@ -48,7 +48,7 @@ def is_temporary(error: BaseException, folder: Path) -> bool:
     It may after a full disk, too many open files or too little memory, but not if the release lacks a file.
     """
     return any(
-        isinstance(cause, (OSError, MemoryError, RecursionError)) or of_the_machine(cause)
+        isinstance(cause, (OSError, MemoryError, RecursionError)) or is_machine_error(cause)
         for cause in _causes(error)
         if not (isinstance(cause, FileNotFoundError) and Path(str(cause.filename)).is_relative_to(folder))
     )

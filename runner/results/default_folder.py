@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from runner.base.package_data import is_folder, is_there, unusable
+from runner.base.package_data import exists, is_folder, why_unusable
 
 RESULTS = "NIP_RUN_RESULTS"
 """The environment variable that names the results folder."""
@@ -23,5 +23,5 @@ def no_folder(text: str) -> str | None:
         return "the folder name is empty; use `.` for the current folder"
     path = Path(text)
     source = f" (from {RESULTS})" if os.environ.get(RESULTS) and text == default_results() else ""
-    problem = unusable(path) or ("not a folder" if is_there(path) and not is_folder(path) else None)
+    problem = why_unusable(path) or ("not a folder" if exists(path) and not is_folder(path) else None)
     return None if problem is None else f"cannot use {text!r}{source} as a folder: {problem}"

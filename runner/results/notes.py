@@ -19,8 +19,8 @@ from runner.base.errors import RunError, UsageError
 from runner.base.hashing import canonical
 from runner.base.storage.locks import locked
 from runner.base.storage.safe_files import append_to, read_bounded
-from runner.base.storage.strict_json import loads
-from runner.base.text import not_text, shortened
+from runner.base.storage.strict_json import parse_strict_json
+from runner.base.text import encoding_problem, shortened
 from runner.results.folder import RunFolder
 from runner.results.manifest import now
 
@@ -225,7 +225,7 @@ def _current_notes(lines: Iterable[_Line]) -> list[ReaderNote]:
 
 
 def _parse_line(line: bytes) -> _Line:
-    data = loads(line)
+    data = parse_strict_json(line)
     if not isinstance(data, dict):
         raise UsageError("it is not a JSON object")
     run_id = data.get("run_id")
@@ -271,6 +271,6 @@ def _parse_text(value: Any, limit: int, field: str) -> str:
         raise UsageError(f"the {field} must be a string")
     if len(value) > limit:
         raise UsageError(f"the {field} is longer than {limit:,} characters")
-    if (problem := not_text(value)) is not None:
+    if (problem := encoding_problem(value)) is not None:
         raise UsageError(f"the {field}: {problem}")
     return value

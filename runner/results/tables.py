@@ -15,8 +15,8 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from runner.base.errors import RunError
-from runner.base.storage.duckdb_connections import kept_connections
-from runner.base.storage.parquet import BESIDE, try_parquet, write_parquet
+from runner.base.storage.duckdb_connections import reuse_connections
+from runner.base.storage.parquet import TEMPORARY_NAME, check_writable, write_parquet
 from runner.base.storage.safe_files import create, make_folder, remove_folder
 from runner.models.interface import LATER_CLASSES
 from runner.rollouts.rollout import Call, Rollout
@@ -178,7 +178,7 @@ class PartFiles:
                 table.write(Rows(b"", 0))
         except OSError as error:
             raise _disk_error(self.folder, error) from error
-        try_parquet(self.folder, {name: kind for columns in COLUMNS.values() for name, kind in columns.items()})
+        check_writable(self.folder, {name: kind for columns in COLUMNS.values() for name, kind in columns.items()})
 
     def add(self, rows: Sequence[Rows]) -> None:
         """Add the rows of a rollout that `table_rows` returned; rollouts come in the order of the plan."""
@@ -199,9 +199,9 @@ class PartFiles:
         """Turn each table's parts into a Parquet file, atomically; `at_once` tables at a time."""
         self.close()
         try:
-            (self._target / BESIDE).unlink(missing_ok=True)  # an earlier version may have left it
+            (self._target / TEMPORARY_NAME).unlink(missing_ok=True)  # an earlier version may have left it
             if at_once == 1:
-                with kept_connections():
+                with reuse_connections():
                     for name in COLUMNS:
                         self._seal(name)
             else:
@@ -215,7 +215,7 @@ class PartFiles:
     def _seal(self, name: str) -> None:
         table, target = self._tables[name], self._target / f"{name}.parquet"
         temporary = self.folder / f"{name}.parquet"
-        write_parquet(table.paths, COLUMNS[name], target, longest=table.longest, beside=temporary)
+        write_parquet(table.paths, COLUMNS[name], target, longest=table.longest, temporary=temporary)
 
 
 def _disk_error(path: Path, error: OSError) -> RunError:

@@ -119,7 +119,7 @@ class RecordedGames:
             record = self.recorded(sample)
             if record is None:
                 raise NotRecordedError
-            self.answered.append(AnsweredRequest(sample, record.asked, agent, observation))
+            self.answered.append(AnsweredRequest(sample, record.request, agent, observation))
             if isinstance(record, EndedRecord):
                 raise record.as_error()
             parts.calls.extend(calls_of(sample, record.completion, agent))

@@ -17,7 +17,7 @@ async def undecided_rounds(protocol: Protocol, agents: Mapping[str, Agent], job:
     """Return the rounds of a game before `until`, with answers of the dummy provider that never decide."""
 
     async def answer_undecided(request: Request) -> Completion:
-        return await offline_answer(replace(request, wanted=ResponseHint(request.wanted.headers)))
+        return await offline_answer(replace(request, hint=ResponseHint(request.hint.headers)))
 
     game = play(protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance)
     turn = next(game)

@@ -27,7 +27,7 @@ import orjson
 
 from runner.base.errors import NipRunError, ReleaseError, RunError
 from runner.base.storage.atomic_files import atomic_write
-from runner.base.storage.duckdb_connections import kept_connections
+from runner.base.storage.duckdb_connections import reuse_connections
 from runner.base.storage.safe_files import make_folders, read_bounded, remove_folder
 from runner.registry.skipped_releases import describe_error, lacks_memory
 from runner.server.settings import Settings
@@ -229,7 +229,7 @@ def _end_with_server() -> None:
 
 def _write_result(folder: Path, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
     tempfile.tempdir = str(folder)
-    with kept_connections():
+    with reuse_connections():
         result = work(folder, *args)
     atomic_write(folder / _RESULT, orjson.dumps(result))
 

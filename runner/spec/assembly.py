@@ -196,7 +196,7 @@ def assemble(layered: LayeredData, readers: Readers) -> Spec:
 
 
 def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -> NamedFiles:
-    folder = package_data.find(layered.data["prompts"], layered.folder(("prompts",)))
+    folder = package_data.find_file(layered.data["prompts"], layered.folder(("prompts",)))
     own = [name for name in prompts.sources if name not in prompts.inherited]
     return NamedFiles(
         protocol.paths,
@@ -241,7 +241,7 @@ def _complete(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
         *(Problem(where(key), key, message) for key, message in conflicts(experiment)),
     ]
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
-    wrong = None if cache is None else package_data.unusable(cache)
+    wrong = None if cache is None else package_data.why_unusable(cache)
     if wrong is not None:
         problems.append(Problem(layered.place(("cache",)), "cache", f"no cache can be at {str(cache)!r}: {wrong}"))
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
@@ -256,7 +256,7 @@ def _complete(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
         else:
             trainer_files |= {} if stored is None else {group: stored}
     if readers.saved:  # whose own journal has the answers
-        replays = {group: run for group, run in replays.items() if package_data.is_there(run)}
+        replays = {group: run for group, run in replays.items() if package_data.exists(run)}
     saved_specs = {group: run / SAVED_SPEC for group, run in replays.items()}
     asked_in, mixed = chat_formats.replayed_formats(experiment, saved_specs)
     problems.extend(chat_formats.mixed_problems(experiment.models, mixed, where))
@@ -354,7 +354,7 @@ def _read_dataset(layered: LayeredData, readers: Readers, settings: DatasetSetti
 
 def _dataset_file(layered: LayeredData, named: str) -> Path | None:
     """The file of a dataset; None where there is none, or it is on the Hub."""
-    return None if named.startswith(HUB) else package_data.find(named, layered.folder(_DATASET))
+    return None if named.startswith(HUB) else package_data.find_file(named, layered.folder(_DATASET))
 
 
 def _near(layered: LayeredData, at: KeyPath, named: str, is_meant: Callable[[Path], bool]) -> str:
@@ -410,7 +410,7 @@ def _prompts(
     name, place = layered.data.get("prompts"), layered.place(("prompts",))
     if not isinstance(name, str):
         return None
-    folder = package_data.find(name, layered.folder(("prompts",)))
+    folder = package_data.find_file(name, layered.folder(("prompts",)))
     if folder is None or not package_data.is_folder(folder):
         hint = _near(layered, ("prompts",), name, package_data.is_folder)
         message = f"no folder {name!r} beside the spec, nor among the built-in ones{hint}"

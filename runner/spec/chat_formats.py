@@ -138,7 +138,7 @@ def saved_formats(path: Path) -> dict[str, AskedIn]:
     """How each agent of a run was asked, by the file that its spec was saved in; nothing where there is none."""
     if not package_data.is_file(path):
         return {}
-    data = load_layers(path, str(path), (), package_data.find, RENAMED_KEYS).data
+    data = load_layers(path, str(path), (), package_data.find_file, RENAMED_KEYS).data
     agents, models = data.get("agents"), data.get("models")
     if not isinstance(agents, dict) or not isinstance(models, dict):
         return {}

@@ -73,7 +73,7 @@ class Components:
         Raises:
             NipRunError: that spec cannot be used.
         """
-        found = package_data.find(name, folder)
+        found = package_data.find_file(name, folder)
         if found is None and (hint := self._versionless(Kind.SPEC, name)):
             raise UsageError(hint)
         if found is None and is_reference(name):
@@ -111,7 +111,7 @@ class Components:
 
     def _take_path(self, layered: LayeredData, at: KeyPath, kind: Kind) -> Iterator[Problem]:
         named = _value(layered.data, at)
-        if not isinstance(named, str) or package_data.find(named, layered.folder(at)):
+        if not isinstance(named, str) or package_data.find_file(named, layered.folder(at)):
             return
         if hint := self._versionless(kind, named):
             yield _problem(layered, at, hint)

@@ -223,7 +223,7 @@ def _found(path: str | Path, also: Sequence[str]) -> Path:
     Raises:
         SpecError: there is none; with the nearest name.
     """
-    found = package_data.find(str(path), Path())
+    found = package_data.find_file(str(path), Path())
     if found is not None and package_data.is_file(found) and _other_kind(found, found) is None:
         return found
     taken_for = _other_kind(Path(path), found)

@@ -61,7 +61,7 @@ class ModelSource:
     @cached_property
     def spec(self) -> Mapping[str, Any]:
         file = self.path / SAVED_SPEC
-        return load_layers(file, str(file), (), package_data.find, RENAMED_KEYS).data
+        return load_layers(file, str(file), (), package_data.find_file, RENAMED_KEYS).data
 
     @cached_property
     def groups(self) -> Mapping[str, Mapping[str, Any]]:

@@ -35,7 +35,7 @@ _ITERATION = re.compile(r"@(?:i[0-9]{1,4}|last)\Z")
 
 
 def _found(name: str, folder: Path) -> Path | None:
-    return package_data.find(name, folder)
+    return package_data.find_file(name, folder)
 
 
 def _dataset(name: str, folder: Path) -> Path | None:
@@ -105,9 +105,9 @@ def _why(key: KeyPath, value: str, folder: Path, named: _Named) -> str | None:
     if key == ("dataset", "path") and value.startswith(HUB):
         return "it is on the Hub, which what came from elsewhere may not contact"
     path = named(value, folder)
-    if is_reference(value) and (path is None or not package_data.is_there(path)):
+    if is_reference(value) and (path is None or not package_data.exists(path)):
         return None  # an installed release, which the user pinned
-    if key in _BY_ID and (path is None or not package_data.is_there(path)):
+    if key in _BY_ID and (path is None or not package_data.exists(path)):
         return "it is no folder beside the spec, and what came from elsewhere may not name runs by their ids"
     return None if path is None else path_refusal(folder, path)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.base.errors import ReleaseError
 from runner.base.storage.safe_files import open_below
-from runner.base.storage.strict_json import loads
+from runner.base.storage.strict_json import parse_strict_json
 from runner.documents.layered_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.limits import MAX_TRAINER_BYTES
@@ -82,7 +82,7 @@ def read_index(folder: Path) -> dict[str, TrainerFiles]:
     """
     try:
         with open_below(folder, (INDEX,)) as file:
-            said = loads(file.read(MAX_INDEX + 1))
+            said = parse_strict_json(file.read(MAX_INDEX + 1))
         if said["format"] != 1:
             raise ReleaseError(f"{folder / INDEX} was written by a newer nip-run; update nip-run")
         found = {

@@ -100,7 +100,7 @@ class Adapters:
             if place not in loaded:
                 self._record(iteration, place, is_loaded=True)
             try:
-                run_sync(partial(load_adapter, server, group, path, anew=place not in loaded))
+                run_sync(partial(load_adapter, server, group, path, reload=place not in loaded))
                 log.info("iteration %d: %s is loaded at %s", iteration, model.name, server.address)
             except TransientError as error:
                 unreachable.append(str(error))

@@ -192,7 +192,7 @@ def test_the_tables_of_a_result_read_their_own_file_and_write_none(result: RunRe
     for attack in ("SELECT * FROM read_text('/etc/hostname')", f"COPY t TO '{tmp_path / 'x'}'", "SET threads=8"):
         with pytest.raises(duckdb.Error):
             rows.query("t", attack).fetchall()  # type: ignore[union-attr]
-    with pytest.raises(UsageError, match="only reads"):
+    with pytest.raises(UsageError, match="can only read"):
         runner.query(f"COPY runs TO '{tmp_path / 'x'}'", result.path.parents[1])
     with pytest.raises(UsageError, match="disabled"):
         runner.query("SELECT * FROM read_text('/etc/hostname')", result.path.parents[1])
@@ -266,7 +266,7 @@ def test_what_makes_no_sense_together_is_refused(tmp_path: Path) -> None:
     spec, results = runner.load_spec(spec_file(tmp_path, size=2)), tmp_path / "results"
     with pytest.raises(UsageError, match="until_round needs replay"):
         runner.run(spec, results, until_round=2)
-    with pytest.raises(UsageError, match=r"'X:Y': VAR=HOST belongs here.*in Python: allow_keys=\['OPENAI_API_KEY=api"):
+    with pytest.raises(UsageError, match=r"'X:Y': write VAR=HOST.*in Python: allow_keys=\['OPENAI_API_KEY=api"):
         runner.run(spec, results, allow_keys="X:Y")
     with pytest.raises(UsageError, match=r"in Python: set_model"):
         runner.run(spec, results, set_model={"m": "mine"}, allow_keys="X=Y")

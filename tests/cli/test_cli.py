@@ -154,7 +154,7 @@ def test_bad_usage_exits_2_and_says_what_is_wrong(folder: Path, words: tuple[str
         (("show", "nothing"), "no run 'nothing'"),
         (("show", "tiny", "p99"), "no rollout 'p99'"),
         (("sql", "SELECT nonsense"), "nonsense"),
-        (("sql", "SELECT 1; SELECT 2"), "one question at a time"),
+        (("sql", "SELECT 1; SELECT 2"), "enter exactly one SQL query"),
         (("export", "nothing", "--format", "openai"), "no run"),
     ],
 )

@@ -149,7 +149,7 @@ def test_a_spec_from_elsewhere_asks_no_server_that_is_not_allowed_even_without_a
 
 @pytest.mark.parametrize("host", ["", "a b", "http://a/v1", "https://a"])
 def test_a_host_that_is_none_is_a_usage_error(host: str) -> None:
-    with pytest.raises(UsageError, match="HOST or HOST:PORT belongs here"):
+    with pytest.raises(UsageError, match="write HOST or HOST:PORT"):
         allowed_hosts([host])
 
 

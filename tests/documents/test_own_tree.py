@@ -81,7 +81,7 @@ def test_the_place_and_the_kind_of_an_error_are_said(elsewhere: Path) -> None:
     elsewhere.write_text(f"\n\n{SECRET}: 1\n")
     (found,) = problems(foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml"))
     assert (found.place.line, found.key) == (3, "")
-    assert found.message.startswith("unknown key; what stands there is not shown, because the file is outside")
+    assert found.message.startswith("unknown key; its text is not shown, because the file is outside")
 
 
 @pytest.mark.parametrize("kind", ["keys", "base and key"])
@@ -89,7 +89,7 @@ def test_nothing_is_taken_of_another_file_that_is_no_spec(elsewhere: Path, kind:
     elsewhere.write_text({**FOREIGN, "base and key": f"{SECRET}: 1\nextends: more.yaml\n"}[kind])
     elsewhere.with_name("more.yaml").write_text("name: theirs\n")
     spec = foreign_spec(elsewhere.parent.with_name("project"), extends="../private/secret.yaml")
-    layered = load_layers(spec, "spec.yaml", (), package_data.find, keys=experiment_schema()["properties"])
+    layered = load_layers(spec, "spec.yaml", (), package_data.find_file, keys=experiment_schema()["properties"])
     assert SECRET not in str(layered.data)
     assert [Path(file).name for file in layered.files] == ["spec.yaml", "secret.yaml"]
 
@@ -162,7 +162,7 @@ def test_a_protocol_from_elsewhere_is_not_quoted(elsewhere: Path) -> None:
     project = elsewhere.parent.with_name("project")
     found = problems(foreign_spec(project, protocol={"use": "../private/secret.yaml", "max_message_rounds": None}))
     assert SECRET not in "\n".join(map(str, found))
-    assert any("unknown key; what stands there is not shown" in problem.message for problem in found)
+    assert any("unknown key; its text is not shown" in problem.message for problem in found)
 
 
 @pytest.mark.full
@@ -193,7 +193,7 @@ def test_no_id_of_a_dataset_from_elsewhere_is_told(elsewhere: Path) -> None:
     spec = foreign_spec(elsewhere.parent.with_name("project"), dataset={"path": f"../private/{data.name}"})
     (found,) = problems(spec)
     assert SECRET not in str(found)
-    assert "a template shows a column with no text or number; what stands there is not shown" in found.message
+    assert "a template shows a column with no text or number; its text is not shown" in found.message
     assert f"{SECRET}0, {SECRET}1" in str(problems(spec, f"dataset.path={data}"))
 
 

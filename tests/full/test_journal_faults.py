@@ -15,7 +15,7 @@ from typing import Any
 from runner.base.errors import JournalError
 from runner.base.storage.journal import Journal, RealDisk
 from runner.base.storage.log_lines import read_journal
-from runner.models.journal_records import begun
+from runner.models.journal_records import log_header
 from tests.support.claims import Claims
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.runs import derived_files, only_run, played
@@ -76,7 +76,7 @@ async def write(path: Path, disk: Failing, bunch: int) -> tuple[list[int], list[
     """Append until it fails: the numbers of the records that were acknowledged, and of those that were tried."""
     acknowledged: list[int] = []
     tried: list[int] = []
-    journal = Journal(path, first=begun("a run", "its-id"), run="a run", disk=disk)
+    journal = Journal(path, first=log_header("a run", "its-id"), run="a run", disk=disk)
 
     async def one(index: int) -> None:
         tried.append(index)

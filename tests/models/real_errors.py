@@ -51,7 +51,7 @@ def _choice(text: str, **more: Any) -> Any:
 
 
 RECEIVED = ". Received Model Group=small\nAvailable Model Group Fallbacks=None"
-MONEY = "top it up"
+MONEY = "add credit"
 AZURE_POLICY = (
     "The response was filtered due to the prompt triggering Azure OpenAI's content management policy. Please modify "
     "your prompt and retry. To learn more about our content filtering policies please read our documentation: "
@@ -294,7 +294,7 @@ OTHERS: list[Row] = [
     Row("OpenRouter, the answer's limit", 400, {"error": {
         "message": "This endpoint's maximum context length is 262000 tokens. However, you requested about 263390 "
         "tokens (658 of text input, 732 of tool input, 262000 in the output). Please reduce the length of either one.",
-        "code": 400}}, ProviderRefusal, "lower the limit"),
+        "code": 400}}, ProviderRefusal, "lower models.small."),
     Row("LiteLLM, a parameter", 400, litellm(
         "litellm.UnsupportedParamsError: openai does not support parameters: ['logprobs'], for model=o3"),
         ProviderRefusal),
@@ -320,7 +320,7 @@ OTHERS: list[Row] = [
         "Conversation roles must alternate user/assistant/user/assistant/..."}}, ProviderRefusal, "chat_format to alt"),
     Row("OpenAI, a message", 400, error(
         "Invalid value for 'content': expected a string, got null.", param="messages.[1].content"), MalformedError,
-        "as models.small makes it"),
+        "settings in models.small"),
     Row("LiteLLM", 400, litellm(f"litellm.BadRequestError: OpenAIException - no{RECEIVED}"), MalformedError),
     Row("vLLM, quoting a prompt with our words in it", 400, bare(
         "[{'type': 'string_type', 'loc': ('body', 'messages', 0, 'content'), 'msg': 'Input should be a valid string', "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.models.api_keys import same_server
+from runner.models.api_keys import normalize_url
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
 from runner.models.shared_servers import Servers
@@ -22,7 +22,7 @@ from runner.models.shared_servers import Servers
     ],
 )
 def test_two_ways_to_write_an_address_are_one_server(one: str, other: str) -> None:
-    assert same_server(one) == same_server(other)
+    assert normalize_url(one) == normalize_url(other)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_two_ways_to_write_an_address_are_one_server(one: str, other: str) -> No
     ],
 )
 def test_two_servers_are_two(one: str, other: str) -> None:
-    assert same_server(one) != same_server(other)
+    assert normalize_url(one) != normalize_url(other)
 
 
 def test_two_groups_that_write_a_server_in_two_ways_share_its_limit_and_its_breaker() -> None:

@@ -137,7 +137,7 @@ def test_the_key_of_anthropic_goes_to_its_own_server_only(monkeypatch: pytest.Mo
     assert make_client(own, "m", 1).auth_headers == {"Authorization": "Bearer sk-ant-0123456789abcdef"}
     assert make_client(other, "m", 1).auth_headers == {"Authorization": "Bearer none"}
     monkeypatch.delenv("ANTHROPIC_API_KEY")
-    with pytest.raises(ProviderRefusal, match="ANTHROPIC_API_KEY holds no key"):
+    with pytest.raises(ProviderRefusal, match="ANTHROPIC_API_KEY is empty"):
         make_client(own, "m", 1)
 
 

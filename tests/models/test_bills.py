@@ -306,7 +306,7 @@ def test_the_most_that_tokens_can_cost_bounds_every_share_of_the_classes() -> No
         price = Price(input=rates.uniform(0, 9), output=rates.uniform(0, 9), **given)
         cached, written, reasoning, audio_in, audio_out = (rates.choice((0, 300, 1_000)) for _ in range(5))
         used = Usage(1_000, 1_000, cached, False, written, reasoning, audio_in, audio_out)
-        assert price.cost_of(used) <= price.most(1_000, 1_000) * (1 + 1e-12)
+        assert price.cost_of(used) <= price.max_cost(1_000, 1_000) * (1 + 1e-12)
 
 
 def test_the_list_has_the_prices_of_models_that_have_been_retired() -> None:
@@ -331,7 +331,7 @@ def test_a_price_is_looked_up_without_a_network() -> None:
         "socket.socket.connect = socket.getaddrinfo = refuse\n"
         "from runner.models.prices import price_of\n"
         "from runner.models.settings import ModelSettings\n"
-        "assert price_of(ModelSettings(model='gpt-4o-mini')).most(1000000, 0) == 0.15\n"
+        "assert price_of(ModelSettings(model='gpt-4o-mini')).max_cost(1000000, 0) == 0.15\n"
     )
     done = python(code)
     assert done.returncode == 0, done.stderr

@@ -8,8 +8,8 @@ import io
 import json
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -18,11 +18,11 @@ from runner.models.client import connect
 from runner.models.interface import Completion, Request
 from runner.models.providers.body_limits import (
     FREE_BYTES,
-    PLACES,
+    SLOTS,
     STEP,
     BodyError,
+    BodySlot,
     BodySlots,
-    OnePlace,
     TooLongError,
     Unpacker,
     read_body,
@@ -46,8 +46,8 @@ async def pieces(data: bytes, size: int = 7) -> AsyncIterator[bytes]:
 
 def read(data: bytes, encoding: str = "", limit: int = 1 << 20, size: int = 7) -> bytes:
     async def read() -> bytes:
-        with BodySlots().one() as place:
-            return await read_body(pieces(data, size), encoding, limit, place)
+        with BodySlots().slot() as slot:
+            return await read_body(pieces(data, size), encoding, limit, slot)
 
     return asyncio.run(read())
 
@@ -80,7 +80,7 @@ def test_a_damaged_body_is_refused(encoding: str, damage: Callable[[bytes], byte
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "gzip,deflate", "rot13", "\xff"])
 def test_a_packing_that_nobody_asked_for_is_refused(encoding: str) -> None:
-    with pytest.raises(BodyError, match="not asked for"):
+    with pytest.raises(BodyError, match="not requested"):
         unpacker_for(encoding)
 
 
@@ -121,9 +121,9 @@ def test_a_file_goes_to_its_sink_up_to_its_limit() -> None:
 # Places
 
 
-def test_long_bodies_share_a_few_places_and_short_ones_need_none() -> None:
+def test_long_bodies_share_a_few_slots_and_short_ones_need_none() -> None:
     async def play() -> tuple[int, int]:
-        places, go_on = BodySlots(), asyncio.Event()
+        slots, go_on = BodySlots(), asyncio.Event()
         held = most = 0
 
         async def long_body() -> AsyncIterator[bytes]:
@@ -136,48 +136,48 @@ def test_long_bodies_share_a_few_places_and_short_ones_need_none() -> None:
             held -= 1
 
         async def ask() -> bytes:
-            with places.one() as place:
-                return await read_body(long_body(), "", 1 << 20, place)
+            with slots.slot() as slot:
+                return await read_body(long_body(), "", 1 << 20, slot)
 
-        asked = [asyncio.create_task(ask()) for _ in range(3 * PLACES)]
+        asked = [asyncio.create_task(ask()) for _ in range(3 * SLOTS)]
         for _ in range(20):
             await asyncio.sleep(0)
         waiting = held
-        with places.one() as place:
-            assert await read_body(pieces(bytes(1000)), "", 1 << 20, place) == bytes(1000)
+        with slots.slot() as slot:
+            assert await read_body(pieces(bytes(1000)), "", 1 << 20, slot) == bytes(1000)
         go_on.set()
         assert {len(body) for body in await asyncio.gather(*asked)} == {FREE_BYTES + 4}
         return waiting, most
 
-    assert asyncio.run(play()) == (PLACES, PLACES)
+    assert asyncio.run(play()) == (SLOTS, SLOTS)
 
 
-def test_a_place_is_free_again_after_a_failure_and_a_time_out() -> None:
+def test_a_slot_is_free_again_after_a_failure_and_a_time_out() -> None:
     async def play() -> None:
-        places = BodySlots()
+        slots = BodySlots()
 
         async def silent() -> AsyncIterator[bytes]:
             yield bytes(FREE_BYTES + 1)
             await asyncio.Event().wait()
 
-        for _ in range(PLACES + 1):
-            with pytest.raises(TooLongError), places.one() as place:
-                await read_body(pieces(bytes(FREE_BYTES + 9), 1 << 16), "", FREE_BYTES + 5, place)
-        for _ in range(PLACES + 1):
+        for _ in range(SLOTS + 1):
+            with pytest.raises(TooLongError), slots.slot() as slot:
+                await read_body(pieces(bytes(FREE_BYTES + 9), 1 << 16), "", FREE_BYTES + 5, slot)
+        for _ in range(SLOTS + 1):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
-                    with places.one() as place:
-                        await read_body(silent(), "", 1 << 30, place)
+                    with slots.slot() as slot:
+                        await read_body(silent(), "", 1 << 30, slot)
         async with asyncio.timeout(HANG_SECONDS):
-            with places.one() as place:
-                whole = await read_body(pieces(bytes(FREE_BYTES * 2), 1 << 16), "", 1 << 20, place)
+            with slots.slot() as slot:
+                whole = await read_body(pieces(bytes(FREE_BYTES * 2), 1 << 16), "", 1 << 20, slot)
         assert len(whole) == FREE_BYTES * 2
 
     asyncio.run(play())
 
 
 @pytest.mark.parametrize(("bodies", "free"), [(1, FREE_BYTES), (128, FREE_BYTES), (1024, 32 << 10), (10**6, 16 << 10)])
-def test_the_more_bodies_the_less_each_has_without_a_place(bodies: int, free: int) -> None:
+def test_the_more_bodies_the_less_each_has_without_a_slot(bodies: int, free: int) -> None:
     assert BodySlots(bodies).free_bytes == free
 
 
@@ -202,51 +202,46 @@ async def server_of(data: bytes) -> AsyncIterator[str]:
         yield f"{address}/v1"
 
 
-def test_a_place_is_held_until_its_answer_is_parsed() -> None:
-    class Watched(BodySlots):
-        """Whether a place was taken when a call ended."""
+def test_a_slot_is_held_until_its_answer_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    release, was_acquired = BodySlot.__exit__, list[bool]()
 
-        taken: bool | None = None
+    def watched(slot: BodySlot, *error: object) -> None:
+        was_acquired.append(slot.is_acquired)
+        release(slot, *error)
 
-        @contextmanager
-        def one(self) -> Iterator[OnePlace]:
-            with super().one() as place:
-                yield place
-                self.taken = place.is_taken
-
-    async def play() -> bool | None:
-        places = Watched()
+    async def play() -> list[bool]:
+        monkeypatch.setattr(BodySlot, "__exit__", watched)
         async with server_of(long_answer("x" * 2 * FREE_BYTES)) as url:
-            model = OpenAiModel(settings(base_url=url), "small", 1, places=places)
+            model = OpenAiModel(settings(base_url=url), "small", 1)
             await model.complete(Request("small", CHAT, SAMPLE))
             await model.close()
-        return places.taken
+        return was_acquired
 
-    assert asyncio.run(play()) is True
+    assert asyncio.run(play()) == [True]
 
 
-def test_a_server_that_trickles_takes_no_places_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_trickles_takes_no_slots_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = long_answer("x" * 2 * FREE_BYTES)
-    take, taken, all_taken = OnePlace.take, Counter[str](), asyncio.Event()
+    acquire, acquired, all_acquired = BodySlot.acquire, Counter[str](), asyncio.Event()
 
-    async def counted(place: OnePlace) -> None:
-        await take(place)
-        taken["places"] += 1
-        if taken["places"] >= PLACES:
-            all_taken.set()
+    async def counted(slot: BodySlot) -> None:
+        await acquire(slot)
+        acquired["slots"] += 1
+        if acquired["slots"] >= SLOTS:
+            all_acquired.set()
 
     async def play() -> Completion:
-        monkeypatch.setattr(OnePlace, "take", counted)
+        monkeypatch.setattr(BodySlot, "acquire", counted)
         async with server_of(answer[:-1]) as trickling, server_of(answer) as honest:
             groups = {"slow": settings(base_url=trickling, timeout=2 * HANG_SECONDS), "good": settings(base_url=honest)}
             connection = connect(groups, Retry())
             slow = [
                 asyncio.ensure_future(connection.complete(Request("slow", CHAT, SAMPLE._replace(round=i))))
-                for i in range(PLACES)
+                for i in range(SLOTS)
             ]
             try:
                 async with asyncio.timeout(HANG_SECONDS):
-                    await all_taken.wait()
+                    await all_acquired.wait()
                     return await connection.complete(Request("good", CHAT, SAMPLE))
             finally:
                 await cancel_all(slow)

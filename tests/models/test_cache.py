@@ -15,7 +15,7 @@ import pytest
 from runner.base.errors import BudgetExhausted, ContextExceededError, RunError, TransientError
 from runner.game.prompts.chat import ChatMessage
 from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
-from runner.models.layers.cache import Cache, asked_fields, differences, through_cache
+from runner.models.layers.cache import Cache, differences, request_fields, through_cache
 from runner.models.settings import ModelSettings
 from tests.support.calls import answer_to
 from tests.support.hang_guard import HANG_SECONDS
@@ -26,7 +26,7 @@ from tests.support.servers.client import Loopback
 from tests.support.specs import spec_file
 
 SETTINGS = ModelSettings(model="tiny", base_url="http://127.0.0.1:9/v1")
-ANSWER = Completion((Choice("Ünï\n", "stop"),), "tiny", Usage(10, 5, 2), 12.5, other={"id": "x"})
+ANSWER = Completion((Choice("Ünï\n", "stop"),), "tiny", Usage(10, 5, 2), 12.5, other_fields={"id": "x"})
 
 
 def request(repeat: int = 0, attempt: int = 0, text: str = "Why?", **more: Any) -> Request:
@@ -239,25 +239,25 @@ def test_explain_misses_without_the_cache_file_is_a_usage_error(tmp_path: Path, 
 
 def test_an_answer_comes_back_as_it_went_in_marked_as_from_the_cache(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c.sqlite", "run")
-    asked = asked_fields(request(), SETTINGS)
+    asked = request_fields(request(), SETTINGS)
     cache.put(request(), asked, ANSWER)
     found = cache.get(asked)
     cache.close()
     assert found is not None
     assert found.from_cache
-    assert (found.choices, found.model, found.usage, found.other) == (
-        ANSWER.choices, ANSWER.model, ANSWER.usage, ANSWER.other,
+    assert (found.choices, found.model, found.usage, found.other_fields) == (
+        ANSWER.choices, ANSWER.model, ANSWER.usage, ANSWER.other_fields,
     )  # fmt: skip
 
 
 def test_the_key_holds_the_repeat_the_attempt_and_every_message() -> None:
-    base = asked_fields(request(), SETTINGS)
-    assert differences(base, asked_fields(request(), SETTINGS)) == []
+    base = request_fields(request(), SETTINGS)
+    assert differences(base, request_fields(request(), SETTINGS)) == []
     for other, name in (
         (request(repeat=1), "sample.repeat"), (request(attempt=1), "sample.attempt"),
         (request(text="How?"), "messages[1].content"),
     ):  # fmt: skip
-        assert [found[0] for found in differences(base, asked_fields(other, SETTINGS))] == [name]
+        assert [found[0] for found in differences(base, request_fields(other, SETTINGS))] == [name]
 
 
 @pytest.mark.parametrize("error", [TransientError("x"), ContextExceededError("x", status=400)])
@@ -276,14 +276,14 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path, error: Exception) -> Non
         asyncio.run(answer_to(asked(request())))
     answer = asyncio.run(answer_to(asked(request())))
     assert answer == ANSWER
-    cache.keep(request(), SETTINGS, answer)
+    cache.store(request(), SETTINGS, answer)
     assert asyncio.run(answer_to(asked(request()))).from_cache
     cache.close()
 
 
 def test_the_first_answer_stays(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c.sqlite", "run")
-    asked = asked_fields(request(), SETTINGS)
+    asked = request_fields(request(), SETTINGS)
     cache.put(request(), asked, ANSWER)
     cache.put(request(), asked, Completion((Choice("other", "stop"),), "tiny"))
     found = cache.get(asked)

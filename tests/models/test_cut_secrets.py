@@ -73,7 +73,7 @@ def test_no_piece_of_the_key_is_quoted(sent: bytes, monkeypatch: pytest.MonkeyPa
 def test_a_start_has_no_piece_of_a_value_at_its_cut(spelled: str) -> None:
     redactor = Redactor([KEY])
     for before in range(0, 2400, 7):
-        start = redactor.start(b"x" * before + spelled.encode() + b"y" * 2400, 100)
+        start = redactor.redact_start(b"x" * before + spelled.encode() + b"y" * 2400, 100)
         assert not tells(start)
         assert "\\u" not in start
 
@@ -81,15 +81,15 @@ def test_a_start_has_no_piece_of_a_value_at_its_cut(spelled: str) -> None:
 def test_a_start_and_an_end_of_honest_text_are_whole() -> None:
     redactor = Redactor([KEY])
     data = b"".join(b"%06d" % i for i in range(2000))
-    assert redactor.start(data, 60) == data[:60].decode()
-    assert redactor.end(data, 60) == data[-60:].decode()
-    assert redactor.start(b"short", 60) == redactor.end(b"short", 60) == "short"
+    assert redactor.redact_start(data, 60) == data[:60].decode()
+    assert redactor.redact_end(data, 60) == data[-60:].decode()
+    assert redactor.redact_start(b"short", 60) == redactor.redact_end(b"short", 60) == "short"
 
 
 def test_an_end_has_no_piece_of_a_value_at_its_cut() -> None:
     redactor = Redactor([KEY])
     for after in range(1000, 1400):
-        assert not tells(redactor.end(b"x" * 2000 + K + b" Bearer " + b"b" * after, 100))
+        assert not tells(redactor.redact_end(b"x" * 2000 + K + b" Bearer " + b"b" * after, 100))
 
 
 def test_an_error_of_a_library_is_told_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from runner.models.interface import Request, ResponseHint, SampleKey
 from runner.models.providers.dummy import DummyModel
 from runner.models.retry_policy import Retry
 from runner.models.settings import ModelSettings
-from runner.models.toy_models import examples_behind, trained_name
+from runner.models.toy_models import trained_name, training_examples
 from tests.support.calls import answer_to
 from tests.support.paths import ROOT
 from tests.support.runs import metric, played
@@ -54,9 +54,9 @@ def test_a_model_without_examples_knows_no_label_and_one_without_labels_knows_no
 
 def test_what_a_trained_name_says_is_read_and_no_other_name() -> None:
     name = trained_name(trained_name("tiny", 12, "0" * 8), 30, "1" * 8)
-    assert (name, examples_behind(name)) == ("tiny:dummy-42-11111111", 42)
+    assert (name, training_examples(name)) == ("tiny:dummy-42-11111111", 42)
     for other in (None, "tiny", "dummy:dummy-12345678", "tiny:dummy-12-x"):
-        assert examples_behind(other) == 0
+        assert training_examples(other) == 0
 
 
 def test_a_group_of_a_trained_name_is_connected_with_the_labels() -> None:
@@ -90,9 +90,9 @@ def test_the_shipped_training_examples_have_a_learning_curve_that_rises(tmp_path
 
 
 def test_answers_are_as_long_as_is_asked_for_and_decide_as_short_ones_do() -> None:
-    short, long = verdicts(DummyModel()), verdicts(DummyModel(words=500))
+    short, long = verdicts(DummyModel()), verdicts(DummyModel(answer_words=500))
     assert [one.split()[-1] for one in long] == [one.split()[-1] for one in short]
     assert {len(one.split()) for one in long} == {501}
     assert len(set(long)) == len(long)
-    assert verdicts(DummyModel(words=500)) == long
-    assert verdicts(DummyModel(words=3)) == short
+    assert verdicts(DummyModel(answer_words=500)) == long
+    assert verdicts(DummyModel(answer_words=3)) == short

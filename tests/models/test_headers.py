@@ -11,7 +11,7 @@ from runner.base.errors import ProviderRefusal, UsageError
 from runner.models.api_keys import KeyUse, check_allowed, host_uses, key_uses
 from runner.models.headers import headers_of
 from runner.models.interface import Request, SampleKey
-from runner.models.layers.cache import asked_fields
+from runner.models.layers.cache import request_fields
 from runner.models.settings import ModelSettings
 from runner.rollouts.identity import model_content
 from runner.spec.loader import load_spec
@@ -58,7 +58,7 @@ def test_a_run_is_the_same_whatever_headers_and_servers_it_has(tmp_path: Path) -
 def test_an_answer_in_a_cache_is_found_at_any_number_of_servers_behind_the_first() -> None:
     request = Request("m", (), SampleKey("p", 0, 0, "prover", 0))
     one, two, other = (
-        asked_fields(request, group(base_url=urls, headers=headers))
+        request_fields(request, group(base_url=urls, headers=headers))
         for urls, headers in (
             ("http://a/v1", None), (("http://a/v1", "http://b/v1"), {"X-A": "$A"}), (("http://b/v1", "http://a/v1"), {})
         )
@@ -69,9 +69,9 @@ def test_an_answer_in_a_cache_is_found_at_any_number_of_servers_behind_the_first
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("", "holds nothing"),
+        ("", "is empty"),
         ("a\r\nX-Evil: 1", "a line break"),
-        ("café", "not ASCII"),
+        ("café", "outside ASCII"),
         ("long header" * 500, "more than 4096"),
     ],
 )
@@ -87,9 +87,10 @@ def test_a_value_that_no_header_can_have_is_refused_without_being_told(
 
 
 REFUSED = {
-    "Authorization": "set models.m.api_key_env", "x-session-id": "set models.m.session_id", "Host": "the client does",
-    "CONTENT-LENGTH": "the client does", "Transfer-Encoding": "the client does", "X Y": "no name of a header",
-    "X\r\nY": "no name of a header", "Ü": "no name of a header", "": "no name of a header", "x-Twice": "X-twice again",
+    "Authorization": "set models.m.api_key_env", "x-session-id": "set models.m.session_id", "Host": "the client sets",
+    "CONTENT-LENGTH": "the client sets", "Transfer-Encoding": "the client sets", "X Y": "not a valid header name",
+    "X\r\nY": "not a valid header name", "Ü": "not a valid header name", "": "not a valid header name",
+    "x-Twice": "X-twice again",
 }  # fmt: skip
 
 
@@ -110,7 +111,7 @@ def test_a_value_that_stands_in_a_spec_is_refused_and_not_repeated(tmp_path: Pat
     for options in ((), ("--json",)):
         done = nip_run_here("check", "spec.yaml", *options, cwd=tmp_path)
         assert done.returncode == 2
-        assert "never stands in a spec: write $NAME" in " ".join((done.stderr + done.stdout).split())
+        assert "must not contain a header's value: write $NAME" in " ".join((done.stderr + done.stdout).split())
         assert pasted not in done.stderr + done.stdout
 
 

@@ -42,7 +42,7 @@ def test_the_rate_that_only_a_429_names_is_kept(tmp_path: Path) -> None:
     assert result.metrics["outcomes"]["transport_failed"] == 0
     # The first eight knew nothing yet; then a burst of 30 at once, then five a second.
     assert seconds > (asked - 8 - 30) / 5 - 0.5
-    assert result.folder.log.read_text().count("allows 300 requests a minute") == 1
+    assert result.folder.log.read_text().count("allows 300 requests per minute") == 1
 
 
 @pytest.mark.sample(1)
@@ -51,7 +51,7 @@ def test_the_rate_is_learnt_though_no_call_is_ever_answered(tmp_path: Path, kind
     with providing(most_at_once=0, headers={f"x-ratelimit-limit-{kind}": "60000"}) as provider:
         spec_file(tmp_path, provider.base_url, size=2, retry={"transient": {"attempts": 2}})
         assert nip_run_here("spec.yaml", "-q", cwd=tmp_path).returncode == 1
-    assert f"allows 60000 {kind} a minute" in (only_run(tmp_path / "results") / "run.log").read_text()
+    assert f"allows 60000 {kind} per minute" in (only_run(tmp_path / "results") / "run.log").read_text()
 
 
 @pytest.mark.full

@@ -51,7 +51,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_growth_is_logged_at_each_doubling_and_at_the_most(caplog: pytest.LogCaptureFixture) -> None:
     group = Group(20)
-    group.limit.limit, group.limit._logged = 3.0, 3
+    group.limit.limit, group.limit._logged_limit = 3.0, 3
     with caplog.at_level(logging.INFO, "nip_run.limits"):
         group.answered(rounds=40)
     assert lines(caplog) == [

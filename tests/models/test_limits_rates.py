@@ -171,4 +171,4 @@ def test_the_requests_a_minute_of_the_headers_are_kept(tmp_path: Path) -> None:
         seconds = time.monotonic() - begun
         asked = provider.stats()["chat"]
     assert seconds > (asked - 30 - 8) / 5 - 0.5
-    assert "allows 300 requests a minute" in result.folder.log.read_text()
+    assert "allows 300 requests per minute" in result.folder.log.read_text()

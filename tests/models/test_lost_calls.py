@@ -310,7 +310,7 @@ def test_what_is_in_flight_can_be_read_at_every_moment(tmp_path: Path, in_flight
         for done in [other for other in open_ if rng.random() < 0.1]:
             in_flight.refused(sample(done))
             open_.discard(done)
-        left = AbandonedCalls(tmp_path / "in_flight").most
+        left = AbandonedCalls(tmp_path / "in_flight").max_cost
         assert (left.completions, left.tokens) == (len(open_), 100 * len(open_))
     assert (tmp_path / "in_flight").stat().st_size < 3_000  # free slots are used again
 
@@ -319,14 +319,14 @@ def test_a_call_answered_in_the_journal_is_not_counted_by_its_slot(tmp_path: Pat
     for index in range(3):
         in_flight.sent(sample(index), MOST, 0)
     in_flight.settled(sample(0))  # and not sample 2: as after a kill between its record and this
-    assert left_after(tmp_path, [answer(0), answer(2)]).most == MOST
+    assert left_after(tmp_path, [answer(0), answer(2)]).max_cost == MOST
 
 
 def test_the_record_of_an_earlier_attempt_settles_no_attempt_in_flight(tmp_path: Path, in_flight: InFlight) -> None:
     failed = FailureRecord(sample(0), 1, "cut", 0.1)
     in_flight.sent(sample(0), MOST, 1)
-    assert left_after(tmp_path, [failed]).most == MOST
-    assert left_after(tmp_path, [failed]).most == UsageTotals()  # and now there is one of the second
+    assert left_after(tmp_path, [failed]).max_cost == MOST
+    assert left_after(tmp_path, [failed]).max_cost == UsageTotals()  # and now there is one of the second
 
 
 @pytest.mark.parametrize("other_first", [True, False])
@@ -340,7 +340,7 @@ def test_a_second_attempt_is_counted_whichever_slot_the_first_had(
         in_flight.settled(sample(index))
     in_flight.sent(sample(0), MOST, 2)
     failed = [FailureRecord(sample(index), 1, "cut", 0.1) for index in first]
-    assert left_after(tmp_path, failed).most == MOST
+    assert left_after(tmp_path, failed).max_cost == MOST
 
 
 @pytest.mark.parametrize("error", [ContextExceededError("too long", status=400), TransientError("cut")])
@@ -348,7 +348,7 @@ def test_a_call_that_ended_its_game_is_settled_by_that_record(
     tmp_path: Path, in_flight: InFlight, error: CallError
 ) -> None:
     in_flight.sent(sample(0), MOST, 0)
-    assert left_after(tmp_path, [EndedRecord.of(sample(0), ASKED, error)]).most == UsageTotals()
+    assert left_after(tmp_path, [EndedRecord.from_error(sample(0), ASKED, error)]).max_cost == UsageTotals()
 
 
 def test_a_kill_between_record_and_removal_counts_what_was_lost_once(tmp_path: Path, in_flight: InFlight) -> None:
@@ -357,11 +357,11 @@ def test_a_kill_between_record_and_removal_counts_what_was_lost_once(tmp_path: P
         in_flight.sent(sample(index), MOST, 7)
     lost = AbandonedCalls(tmp_path / "in_flight").lost()
     assert lost.charged == UsageTotals(0.75, 300, 3)
-    assert left_after(tmp_path, [answer(8), lost]).most == UsageTotals()
+    assert left_after(tmp_path, [answer(8), lost]).max_cost == UsageTotals()
     other = InFlight(tmp_path / "other")
     other.sent(sample(0), MOST, 0)
     (tmp_path / "other").replace(tmp_path / "in_flight")
-    assert left_after(tmp_path, []).most == MOST
+    assert left_after(tmp_path, []).max_cost == MOST
 
 
 def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, in_flight: InFlight) -> None:
@@ -370,9 +370,9 @@ def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path, in_fl
     data = (tmp_path / "in_flight").read_bytes()
     for length in range(len(data)):
         (tmp_path / "in_flight").write_bytes(data[:length])
-        assert AbandonedCalls(tmp_path / "in_flight").most.completions <= 3
+        assert AbandonedCalls(tmp_path / "in_flight").max_cost.completions <= 3
     (tmp_path / "in_flight").unlink()
-    assert AbandonedCalls(tmp_path / "in_flight").most == UsageTotals()
+    assert AbandonedCalls(tmp_path / "in_flight").max_cost == UsageTotals()
 
 
 def test_the_file_goes_with_the_last_call_and_stays_with_one_that_is_left(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.models.interface import SampleKey, session_of
+from runner.models.interface import SampleKey, session_id_of
 from runner.models.layers.server_pool import BOUND, Placement
 
 SERVERS = [f"http://gpu{number}/v1" for number in range(4)]
@@ -64,17 +64,20 @@ def test_games_that_ended_leave_room_so_that_a_server_that_was_away_gets_its_sha
         placement.home(sample(number), lambda at: at == 0)
     assert placement.home(sample(40), everyone_is_up) == 1
     for number in range(40):
-        placement.ended((f"p{number}", 0))
+        placement.release((f"p{number}", 0))
     counts = [0, 1]
     for number in range(100, 139):
         counts[placement.home(sample(number), everyone_is_up)] += 1
     assert max(counts) <= 21
-    placement.ended(("never asked", 0))
+    placement.release(("never asked", 0))
 
 
 def test_a_session_is_one_of_a_game_and_an_agent_and_tells_neither() -> None:
-    one = session_of(sample(1))
-    assert one == session_of(sample(1, round_=3))
-    assert len({one, session_of(sample(2)), session_of(sample(1, 1)), session_of(sample(1, agent="verifier"))}) == 4
+    one = session_id_of(sample(1))
+    assert one == session_id_of(sample(1, round_=3))
+    assert (
+        len({one, session_id_of(sample(2)), session_id_of(sample(1, 1)), session_id_of(sample(1, agent="verifier"))})
+        == 4
+    )
     assert len(one) == 32
-    assert session_of(SampleKey("\ud800", 0, 0, "a", 0)), "half a pair of UTF-16 is a name, too"
+    assert session_id_of(SampleKey("\ud800", 0, 0, "a", 0)), "half a pair of UTF-16 is a name, too"

@@ -30,7 +30,7 @@ SAMPLE = SampleKey("p0", 2, 1, "prover", 0)
 ASKED = RequestRecord("p", "m")
 TWO = Completion(
     (Choice('Ünï \n"x"', "stop"), Choice(None, "length", "no")),
-    "tiny", Usage(10, 5, 4), 12.346, other={"id": "c-1", "created": 3},
+    "tiny", Usage(10, 5, 4), 12.346, other_fields={"id": "c-1", "created": 3},
 )  # fmt: skip
 CACHED = Completion((Choice("x", "stop"),), "tiny", Usage(3, 1, 0, estimated=True), from_cache=True)
 UNCOUNTED = Completion((Choice("x", "stop"),), "tiny", Usage(3, 1, 0, estimated=True))
@@ -100,7 +100,7 @@ def test_each_kind_is_read_and_written_to_the_byte(record: Record, line: str) ->
 
 @pytest.mark.parametrize("error", [TransientError("cut"), ContextExceededError("long"), RefusedError("no")])
 def test_what_ended_a_game_is_raised_again_as_it_was(error: Any) -> None:
-    record = EndedRecord.of(SAMPLE, ASKED, error)
+    record = EndedRecord.from_error(SAMPLE, ASKED, error)
     assert record.is_transient is isinstance(error, TransientError)
     again = record.as_error()
     assert (type(again), str(again)) == (type(error), str(error))

@@ -15,11 +15,11 @@ import pytest
 from runner.base.redaction import REMOVED, current_redactor
 from runner.base.storage.journal import JOURNAL, Journal
 from runner.base.storage.log_lines import decode, encode
-from runner.models.answers import split
+from runner.models.answers import split_choices
 from runner.models.interface import Choice, Completion, Request, SampleKey, Usage
 from runner.models.journal_index import open_index
 from runner.models.journal_records import CallRecord, RequestRecord, parse_record
-from runner.models.layers.cache import Cache, asked_fields
+from runner.models.layers.cache import Cache, request_fields
 from runner.models.providers.answer_reader import read_completion
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_http import without_secrets
@@ -132,9 +132,9 @@ def test_a_choice_of_several_stands_by_itself_in_all_that_came_with_it(tmp_path:
     rest = '{{"a": 1e-400, "a": [1.00, {{"choices": [0]}}], "choices": 3, "choices": [{}] , "usage": {{}}}}'
     content = rest.format(", ".join(["null", *map(one.format, "xyz"), '{"message": 1}']))
     cache = Cache(tmp_path / "cache.sqlite", "run")
-    for number, (text, part) in enumerate(zip("xyz", split(read(content.encode(), 3)), strict=True)):
+    for number, (text, part) in enumerate(zip("xyz", split_choices(read(content.encode(), 3)), strict=True)):
         request = replace(REQUEST, sample=SAMPLE._replace(repeat=number))
-        asked = asked_fields(request, settings())
+        asked = request_fields(request, settings())
         cache.put(request, asked, part)
         found = cache.get(asked)
         assert found is not None
@@ -230,7 +230,7 @@ def test_an_answer_of_many_megabytes_comes_back_from_a_journal_and_a_cache(tmp_p
     assert (tmp_path / JOURNAL).stat().st_size > 5e6
     (found,) = recorded(tmp_path, SAMPLE._replace(agent="long"))
     cache = Cache(tmp_path / "cache.sqlite", "run")
-    asked = asked_fields(REQUEST, settings())
+    asked = request_fields(REQUEST, settings())
     cache.put(REQUEST, asked, completion)
     for again in (found, cache.get(asked)):
         assert again is not None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.exit_codes import ExitCode
-from runner.models.providers.wrong_server import what_it_is
+from runner.models.providers.wrong_server import describe_content
 from tests.support.paths import ROOT
 from tests.support.processes import nip_run_here
 from tests.support.specs import spec_file
@@ -69,9 +69,9 @@ def test_a_wrong_server_stops_the_run_at_once_and_says_what_it_is(
 
 def test_the_page_of_a_proxy_whose_server_fails_is_no_reason_to_stop() -> None:
     page = b"<html>\r\n<head><title>502 Bad Gateway</title></head>"
-    assert [status for status in (200, 404, 405, 429, 500, 501, 502, 503) if what_it_is(page, status)] == [
+    assert [status for status in (200, 404, 405, 429, 500, 501, 502, 503) if describe_content(page, status)] == [
         200, 404, 405, 501,
     ]  # fmt: skip
-    assert what_it_is(b'{"choices": []}') is None
-    assert what_it_is(b"\n" * 5_000 + b'{"choices": []}') is None  # sent while the model was slow
-    assert what_it_is(b"", 503) is None
+    assert describe_content(b'{"choices": []}') is None
+    assert describe_content(b"\n" * 5_000 + b'{"choices": []}') is None  # sent while the model was slow
+    assert describe_content(b"", 503) is None

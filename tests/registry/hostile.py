@@ -310,7 +310,7 @@ def _to_secret(place: Path) -> None:
     place.symlink_to(place.parents[5] / SECRET)
 
 
-LINK = "a link stands there, and is not followed"
+LINK = "this is a link, which nip-run does not follow here"
 MISSING = "the release is incomplete"
 
 TREES: tuple[tuple[str, Change, str], ...] = (

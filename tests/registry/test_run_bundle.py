@@ -214,7 +214,7 @@ SPECS = [
     path
     for folder in ("specs", "specs/paper")
     for path in sorted((ROOT / folder).glob("*.yaml"))
-    if "hf://" not in str(load_layers(path, "", (), package_data.find).data["dataset"]["path"])
+    if "hf://" not in str(load_layers(path, "", (), package_data.find_file).data["dataset"]["path"])
 ]
 
 

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from runner.base.storage.format_versions import LEADERBOARD
-from runner.base.storage.parquet import BESIDE
+from runner.base.storage.parquet import TEMPORARY_NAME
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Message, Round
 from runner.results.tables import COLUMNS, PartFiles, table_rows
@@ -134,7 +134,7 @@ def test_a_run_whose_tables_could_not_be_made_seals_on_the_next_try(tmp_path: Pa
         (whole / "metrics.json").unlink()
         (whole / ".parts").mkdir()
         (whole / ".parts" / "messages.00000.jsonl").write_text("half a li")
-        (whole / BESIDE).write_bytes(b"PAR1")
+        (whole / TEMPORARY_NAME).write_bytes(b"PAR1")
         manifest = json.loads((whole / "manifest.json").read_text())
         (whole / "manifest.json").write_text(json.dumps({**manifest, "status": "failed"}))
         done = nip_run_here(path, "-q", cwd=tmp_path)

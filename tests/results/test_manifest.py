@@ -119,7 +119,7 @@ def test_a_manifest_without_what_makes_it_one_is_refused(tmp_path: Path, missing
 def test_json_that_is_no_manifest_is_refused(tmp_path: Path, written: str) -> None:
     folder = RunFolder(tmp_path)
     folder.manifest_path.write_text(written)
-    with pytest.raises(RunError, match=r"is not a manifest of nip-run|holds no mapping"):
+    with pytest.raises(RunError, match=r"is not a manifest of nip-run|is not a JSON object"):
         folder.manifest()
 
 
@@ -190,5 +190,5 @@ def test_a_format_that_is_no_version_is_damage_and_not_newer(tmp_path: Path, fou
 def test_metrics_that_hold_no_mapping_are_damaged(tmp_path: Path) -> None:
     folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
     folder.metrics.write_text("5")
-    with pytest.raises(RunError, match="holds no mapping"):
+    with pytest.raises(RunError, match="is not a JSON object"):
         read_json(folder.metrics)

@@ -58,7 +58,7 @@ def test_no_note_takes_the_place_of_one_that_is_not_there(notes: Notes, gone: st
         ("x" * (MAX_TEXT + 1), [], "longer than 20,000"),
         ("x", ["t"] * 21, "at most 20"),
         ("x", ["t" * 61], "longer than 60"),
-        ("half \ud800", [], "half of a pair"),
+        ("half \ud800", [], "half of a surrogate pair"),
     ],
 )
 def test_what_is_no_note_is_refused_and_nothing_is_written(notes: Notes, text: str, tags: list[str], said: str) -> None:

@@ -30,7 +30,7 @@ def peak():
 
 async def calls():
     settings = ModelSettings(model="tiny", base_url=sys.argv[1], timeout=600.0)
-    model = OpenAiModel(settings, "m", 64, places=BodySlots())
+    model = OpenAiModel(settings, "m", 64, body_slots=BodySlots())
     request = Request("m", [{"role": "user", "content": "x"}], SampleKey("p", 0, 0, "a", 0))
     before = peak()
     found = await asyncio.gather(*(model.complete(request) for _ in range(16)), return_exceptions=True)

@@ -14,7 +14,7 @@ import pytest
 
 from runner.base.errors import MergeError, RunDirectoryError
 from runner.base.storage.locks import locked
-from runner.base.storage.log_lines import encode, read_journal, seed_of
+from runner.base.storage.log_lines import encode, log_seed, read_journal
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.shards.checks import check_parts
@@ -114,7 +114,7 @@ def with_foreign_answer(parts: Parts) -> None:
     path, other = (parts.part(number) / "journal.jsonl" for number in (2, 1))
     first = path.read_bytes().splitlines(keepends=True)
     records = [record for _, record in read_journal(other)]
-    seed = seed_of(first[0], {"format": 2})
+    seed = log_seed(first[0], {"format": 2})
     foreign = {name: value for name, value in records[1].items() if name != "seq"}
     path.write_bytes(b"".join(first) + encode(len(first), foreign, seed))
     says(parts.part(2), journal_records=len(first) + 1)

@@ -75,7 +75,7 @@ def test_ctrl_c_in_a_query_is_ctrl_c() -> None:
 
 ATTENDED = """
 import os, random, signal, threading
-from runner.base.storage.duckdb_connections import attended, connect
+from runner.base.storage.duckdb_connections import connect, run_query
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
 connection, rng, heard = connect(), random.Random(1), 0
@@ -84,7 +84,7 @@ for _ in range(40):
     try:
         # A second one comes where the first was before the call, and met Python where it hears none.
         signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 1e-3), 1)
-        attended(connection, lambda: connection.execute(question))
+        run_query(connection, lambda: connection.execute(question))
     except KeyboardInterrupt:
         heard += not any(thread.name == "question" for thread in threading.enumerate())
     signal.setitimer(signal.ITIMER_REAL, 0)

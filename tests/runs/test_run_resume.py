@@ -145,7 +145,7 @@ def test_the_journal_of_another_run_is_neither_gone_on_with_nor_shown(tmp_path: 
     shown = nip_run_here("show", mine.run_id, "p0", cwd=tmp_path)
     for done in (more, shown):
         assert done.returncode == 1
-        assert f"journal.jsonl is of another run, '{theirs.run_id}'" in done.stderr
+        assert f"journal.jsonl belongs to another run, '{theirs.run_id}'" in done.stderr
     assert mine.journal.read_bytes() == theirs.journal.read_bytes()
 
 
@@ -155,7 +155,7 @@ def test_a_replay_reads_the_journal_of_the_run_that_it_names_alone(tmp_path: Pat
     mine = played(path, tmp_path / "results").folder
     theirs = played(path, tmp_path / "results", "seed=8").folder
     mine.journal.write_bytes(theirs.journal.read_bytes())
-    named = f"journal.jsonl is of another run, '{theirs.run_id}'"
+    named = f"journal.jsonl belongs to another run, '{theirs.run_id}'"
     plan = Plan(load_spec(path))
     with pytest.raises(JournalError, match=named):
         spending(plan, mine)
@@ -179,7 +179,7 @@ def test_the_tail_of_another_play_changes_no_verdict(tmp_path: Path) -> None:
         mine.journal.write_bytes(b"".join([*own[:cut], other[cut]]))
         done = nip_run_here("spec.yaml", "rollouts.per_datapoint=2", cwd=tmp_path)
     assert done.returncode == 1
-    assert f"is damaged at byte {len(b''.join(own[:cut]))}: what stands there is whole" in done.stderr
+    assert f"is damaged at byte {len(b''.join(own[:cut]))}: this complete line is not a record" in done.stderr
 
 
 @pytest.mark.gate

@@ -119,8 +119,8 @@ def test_what_all_servers_refuse_is_the_games_end_and_says_nothing_that_is_not_s
     assert done.returncode == 1, "more than rollouts.max_transport_failed allows"
     assert outcomes(tmp_path) == {"decided": 35, "transport_failed": 1}
     (error,) = [row["error"] for row in table(only_run(tmp_path / "results"), "rollouts") if row["error"]]
-    assert "none of the servers of models.m" in error
-    assert "takes other requests" not in error
+    assert "no reachable server of models.m" in error
+    assert "accepts other requests" not in error
     assert notes_in(done.stderr, refuses), done.stderr
 
 

@@ -12,7 +12,7 @@ from runner.base.errors import ProviderRefusal
 from runner.base.storage.atomic_files import read_json
 from runner.models.answers import choices_of
 from runner.models.interface import Body, Choice, Completion, Request, SampleKey
-from runner.models.providers.openai_errors import classified
+from runner.models.providers.openai_errors import classify_error
 from runner.models.settings import ModelSettings
 from runner.runs.execution.server_notes import ServerNotes
 from tests.support.processes import nip_run_here
@@ -53,7 +53,7 @@ def test_a_datapoint_whose_request_is_malformed_ends_its_game_alone(tmp_path: Pa
     assert (result.manifest.transport_failed, again.manifest.transport_failed) == (1, 1)
     (note,) = [note for note in again.notes if note.startswith("1 of 8 rollouts failed in transport")]
     assert "the first with MalformedError: http" in note
-    assert "Invalid value for 'content': it cannot be read (the server takes other requests of models.m" in note
+    assert "Invalid value for 'content': it cannot be read (the server accepts other requests of models.m" in note
     assert "same command" not in note
     ended = [record for record in journal_records(only_run(tmp_path / "r")) if record["kind"] == "ended"]
     assert {(record["sample"][0], record["error"]) for record in ended} == {("p3", "MalformedError")}
@@ -101,7 +101,7 @@ def test_a_refusal_by_the_chat_template_stops_the_run_with_advice_that_helps(
 
 def test_a_template_that_takes_no_chat_of_ours_is_not_blamed_on_a_key_that_is_set() -> None:
     chosen = ModelSettings(model="x", chat_format="alternating", system_role="user")
-    told = classified(400, {"message": "Conversation roles must alternate user/assistant"}, {}, chosen, "m")
+    told = classify_error(400, {"message": "Conversation roles must alternate user/assistant"}, {}, chosen, "m")
     assert isinstance(told, ProviderRefusal)
     assert "change models.m.model, or the template that its server uses" in str(told)
     assert dict(told.changes) == {"models.m.model": None}
@@ -112,7 +112,9 @@ def test_a_server_that_takes_no_request_stops_the_run(tmp_path: Path, size: int,
     """After so many refusals as open a breaker, or at the end where there are fewer games."""
     with serving(kind="malformed_request") as server:
         path = spec_file(tmp_path, server.base_url, size=size, **SOLO)
-        with pytest.raises(ProviderRefusal, match=r"(?s)answered 400: Invalid .*refuses the request as models\.m"):
+        with pytest.raises(
+            ProviderRefusal, match=r"(?s)answered 400: Invalid .*refuses the request; check the settings in models\.m"
+        ):
             played(path, tmp_path / "r")
         assert server.requests in asked
     assert read_json(only_run(tmp_path / "r") / "manifest.json")["status"] == "failed"

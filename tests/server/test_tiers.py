@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.storage.log_lines import encode, seed_of
+from runner.base.storage.log_lines import encode, log_seed
 from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.bundle import Bundle, Content, open_content
 from runner.documents.releases.manifest import ReleaseLink
@@ -51,7 +51,7 @@ def _changed(journal: Content) -> Iterator[bytes]:
         for choice in record.get("choices", ()):
             choice[0] = choice[0].replace("result", "outcome").replace("state", "value")
         made = encode(number, {name: value for name, value in record.items() if name != "seq"}, seed)
-        seed = seed or seed_of(made, record)
+        seed = seed or log_seed(made, record)
         yield made
 
 

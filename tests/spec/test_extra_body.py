@@ -34,9 +34,7 @@ def problems(folder: Path, body: dict[str, Any], **settings: Any) -> list[str]:
     ["model", "n", "temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "stop", "reasoning_effort"],
 )
 def test_what_has_a_key_of_its_own_is_refused_with_that_key(tmp_path: Path, name: str) -> None:
-    assert problems(tmp_path, {name: 1}) == [
-        f"models.m.extra_body.{name}: this has a key of its own; set models.m.{name}"
-    ]
+    assert problems(tmp_path, {name: 1}) == [f"models.m.extra_body.{name}: this has its own key; set models.m.{name}"]
 
 
 @pytest.mark.parametrize("name", ["messages", "stream", "stream_options"])
@@ -121,7 +119,7 @@ FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {"type":
 
 @pytest.mark.parametrize("name", ["search_parameters", "enable_search", "web_search", "plugins"])
 def test_what_is_billed_by_the_call_is_refused_at_any_price(tmp_path: Path, name: str) -> None:
-    assert "billed by the call" in problems(tmp_path, {name: True}, price=PRICE)[0]
+    assert "billed per call" in problems(tmp_path, {name: True}, price=PRICE)[0]
 
 
 @pytest.mark.sample(5)
@@ -134,7 +132,7 @@ def test_what_is_billed_by_the_call_is_refused_at_any_price(tmp_path: Path, name
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["tools", "Tools"])
 def test_a_tool_that_the_server_runs_is_refused_at_any_price(tmp_path: Path, name: str, tools: Any) -> None:
-    assert "billed by the call" in problems(tmp_path, {name: tools}, price=PRICE)[0]
+    assert "billed per call" in problems(tmp_path, {name: tools}, price=PRICE)[0]
 
 
 def test_a_function_is_a_tool_without_a_price(tmp_path: Path) -> None:
@@ -187,7 +185,7 @@ def test_a_run_that_was_played_with_it_is_shown_and_not_gone_on_with(tmp_path: P
         for again in (done / "spec.yaml", path):
             refused = nip_run_here(again, "--results", tmp_path / "results", cwd=tmp_path)
             assert refused.returncode == 2
-            assert "models.m.extra_body.model: this has a key of its own; set models.m.model" in refused.stderr
+            assert "models.m.extra_body.model: this has its own key; set models.m.model" in refused.stderr
         assert server.requests == asked
 
 

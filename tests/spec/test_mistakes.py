@@ -12,7 +12,7 @@ import pytest
 
 from runner.base.errors import SpecError
 from runner.base.hashing import file_hash
-from runner.base.package_data import find, is_file, is_folder, is_there
+from runner.base.package_data import exists, find_file, is_file, is_folder
 from runner.documents.schema_check import MAX_INTEGER
 from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
@@ -82,7 +82,7 @@ def test_a_spec_that_no_file_can_be_is_not_found(tmp_path: Path, word: str) -> N
 def test_odd_names_are_asked_for_without_an_error(tmp_path: Path) -> None:
     for name in (LONG, DEEP, "a\0b", "\ud800"):
         path = tmp_path / name
-        assert (is_there(path), is_file(path), is_folder(path), find(name, tmp_path)) == (False, False, False, None)
+        assert (exists(path), is_file(path), is_folder(path), find_file(name, tmp_path)) == (False, False, False, None)
 
 
 def test_a_folder_that_is_closed_to_us_is_not_found(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_folder_that_is_closed_to_us_is_not_found(tmp_path: Path) -> None:
     try:
         with pytest.raises(PermissionError):
             (tmp_path / "closed" / "x").stat()
-        assert not is_there(tmp_path / "closed" / "x")
+        assert not exists(tmp_path / "closed" / "x")
     finally:
         os.seteuid(user)
 
@@ -153,7 +153,7 @@ def test_a_key_of_too_many_parts_is_refused(tmp_path: Path, form: str, parts: in
 
 def test_a_word_that_is_no_text_is_refused(tmp_path: Path) -> None:
     said = refusal(tmp_path, "description=a\udcff")
-    assert "character 14 is half of a pair (U+DCFF), which UTF-8 cannot hold" in said
+    assert "character 14 (U+DCFF) is half of a surrogate pair, which UTF-8 cannot encode" in said
 
 
 def test_interpolations_without_an_end_in_sight_are_refused(tmp_path: Path) -> None:

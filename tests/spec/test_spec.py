@@ -149,7 +149,7 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             "spec.yaml:6:17: models.m.base_url: http://a:80/v1 stands here twice; leave one out"]),
         ("m: {provider: dummy}", "m: {model: x, base_url: 'https://me@evil.example'}", [
             ("spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form: http:// or https:// "
-             "with a host belongs here, without user or password, or ??? for an address that is still to be given; "
+             "with a host, without user or password, or ??? for an address to enter later; "
              'for example base_url: "http://127.0.0.1:8000/v1"')]),
         ("m: {provider: dummy}", "m: {provider: dummy, temperature: -1}", [
             "spec.yaml:6:24: models.m.temperature: -1 is too small; at least 0"]),

@@ -297,7 +297,7 @@ class Reached:
 AT_THE_YAML = (
     "not valid YAML", "the file is empty", "a mapping (KEY", "OmegaConf cannot", "more than 50000", "nested deeper",
     "a second document", "are not allowed", "a key must be text", "a duplicate key", "write KEY=VALUE",
-    "half of a pair", "means something else in YAML", "no such key to delete", "the key is already set",
+    "half of a surrogate pair", "means something else in YAML", "no such key to delete", "the key is already set",
     "is not a mapping", "interpolation", "an override has one value", "to delete a key", "a number of", "only ${key}",
     "extends", "cannot read the file", "no such spec file", "not UTF-8", "Interpolation",
 )  # fmt: skip

@@ -11,7 +11,7 @@ import yaml
 
 from runner.base.async_runner import run_sync
 from runner.base.errors import RunError
-from runner.models.providers.adapters import Adapter, AdapterAt
+from runner.models.providers.adapters import Adapter, ServerAdapter
 from runner.models.providers.http_model import close_client
 from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
@@ -131,14 +131,14 @@ def test_a_trainer_that_leaves_no_adapter_for_a_server_is_told_before(
     assert said in " ".join(done.stderr.split())
 
 
-def told(server: Loopback, name: str, path: Path, *, anew: bool = False) -> None:
+def told(server: Loopback, name: str, path: Path, *, reload: bool = False) -> None:
     """Have one server load an adapter."""
     settings = ModelSettings(model=name, base_url=server.base_url, timeout=HANG_SECONDS)
 
     async def loads() -> None:
         client = make_client(settings, "p", 1)
         try:
-            await AdapterAt(settings, "p", Adapter(name, str(path))).load(client, anew=anew)
+            await ServerAdapter(settings, "p", Adapter(name, str(path))).load(client, reload=reload)
         finally:
             await close_client(client)
 
@@ -155,9 +155,9 @@ def test_a_name_that_is_taken_and_a_path_that_is_none_are_errors_and_what_is_the
         told(server, "a", tmp_path / "one")
         told(server, "a", tmp_path / "one")
         assert server.ask("/adapters")["events"] == [["loaded", "a"]]
-        told(server, "a", tmp_path / "one", anew=True)
+        told(server, "a", tmp_path / "one", reload=True)
         assert server.ask("/adapters")["events"] == [["loaded", "a"], ["unloaded", "a"], ["loaded", "a"]]
-        with pytest.raises(RunError, match=f"has a model 'a' already, from {tmp_path}/one, and not from"):
+        with pytest.raises(RunError, match=f"already has a model 'a', loaded from {tmp_path}/one instead of"):
             told(server, "a", tmp_path / "two")
         with pytest.raises(RunError, match="No adapter found"):
             told(server, "b", tmp_path / "gone")

@@ -91,23 +91,26 @@ def test_a_stage_of_another_log_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "one" / "stages.jsonl"
     log.write_bytes(b"".join([*mine[:-1], theirs[-1]]))
     with (
-        pytest.raises(JournalError, match=r"stages\.jsonl is damaged at byte \d+: what stands there is whole"),
+        pytest.raises(JournalError, match=r"stages\.jsonl is damaged at byte \d+: this complete line is not a record"),
         stage_log(RunFolder(tmp_path / "one"), "the identity"),
     ):
         pass
     log.write_bytes(b"".join(mine))
-    with pytest.raises(JournalError, match="is of another run, 'one'"), stage_log(RunFolder(tmp_path / "one"), "other"):
+    with (
+        pytest.raises(JournalError, match="belongs to another run, 'one'"),
+        stage_log(RunFolder(tmp_path / "one"), "other"),
+    ):
         pass
     assert log.read_bytes() == b"".join(mine)
 
 
 def test_the_stages_of_another_run_are_not_told_as_this_ones(tmp_path: Path) -> None:
     begun_log(tmp_path / "one", Waited(iteration=0, group="p"))
-    with pytest.raises(JournalError, match="is of another run, 'one'"):
+    with pytest.raises(JournalError, match="belongs to another run, 'one'"):
         read_stages(tmp_path / "one", "other")
     folder = played(spec_file(tmp_path, size=2), tmp_path / "results").folder
     folder.stage_log.write_bytes((tmp_path / "one" / "stages.jsonl").read_bytes())
-    with pytest.raises(JournalError, match="is of another run, 'one'"):
+    with pytest.raises(JournalError, match="belongs to another run, 'one'"):
         progress_summary(folder)
 
 

@@ -62,7 +62,7 @@ def test_what_is_not_in_the_current_folder_is_named_and_not_stored(tmp_path: Pat
     why = "it is stored only if it is in the current folder of nip-run and named by a relative path"
     assert missing("python", str(tmp_path / "secret.py")) == [f"secret.py: {why}"]
     assert missing("python", "../secret.py") == [f"../secret.py: {why}"]
-    assert missing("python", "link.py") == ["link.py: a link stands there, and is not followed; remove it"]
+    assert missing("python", "link.py") == ["link.py: this is a link, which nip-run does not follow here; remove it"]
     assert missing("python", "train.py", files=("gone.json",)) == ["gone.json: No such file or directory"]
     assert missing("python", "train.py", files=(".env",)) == [
         ".env: a release can have no file of this name; rename it"

@@ -1,1 +1,1 @@
-"""Files that survive a crash: whole or absent, locked by one process, appended to without tearing. Knows no game."""
+"""Files that survive a crash: complete or absent, locked by one process, appended to without torn records."""

@@ -1,4 +1,4 @@
-"""Files that are whole or absent."""
+"""Files that are replaced atomically: a reader sees the old or the new content, never a part."""
 
 from __future__ import annotations
 
@@ -11,59 +11,60 @@ from typing import Any
 
 from runner.base.errors import RunError
 from runner.base.storage.safe_files import create, read_bounded
-from runner.base.storage.strict_json import loads
+from runner.base.storage.strict_json import parse_strict_json
 
 MAX_JSON = 64 << 20
-"""The largest file of ours that is read whole."""
+"""Maximum size in bytes of a JSON file that nip-run wrote, which is read into memory at once."""
 
 
 def atomic_write(path: Path, data: bytes | str | Iterable[bytes], *, mode: int | None = None) -> None:
-    """Write a file beside its place, flush it, and put it there: a reader sees the old or the new one.
+    """Write a file under a temporary name next to it, flush it, and rename it: a reader sees the old or the new file.
 
-    `data` may come in parts, so that a large file is never whole in memory. With a `mode` nobody else may ever open it.
+    `data` may be an iterable of parts, so that a large file is never in memory at once. `mode` restricts access from
+    the first byte on.
 
     Raises:
-        RunError: it cannot be written; the old file is untouched.
+        RunError: the file cannot be written; the old file is unchanged.
     """
-    beside = path.with_name(path.name + ".new")
+    temporary = path.with_name(path.name + ".new")
     try:
-        with create(beside) as file:
+        with create(temporary) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
-            whole = data.encode() if isinstance(data, str) else data
-            file.writelines([whole] if isinstance(whole, bytes) else whole)
+            content = data.encode() if isinstance(data, str) else data
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
         fsync_dir(path.parent)
     except OSError as error:
-        with suppress(OSError):  # a folder that was planted there is no more ours to remove than to write to
-            beside.unlink(missing_ok=True)
+        with suppress(OSError):  # something else than a file may be at the temporary name, such as a folder
+            temporary.unlink(missing_ok=True)
         raise RunError(f"cannot write {path}: {error.strerror}") from error
 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A new name beside a file, for what takes its place when the block ends; where it fails, nothing stands there.
+    """Yield a temporary path next to `target` that replaces it when the block ends, or is removed if the block fails.
 
-    No other process has this name, so that each of several that write the same file, or in the same folder, puts its
-    own there. The name's characters are ones that DuckDB takes.
+    The name is random, so that several processes can write the same file or folder at once. DuckDB accepts its
+    characters.
 
     Raises:
-        OSError: it cannot take the file's place.
+        OSError: the target cannot be replaced.
     """
-    beside = target.with_name(f".nip-run-{secrets.token_hex(8)}.new")
+    temporary = target.with_name(f".nip-run-{secrets.token_hex(8)}.new")
     try:
-        yield beside
-        beside.replace(target)
+        yield temporary
+        temporary.replace(target)
     except BaseException:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise
 
 
 def fsync_dir(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
+    """Flush a folder to disk, so that renames in it survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -72,17 +73,17 @@ def fsync_dir(folder: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of our own making.
+    """Read a JSON object that nip-run wrote.
 
     Raises:
-        RunError: it is missing or damaged, or has a key twice, so that readers could differ in what it says.
+        RunError: the file is missing or damaged, or has a duplicate key, which readers could interpret differently.
     """
     try:
-        data = loads(read_bounded(path, MAX_JSON))
+        data = parse_strict_json(read_bounded(path, MAX_JSON))
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
-        raise RunError(f"{path} is damaged: it holds no mapping")
+        raise RunError(f"{path} is damaged: it is not a JSON object")
     return data

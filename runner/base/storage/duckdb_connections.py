@@ -1,4 +1,4 @@
-"""What every use of DuckDB needs: a closed connection, names that it takes as they are, and a Ctrl-C that is heard."""
+"""DuckDB connections without extensions or network, paths that DuckDB opens verbatim, and queries that obey Ctrl-C."""
 
 from __future__ import annotations
 
@@ -27,61 +27,61 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _QUERY_INTERRUPTED = "Query interrupted"
-"""All that tells DuckDB's error for a Ctrl-C from others."""
+"""The message of the RuntimeError that DuckDB raises for Ctrl-C; nothing else distinguishes it."""
 
-_PLAIN = re.compile(r"/[^?*\[\\\x00-\x1f\ud800-\udfff]*")
-"""Absolute, and without what DuckDB has a meaning of its own for (`?` begins parameters, a backslash parts folders),
-or cannot even be told: bytes that are not UTF-8, which Python has as lone surrogates."""
+_PLAIN_PATH = re.compile(r"/[^?*\[\\\x00-\x1f\ud800-\udfff]*")
+"""Matches an absolute path that DuckDB takes literally: without glob characters, `?` (starts parameters), a backslash
+(separates folders), and bytes that are not UTF-8, which Python represents as lone surrogates."""
 
 _CLOSED = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
     "allow_community_extensions": "false",
-    "extension_directories": "['/dev/null']",  # nothing is found there, and nothing can be put there
-    "python_enable_replacements": "false",  # a name in a question is a table, never a variable of this program
-    "enable_external_file_cache": "false",  # what was read once is not read again
+    "extension_directories": "['/dev/null']",  # contains no extension, and none can be installed there
+    "python_enable_replacements": "false",  # a name in a query is a table, never a variable of this program
+    "enable_external_file_cache": "false",  # no file is read twice
 }
 
 
 def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """A database in memory that loads no extension.
+    """Open a database in memory that loads no extension.
 
-    `memory` is the most that it takes, by default most of the machine's; what does not fit is written to the folder
-    `spill`, or is an error.
+    `memory` is its limit, by default most of the machine's memory. Data beyond it is spilled to the folder `spill`;
+    without one, the query fails.
     """
     import duckdb
 
     config: dict[str, str | bool | int | float | list[str]] = {**_CLOSED, "threads": threads}
-    config["temp_directory"] = "" if spill is None else str(spill)  # by default a folder where the user happens to be
+    config["temp_directory"] = "" if spill is None else str(spill)  # DuckDB's default is below the current folder
     if memory is not None:
         config["memory_limit"] = memory
     return duckdb.connect(":memory:", config=config)
 
 
 _idle: ContextVar[dict[str, duckdb.DuckDBPyConnection] | None] = ContextVar("idle", default=None)
-"""Within `kept_connections`: those that may be used again, by their memory."""
-_MOST_IDLE = 2
+"""Connections for reuse within `reuse_connections`, by memory limit; None outside of it."""
+_MAX_IDLE = 2
 
 
 @contextmanager
-def kept_connections() -> Iterator[None]:
-    """For as long as the block goes on, what is lent is used again: for whoever reads many small files."""
-    kept: dict[str, duckdb.DuckDBPyConnection] = {}
-    token = _idle.set(kept)
+def reuse_connections() -> Iterator[None]:
+    """Reuse the connections of `borrow_connection` within this block, for code that reads many small files."""
+    connections: dict[str, duckdb.DuckDBPyConnection] = {}
+    token = _idle.set(connections)
     try:
         yield
     finally:
         _idle.reset(token)
-        for connection in kept.values():
+        for connection in connections.values():
             connection.close()
 
 
 @contextmanager
-def lent(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """What `connect` makes, with one thread; within `kept_connections` used again, without anything of its last user.
+def borrow_connection(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Lend a connection with one thread; within `reuse_connections` reuse one, without any traces of its last user.
 
-    To make one takes longer than what a small file is read or written in. The block is one transaction, which is taken
-    back at its end with all that was made in it, and no setting can be changed in it.
+    Opening a connection takes longer than reading or writing a small file. The block is one transaction that is rolled
+    back at the end, and it cannot change any setting.
     """
     idle = _idle.get()
     connection = None if idle is None else idle.pop(memory, None)
@@ -92,17 +92,17 @@ def lent(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.begin()
         yield connection
         connection.rollback()
-        is_as_made = idle is not None and connection.execute(_LEFT).fetchone() == (0,)
+        is_clean = idle is not None and connection.execute(_COUNT_LEFTOVERS).fetchone() == (0,)
     except BaseException:
         connection.close()
         raise
-    if idle is not None and is_as_made and memory not in idle and len(idle) < _MOST_IDLE:
+    if idle is not None and is_clean and memory not in idle and len(idle) < _MAX_IDLE:
         idle[memory] = connection
     else:
         connection.close()
 
 
-_LEFT = (
+_COUNT_LEFTOVERS = (
     "SELECT (SELECT count(*) FROM duckdb_variables()) + (SELECT count(*) FROM duckdb_prepared_statements()) "
     "+ (current_setting('search_path') <> '')::INTEGER"
 )
@@ -111,11 +111,11 @@ TABLE_MEMORY = "512MB"
 
 
 def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb.DuckDBPyRelation:
-    """A Parquet file as a lazy relation, on a connection of its own that can read no other file, and write none.
+    """Open a Parquet file as a lazy relation, on a connection that can read no other file, and write none.
 
-    It has these columns, by name and type: one that the file lacks, as those of earlier versions do, is null.
-    The relation, and what is made of it, keep the connection. What it needs above its memory stands in a folder that
-    is gone when the process ends.
+    `columns` maps the names of its columns to their types. A column that the file lacks, because an earlier version
+    wrote it, is null. The relation and everything derived from it keep the connection open. Data beyond `TABLE_MEMORY`
+    is spilled to a folder that is removed when the process ends.
 
     Raises:
         RunError: the file cannot be read.
@@ -125,10 +125,10 @@ def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb
     path = duckdb_pattern(file)
     connection = connect(memory=TABLE_MEMORY, threads=2, spill=process_spill())
     try:
-        none = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
+        empty_columns = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
         quoted = _quoted(path)
         connection.execute(
-            f"CREATE VIEW {name} AS (SELECT {none} LIMIT 0) UNION ALL BY NAME "
+            f"CREATE VIEW {name} AS (SELECT {empty_columns} LIMIT 0) UNION ALL BY NAME "
             f"SELECT * FROM read_parquet({quoted}, hive_partitioning=false); "
             f"SET allowed_paths=[{quoted}]; SET enable_external_access=false; SET lock_configuration=true"
         )
@@ -138,23 +138,23 @@ def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb
 
 
 def process_spill() -> Path:
-    """A folder that is gone when the process ends, for what a relation needs beside its memory."""
-    return _place_for_links(Path())
+    """Return a folder for data that exceeds a relation's memory limit. It is removed when the process ends."""
+    return _usable_link_folder(Path())
 
 
 def duckdb_pattern(path: Path) -> str:
-    """A path as DuckDB's readers and writers want it: they take names for patterns, and beginnings for protocols.
+    """Return a path that DuckDB's readers and writers open literally, without taking it for a glob pattern or a URL.
 
-    Where its own name will not do, that of a link to it.
+    It is the path itself, or a symbolic link to it if the path contains characters with a meaning in DuckDB.
 
     Raises:
-        RunError: there is no place for a link.
+        RunError: there is no usable folder for a link.
     """
     absolute = path.absolute()
-    if _PLAIN.fullmatch(str(absolute)):
+    if _PLAIN_PATH.fullmatch(str(absolute)):
         return str(absolute)
-    link = _place_for_links(path) / (hashlib.sha256(os.fsencode(absolute)).hexdigest()[:32] + path.suffix)
-    if not _PLAIN.fullmatch(str(link)):
+    link = _usable_link_folder(path) / (hashlib.sha256(os.fsencode(absolute)).hexdigest()[:32] + path.suffix)
+    if not _PLAIN_PATH.fullmatch(str(link)):
         link = link.with_suffix("")
     try:
         with suppress(FileExistsError):
@@ -165,25 +165,27 @@ def duckdb_pattern(path: Path) -> str:
 
 
 def duckdb_literal(path: Path) -> str:
-    """A file that is to be made, as a text in SQL; its own name is one of ours, its folder's may be any.
+    """Return the path of a new file as a SQL literal. Its folder may have any name; the file's own name must be plain.
 
     Raises:
-        RunError: see `duckdb_pattern`.
+        RunError: as for `duckdb_pattern`.
     """
     return _quoted(f"{duckdb_pattern(path.parent)}/{path.name}")
 
 
 def _quoted(text: str) -> str:
-    """A text in SQL."""
+    """Quote a text as a SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 @contextmanager
 def database_at(path: Path) -> Iterator[str]:
-    """The file of a database, to be read, as a text in SQL: itself, or a copy, since DuckDB sees through a link.
+    """Yield the path of a database for reading, as a SQL literal.
+
+    If the path is not plain, the literal is that of a temporary copy, because DuckDB resolves symbolic links.
 
     Raises:
-        RunError: there is no place for a copy.
+        RunError: there is no usable folder for a copy.
     """
     if has_plain_name(path):
         yield duckdb_literal(path)
@@ -196,8 +198,8 @@ def database_at(path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def work_beside(path: Path, ending: str) -> Iterator[Path]:
-    """Where a database is made that is then put in a path's place: beside it, or where names are plain."""
+def build_path(path: Path, ending: str) -> Iterator[Path]:
+    """Yield a path for building a database that then replaces `path`: next to it, or in a folder with a plain name."""
     if has_plain_name(path):
         yield path.with_name(path.name + ending)
         return
@@ -206,49 +208,49 @@ def work_beside(path: Path, ending: str) -> Iterator[Path]:
 
 
 def has_plain_name(path: Path) -> bool:
-    """Whether DuckDB can open a database there: it follows links to the name behind them."""
-    return _PLAIN.fullmatch(os.path.realpath(path)) is not None
+    """Return whether DuckDB can open a database at `path`, which it does under the name behind all links."""
+    return _PLAIN_PATH.fullmatch(os.path.realpath(path)) is not None
 
 
 @contextmanager
 def _temporary_folder(path: Path) -> Iterator[Path]:
     try:
-        made = TemporaryDirectory(prefix="nip-run-")
+        temporary_folder = TemporaryDirectory(prefix="nip-run-")
     except OSError as error:
-        raise _no_place_for(path) from error
-    with made as name:
+        raise _no_usable_folder(path) from error
+    with temporary_folder as name:
         if not has_plain_name(Path(name)):
-            raise _no_place_for(path)
+            raise _no_usable_folder(path)
         yield Path(name)
 
 
-def _place_for_links(path: Path) -> Path:
+def _usable_link_folder(path: Path) -> Path:
     try:
-        folder = Path(_links().name)
+        folder = Path(_link_folder().name)
     except OSError as error:
-        raise _no_place_for(path) from error
-    if not _PLAIN.fullmatch(str(folder)):
-        raise _no_place_for(path)
+        raise _no_usable_folder(path) from error
+    if not _PLAIN_PATH.fullmatch(str(folder)):
+        raise _no_usable_folder(path)
     return folder
 
 
 @cache
-def _links() -> TemporaryDirectory[str]:
-    """A folder of links that is gone when the process ends."""
-    made = TemporaryDirectory(prefix="nip-run-")
-    atexit.register(made.cleanup)  # left to itself it goes as well, but warns of that
-    return made
+def _link_folder() -> TemporaryDirectory[str]:
+    """Return the folder of links, which is removed when the process ends."""
+    folder = TemporaryDirectory(prefix="nip-run-")
+    atexit.register(folder.cleanup)  # Python would remove it too, but with a ResourceWarning
+    return folder
 
 
-def _no_place_for(path: Path) -> RunError:
+def _no_usable_folder(path: Path) -> RunError:
     return RunError(
         f"DuckDB cannot open {path} by this name, and there is no temporary folder with a plain name; set TMPDIR to "
         "one, or rename the folder"
     )
 
 
-def of_the_machine(error: BaseException) -> bool:
-    """Whether an error is one of DuckDB's that does not follow from the question and its data, as of a full disk."""
+def is_machine_error(error: BaseException) -> bool:
+    """Return whether the machine caused DuckDB's error, such as a full disk, and not the query or its data."""
     import duckdb
 
     return isinstance(error, duckdb.Error) and not isinstance(error, (duckdb.DataError, duckdb.ProgrammingError))
@@ -256,7 +258,7 @@ def of_the_machine(error: BaseException) -> bool:
 
 @contextmanager
 def interruptible_queries() -> Iterator[None]:
-    """Ctrl-C in a query as `KeyboardInterrupt`, as everywhere else: DuckDB makes it an error like any other."""
+    """Raise `KeyboardInterrupt` if Ctrl-C interrupts a query; DuckDB raises a `RuntimeError` instead."""
     try:
         yield
     except RuntimeError as error:
@@ -268,38 +270,38 @@ def interruptible_queries() -> Iterator[None]:
 INTERRUPT_SECONDS = 0.05
 
 
-def attended(connection: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
-    """What a call that uses a connection returns. Ctrl-C ends it at once.
+def run_query(connection: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T:
+    """Return the result of a call that uses a connection. Ctrl-C interrupts the call at once.
 
-    DuckDB itself hears a signal only between tasks of the thread that asked: not while another of its threads works.
+    DuckDB itself notices a signal only between tasks of the calling thread, not while its other threads work.
     """
-    usual = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(usual):
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
         return call()
-    returned: list[T] = []
-    raised: list[BaseException] = []
-    heard: list[tuple[int, FrameType | None]] = []
-    done = threading.Event()  # and no `join`, which takes a thread for ended once a signal has come between
+    results: list[T] = []
+    errors: list[BaseException] = []
+    signals: list[tuple[int, FrameType | None]] = []
+    done = threading.Event()  # instead of `join`, which can return early if a signal interrupts it
 
     def work() -> None:
         try:
-            returned.append(call())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where the call was made
-            raised.append(error)
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
+            errors.append(error)
         finally:
             done.set()
 
-    # A KeyboardInterrupt could come where it is lost, or before anybody waits for the thread, whose work would go on.
-    signal.signal(signal.SIGINT, lambda number, frame: heard.append((number, frame)))
+    # A KeyboardInterrupt could be lost, or arrive before the main thread waits, and the thread would continue to work.
+    signal.signal(signal.SIGINT, lambda number, frame: signals.append((number, frame)))
     try:
         threading.Thread(target=work, name="question").start()
         while not done.wait(INTERRUPT_SECONDS):
-            if heard:  # again and again: DuckDB forgets an interrupt that comes before the call has begun to work
+            if signals:  # repeatedly, because DuckDB ignores an interrupt that comes before the call has started
                 connection.interrupt()
     finally:
-        signal.signal(signal.SIGINT, usual)
-    if heard:
-        usual(*heard[0])
-    if raised:
-        raise raised[0]
-    return returned[0]
+        signal.signal(signal.SIGINT, handler)
+    if signals:
+        handler(*signals[0])
+    if errors:
+        raise errors[0]
+    return results[0]

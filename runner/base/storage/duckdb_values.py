@@ -1,8 +1,8 @@
-r"""Values that Python has no equal for, as the texts that DuckDB has for them, which it reads again as what they were.
+r"""Text forms of the DuckDB values that Python or Parquet cannot represent. DuckDB parses them back to equal values.
 
-A TIMESTAMPTZ would need the package pytz, INTERVAL would have its months as 30 days each, nanoseconds would be cut to
-microseconds, and an infinite DATE would be one of the year 9999. A BLOB is bytes in Python, for which text formats have
-no form: its text is ASCII, with \xFF for each other byte.
+In Python, a TIMESTAMPTZ would need the package pytz, an INTERVAL would count months as 30 days, nanoseconds would be
+cut to microseconds, and an infinite DATE would become one of the year 9999. A BLOB would be bytes, which text formats
+cannot represent: its text is ASCII, with \xFF for each other byte.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _NOT_PORTABLE = frozenset({"JSON", "UUID", "INTERVAL", "VARIANT"})
 """Types that polars reads from a Parquet file as bytes, or not at all."""
 
 LINES_BEFORE = 1
-"""The lines that `with_texts` puts before a question."""
+"""Number of lines that `cast_to_text` puts before a query."""
 
 
-def with_texts(sql: str, columns: Sequence[DuckDBPyType]) -> str | None:
-    """A question whose answer has texts for such values, also inside lists and structures; None where it has none.
+def cast_to_text(sql: str, columns: Sequence[DuckDBPyType]) -> str | None:
+    """Wrap a query so that such values arrive as text, also inside lists and structs; None if there are none.
 
-    The question has no semicolon at its end. `columns` are the types of its answer's columns, whose names are lost.
+    The query must not end with a semicolon. `columns` are the types of its result columns, whose names are lost.
     """
-    casts = [_type_with_texts(kind, _has_no_python_value) for kind in columns]
+    casts = [_type_with_texts(kind, lambda part: part.id in _AS_TEXT) for kind in columns]
     if all(cast is None for cast in casts):
         return None
-    chosen = ", ".join(f"#{n}" if cast is None else f"CAST(#{n} AS {cast})" for n, cast in enumerate(casts, 1))
-    return f"SELECT {chosen} FROM (\n{sql}\n)"
+    columns_sql = ", ".join(f"#{n}" if cast is None else f"CAST(#{n} AS {cast})" for n, cast in enumerate(casts, 1))
+    return f"SELECT {columns_sql} FROM (\n{sql}\n)"
 
 
 def portable_columns(names: Sequence[str], types: Sequence[DuckDBPyType]) -> str:
@@ -44,12 +44,8 @@ def portable_columns(names: Sequence[str], types: Sequence[DuckDBPyType]) -> str
     return ", ".join(f"{value} AS {_quoted(name)}" for value, name in zip(values, names, strict=True))
 
 
-def _has_no_python_value(kind: DuckDBPyType) -> bool:
-    return kind.id in _AS_TEXT
-
-
 def _type_with_texts(kind: DuckDBPyType, is_text: Callable[[DuckDBPyType], bool]) -> str | None:
-    """The type to cast this one to, with text for each part that `is_text` selects; None if it can stay."""
+    """Return the type to cast `kind` to, with text for each part that `is_text` selects; None if no cast is needed."""
     if is_text(kind):
         return "VARCHAR"
     if kind.id not in ("list", "array", "struct", "map", "tuple", "union"):

@@ -1,4 +1,4 @@
-"""Which files were fetched from elsewhere: those in a folder with the marker, at any depth."""
+"""Markers of folders whose files, at any depth, were fetched from elsewhere."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 MARKER = ".nip-run-fetched"
-"""In the folder that something was fetched into, before anything else is."""
+"""Name of the marker, which is the first file that is written to such a folder."""
 
 
 def fetched_folder(folders: Iterable[Path]) -> Path | None:
-    """The first folder with the marker among these and those above them."""
+    """Return the first folder with a marker among `folders` and their parents, or None."""
     for folder in folders:
         above = folder.resolve()
         while not (above / MARKER).exists() and above != above.parent:

@@ -1,11 +1,11 @@
-"""The journal of a run, a write-ahead log: every completion that was paid for, on disk before anything derived from it.
+"""The journal of a run, a write-ahead log: every paid completion is on disk before anything is derived from it.
 
-Its lines are those of `log_lines`: a torn last line is cut off on opening, and damage stops. The file is locked while
-it is open. After a failed write the journal takes no more, because nobody knows what the disk holds; nor does it once
-the file is not at its place any more, which each write looks at (see `gone`).
+Its lines have the format of `log_lines`: opening cuts a torn last line off, and refuses a damaged file. The file is
+locked while it is open. After a failed write the journal accepts no more records, because the state of the disk is
+unknown. It also stops once the file is no longer at its path, which each write checks (see `moved_files`).
 
-Writes are group commits: records that arrive while one write is under way, or shortly after it, go out together in
-the next, so that a thousand games share one fsync.
+Writes are group commits: records that arrive during a write, or shortly after it, are written together in the next, so
+that a thousand games share one fsync.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from runner.base.errors import FolderGoneError, JournalError, RunDirectoryError, RunError
-from runner.base.storage.log_lines import MORE, Unnumbered, encode, is_bound, numbered, record_at, scan, seed_of
+from runner.base.storage.log_lines import MORE, Unnumbered, add_number, encode, is_bound, log_seed, record_at, scan
 from runner.base.storage.moved_files import check_there
-from runner.base.storage.safe_files import is_there, open_own, open_to_read
+from runner.base.storage.safe_files import is_still_at, open_own, open_to_read
 
 JOURNAL = "journal.jsonl"
-"""Its name in the folder of a run."""
+"""Name of the journal in a run's folder."""
 
 
 class Disk(Protocol):
-    """The three calls that a disk can fail at."""
+    """The three system calls that can fail on a disk."""
 
     def write(self, fd: int, data: bytes) -> int: ...
     def fsync(self, fd: int) -> None: ...
@@ -51,31 +51,31 @@ class RealDisk:
 
 
 @dataclass(frozen=True)
-class Opened:
-    """What opening found: how many records are whole, and how many torn bytes were cut off."""
+class OpenResult:
+    """The result of opening a journal: the number of complete records, and of torn bytes that were cut off."""
 
     records: int
     torn_bytes: int
 
 
 GROUP_COMMIT_SECONDS = 0.003
-"""The least time from one write to the next: each costs as much CPU as a good part of a call."""
+"""Minimum time between two writes. Each write uses as much CPU time as a considerable part of a call."""
 
 LOOK_SECONDS = 0.5
-"""How often a journal that is not flushed looks for its file."""
+"""Time between two checks of the file's path by a journal that is not durable."""
 
 JOINED_BYTES = 4 << 20
-"""Lines that are longer together are written one after the other, each dropped once it is: joined they take as much
-memory once more."""
+"""Maximum size of lines to join before writing. Larger lines are written one by one and released, because joining them
+would double the memory."""
 
 _Batch = list[tuple[bytes, asyncio.Future[None]]]
-"""What was appended at once, as lines, each with what tells its writer that it is on disk."""
+"""Records to write together, as lines, each with the future that is resolved once they are on disk."""
 
-_Waiting = list[asyncio.Future[None]]
+_Futures = list[asyncio.Future[None]]
 
 
-def _together(lines: list[bytes]) -> Iterator[bytes]:
-    """The lines, joined where they are short; the list is emptied."""
+def _join_short_lines(lines: list[bytes]) -> Iterator[bytes]:
+    """Yield the lines, joined if they are short, and empty the list to free memory."""
     if sum(map(len, lines)) <= JOINED_BYTES:
         lines[:] = [b"".join(lines)]
     lines.reverse()
@@ -84,7 +84,7 @@ def _together(lines: list[bytes]) -> Iterator[bytes]:
 
 
 class Journal:
-    """An open journal: append records, each on disk when `append` returns."""
+    """An open journal. Records are on disk when `append` returns."""
 
     def __init__(
         self,
@@ -95,18 +95,18 @@ class Journal:
         durable: bool = True,
         disk: Disk | None = None,
     ) -> None:
-        """Open or create; with `durable` false records are written and left to the system to flush.
+        """Open or create a journal. If not `durable`, it does not call fsync, and leaves flushing to the system.
 
-        `first` is written before the first record that is appended to an empty journal; one that has records stays as
-        it was begun. `run` is the identity of the run that it must be of, where it says of which it is.
+        `first` is written before the first record of an empty journal. A journal with records keeps its own first
+        record. `run` is the identity of the run that a bound journal must belong to.
 
         Raises:
-            RunDirectoryError: another process has it open.
-            JournalError: it is damaged, is of another run, or cannot be opened.
+            RunDirectoryError: another process has the journal open.
+            JournalError: the journal is damaged, belongs to another run, or cannot be opened.
             NewerFormatError: a newer nip-run wrote it; nothing is changed.
         """
         self._path = path
-        self._standing = path.absolute()  # a notebook may change its folder meanwhile
+        self._absolute_path = path.absolute()  # a notebook may change its current folder
         self._first = first
         self._run = run
         self._durable = durable
@@ -128,11 +128,11 @@ class Journal:
             os.close(self._fd)
             raise
         self._sequence = self.opened.records
-        self._tail = self._end
-        """Where the next line will stand."""
-        # A file system may number its files anew at each look: there nothing can be said.
-        self._watched = is_there(self._standing, self._fd)
-        self._looked_at = time.monotonic()
+        self._next_offset = self._end
+        """Byte offset of the next line."""
+        # Some file systems report a new inode at each look. The path cannot be checked there.
+        self._can_check_path = is_still_at(self._absolute_path, self._fd)
+        self._checked_at = time.monotonic()
 
     def _lock(self) -> None:
         try:
@@ -142,7 +142,7 @@ class Journal:
                 raise JournalError(f"cannot lock {self._path}: {error.strerror}") from error
             raise RunDirectoryError(f"{self._path} is in use by another process") from error
 
-    def _repair(self) -> Opened:
+    def _repair(self) -> OpenResult:
         records, end, torn = 0, 0, 0
         self._seed, self.is_bound = 0, True
         self.number: str | None = None if self._first is None else self._first.get("journal")
@@ -152,7 +152,7 @@ class Journal:
                     torn = len(line)
                 else:
                     if records == 0:
-                        self._bind(line, record)
+                        self._use_first_line(line, record)
                     records += 1
                     end = offset + len(line)
         if torn:
@@ -162,54 +162,54 @@ class Journal:
             except OSError as error:
                 raise JournalError(f"cannot cut the torn end of {self._path}: {error.strerror}") from error
         self._end = end
-        return Opened(records, torn)
+        return OpenResult(records, torn)
 
-    def _bind(self, first: bytes, record: Mapping[str, Any]) -> None:
-        """Go on as the first line says."""
-        self._seed, self.is_bound = seed_of(first, record), is_bound(record)
+    def _use_first_line(self, first: bytes, record: Mapping[str, Any]) -> None:
+        """Use the seed and number of the journal's first line."""
+        self._seed, self.is_bound = log_seed(first, record), is_bound(record)
         self.number = record.get("journal")
 
     @property
     def records(self) -> int:
-        """How many records it has, those on their way to the disk included."""
+        """The number of records, written or pending."""
         return self._sequence
 
     async def append(self, *records: dict[str, Any]) -> None:
-        """Write records, all of them or, whenever the process is killed, none; they are kept when this returns.
+        """Write records, all of them or, if the process is killed, none. They are on disk when this returns.
 
         Raises:
-            JournalError: they could not be written; nor can anything after them.
+            JournalError: they could not be written, and the journal accepts no more.
         """
-        await self._append(self._lines(records))
+        await self._append(self._encode_records(records))
 
     async def append_all(self, groups: Sequence[Sequence[Unnumbered]]) -> list[list[int]]:
-        """Write these groups, each as `append` would, all in one write; for each of them where its records stand.
+        """Write groups in one write, each as `append` would, and return the byte offsets of each group's records.
 
         Raises:
-            JournalError: they could not be written; nor can anything after them.
+            JournalError: they could not be written, and the journal accepts no more.
         """
-        lines, offsets = self._placed(groups)
+        lines, offsets = self._encode_groups(groups)
         await self._append(lines)
         return offsets
 
     def append_all_now(self, groups: Sequence[Sequence[Unnumbered]]) -> list[list[int]]:
-        """`append_all` in a journal that is not durable, whose records wait for nothing."""
-        lines, offsets = self._placed(groups)
+        """Write as `append_all` does, without waiting, in a journal that is not durable."""
+        lines, offsets = self._encode_groups(groups)
         self._write([lines])
         return offsets
 
-    def _placed(self, groups: Sequence[Sequence[Unnumbered]]) -> tuple[bytes, list[list[int]]]:
-        """The next records as their lines, and where they will stand."""
+    def _encode_groups(self, groups: Sequence[Sequence[Unnumbered]]) -> tuple[bytes, list[list[int]]]:
+        """Return the lines of the next records, and the byte offsets of each group's records."""
         if self._failure is not None:
-            raise self._cannot(self._failure)
-        lines, offsets = self._opening(), []
+            raise self._write_error(self._failure)
+        lines, offsets = self._encode_first(), []
         for records in groups:
             starts = []
             for record in records:
-                line = numbered(self._sequence, record, self._seed)
-                starts.append(self._tail)
+                line = add_number(self._sequence, record, self._seed)
+                starts.append(self._next_offset)
                 lines.append(line)
-                self._tail += len(line)
+                self._next_offset += len(line)
                 self._sequence += 1
             offsets.append(starts)
         return b"".join(lines), offsets
@@ -221,86 +221,80 @@ class Journal:
         loop = asyncio.get_running_loop()
         flushed = loop.create_future()
         self._pending.append((lines, flushed))
-        del lines  # it may be long, and what is written needs no memory
+        del lines  # they may be large, and `_flush` frees each line once it is written
         if self._idle.is_set():
             self._idle.clear()
-            self._flush_in_time(loop)
-        await flushed  # who is cancelled here gives up waiting, and the record is written all the same
+            self._schedule_flush(loop)
+        await flushed  # cancellation ends the wait, but the record is still written
 
     def append_now(self, record: dict[str, Any]) -> None:
-        """Write one record where no event loop runs; it is kept when this returns.
+        """Write one record outside an event loop. It is on disk when this returns.
 
         Raises:
-            JournalError: it could not be written; nor can anything after it.
+            JournalError: it could not be written, and the journal accepts no more.
         """
-        self._write([self._lines([record])])
+        self._write([self._encode_records([record])])
 
-    def _lines(self, records: Sequence[dict[str, Any]]) -> bytes:
-        """The next records as their lines."""
+    def _encode_records(self, records: Sequence[dict[str, Any]]) -> bytes:
+        """Return the lines of the next records."""
         if self._failure is not None:
-            raise self._cannot(self._failure)
-        lines = self._opening()
-        own = [self._line({**record, MORE: True}) for record in records[:-1]]
-        own.append(self._line(records[-1]))
-        self._tail += sum(map(len, own))
-        return b"".join((*lines, *own))
+            raise self._write_error(self._failure)
+        marked = (*({**record, MORE: True} for record in records[:-1]), records[-1])
+        return b"".join((*self._encode_first(), *map(self._encode_next, marked)))
 
-    def _opening(self) -> list[bytes]:
-        """What stands before the first record that is appended to an empty journal."""
-        if self._sequence or self._first is None:
-            return []
-        first = self._line(self._first)
-        self._tail += len(first)
-        return [first]
+    def _encode_first(self) -> list[bytes]:
+        """Return the line that starts an empty journal, as a list; an empty list if the journal has records."""
+        return [] if self._sequence or self._first is None else [self._encode_next(self._first)]
 
-    def _line(self, record: Mapping[str, Any]) -> bytes:
-        """The next record as its line."""
+    def _encode_next(self, record: Mapping[str, Any]) -> bytes:
+        """Encode the next record as a line."""
         line = encode(self._sequence, record, self._seed)
         if self._sequence == 0:
-            self._bind(line, record)
+            self._use_first_line(line, record)
         self._sequence += 1
+        self._next_offset += len(line)
         return line
 
-    def _flush_in_time(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Never at once: games that are ready now send their records along.
+    def _schedule_flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Never at once, because other games that are ready can add their records.
         loop.call_at(max(loop.time(), self._flushed_at + GROUP_COMMIT_SECONDS), self._flush, loop)
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Hand what is pending to the thread, which tells the loop directly: each detour through it costs a wait."""
+        """Pass the pending records to the writer thread, which calls the loop directly to avoid another delay."""
         batch, self._pending = self._pending, []
         self._flushed_at = loop.time()
         self._thread = self._thread or ThreadPoolExecutor(1, "journal")
-        lines, waiting = [lines for lines, _ in batch], [flushed for _, flushed in batch]
-        self._thread.submit(self._write_and_tell, lines, waiting, loop)
+        lines, futures = [lines for lines, _ in batch], [flushed for _, flushed in batch]
+        self._thread.submit(self._write_and_notify, lines, futures, loop)
 
-    def _write_and_tell(self, lines: list[bytes], waiting: _Waiting, loop: asyncio.AbstractEventLoop) -> None:
+    def _write_and_notify(self, lines: list[bytes], futures: _Futures, loop: asyncio.AbstractEventLoop) -> None:
         failure: Exception | None = None
         try:
-            self._write(_together(lines))
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            self._write(_join_short_lines(lines))
+        except Exception as error:  # noqa: BLE001 - every waiting writer must receive the error
             failure = error
-        loop.call_soon_threadsafe(self._flushed, waiting, failure, loop)
+        loop.call_soon_threadsafe(self._finish_batch, futures, failure, loop)
 
-    def _flushed(self, waiting: _Waiting, failure: Exception | None, loop: asyncio.AbstractEventLoop) -> None:
-        """Wake who waits for a batch, and go on with what has come meanwhile."""
+    def _finish_batch(self, futures: _Futures, failure: Exception | None, loop: asyncio.AbstractEventLoop) -> None:
+        """Wake the writers of a batch, and start the next batch if records have arrived."""
         if failure is not None:
-            waiting = waiting + [flushed for _, flushed in self._pending]
+            futures = futures + [flushed for _, flushed in self._pending]
             self._pending = []
-        for flushed in waiting:
+        for flushed in futures:
             if flushed.done():
                 continue  # cancelled
             if failure is None:
                 flushed.set_result(None)
             else:
                 flushed.set_exception(failure)
-                flushed.exception()  # seen: those who wait may be cancelled before they look
+                flushed.exception()  # mark it as retrieved, because the writer may be cancelled before it looks
         if self._pending:
-            self._flush_in_time(loop)
+            self._schedule_flush(loop)
         else:
             self._idle.set()
 
     def _write(self, parts: Iterable[bytes]) -> None:
-        """Write whole lines, or none that count: after a failure the file is cut back to what was whole."""
+        """Write complete lines. After a failure, truncate the file to the lines that were complete before."""
         end = self._end
         try:
             for data in parts:
@@ -308,7 +302,7 @@ class Journal:
                 while written < len(data):
                     count = self._disk.write(self._fd, data[written:])
                     if count <= 0:
-                        raise OSError(errno.EIO, "the disk took nothing")
+                        raise OSError(errno.EIO, "the disk accepted no data")
                     written += count
                 end += written
             if self._durable:
@@ -316,60 +310,61 @@ class Journal:
         except (OSError, MemoryError) as error:
             self._failure = error if isinstance(error, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             with suppress(OSError):
-                # Where this fails too, opening cuts the torn line off; whole unacknowledged lines do no harm.
+                # If this fails too, the next opening cuts the torn line. Complete lines without a waiter are
+                # harmless.
                 self._disk.truncate(self._fd, self._end)
-            raise self._cannot(self._failure) from error
+            raise self._write_error(self._failure) from error
         self._end = end
-        if self._durable or time.monotonic() - self._looked_at > LOOK_SECONDS:
+        if self._durable or time.monotonic() - self._checked_at > LOOK_SECONDS:
             self.check_there()
 
     def check_there(self) -> None:
-        """See that the journal is still where it was opened.
+        """Check that the journal is still at the path where it was opened.
 
         Raises:
-            FolderGoneError: it was deleted, moved or replaced; the message says where its records are.
+            FolderGoneError: it was deleted, moved or replaced; the message names the file or copy with its records.
         """
-        self._looked_at = time.monotonic()
-        if self._failure is not None or not self._watched:
+        self._checked_at = time.monotonic()
+        if self._failure is not None or not self._can_check_path:
             return
         try:
-            check_there(self._standing, self._fd, rescue=self._durable)
+            check_there(self._absolute_path, self._fd, rescue=self._durable)
             size = os.fstat(self._fd).st_size
             if size < self._end:
                 raise FolderGoneError(
-                    f"{self._standing} was cut to {size} bytes by something else while the run went on, which stops; "
-                    f"{self._end} bytes were written. Restore it from a backup, or resume with what is whole in it"
+                    f"the run stopped because something else cut {self._absolute_path} to {size} of {self._end} bytes; "
+                    "restore it from a backup, or resume with the records that are left in it"
                 )
         except FolderGoneError as error:
             self._failure = error
             raise
 
-    def _cannot(self, error: OSError | FolderGoneError) -> RunError:
-        """What every writer is told from the first failure on: which of them is heard is chance."""
+    def _write_error(self, error: OSError | FolderGoneError) -> RunError:
+        """Return the error that every writer after the first failure receives, since any of them may be reported."""
         if isinstance(error, FolderGoneError):
             return FolderGoneError(str(error), error.now)
         return JournalError(
-            f"cannot write {self._path}: {error.strerror}; everything written before is kept. "
-            "Make room, and run the same command again"
+            f"cannot write {self._path}: {error.strerror}; all earlier records are stored. "
+            "Free disk space, and run the same command again"
         )
 
     async def close(self) -> None:
-        """Wait for what is being written, and let go of the file."""
+        """Wait for pending writes, then close the file."""
         await self._idle.wait()
         if self._thread is not None:
             self._thread.shutdown()
         os.close(self._fd)
 
     def record(self, offset: int) -> dict[str, Any]:
-        """The record at an offset that reading this journal gave.
+        """Return the record at a byte offset.
 
         Raises:
-            JournalError: it is not there any more.
+            JournalError: the record is not there anymore.
         """
         size = 1 << 14
         line = os.pread(self._fd, size, offset)
         while b"\n" not in line:
-            size *= 2  # from the start again: adding up small pieces of a long line would copy it each time
+            size *= 2  # read from the start again, because appending small pieces of a long line copies it each time
             longer = os.pread(self._fd, size, offset)
             if len(longer) == len(line):
                 break

@@ -1,4 +1,4 @@
-"""Locks on files that name their holder, and end with the process that holds them."""
+"""File locks that name their holder, and that the system releases when the holder's process ends."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ MAX_HOLDER = 64 << 10
 
 
 @contextmanager
-def locked(path: Path, what: str, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Hold an exclusive lock on a side file that says who holds it.
-
-    The lock goes with the process, however that ends; the file stays.
+def locked(path: Path, subject: str, wait_seconds: float = 0.0) -> Iterator[None]:
+    """Hold an exclusive lock on a file that names the holder. The file remains after the lock is released.
 
     Raises:
-        RunDirectoryError: another process holds it after `wait_seconds`; the message names the process.
+        RunDirectoryError: another process still holds the lock after `wait_seconds`; the message names the process.
         RunError: the file cannot be opened.
     """
     try:
@@ -34,10 +32,10 @@ def locked(path: Path, what: str, wait_seconds: float = 0.0) -> Iterator[None]:
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RunError(f"cannot open {path}: {error.strerror}") from error
-    _acquire(descriptor, path, what, wait_seconds)
+    _acquire(descriptor, path, subject, wait_seconds)
     try:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": Path(sys.argv[0]).name or "python"}
-        with suppress(OSError):  # the name of the holder is a courtesy; on a full disk the lock still holds
+        with suppress(OSError):  # the lock is valid without its holder's name, which a full disk may not accept
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, json.dumps(holder).encode(), 0)
         yield
@@ -45,22 +43,22 @@ def locked(path: Path, what: str, wait_seconds: float = 0.0) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, path: Path, what: str, wait_seconds: float) -> None:
-    """Take the lock, or close the descriptor and say who has it."""
+def _acquire(descriptor: int, path: Path, subject: str, wait_seconds: float) -> None:
+    """Acquire the lock, or close the descriptor and raise an error that names the holder."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             os.close(descriptor)
             raise RunError(f"cannot lock {path}: {error.strerror}") from error
-        # Whoever lists runs holds the lock for an instant to see whether it is held.
-        if _Queue(descriptor).wait(max(wait_seconds, 0.2)):
+        # `list` holds the lock for an instant to see whether it is free, so wait at least a moment.
+        if _KernelQueue(descriptor).wait(max(wait_seconds, 0.2)):
             return
-        raise RunDirectoryError(f"{what} is in use by {_holder(path)}") from error
+        raise RunDirectoryError(f"{subject} is in use by {_holder(path)}") from error
 
 
-class _Queue:
-    """Waits for a lock in the kernel's own queue, which is fair where asking again and again is not."""
+class _KernelQueue:
+    """Waits for a lock in the kernel's queue, which is fair, unlike polling."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -69,14 +67,14 @@ class _Queue:
         self._done = threading.Event()
 
     def wait(self, seconds: float) -> bool:
-        """Whether the lock was had in time; if not, the descriptor is closed as soon as the kernel lets go."""
+        """Return whether the lock was acquired in time. If not, the descriptor is closed once the kernel returns it."""
         if seconds > 0:
             threading.Thread(target=self._take, daemon=True).start()
             self._done.wait(seconds)
         with self._guard:
-            if self._state == "taken":
+            if self._state == "acquired":
                 return True
-            self._state = "given up"
+            self._state = "abandoned"
         if seconds <= 0:
             os.close(self._descriptor)
         return False
@@ -84,15 +82,15 @@ class _Queue:
     def _take(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         with self._guard:
-            if self._state == "given up":
+            if self._state == "abandoned":
                 os.close(self._descriptor)
                 return
-            self._state = "taken"
+            self._state = "acquired"
         self._done.set()
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process holds a lock of ours."""
+    """Return whether a process holds the lock at `path`."""
     try:
         descriptor = open_own(path, os.O_RDWR)
     except OSError:

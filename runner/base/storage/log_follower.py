@@ -1,4 +1,4 @@
-"""A log that somebody else appends to, read as it grows: each record once, when all that counts with it is there."""
+"""Reads a log while another process appends to it: each group of records once, as soon as the group is complete."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import JournalError
-from runner.base.storage.log_lines import MORE, check_first, decode, is_bound, seed_of
+from runner.base.storage.log_lines import MORE, check_first_record, decode, is_bound, log_seed
 from runner.base.storage.safe_files import open_to_read
 
 PIECE = 8 << 20
-"""Bytes that are read at once; more where one group of records needs them."""
+"""Number of bytes per read; more if one group of records is larger."""
 
 
 class LogFollower:
-    """The end of a log as far as it was read. The file is opened for each look alone."""
+    """A position in a growing log. The file is open only during `read`."""
 
     def __init__(self, path: Path, run: str | None = None) -> None:
         self._path, self._run = path, run
@@ -23,26 +23,26 @@ class LogFollower:
         self._bound = True
         self._file: tuple[int, int] | None = None
         self.is_at_end = False
-        """Whether the last look came to the end of what was there."""
+        """True if the last read reached the end of the file."""
 
     def read(self, most: int = PIECE) -> list[tuple[int, dict[str, Any]]]:
-        """The records that came since the last look, each with its offset; a torn end is waited for.
+        """Return the records since the last read, each with its byte offset. An incomplete group is left for later.
 
         Raises:
-            JournalError: it is damaged, of another run, or not the file that was read before.
-            NewerFormatError: a newer nip-run wrote it.
+            JournalError: the log is damaged, belongs to another run, or is not the file that was read before.
+            NewerFormatError: a newer nip-run wrote the log.
         """
         try:
             with open_to_read(self._path) as file:
-                found = os.fstat(file.fileno())
-                if self._file not in (None, (found.st_dev, found.st_ino)) or found.st_size < self._offset:
-                    raise JournalError(f"{self._path} was replaced or cut while it was read")
-                self._file = found.st_dev, found.st_ino
+                status = os.fstat(file.fileno())
+                if self._file not in (None, (status.st_dev, status.st_ino)) or status.st_size < self._offset:
+                    raise JournalError(f"{self._path} was replaced or truncated while it was read")
+                self._file = status.st_dev, status.st_ino
                 while True:
                     file.seek(self._offset)
                     data = file.read(most)
                     self.is_at_end = len(data) < most
-                    records = self._taken(data)
+                    records = self._decode_groups(data)
                     if records or self.is_at_end:
                         return records
                     most *= 2
@@ -52,25 +52,25 @@ class LogFollower:
         except OSError as error:
             raise JournalError(f"cannot read {self._path}: {error.strerror}") from error
 
-    def _taken(self, data: bytes) -> list[tuple[int, dict[str, Any]]]:
-        taken: list[tuple[int, dict[str, Any]]] = []
+    def _decode_groups(self, data: bytes) -> list[tuple[int, dict[str, Any]]]:
+        complete_groups: list[tuple[int, dict[str, Any]]] = []
         group: list[tuple[int, dict[str, Any]]] = []
-        at, sequence = self._offset, self._sequence
+        offset, sequence = self._offset, self._sequence
         lines = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1]
-        for number, said in enumerate(lines, 1):
-            line = said + b"\n"
+        for number, line_text in enumerate(lines, 1):
+            line = line_text + b"\n"
             record = decode(line, sequence, self._seed)
             if record is None:
                 if number == len(lines) and (b"\0" in line or not self._bound):
-                    break  # what a power cut leaves; whoever goes on with the run cuts it off
-                raise JournalError(f"{self._path} is damaged at byte {at}; `nip-run verify RUN` says more")
+                    break  # the remains of a power failure, which the next writer of the run cuts off
+                raise JournalError(f"{self._path} is damaged at byte {offset}; run `nip-run verify RUN` for details")
             if sequence == 0:
-                check_first(self._path, record, self._run)
-                self._bound, self._seed = is_bound(record), seed_of(line, record)
-            group.append((at, record))
-            at, sequence = at + len(line), sequence + 1
+                check_first_record(self._path, record, self._run)
+                self._bound, self._seed = is_bound(record), log_seed(line, record)
+            group.append((offset, record))
+            offset, sequence = offset + len(line), sequence + 1
             if not record.get(MORE):
-                taken.extend(group)
+                complete_groups.extend(group)
                 group = []
-                self._offset, self._sequence = at, sequence
-        return taken
+                self._offset, self._sequence = offset, sequence
+        return complete_groups

@@ -1,7 +1,7 @@
-"""A file that is written for hours may be deleted, moved or replaced meanwhile: found out, and its records saved.
+"""Detects that a file which is written for hours was deleted, moved or replaced, and saves its records.
 
-What is written to a file that has no name any more is gone with the process. While the file is open it can still be
-read, so what was deleted is copied to a place that is said.
+What a process writes to a deleted file is lost when the process ends. While the file is open its content can still be
+read. It is copied to another folder, which the message names.
 """
 
 from __future__ import annotations
@@ -14,50 +14,50 @@ from contextlib import suppress
 from pathlib import Path
 
 from runner.base.errors import FolderGoneError
-from runner.base.storage.safe_files import create_only, is_there
+from runner.base.storage.safe_files import create_only, is_still_at
 
-_PIECE = 1 << 20
-_HIDDEN = (".nfs", ".fuse_hidden")
-"""What NFS and FUSE rename a file to that is deleted while it is open; it is gone once it is closed."""
+_PIECE_BYTES = 1 << 20
+_HIDDEN_PREFIXES = (".nfs", ".fuse_hidden")
+"""Prefixes of the names that NFS and FUSE give to a deleted file while it is open."""
 
 
 def check_there(path: Path, descriptor: int, *, rescue: bool) -> None:
-    """See that an open file still stands at its path; `rescue` what it holds where it was deleted.
+    """Check that an open file is still at its path. If it was deleted and `rescue` is true, copy its content.
 
     Raises:
-        FolderGoneError: it does not; the message says where its records are.
+        FolderGoneError: it is not; the message names the file or copy with its records.
     """
-    if is_there(path, descriptor):
+    if is_still_at(path, descriptor):
         return
     now = _moved_to(descriptor)
     if now is not None:
-        raise FolderGoneError(f"{path} was moved to {now} while the run went on, which stops; it is whole there", now)
-    deleted = f"{path} was deleted while the run went on, which stops"
+        raise FolderGoneError(f"the run stopped because {path} was moved to {now}, where it is complete", now)
+    problem = f"the run stopped because {path} was deleted"
     if not rescue:
-        raise FolderGoneError(f"{deleted}; what it held costs nothing to have again: run the same command again")
-    copy = _rescued(path, descriptor)
+        raise FolderGoneError(f"{problem}; run the same command again, which replaces the lost records at no cost")
+    copy = _copy_to_first_folder(path, descriptor)
     if copy is None:
-        raise FolderGoneError(f"{deleted}; its records could not be saved anywhere, and are lost")
-    back = f"{shlex.quote(str(copy))} {shlex.quote(str(path))}"
+        raise FolderGoneError(f"{problem}; its records are lost, because no folder accepted a copy")
+    move = f"{shlex.quote(str(copy))} {shlex.quote(str(path))}"
     if path.exists():
-        how = f"another file is at its place now; move that away, then: mv {back}"
+        how = f"another file is at its path now; move that away, then: mv {move}"
     else:
-        how = f"to resume with them: mkdir -p {shlex.quote(str(path.parent))} && mv {back}"
-    raise FolderGoneError(f"{deleted}; all its records were saved in {copy}; {how}, and run the same command again")
+        how = f"to resume with them: mkdir -p {shlex.quote(str(path.parent))} && mv {move}"
+    raise FolderGoneError(f"{problem}; all its records were saved in {copy}; {how}, and run the same command again")
 
 
 def _moved_to(descriptor: int) -> Path | None:
-    """Where an open file is now, if the system tells."""
+    """Return the current path of an open file, or None if the system does not report it."""
     with suppress(OSError):
         now = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if is_there(now, descriptor) and not now.name.startswith(_HIDDEN):
+        if is_still_at(now, descriptor) and not now.name.startswith(_HIDDEN_PREFIXES):
             return now
     return None
 
 
-def _rescued(path: Path, descriptor: int) -> Path | None:
-    """Copy an open file to the first place that takes it."""
-    for folder in _places(path):
+def _copy_to_first_folder(path: Path, descriptor: int) -> Path | None:
+    """Copy an open file to the first folder that accepts it; None if none does."""
+    for folder in _rescue_folders(path):
         for number in range(1, 100):
             copy = folder / f"{path.parent.name}.{path.stem}.rescued{'' if number == 1 else f'.{number}'}{path.suffix}"
             try:
@@ -70,26 +70,26 @@ def _rescued(path: Path, descriptor: int) -> Path | None:
     return None
 
 
-def _places(path: Path) -> Iterator[Path]:
-    """The nearest folder above the run's that is still there, then those that every process has."""
+def _rescue_folders(path: Path) -> Iterator[Path]:
+    """Yield the nearest existing folder above the run's, the current folder, and the folder for temporary files."""
     folder = path.parent.absolute().parent
     while not folder.is_dir():
         folder = folder.parent
     yield folder
-    with suppress(OSError):  # the current folder may be gone, too
+    with suppress(OSError):  # the current folder may be deleted, too
         yield Path.cwd()
     yield Path(tempfile.gettempdir())
 
 
 def _copy(descriptor: int, copy: Path) -> None:
-    """Copy a file, whole and on disk, or not at all."""
+    """Copy a file completely and flush it to disk, or leave no copy."""
     target = create_only(copy, os.O_WRONLY)
     try:
         with os.fdopen(target, "wb") as file:
-            at = 0
-            while piece := os.pread(descriptor, _PIECE, at):
+            offset = 0
+            while piece := os.pread(descriptor, _PIECE_BYTES, offset):
                 file.write(piece)
-                at += len(piece)
+                offset += len(piece)
             file.flush()
             os.fsync(file.fileno())
     except OSError:

@@ -1,7 +1,7 @@
-"""JSON lines into a Parquet file, in memory that does not grow with them.
+"""Conversion of JSON lines to a Parquet file, in bounded memory.
 
-DuckDB holds one file of lines, or as much of it as its buffer takes, as one chunk, and the chunks of one row group
-until that is written. So a file of lines is of a bounded size or a single line, and a group ends by its bytes too.
+DuckDB buffers a file of lines, up to its buffer size, as one chunk, and all chunks of a row group until the group is
+written. So each file of lines has a bounded size or a single line, and a row group is limited in bytes too.
 """
 
 from __future__ import annotations
@@ -14,24 +14,23 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from runner.base.errors import RunError
-from runner.base.storage.duckdb_connections import connect, duckdb_literal, duckdb_pattern, lent
+from runner.base.storage.duckdb_connections import borrow_connection, connect, duckdb_literal, duckdb_pattern
 from runner.base.storage.safe_files import create
 
 GROUP_ROWS = 10_000
 GROUP_BYTES = 16 << 20
 MEMORY = 256 << 20
-"""Enough for everything but a single line of more than the next."""
+"""Maximum memory in bytes, enough for everything except a single line longer than `LONG_LINE`."""
 LONG_LINE = 16 << 20
-"""DuckDB's own limit for a line."""
-BESIDE = ".table.parquet.new"
-"""What a table is written as, before it takes its place: a file's own name may be one that DuckDB does not take."""
+"""DuckDB's default limit for a line, in bytes."""
+TEMPORARY_NAME = ".table.parquet.new"
+"""Temporary name of a table while it is written. The final name may be one that DuckDB does not accept."""
 _COPIES = 8
-"""How often a single line stands in memory, at most: twice in the buffer that it is read by, then as it is parsed,
-gathered, encoded and compressed."""
+"""Maximum number of copies of one line in memory: two in the read buffer, then parsed, grouped, encoded, compressed."""
 
 
 def read_tables(sql: str, tables: Mapping[str, Path], parameters: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """The rows that a question of ours finds in Parquet files, each a table by its name.
+    """Yield the rows of a query over Parquet files. `tables` maps table names to files.
 
     Raises:
         RunError: a file cannot be read.
@@ -39,11 +38,11 @@ def read_tables(sql: str, tables: Mapping[str, Path], parameters: Mapping[str, A
     import duckdb
 
     try:
-        with TemporaryDirectory(prefix="nip-run-") as spill, connect(memory=f"{MEMORY}B", spill=Path(spill)) as files:
+        with TemporaryDirectory(prefix="nip-run-") as spill, connect(memory=f"{MEMORY}B", spill=Path(spill)) as db:
             for name, path in tables.items():
-                files.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet({duckdb_literal(path)})")
-            found = files.execute(sql, dict(parameters))
-            while rows := found.fetchmany(GROUP_ROWS):
+                db.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet({duckdb_literal(path)})")
+            result = db.execute(sql, dict(parameters))
+            while rows := result.fetchmany(GROUP_ROWS):
                 yield from rows
     except (duckdb.Error, OSError) as error:
         raise RunError(
@@ -57,47 +56,47 @@ def write_parquet(
     target: Path,
     *,
     longest: int = 0,
-    beside: Path | None = None,
+    temporary: Path | None = None,
 ) -> None:
-    """Write files of JSON lines, in their order, as one Parquet file, whole or absent.
+    """Convert files of JSON lines, in their order, to one Parquet file, which is complete or absent.
 
-    Columns of JSON are written as plain strings: other readers take Parquet's JSON type for bytes.
+    JSON columns are written as plain strings, because other readers take Parquet's JSON type for bytes.
 
-    `longest` is the size of the longest line. `beside` is what it is written as before it takes its place, with a plain
-    name of its own where others are written at the same time.
+    `longest` is the size of the longest line in bytes. `temporary` is its path while it is written; give
+    each of several simultaneous writers a different one, with a plain name.
 
     Raises:
         RunError: it cannot be written.
     """
     import duckdb
 
-    beside = beside or target.with_name(BESIDE)
+    temporary = temporary or target.with_name(TEMPORARY_NAME)
     line = max(longest, LONG_LINE)
     texts = ", ".join(f'"{name}"::VARCHAR AS "{name}"' for name, kind in columns.items() if kind == "JSON")
-    chosen = f"* REPLACE ({texts})" if texts else "*"
+    columns_sql = f"* REPLACE ({texts})" if texts else "*"
     try:
-        beside.unlink(missing_ok=True)
-        with lent(f"{MEMORY + _COPIES * (line - LONG_LINE)}B") as connection:
+        temporary.unlink(missing_ok=True)
+        with borrow_connection(f"{MEMORY + _COPIES * (line - LONG_LINE)}B") as connection:
             connection.execute(
-                f"COPY (SELECT {chosen} FROM read_json(?, format='newline_delimited', columns=?, "
-                f"maximum_object_size=?, hive_partitioning=false)) TO {duckdb_literal(beside)} "
+                f"COPY (SELECT {columns_sql} FROM read_json(?, format='newline_delimited', columns=?, "
+                f"maximum_object_size=?, hive_partitioning=false)) TO {duckdb_literal(temporary)} "
                 f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {GROUP_ROWS}, ROW_GROUP_SIZE_BYTES {GROUP_BYTES})",
                 [[duckdb_pattern(path) for path in lines], dict(columns), line],
             )
-        with beside.open("rb") as file:
+        with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        beside.replace(target)
+        temporary.replace(target)
     except (duckdb.Error, OSError) as error:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         raise RunError(f"cannot write {target}: {error}") from error
 
 
-def try_parquet(folder: Path, columns: Mapping[str, str]) -> None:
-    """Write an empty table in a folder and remove it: whatever would keep one from being written there shows.
+def check_writable(folder: Path, columns: Mapping[str, str]) -> None:
+    """Check that tables can be written in a folder, by writing an empty one and removing it.
 
     Raises:
-        RunError: none can be written.
+        RunError: they cannot be written.
     """
     try:
         with TemporaryDirectory(dir=folder, prefix=".trial-") as inside:

@@ -1,9 +1,9 @@
-"""What a question in SQL may do: read tables, and nothing else.
+"""Restricts a user's SQL query to reading tables.
 
-The type of a statement does not tell: DuckDB takes `WITH x AS (COPY ... TO 'file') ...` for a SELECT, and
-`EXPLAIN ANALYZE` runs what follows it. So the steps of the plan are looked at, each of which must be known to read
-only, before anything runs. A PIVOT without its values runs a part of itself to be planned; what could write there is
-looked for in its words.
+The type of a statement is not enough: DuckDB takes `WITH x AS (COPY ... TO 'file') ...` for a SELECT, and
+`EXPLAIN ANALYZE` runs its query. So before the query runs, every step of its plan must be in a list of steps that only
+read. A PIVOT without explicit values runs a part of itself during planning, so its text is searched for words that
+write.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import duckdb
 from duckdb import token_type, tokenize
 
-from runner.base.errors import QuestionError, UsageError
+from runner.base.errors import QueryError, UsageError
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -34,82 +34,84 @@ _STEPS = frozenset(
     SEQ_SCAN INDEX_SCAN READ_PARQUET RANGE GENERATE_SERIES REPEAT REPEAT_ROW JSON_EACH JSON_TREE
     DUCKDB_TABLES DUCKDB_VIEWS DUCKDB_COLUMNS DUCKDB_DATABASES DUCKDB_SCHEMAS DUCKDB_TYPES DUCKDB_FUNCTIONS
     DUCKDB_KEYWORDS DUCKDB_CONSTRAINTS DUCKDB_INDEXES DUCKDB_SETTINGS PRAGMA_SHOW PRAGMA_TABLE_INFO PRAGMA_VERSION
-    """.split()  # noqa: SIM905 - a list would be one name a line
+    """.split()  # noqa: SIM905 - a list would have one name per line
 )
-"""The steps of plans that only read. `INOUT_FUNCTION` is a function of columns, which no function of files can be."""
+"""Plan steps that only read. `INOUT_FUNCTION` is a function of columns, and no function of files can be one."""
 
 _WRITING = re.compile(r"\b(copy|insert|update|delete|merge)\b", re.IGNORECASE)
-"""What DuckDB lets a WITH do beside SELECT."""
+"""Statements other than SELECT that DuckDB accepts in a WITH clause."""
 
-_PLACE = re.compile(r"^LINE (\d+): (.*)\n( *)(\^+)", re.MULTILINE)
-"""The line of a question that DuckDB's error is about, and what it marks below it."""
+_ERROR_POSITION = re.compile(r"^LINE (\d+): (.*)\n( *)(\^+)", re.MULTILINE)
+"""The lines of DuckDB's error that show the line of the query and mark the position below it."""
 
 _EXPLAIN = re.compile(r"\s*EXPLAIN\s+(ANALYZE\s+)?(?=[^\s(])", re.IGNORECASE)
 
 
 Parameters = Sequence[Any] | Mapping[str, Any]
-"""The values of `?` in order, or of `$name` by name."""
+"""Values for `?` in order, or for `$name` by name."""
 
 
-def bound(parameters: Parameters) -> list[Any] | dict[str, Any]:
-    """Parameters as DuckDB takes them."""
+def bindable(parameters: Parameters) -> list[Any] | dict[str, Any]:
+    """Convert parameters to the types that DuckDB accepts."""
     return dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
 
 
-def read_only(connection: DuckDBPyConnection, sql: str, parameters: Parameters = ()) -> str:
-    """The statement to execute for a question, which is one that only reads; it has no semicolon at its end.
+def check_read_only(connection: DuckDBPyConnection, sql: str, parameters: Parameters = ()) -> str:
+    """Check that a query only reads, and return the statement to execute, without a semicolon at its end.
 
     Raises:
-        UsageError: it is wrong, or none, or several, or does more.
+        UsageError: the query is invalid, empty, several statements, or writes.
     """
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
-        raise question_error(error) from error
+        raise query_error(error) from error
     if len(statements) != 1:
-        raise UsageError("one question at a time, such as: SELECT run_id, accuracy FROM leaderboard")
+        raise UsageError("enter exactly one SQL query, such as: SELECT run_id, accuracy FROM leaderboard")
     kind = statements[0].type
     if kind == _Kind.EXPLAIN:
-        found = _EXPLAIN.match(sql)
-        if found is None:
-            raise UsageError("a question to explain begins with EXPLAIN, or EXPLAIN ANALYZE, and the question follows")
-        rest = re.sub(r"\S", " ", found[0]) + sql[found.end() :]  # as long as it was, for the places of mistakes
+        explain = _EXPLAIN.match(sql)
+        if explain is None:
+            raise UsageError("start with EXPLAIN or EXPLAIN ANALYZE, directly followed by the query")
+        rest = re.sub(r"\S", " ", explain[0]) + sql[explain.end() :]  # blanks preserve the positions of errors
         if connection.extract_statements(rest)[0].type == _Kind.EXPLAIN:
-            raise UsageError("EXPLAIN is said once")
-        return f"EXPLAIN {found[1] or ''}{read_only(connection, rest, parameters)}"
+            raise UsageError("EXPLAIN occurs twice; remove one")
+        return f"EXPLAIN {explain[1] or ''}{check_read_only(connection, rest, parameters)}"
     if kind not in (_Kind.SELECT, _Kind.MULTI):
         raise UsageError(
-            f"a question only reads: SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW, SUMMARIZE; not {kind.name}"
+            f"{kind.name} is not allowed: a query can only read (SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW, SUMMARIZE)"
         )
-    if kind == _Kind.MULTI and (writing := _WRITING.search(sql)):
+    if kind == _Kind.MULTI and (verb := _WRITING.search(sql)):
         raise UsageError(
-            f"a question with PIVOT cannot have the word {writing[0]!r}; give the values: ... ON x IN (...)"
+            f"a query with PIVOT cannot contain the word {verb[0]!r}; list the pivot values: ... ON x IN (...)"
         )
     for step in _steps(connection, sql, parameters):
         if step not in _STEPS:
-            raise UsageError(f"a question only reads its tables; {step} is refused. `nip-run sql` lists the tables")
+            raise UsageError(f"a query can only read its tables, and not use {step}; `nip-run sql` lists the tables")
     return _without_end(sql)
 
 
-def question_error(error: duckdb.Error, *, lines_before: int = 0) -> QuestionError:
-    """DuckDB's error for a question that we have put so many lines before, with the user's own line numbers."""
+def query_error(error: duckdb.Error, *, lines_before: int = 0) -> QueryError:
+    """Convert DuckDB's error for a query to a `QueryError`.
+
+    `lines_before` is the number of lines that nip-run put before the user's query; the error has the user's line
+    numbers.
+    """
     text = str(error).rstrip()
-    found = _PLACE.search(text)
-    if found is None:
-        what, _, hint = text.partition("\n")
-        return QuestionError(text, what, hint=hint.strip() or None)
-    head, source, carets = text[: found.start()], found[2], found[4]
-    line, column = int(found[1]) - lines_before, len(found[3]) - len(f"LINE {found[1]}: ") + 1
+    position = _ERROR_POSITION.search(text)
+    if position is None:
+        fault, _, hint = text.partition("\n")
+        return QueryError(text, fault, hint=hint.strip() or None)
+    head, source, carets = text[: position.start()], position[2], position[4]
+    line, column = int(position[1]) - lines_before, len(position[3]) - len(f"LINE {position[1]}: ") + 1
     place = f"LINE {line}: {source}\n{' ' * (len(f'LINE {line}: ') + column - 1)}{carets}"
-    what, _, hint = head.strip().partition("\n")
+    fault, _, hint = head.strip().partition("\n")
     is_cut = source.startswith("...")
-    return QuestionError(
-        f"{head}{place}", what, line=line, column=None if is_cut else column, hint=hint.strip() or None
-    )
+    return QueryError(f"{head}{place}", fault, line=line, column=None if is_cut else column, hint=hint.strip() or None)
 
 
 def _without_end(sql: str) -> str:
-    """One statement without the semicolons, and what follows them."""
+    """Remove the semicolons at the end of a statement, and any comments after them."""
     data = sql.encode()
     tokens = [(place, kind) for place, kind in tokenize(sql) if kind != token_type.comment]
     while tokens and data[tokens[-1][0] :].startswith(b";"):
@@ -118,13 +120,13 @@ def _without_end(sql: str) -> str:
 
 
 def _steps(connection: DuckDBPyConnection, sql: str, parameters: Parameters) -> Iterator[str]:
-    """The names of all steps of a question's plan."""
+    """Yield the names of all steps of a query's plan."""
     try:
-        ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json)\n{sql}", bound(parameters)).fetchall()
+        ((_, plan),) = connection.execute(f"EXPLAIN (FORMAT json)\n{sql}", bindable(parameters)).fetchall()
     except duckdb.Error as error:
-        raise question_error(error, lines_before=1) from error
-    left = json.loads(plan)
-    while left:
-        step = left.pop()
+        raise query_error(error, lines_before=1) from error
+    pending = json.loads(plan)
+    while pending:
+        step = pending.pop()
         yield step["name"].strip()
-        left += step["children"]
+        pending += step["children"]

@@ -1,10 +1,10 @@
-"""Files opened so that what was planted in their place leads nowhere.
+"""Safe ways to open files: a link, FIFO or device that somebody planted in a file's place is never followed or opened.
 
-What we write is new, or a regular file of its own: no link is followed, and no FIFO or device is opened. What others
-wrote is read through links, as they like to lay out their folders, but only from regular files, and up to a bound.
+nip-run writes only to new files, or to regular files of its own. It reads other people's files through links, because
+users arrange their folders with them, but only regular files, and up to a maximum size.
 
-Nothing else in `runner/` opens a file to write to it, or makes a folder inside one of ours (a test holds this). The
-errors are `OSError`, whose `strerror` says in plain words what stands there.
+No other module in `runner/` opens a file for writing, or creates a folder inside a folder of nip-run (a test checks
+this). The errors are `OSError`, whose `strerror` names the obstacle in plain words.
 """
 
 from __future__ import annotations
@@ -22,70 +22,70 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def create(path: Path) -> IO[bytes]:
-    """A new file to write to; what a killed process left under its name is removed, and never written through.
+    """Open a new file for writing. An existing file, such as a killed process leaves, is removed and not written to.
 
     Raises:
-        OSError: it cannot be made, or something else than a file stands there and cannot be removed.
+        OSError: it cannot be created, or something other than a file is in the way and cannot be removed.
     """
     path.unlink(missing_ok=True)
     return os.fdopen(create_only(path, os.O_WRONLY), "wb", buffering=1 << 16)
 
 
 def create_only(path: Path, flags: int) -> int:
-    """The descriptor of a file that must not be there yet, not even as a link.
+    """Create a file that must not exist yet, not even as a link, and return its descriptor.
 
     Raises:
-        OSError: it is there, or cannot be made.
+        OSError: it exists, or cannot be created.
     """
     return os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
 
 
 def open_own(path: Path, flags: int) -> int:
-    """The descriptor of a file of ours, which is no link; with `O_CREAT` it is made if it is not there.
+    """Open a regular file of nip-run and return its descriptor. With `O_CREAT` it is created if it does not exist.
 
     Raises:
-        OSError: it cannot be opened, or is a link or no regular file.
+        OSError: it cannot be opened, or is a link or not a regular file.
     """
     with suppress(FileNotFoundError):
         _check_own(os.lstat(path), path)
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    return _checked(descriptor, path)
+    return _checked_regular(descriptor, path)
 
 
 def append_to(path: Path) -> IO[bytes]:
-    """A file of ours to append to, unbuffered, made if it is not there.
+    """Open a regular file of nip-run for appending, unbuffered. It is created if it does not exist.
 
     Raises:
-        OSError: see `open_own`.
+        OSError: as for `open_own`.
     """
     return os.fdopen(open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
 
 
 def make_folders(path: Path) -> None:
-    """A folder of the user's own and those above it, which may be links.
+    """Create a folder that the user chose, and its parents. They may be links.
 
     Raises:
-        OSError: they cannot be made.
+        OSError: they cannot be created.
     """
     path.mkdir(parents=True, exist_ok=True)
 
 
 def make_folder(path: Path) -> None:
-    """A folder inside one of ours, made if it is not there; a link to a folder is not one.
+    """Create a folder inside a folder of nip-run, if it does not exist. A link to a folder is refused.
 
     Raises:
-        OSError: it cannot be made, or something else stands there.
+        OSError: it cannot be created, or something else has its name.
     """
     with suppress(FileExistsError):
         path.mkdir()
-    found = os.lstat(path).st_mode
-    if not stat.S_ISDIR(found):
-        what = "a link" if stat.S_ISLNK(found) else "a file"
-        raise OSError(errno.ENOTDIR, f"{what} stands where a folder of ours belongs; remove it", str(path))
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISDIR(mode):
+        obstacle = "a link" if stat.S_ISLNK(mode) else "a file"
+        raise OSError(errno.ENOTDIR, f"{obstacle} is where nip-run needs a folder; remove it", str(path))
 
 
-def same_file(path: Path, name: Path) -> bool:
-    """Give a file a second name; False where its disk has no such names, or is another one."""
+def hard_link(path: Path, name: Path) -> bool:
+    """Hard-link a file to a second name; return False if the file system does not support it, or is another one."""
     with suppress(OSError):
         os.link(path, name)
         return True
@@ -93,95 +93,95 @@ def same_file(path: Path, name: Path) -> bool:
 
 
 def link_to(path: Path, target: Path) -> None:
-    """A link in a folder of our own that nobody else writes to, to a file that is only read by it.
+    """Create a symbolic link to a file that is only read, in a folder that only this process writes to.
 
     Raises:
-        OSError: it cannot be made, or something stands there.
+        OSError: it cannot be created, or something has its name.
     """
     path.symlink_to(target)
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder of ours with all that is in it, if it is there; no link in it is followed.
+    """Remove a folder of nip-run and its contents, if it exists. Links in it are not followed.
 
     Raises:
-        OSError: it cannot be removed, or is a link.
+        OSError: it cannot be removed, or is not a folder.
     """
     try:
-        found = os.lstat(path).st_mode
+        mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(found):
-        raise OSError(errno.ENOTDIR, "not a folder of ours; remove it", str(path))
+    if not stat.S_ISDIR(mode):
+        raise OSError(errno.ENOTDIR, "nip-run needs a folder here, and this is something else; remove it", str(path))
     shutil.rmtree(path)
 
 
-def is_there(path: Path, descriptor: int) -> bool:
-    """Whether a path still leads to an open file; where that cannot be asked, it is believed to."""
+def is_still_at(path: Path, descriptor: int) -> bool:
+    """Return whether a path still leads to an open file. If the file system cannot answer, assume that it does."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError as error:
         return error.errno not in (errno.ENOENT, errno.ENOTDIR)
-    return os.path.samestat(found, os.fstat(descriptor))
+    return os.path.samestat(status, os.fstat(descriptor))
 
 
 def open_to_read(path: Path) -> IO[bytes]:
-    """A regular file to read, wherever it is linked from.
+    """Open a regular file for reading; the path may lead through links.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file.
+        OSError: it cannot be opened, or is not a regular file.
     """
     _check_regular(path.stat(), path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    return os.fdopen(_checked(descriptor, path), "rb")
+    return os.fdopen(_checked_regular(descriptor, path), "rb")
 
 
 def open_below(root: Path, names: Sequence[str]) -> IO[bytes]:
-    """A regular file to read by the names of the folders below `root` that lead to it.
+    """Open a regular file for reading by the names that lead to it from `root`.
 
-    None of them may be a link, not even one that is put there while it is opened; `root` may be one.
+    None of them may be a link, even if it is planted during the call; `root` may be one.
 
     Raises:
-        OSError: it cannot be opened, is no regular file, or a link leads to it.
+        OSError: it cannot be opened, is not a regular file, or a link leads to it.
     """
-    folder, place = os.open(root, _FOLDER), root
+    folder, path = os.open(root, _FOLDER), root
     try:
         for name in names[:-1]:
-            place = place / name
+            path = path / name
             try:
                 inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             except OSError:
-                _check_own(os.stat(name, dir_fd=folder, follow_symlinks=False), place, stat.S_IFDIR)
+                _check_own(os.stat(name, dir_fd=folder, follow_symlinks=False), path, stat.S_IFDIR)
                 raise
             os.close(folder)
             folder = inner
-        place = place / names[-1]
-        _check_own(os.stat(names[-1], dir_fd=folder, follow_symlinks=False), place)
+        path = path / names[-1]
+        _check_own(os.stat(names[-1], dir_fd=folder, follow_symlinks=False), path)
         descriptor = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        return os.fdopen(_checked(descriptor, place), "rb")
+        return os.fdopen(_checked_regular(descriptor, path), "rb")
     finally:
         os.close(folder)
 
 
-def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most so many bytes.
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Read a regular file of at most `max_bytes` bytes.
 
     Raises:
-        OSError: it cannot be read, is no regular file (a device has no end, a FIFO waits for one), or is larger.
+        OSError: it cannot be read, is larger, or is not a regular file: a device never ends, and a FIFO would block.
     """
     with open_to_read(path) as file:
         size = os.fstat(file.fileno()).st_size
-        # A read has a buffer as large as what is asked for, and most files are far smaller than their bound.
-        data = file.read(min(size, most) + 1)
-        while len(data) <= most and (more := file.read(1 << 16)):  # one that grows, or says no size as those of /proc
+        # A read allocates a buffer of the requested size, and most files are far smaller than the maximum.
+        data = file.read(min(size, max_bytes) + 1)
+        while len(data) <= max_bytes and (more := file.read(1 << 16)):  # it grew, or has no size, as files in /proc
             data += more
-    if len(data) > most:
-        raise OSError(errno.EFBIG, f"larger than {most >> 10:,} KiB", str(path))
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"larger than {max_bytes >> 10:,} KiB", str(path))
     return data
 
 
-def _checked(descriptor: int, path: Path) -> int:
-    """The descriptor of a regular file; that of anything else is closed."""
+def _checked_regular(descriptor: int, path: Path) -> int:
+    """Return the descriptor if it is of a regular file; otherwise close it and raise `OSError`."""
     try:
         _check_regular(os.fstat(descriptor), path)
     except BaseException:
@@ -190,15 +190,15 @@ def _checked(descriptor: int, path: Path) -> int:
     return descriptor
 
 
-def _check_own(found: os.stat_result, path: Path, kind: int = stat.S_IFREG) -> None:
-    if stat.S_ISLNK(found.st_mode):
-        raise OSError(errno.ELOOP, "a link stands there, and is not followed; remove it", str(path))
-    if stat.S_IFMT(found.st_mode) != kind:
-        _check_regular(found, path)
+def _check_own(status: os.stat_result, path: Path, kind: int = stat.S_IFREG) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        raise OSError(errno.ELOOP, "this is a link, which nip-run does not follow here; remove it", str(path))
+    if stat.S_IFMT(status.st_mode) != kind:
+        _check_regular(status, path)
 
 
-def _check_regular(found: os.stat_result, path: Path) -> None:
-    if stat.S_ISDIR(found.st_mode):
+def _check_regular(status: os.stat_result, path: Path) -> None:
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))

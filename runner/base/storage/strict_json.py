@@ -1,4 +1,4 @@
-"""JSON of which there is one reading, and the equality of its values with their types."""
+"""JSON with a single interpretation, and comparison of its values including their types."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import orjson
 from runner.base.text import comma_join
 
 
-def loads(data: bytes) -> Any:
-    """A JSON value that every reader reads alike.
+def parse_strict_json(data: bytes) -> Any:
+    """Parse JSON that every reader interprets alike.
 
     Raises:
-        ValueError: it is none, nests too deep, or has a key twice in one object.
+        ValueError: it is invalid, nested too deeply, or has a duplicate key in an object.
     """
-    orjson.loads(data)  # which takes UTF-8 alone, and finite numbers
+    orjson.loads(data)  # accepts only UTF-8 and finite numbers
     try:
-        return json.loads(data, object_pairs_hook=_once)
+        return json.loads(data, object_pairs_hook=_reject_duplicates)
     except RecursionError:
-        raise ValueError("it nests too deep") from None
+        raise ValueError("it is nested too deeply") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         raise ValueError(f"it names {comma_join(sorted({name for name in names if names.count(name) > 1}))} twice")
-    return found
+    return mapping
 
 
 def is_same(recorded: Any, expected: Any) -> bool:
-    """Whether a value is the expected one, with its type: true is not 1, and a whole number is written as one.
+    """Return whether a value equals the expected one, including its type: true is not 1, and 2.0 is not 2.
 
-    Where a fraction may stand, 1 may be written for 1.0.
+    If the expected value is a float, an integer may stand for it: 1 for 1.0.
     """
     if isinstance(expected, bool) or isinstance(recorded, bool):
         return recorded is expected

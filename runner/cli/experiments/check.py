@@ -109,7 +109,7 @@ def _design(games: Plan) -> list[str]:
 
 def _keys(plan: AnyPlan) -> list[str]:
     """What a run would send where; of a spec from elsewhere, what must be allowed."""
-    from runner.models.api_keys import NO_KEY, forms_of
+    from runner.models.api_keys import NO_KEY, allow_options
     from runner.training.key_usage import key_uses_of, required_permissions
     from runner.training.trust import missing_addresses
 
@@ -127,7 +127,7 @@ def _keys(plan: AnyPlan) -> list[str]:
         for use in (use for use in uses if use.command is not None):
             lines += [f"runs {in_one_line(use.command or '')}", *(f"  {line}" for line in use.files or ())]
         said = "" if plan.spec.fetched is None else describe_origin(plan.spec.path, plan.spec.fetched)
-        lines.append(f"It {said}, so a run of it needs each by its name: {' '.join(forms_of(needed))}")
+        lines.append(f"It {said}, so a run of it needs each by its name: {' '.join(allow_options(needed))}")
     return lines
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.exit_codes import ExitCode
-from runner.base.package_data import PROTOCOLS, STARTER, is_there, root
+from runner.base.package_data import PROTOCOLS, STARTER, exists, root
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, read_bounded
 from runner.base.text import comma_join
 from runner.cli.arguments import folder
@@ -55,7 +55,7 @@ def execute(args: argparse.Namespace) -> int:
 
     files = _claims() if args.protocol is None else _protocol(args.protocol)
     folder: Path = args.folder
-    if there := [str(folder / name) for name in files if is_there(folder / name) or (folder / name).is_symlink()]:
+    if there := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
         raise UsageError(f"nothing was written, because these files exist: {comma_join(there)}")
     _write(folder, files)
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]

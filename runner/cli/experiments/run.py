@@ -143,7 +143,7 @@ class _Runs:
                 raise
             except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
                 _add_next_step(error, self.args)
-                error.told = frozenset(f"note: {line}" for line in self._told)
+                error.seen_lines = frozenset(f"note: {line}" for line in self._told)
                 raise
         if len(self.points) > 1 and not self.args.json:
             self._show_table()

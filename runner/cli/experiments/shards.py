@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import MergeError, RunDirectoryError, UsageError
 from runner.base.exit_codes import ExitCode
-from runner.base.package_data import find, is_file, is_folder
+from runner.base.package_data import find_file, is_file, is_folder
 from runner.base.text import counted
 from runner.cli.arguments import results_option
 from runner.cli.terminal.output import note
@@ -79,7 +79,7 @@ def with_parts(words: Sequence[str], results: Results, word: str | None) -> list
 
 
 def _is_spec(name: str) -> bool:
-    found = find(name, Path())
+    found = find_file(name, Path())
     return found is not None and is_file(found)
 
 

@@ -166,7 +166,7 @@ def _play(got: FetchedRelease, takes: PlayRequirements) -> str:
 def _result(got: FetchedRelease) -> str:
     """Return the accuracy with its interval, as it was published; of a training run, that of each test."""
     from runner.base.errors import ReleaseError
-    from runner.base.storage.strict_json import loads
+    from runner.base.storage.strict_json import parse_strict_json
     from runner.registry.fetched_release import read_small
     from runner.spec.origin import DATA
     from runner.training.summary import test_name
@@ -174,7 +174,7 @@ def _result(got: FetchedRelease) -> str:
     if not got.is_training_run:
         return _accuracy(got.release.facts.get("accuracy"))
     try:
-        metrics = loads(read_small(got.folder / DATA / "metrics.json"))
+        metrics = parse_strict_json(read_small(got.folder / DATA / "metrics.json"))
         done = len(metrics["iterations"])
         tests = [f"{test_name(test, done, over=True)}: {_accuracy(test['accuracy'])}" for test in metrics["tests"]]
     except (ReleaseError, ValueError, KeyError, TypeError):
@@ -197,7 +197,7 @@ def _models(models: Any) -> str:
 
 
 def _contacts(takes: PlayRequirements) -> str:
-    sent = comma_join(use.told for use in takes.keys)
+    sent = comma_join(use.description for use in takes.keys)
     given = comma_join(takes.addresses)
     told = [f"sends {sent}" if sent else "sends no key"] + ([f"you say where: {given}"] if given else [])
     return "; ".join(told)

@@ -15,7 +15,7 @@ import sys
 import warnings
 
 from runner.base.exit_codes import ExitCode
-from runner.base.redaction import remember
+from runner.base.redaction import remember_secret
 from runner.base.text import comma_join, in_one_line
 from runner.cli.terminal.output import note, print_json, say
 
@@ -72,7 +72,7 @@ def _asked_for(base: str) -> str:
     token = (_typed(base) if sys.stdin.isatty() else sys.stdin.readline(_LONGEST)).strip()
     if not token:
         raise UsageError("no token was given; paste it at the prompt, or send it on stdin")
-    remember(token)
+    remember_secret(token)
     if not token.isascii() or not token.isprintable() or " " in token or len(token) >= _LONGEST:
         raise UsageError("invalid token: it contains spaces or unexpected characters, or is too long")
     return token

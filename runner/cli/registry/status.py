@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
     try:
         folder = results.find(args.what)
     except UsageError:
-        found = package_data.find(args.what, Path())
+        found = package_data.find_file(args.what, Path())
         if found is None or not found.is_file():
             raise
         return _spec(args, results)

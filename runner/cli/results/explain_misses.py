@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.models.layers.cache import Cache, asked_fields
+    from runner.models.layers.cache import Cache, request_fields
     from runner.results.leaderboard.results_folder import Results
     from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 
@@ -50,7 +50,7 @@ def execute(args: argparse.Namespace) -> int:
     with closing(Reconstructor(folder, plan)) as reconstructor, closing(Cache(path, folder.run_id)) as cache:
         for request in reconstructor.requests():
             requests += 1
-            asked = asked_fields(request, models[request.group])
+            asked = request_fields(request, models[request.group])
             # Runs of one spec in two results folders have one id, and the cache cannot tell them apart.
             if (own and reconstructor.from_cache(request)) or cache.has_other(asked):
                 continue
@@ -89,7 +89,7 @@ def _cache_file(path: Path | None) -> Path:
 def _explained(cache: Cache, request: Request, asked: dict[str, Any]) -> dict[str, Any]:
     from runner.models.layers.cache import differences
 
-    nearest = min((differences(asked, other) for other in cache.others(request)), key=len, default=[])
+    nearest = min((differences(asked, other) for other in cache.similar_requests(request)), key=len, default=[])
     sample = request.sample
     return {
         "agent": sample.agent,

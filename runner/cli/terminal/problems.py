@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
-from runner.base.errors import NipRunError, Place, Problem, QuestionError, SpecError, split_message
+from runner.base.errors import NipRunError, Place, Problem, QueryError, SpecError, split_message
 from runner.base.text import in_one_line
 
 LONGEST_LINE = 100
@@ -27,7 +27,7 @@ def error_objects(error: NipRunError) -> list[dict[str, Any]]:
     """What a program is told: of a spec every problem with its place, of anything else what it is and what to do."""
     if isinstance(error, SpecError):
         return [_problem_object(problem) for problem in error.problems]
-    if isinstance(error, QuestionError):
+    if isinstance(error, QueryError):
         return [{**error_object(error.what, error.hint), "line": error.line, "column": error.column}]
     message, *notes = error.lines()
     what, step = split_message(message)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from runner.base.redaction import MIN_LENGTH, current_redactor, remembered
+from runner.base.redaction import MIN_LENGTH, count_remembered, current_redactor
 
 
 class _Filtered:
@@ -15,12 +15,12 @@ class _Filtered:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._redactor, self._known = current_redactor(), remembered()
+        self._redactor, self._known = current_redactor(), count_remembered()
 
     def write(self, text: str) -> int:
-        if self._known != remembered():  # a key was read meanwhile
-            self._redactor, self._known = current_redactor(), remembered()
-        self._stream.write(text if len(text) < MIN_LENGTH else self._redactor.text(text))
+        if self._known != count_remembered():  # a key was read meanwhile
+            self._redactor, self._known = current_redactor(), count_remembered()
+        self._stream.write(text if len(text) < MIN_LENGTH else self._redactor.redact_text(text))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:

@@ -37,7 +37,7 @@ class MlflowTexts:
 
         Slashes are replaced, because MLflow's page would group such metrics into sections above the others.
         """
-        clean = self._redactor.text(name)
+        clean = self._redactor.redact_text(name)
         valid_name = _NOT_IN_KEYS.sub("_", clean)
         if not valid_name or valid_name.startswith("."):
             valid_name = f"_{valid_name}"
@@ -62,11 +62,11 @@ class MlflowTexts:
 
     def model_name(self, name: str) -> str:
         """Return the display name of a model."""
-        return _NOT_IN_MODEL_NAMES.sub("_", self._redactor.text(name))[:MAX_KEY]
+        return _NOT_IN_MODEL_NAMES.sub("_", self._redactor.redact_text(name))[:MAX_KEY]
 
     def text(self, text: str) -> str:
         """Return a text without known secrets."""
-        return self._redactor.text(text)
+        return self._redactor.redact_text(text)
 
     def json(self, value: Any) -> str:
         """Return a value as JSON without known secrets."""
@@ -74,7 +74,7 @@ class MlflowTexts:
 
     def holds_secret(self, data: bytes) -> bool:
         """Return whether data contains a known secret."""
-        return self._redactor.first(data) is not None
+        return self._redactor.find_first(data) is not None
 
     def note_omission(self, note: str) -> None:
         """Add a note about something that is not sent."""
@@ -82,7 +82,7 @@ class MlflowTexts:
 
     def _value(self, description: str, value: Any, longest: int) -> str:
         text = value if isinstance(value, str) else orjson.dumps(value).decode()
-        clean = self._redactor.text(text)
+        clean = self._redactor.redact_text(text)
         if clean != text:
             self._note(f"{description}: a secret was removed")
         if len(clean) <= longest:

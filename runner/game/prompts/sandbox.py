@@ -129,7 +129,7 @@ class SandboxedTemplate:
 
     def _failure(self, error: Exception) -> TemplateFailedError:
         refused = isinstance(error, SecurityError)
-        return TemplateFailedError.of_template(
+        return TemplateFailedError.from_template(
             self._name, f"{'' if refused else 'fails: '}{error}", _failing_line(error)
         )
 

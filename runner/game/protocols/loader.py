@@ -53,7 +53,7 @@ _PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
 def find_protocol(name: str, folder: Path) -> Path | None:
     """Find the file of a protocol from a path relative to `folder` or a built-in name."""
     if name.endswith((".yaml", ".yml")):
-        return package_data.find(name, folder)
+        return package_data.find_file(name, folder)
     path = package_data.PROTOCOLS / f"{name}.yaml"
     return path if package_data.is_file(path) else None
 

@@ -1,1 +1,1 @@
-"""What stands around a provider: the journal, the cache, the budget, the limits, the retries."""
+"""Layers around a provider: the journal, the cache, the budget, the limits and the retries."""

@@ -1,7 +1,7 @@
-"""What a run may spend: the worst case of each call is reserved before it is made, and settled after it.
+"""The budget of a run: the maximum cost of each call is reserved before it is sent, and settled after it.
 
-A call that failed may have been billed all the same, unless the server clearly refused it (most errors 4xx).
-Such a call is settled at its worst case, so that the budget holds whatever the provider's bill says.
+A failed call may still be billed, unless the server clearly refused it (most 4xx errors). Such a call is settled at its
+maximum cost, so that the provider's bill cannot exceed the budget.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.models.usage_totals import UsageTotals
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetSettings:
-    """The most that a run may spend, its sweep included; null: no limit."""
+    """The maximum spending of a run, including its sweep; null: no limit."""
 
     usd: float | None = option("US dollars.", default=None, example=20.0, exclusiveMinimum=0)
     tokens: int | None = option("Prompt and answer tokens.", default=None, example=5_000_000, minimum=1)
@@ -29,62 +29,58 @@ class BudgetSettings:
         return any(value is not None for value in (self.usd, self.tokens, self.completions))
 
 
-class NotSent(Exception):
-    """A call that was let through was never made: it costs nothing."""
-
-
 class Budget:
-    """Money, tokens and calls of one run and its sweep: spent, reserved, left."""
+    """Dollars, tokens and calls of a run and its sweep: spent and reserved."""
 
     def __init__(self, settings: BudgetSettings) -> None:
         self._settings = settings
         self.spent = UsageTotals()
         self._reserved = UsageTotals()
         self._waiting: list[asyncio.Future[None]] = []
-        self._refused: tuple[str, str, str] | None = None
+        self._refusal: tuple[str, str, str] | None = None
 
     def check(self) -> None:
-        """Raise where a call has not fitted: all who share this budget begin nothing new.
+        """Raise an error if a call has exceeded the budget. Call this before anything new starts.
 
         Raises:
-            BudgetExhausted: as it was raised then.
+            BudgetExhausted: the same error as for that call.
         """
-        if self._refused is not None:
-            message, key, used = self._refused
+        if self._refusal is not None:
+            message, key, used = self._refusal
             raise BudgetExhausted(message, key=key, used=used)
 
     @property
     def is_exhausted(self) -> bool:
-        return self._refused is not None
+        return self._refusal is not None
 
     def add_spent(self, amount: UsageTotals) -> None:
-        """Count what an earlier process spent."""
+        """Add the spending of an earlier process."""
         self.spent += amount
 
     def _exceeded(self, amount: UsageTotals) -> str | None:
         total = self.spent + self._reserved + amount
         for name in ("usd", "tokens", "completions"):
-            most = getattr(self._settings, name)
-            # Sums of floats are compared with a slack far below a cent's smallest part.
-            if most is not None and getattr(total, name) > most * (1 + 1e-12):
+            maximum = getattr(self._settings, name)
+            # The tolerance is for rounding errors in sums of floats.
+            if maximum is not None and getattr(total, name) > maximum * (1 + 1e-12):
                 return name
         return None
 
     async def reserve(self, amount: UsageTotals) -> None:
-        """Set aside what a call may cost; waits for calls in flight, whose settling may make room.
+        """Reserve the maximum cost of a call. Waits for calls in flight, because settling them may free enough.
 
         Raises:
-            BudgetExhausted: it does not fit, and nothing is in flight that could make room.
+            BudgetExhausted: the amount does not fit, and no call is in flight.
         """
         while (name := self._exceeded(amount)) is not None:
             if self._reserved.completions == 0:
-                most, spent = getattr(self._settings, name), getattr(self.spent, name)
-                used = f"${spent:.6g} of ${most:g}" if name == "usd" else f"{spent} of {most} {name}"
+                maximum, spent = getattr(self._settings, name), getattr(self.spent, name)
+                used = f"${spent:.6g} of ${maximum:g}" if name == "usd" else f"{spent} of {maximum} {name}"
                 message = (
-                    f"budget.{name} is used up: {spent:.6g} of {most:g} spent, and the next call may cost "
+                    f"budget.{name} is used up: {spent:.6g} of {maximum:g} spent, and the next call may cost up to "
                     f"{getattr(amount, name):.6g}; raise it (budget.{name}=...) and run the same command again"
                 )
-                self._refused = message, f"budget.{name}", used
+                self._refusal = message, f"budget.{name}", used
                 self.check()
             settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(settled)
@@ -92,7 +88,7 @@ class Budget:
         self._reserved += amount
 
     def settle(self, reserved: UsageTotals, cost: UsageTotals) -> None:
-        """Replace a reservation by what the call cost."""
+        """Replace a reservation with the cost of the call."""
         self._reserved -= reserved
         if self._reserved.completions == 0:
             self._reserved = UsageTotals()
@@ -104,23 +100,20 @@ class Budget:
 
 
 def within_budget(complete: Complete, budget: Budget, costs: CallCosts) -> Complete:
-    """`complete` for one attempt of one call, which the budget must allow."""
+    """Wrap one attempt of a call, so that the budget must allow it."""
 
-    async def paid(request: Request) -> Completion:
-        most = costs.worst_case(request)
-        await budget.reserve(most)
-        cost = most
+    async def complete_within_budget(request: Request) -> Completion:
+        worst_case = costs.worst_case(request)
+        await budget.reserve(worst_case)
+        cost = worst_case
         try:
             completion = await complete(request)
             cost = costs.charge(request, completion)
         except CallError as error:
-            cost = cost_of_failure(most, error)
-            raise
-        except NotSent:
-            cost = UsageTotals()
+            cost = cost_of_failure(worst_case, error)
             raise
         finally:
-            budget.settle(most, cost)
+            budget.settle(worst_case, cost)
         return completion
 
-    return paid
+    return complete_within_budget

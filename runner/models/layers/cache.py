@@ -1,11 +1,11 @@
-"""Completions shared between runs, in one SQLite file.
+"""Completions that runs share, in one SQLite file.
 
-The key is everything that goes on the wire, where it goes, and the sample's index, so that no model ever gets
-another's answer and repeats of a datapoint never share one. Errors are never kept. What was asked is kept beside
-each answer, so that a miss can be explained.
+The key is the complete request, its address, and the sample's index. So a model never receives another's answer, and
+repeats of a datapoint never share one. Errors are not stored. The request is stored with each answer, so that a cache
+miss can be explained.
 
-Whole answers stand in a table of their own, `answers`. What 0.1.0 wrote stands in `completions`, which it goes on to
-read and write: it knows nothing of the other, so it can misread nothing.
+Complete answers are in the table `answers`. Version 0.1.0 reads and writes the table `completions`, and does not know
+the other, so it cannot misread it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ CREATE TABLE IF NOT EXISTS {name} (
 CREATE INDEX IF NOT EXISTS {index} ON {name} (datapoint, agent);
 """
 _TABLES = _TABLE.format(name="completions", index="by_place") + _TABLE.format(name="answers", index="answers_by_place")
-_NEW = f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {CACHE}; COMMIT;"
+_CREATE = f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {CACHE}; COMMIT;"
 
 
-def _in_both(columns: str, where: str) -> str:
-    """A question to both tables; each `?` in it is asked twice, so the values are numbered."""
+def _union(columns: str, where: str) -> str:
+    """Return a query over both tables. Values are numbered (`?1`), because each is used twice."""
     return " UNION ALL ".join(f"SELECT {columns} FROM {table} WHERE {where}" for table in ("answers", "completions"))
 
 
-def asked_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
-    """Everything that tells two requests apart: where it goes, what goes there, and which sample it is for.
+def request_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
+    """Return everything that distinguishes requests: the address, the content, and the sample.
 
-    A list of servers stands under its first: how many there are, and which of them answered, tells no request apart.
+    A list of servers is represented by its first: neither their number nor the one that answers matters.
     """
     sample = request.sample
     return {
@@ -69,66 +69,66 @@ class Cache:
     """An open cache file."""
 
     def __init__(self, path: Path, run_id: str, journal: str | None = None) -> None:
-        """Open or create. `journal` is the number of the run's journal, by which its answers are recognized later.
+        """Open or create a cache. `journal` is the number of the run's journal, which identifies its answers later.
 
         Raises:
             RunError: it cannot be opened, or is not a cache.
-            NewerFormatError: a newer nip-run made it; nothing is changed.
+            NewerFormatError: a newer nip-run created it; nothing is changed.
         """
         self._path, self._run_id, self._journal = path, run_id, journal
         try:
             make_folders(path.parent)
-            self._db = sqlite3.connect(path.absolute(), timeout=BUSY_SECONDS, isolation_level=None)  # not `file:`
+            self._db = sqlite3.connect(path.absolute(), timeout=BUSY_SECONDS, isolation_level=None)  # not a `file:` URI
             refuse_newer(path, self._db.execute("PRAGMA user_version").fetchone()[0], CACHE)
             self._db.execute("PRAGMA journal_mode=WAL")
-            # One of 0.1.0 has the table and stays as it is, without a version.
+            # A cache of 0.1.0 has the table, and keeps having no version.
             has_table = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchall()
-            self._db.executescript(_TABLES if has_table else _NEW)
+            self._db.executescript(_TABLES if has_table else _CREATE)
         except (sqlite3.Error, OSError) as error:
             raise RunError(f"cannot open the cache {path}: {error}") from error
         except NewerFormatError:
             self._db.close()
             raise
 
-    def get(self, asked: Mapping[str, Any]) -> Completion | None:
-        """The answer to this very request."""
-        row = self._execute(_in_both("answer, run_id", "key = ?1"), [_key(asked)])
+    def get(self, fields: Mapping[str, Any]) -> Completion | None:
+        """Return the answer to an identical request, or None."""
+        row = self._execute(_union("answer, run_id", "key = ?1"), [_key(fields)])
         if not row:
             return None
-        found = completion_from_fields(from_json(row[0][0]), from_cache=True)
-        origin = found.origin or row[0][1]  # an earlier version stored the run's id alone
-        return replace(found, origin=None if origin in (self._journal, self._run_id) else origin)
+        completion = completion_from_fields(from_json(row[0][0]), from_cache=True)
+        origin = completion.origin or row[0][1]  # earlier versions stored only the run's id
+        return replace(completion, origin=None if origin in (self._journal, self._run_id) else origin)
 
-    def put(self, request: Request, asked: Mapping[str, Any], completion: Completion) -> None:
-        """Keep an answer; one that is there already stays."""
+    def put(self, request: Request, fields: Mapping[str, Any], completion: Completion) -> None:
+        """Store an answer, unless the request has one already."""
         table = "completions" if completion.body is None else "answers"
         completion = replace(completion, origin=completion.origin or self._journal)
         self._execute(
             f"INSERT OR IGNORE INTO {table} SELECT ?1, ?2, ?3, ?4, ?5, ?6 "
-            f"WHERE NOT EXISTS ({_in_both('1', 'key = ?1')})",
+            f"WHERE NOT EXISTS ({_union('1', 'key = ?1')})",
             [
-                _key(asked), canonical(asked), to_json(completion_fields(with_own_choice(completion))), self._run_id,
+                _key(fields), canonical(fields), to_json(completion_fields(with_own_choice(completion))), self._run_id,
                 request.sample.agent, request.sample.datapoint,
             ],
         )  # fmt: skip
 
-    def keep(self, request: Request, settings: ModelSettings, completion: Completion) -> None:
-        """Keep an answer that is in the journal already, unless it came from here."""
+    def store(self, request: Request, settings: ModelSettings, completion: Completion) -> None:
+        """Store an answer that is already in the journal, unless it came from the cache."""
         if not completion.from_cache or request.n > 1:
-            self.put(request, asked_fields(replace(request, n=1), settings), completion)
+            self.put(request, request_fields(replace(request, n=1), settings), completion)
 
-    def others(self, request: Request) -> Iterable[dict[str, Any]]:
-        """What other runs asked that could be meant: first those of this agent and datapoint, then of the agent."""
+    def similar_requests(self, request: Request) -> Iterable[dict[str, Any]]:
+        """Return similar requests of other runs: those of the same agent and datapoint, or else of the same agent."""
         sample = request.sample
-        theirs = "run_id <> ?1 AND agent = ?2"
-        near = _in_both("asked", theirs + " AND datapoint = ?3") + " LIMIT 1000"
-        rows = self._execute(near, [self._run_id, sample.agent, sample.datapoint])
-        rows = rows or self._execute(_in_both("asked", theirs) + " LIMIT 1000", [self._run_id, sample.agent])
+        is_other_run = "run_id <> ?1 AND agent = ?2"
+        same_datapoint = _union("asked", is_other_run + " AND datapoint = ?3") + " LIMIT 1000"
+        rows = self._execute(same_datapoint, [self._run_id, sample.agent, sample.datapoint])
+        rows = rows or self._execute(_union("asked", is_other_run) + " LIMIT 1000", [self._run_id, sample.agent])
         return [orjson.loads(row[0]) for row in rows]
 
-    def has_other(self, asked: Mapping[str, Any]) -> bool:
-        """Whether another run put this very request's answer here."""
-        return bool(self._execute(_in_both("1", "key = ?1 AND run_id <> ?2"), [_key(asked), self._run_id]))
+    def has_other(self, fields: Mapping[str, Any]) -> bool:
+        """Return whether another run stored an answer to an identical request."""
+        return bool(self._execute(_union("1", "key = ?1 AND run_id <> ?2"), [_key(fields), self._run_id]))
 
     def _execute(self, sql: str, values: list[Any]) -> list[Any]:
         try:
@@ -140,33 +140,33 @@ class Cache:
         self._db.close()
 
 
-def _key(asked: Mapping[str, Any]) -> str:
-    return tagged_hash("cache", asked)
+def _key(fields: Mapping[str, Any]) -> str:
+    return tagged_hash("cache", fields)
 
 
 def through_cache(complete: Complete, cache: Cache, models: Mapping[str, ModelSettings]) -> Complete:
-    """`complete` that answers from the cache what it holds. What it does not hold is kept by `Cache.keep`."""
+    """Wrap `complete` so that it answers from the cache if possible. `Cache.store` stores new answers."""
 
-    async def cached(request: Request) -> Completion:
-        found = cache.get(asked_fields(request, models[request.group]))
-        return await complete(request) if found is None else found
+    async def complete_from_cache(request: Request) -> Completion:
+        completion = cache.get(request_fields(request, models[request.group]))
+        return await complete(request) if completion is None else completion
 
-    return cached
-
-
-def differences(asked: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The fields in which two requests differ, messages one by one: name, ours, theirs."""
-    ours, theirs = dict(_flat(asked)), dict(_flat(other))
-    names = [*ours, *(name for name in theirs if name not in ours)]
-    return [(name, ours.get(name), theirs.get(name)) for name in names if ours.get(name) != theirs.get(name)]
+    return complete_from_cache
 
 
-def _flat(value: Any, at: str = "") -> Iterable[tuple[str, Any]]:
+def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the fields that differ between two requests, message by message: name, first value, second value."""
+    left, right = dict(_flatten(first)), dict(_flatten(second))
+    names = [*left, *(name for name in right if name not in left)]
+    return [(name, left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)]
+
+
+def _flatten(value: Any, path: str = "") -> Iterable[tuple[str, Any]]:
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from _flat(item, f"{at}.{name}" if at else name)
+            yield from _flatten(item, f"{path}.{name}" if path else name)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _flat(item, f"{at}[{index}]")
+            yield from _flatten(item, f"{path}[{index}]")
     else:
-        yield at, value
+        yield path, value

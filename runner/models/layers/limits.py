@@ -1,11 +1,12 @@
-"""Concurrency control: one fair semaphore a run; an AIMD limit with slow start, and two leaky buckets, a model group.
+"""Concurrency control: one fair semaphore per run; per model group an AIMD limit with slow start, and two leaky
+buckets.
 
 A group's limit starts at a quarter of the concurrency and doubles with each round trip until the server refuses a
-quarter of the calls; from then on it grows by one a round trip. A 429 shrinks it by a fifth, at most once in a
-cool-down, in which it grows only if the server keeps up otherwise. Only successes while the limit was full make it
-grow: an idle group learns nothing. A 429 also holds back the whole group for as long as the server asks, unless that is
-longer than any call may take, so that a thousand calls do not each find out for themselves. The log has each shrinking
-of the limit, and its growth at each doubling.
+quarter of the calls; after that it grows by one per round trip. A 429 shrinks it by a fifth, at most once per
+cool-down; during a cool-down it grows only if the server refuses few calls. It grows only after successes while the
+limit was fully used, because an idle group learns nothing. A 429 also pauses the whole group for the time that the
+server requests, unless that exceeds the maximum duration of a call; otherwise each of a thousand calls would have to
+be refused once. The log reports each decrease of the limit, and each doubling.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ START_SHARE = 4
 SHRINK = 0.8
 BACKOFF_COOLDOWN_SECONDS = 15.0
 EWMA_WEIGHT = 1 / 32
-"""EWMA weight of one call in the recent rate of 429s."""
+"""Weight of one call in the moving average of 429s (EWMA)."""
 OVERLOADED = 0.25
-"""The recent rate of 429s from which on a server does not keep up."""
+"""Minimum share of recent calls with a 429 for a server to count as overloaded."""
 MINUTE = 60.0
 BURST = 5.5 / MINUTE
-"""What of a minute's rate may go out at once: a tenth, less half a second's. Where games begin, calls are sent later
-than they are let through (0.15 s in one process, 0.3 s on a Ray cluster of two cores), and a server shall not see more
-than a tenth of a minute's beyond its rate."""
+"""Share of a minute's rate that may be sent at once: a tenth, minus half a second's. A server must not receive more
+than a tenth of a minute's rate in excess. At the start of games, calls are sent later than they are admitted (0.15 s in
+one process, 0.3 s on a Ray cluster of two cores)."""
 
 log = logging.getLogger("nip_run.limits")
 
@@ -41,43 +42,43 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class FairSemaphore:
-    """At most `size` calls at once; groups that wait are let in by turns, so that none starves another."""
+    """Allows `size` calls at once. Waiting groups are admitted in turn, and cannot starve each other."""
 
     def __init__(self, size: int) -> None:
         self._free = self._size = size
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
     async def enter(self, group: str) -> None:
-        """Wait for a place."""
+        """Wait for a slot."""
         if self._free > 0 and not self._waiting:
             self._free -= 1
             return
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(group, deque()).append(place)
+        slot = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(group, deque()).append(slot)
         try:
-            await place
+            await slot
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if slot.done() and not slot.cancelled():
                 self.leave()
             raise
 
     def leave(self) -> None:
-        """Give the place to the first who waits in the next group."""
+        """Pass the slot to the first waiting call of the next group."""
         while self._waiting:
             group = next(iter(self._waiting))
             queue = self._waiting.pop(group)
-            place = queue.popleft()
+            slot = queue.popleft()
             if queue:
-                self._waiting[group] = queue  # at the end: the other groups come first
-            if not place.cancelled():
-                place.set_result(None)
+                self._waiting[group] = queue  # moved to the end, so that other groups are next
+            if not slot.cancelled():
+                slot.set_result(None)
                 return
         self._free += 1
 
 
 @dataclass
 class LeakyBucket:
-    """A rate: so many units a minute, spread evenly, with a burst of `BURST`."""
+    """Limits a rate in units per minute, spread evenly, with bursts of up to `BURST`."""
 
     per_minute: float
     clock: Clock
@@ -88,28 +89,28 @@ class LeakyBucket:
         self._at = self.clock()
 
     def wait_for(self, amount: float) -> float:
-        """Take `amount` and say how long to wait before using it."""
+        """Reserve `amount` units and return the seconds to wait before using them."""
         now = self.clock()
         self._level = max(self._level - (now - self._at) * self.per_minute / MINUTE, 0.0)
         self._at = now
         burst = self.per_minute * BURST
-        # What is more than a burst at once could never pass: it waits for an empty bucket instead.
+        # An amount larger than a burst could never pass, so it waits for an empty bucket instead.
         wait = max(self._level + min(amount, burst) - burst, 0.0) * MINUTE / self.per_minute
         self._level += amount
         return wait
 
     def give_back(self, amount: float) -> None:
-        """Return what was taken and not used."""
+        """Return units that were reserved but not used."""
         self._level = max(self._level - amount, 0.0)
 
 
 class GroupLimit:
-    """The AIMD limit and the rates of one model group: additive increase, multiplicative decrease at a 429."""
+    """The AIMD limit and the rates of a model group: additive increase, multiplicative decrease after a 429."""
 
     def __init__(
         self,
         group: str,
-        most: int,
+        maximum: int,
         *,
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
@@ -118,45 +119,46 @@ class GroupLimit:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self.group = group
-        self.limit = float(max(most // START_SHARE, min(most, 8)))
-        self._logged = int(self.limit)
-        self._most = most
+        self.limit = float(max(maximum // START_SHARE, min(maximum, 8)))
+        self._logged_limit = int(self.limit)
+        self._maximum = maximum
         self._most_hold = most_hold
         self._clock, self._sleep = clock, sleep
-        self._given = {"requests": requests_per_minute, "tokens": tokens_per_minute}
-        self._buckets = {kind: LeakyBucket(rate, clock) for kind, rate in self._given.items() if rate is not None}
+        self._fixed = {"requests": requests_per_minute, "tokens": tokens_per_minute}
+        self._buckets = {kind: LeakyBucket(rate, clock) for kind, rate in self._fixed.items() if rate is not None}
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._slow_start = True
-        self._refused = 0.0
+        self._refusal_rate = 0.0
         self._cool_until = 0.0
-        self._not_before = 0.0
+        self._paused_until = 0.0
 
     def learn(self, headers: Mapping[str, str]) -> None:
-        """Take the rates that the server says it allows, where the spec gives none."""
+        """Adopt the rates that a server's headers report, unless the spec sets them."""
         for kind in ("requests", "tokens"):
             text = headers.get(f"x-ratelimit-limit-{kind}", "")
-            if self._given[kind] is None and text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0:
+            if self._fixed[kind] is None and text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0:
                 bucket = self._buckets.get(kind)
                 if bucket is None or bucket.per_minute != int(text):
                     self._buckets[kind] = LeakyBucket(float(text), self._clock)
-                    log.info("%s: the server allows %s %s a minute", self.group, text, kind)
+                    log.info("%s: the server allows %s %s per minute", self.group, text, kind)
 
     async def enter(self, tokens: Callable[[], int] = lambda: 0) -> int:
-        """Wait for a place and for the rates; the tokens that were counted of what the call may use.
+        """Wait for a slot and for the rates, and return the tokens that were reserved.
 
-        `tokens` says how many that are. It is asked once there is a place, where a rate of tokens is known by then.
+        `tokens` returns the maximum tokens of the call. It is called once there is a slot, and only if a token rate is
+        known.
         """
         if self._in_flight < int(self.limit) and not self._waiting:
             self._in_flight += 1
         else:
-            place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(place)
+            slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(slot)
             try:
-                await place
+                await slot
             except asyncio.CancelledError:
-                if place.done() and not place.cancelled():
-                    self._leave()  # the place was given in the same moment
+                if slot.done() and not slot.cancelled():
+                    self._leave()  # the slot was assigned at the moment of cancellation
                 raise
         try:
             return await self._pause(tokens)
@@ -165,86 +167,86 @@ class GroupLimit:
             raise
 
     async def _pause(self, tokens: Callable[[], int]) -> int:
-        counted = tokens() if "tokens" in self._buckets else 0
-        waits = [bucket.wait_for(1 if kind == "requests" else counted) for kind, bucket in self._buckets.items()]
+        reserved = tokens() if "tokens" in self._buckets else 0
+        waits = [bucket.wait_for(1 if kind == "requests" else reserved) for kind, bucket in self._buckets.items()]
         wait = max(waits, default=0.0)
         if wait > 0:
             await self._sleep(wait)
-        while (held := self._not_before - self._clock()) > 0:
-            await self._sleep(held)
-        return counted
+        while (pause := self._paused_until - self._clock()) > 0:
+            await self._sleep(pause)
+        return reserved
 
     def _leave(self) -> None:
         self._in_flight -= 1
         self._wake()
 
     def _wake(self) -> None:
-        """Give free places to those who wait; a place that is given counts as taken at once."""
+        """Assign free slots to waiting calls. An assigned slot counts as used immediately."""
         while self._waiting and self._in_flight < int(self.limit):
-            place = self._waiting.popleft()
-            if not place.done():
+            slot = self._waiting.popleft()
+            if not slot.done():
                 self._in_flight += 1
-                place.set_result(None)
+                slot.set_result(None)
 
     def give_back(self, tokens: int) -> None:
-        """Return tokens that a call was allowed and did not use."""
+        """Return tokens that were reserved for a call but not used."""
         bucket = self._buckets.get("tokens")
         if bucket is not None:
             bucket.give_back(tokens)
 
     def succeeded(self) -> None:
-        """A call came back with an answer."""
-        full = self._in_flight >= int(self.limit)
-        self._refused -= self._refused * EWMA_WEIGHT
-        if full and self.limit < self._most and (self._keeps_up or self._clock() >= self._cool_until):
-            before = int(self.limit)
-            self.limit = min(self.limit + (1 if self._slow_start else 1 / self.limit), float(self._most))
-            if int(self.limit) > before:
+        """Record that a call was answered."""
+        is_full = self._in_flight >= int(self.limit)
+        self._refusal_rate -= self._refusal_rate * EWMA_WEIGHT
+        if is_full and self.limit < self._maximum and (self._keeps_up or self._clock() >= self._cool_until):
+            old_limit = int(self.limit)
+            self.limit = min(self.limit + (1 if self._slow_start else 1 / self.limit), float(self._maximum))
+            if int(self.limit) > old_limit:
                 self._log_growth()
         self._leave()
 
     @property
     def _keeps_up(self) -> bool:
-        """Whether the server refuses a call now and then at most, as some do whatever the load."""
-        return self._refused < OVERLOADED
+        """True if the server refuses few calls, as some servers do at any load."""
+        return self._refusal_rate < OVERLOADED
 
     def _log_growth(self) -> None:
-        """Log what the limit has grown to, at the most there is and at twice what the log said last."""
-        now = int(self.limit)
-        if now == self._most:
-            log.info("%s: %d calls at once, all that rollouts.concurrency allows", self.group, now)
-        elif now >= 2 * self._logged:
-            log.info("%s: up to %d calls at once", self.group, now)
+        """Log the limit when it reaches the maximum, or twice the value in the last message."""
+        limit = int(self.limit)
+        if limit == self._maximum:
+            log.info("%s: %d calls at once, all that rollouts.concurrency allows", self.group, limit)
+        elif limit >= 2 * self._logged_limit:
+            log.info("%s: up to %d calls at once", self.group, limit)
         else:
             return
-        self._logged = now
+        self._logged_limit = limit
 
     def failed(self, error: BaseException) -> None:
-        """A call failed; a 429 shrinks the limit and holds the group back."""
+        """Record that a call failed. A 429 shrinks the limit and pauses the group."""
         if isinstance(error, TransientError) and error.status == 429:
             now = self._clock()
-            self._refused += (1 - self._refused) * EWMA_WEIGHT
+            self._refusal_rate += (1 - self._refusal_rate) * EWMA_WEIGHT
             self._slow_start = self._slow_start and self._keeps_up
             if error.retry_after and error.retry_after <= self._most_hold:
-                self._not_before = max(self._not_before, now + error.retry_after)
+                self._paused_until = max(self._paused_until, now + error.retry_after)
             if now >= self._cool_until:
                 self.limit = max(self.limit * SHRINK, 1.0)
                 self._cool_until = now + max(BACKOFF_COOLDOWN_SECONDS, min(error.retry_after or 0.0, self._most_hold))
-                self._logged = int(self.limit)
-                log.info("%s: 429, down to %d calls at once", self.group, self._logged)
+                self._logged_limit = int(self.limit)
+                log.info("%s: 429, down to %d calls at once", self.group, self._logged_limit)
         self._leave()
 
 
 def within_limits(
     complete: Complete, semaphore: FairSemaphore, limits: Mapping[str, GroupLimit], tokens: Callable[[Request], int]
 ) -> Complete:
-    """`complete` that waits for the group's limit and rates, then for the run's semaphore."""
+    """Wrap `complete` so that it waits for the group's limit and rates, then for the run's semaphore."""
 
     async def limited(request: Request) -> Completion:
         limit = limits.get(request.group)
         if limit is None:
             return await complete(request)
-        allowed = await limit.enter(lambda: tokens(request))
+        reserved = await limit.enter(lambda: tokens(request))
         try:
             await semaphore.enter(request.group)
             try:
@@ -254,8 +256,8 @@ def within_limits(
         except BaseException as error:
             limit.failed(error)
             raise
-        if allowed:
-            limit.give_back(allowed - completion.usage.prompt_tokens - completion.usage.completion_tokens)
+        if reserved:
+            limit.give_back(reserved - completion.usage.prompt_tokens - completion.usage.completion_tokens)
         limit.succeeded()
         return completion
 

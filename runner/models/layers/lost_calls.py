@@ -1,13 +1,14 @@
-"""Calls in flight, in a file that outlives a killed process, so that what they may cost is counted by the next one.
+"""Calls in flight, stored in a file that survives a killed process, so that the next process can count their cost.
 
-A provider bills a call that it got, whether or not we live to read the answer. So each call has a slot in a file of
-the run folder from before it is sent until its journal record is on disk: which call it is, how long the journal was,
-and its worst case. A slot is written in the system's page cache, without waiting for a disk: it outlives the process
-however that ends, but not a power cut, after which as many calls as were in flight may be uncounted.
+A provider bills a call that it received even if the process is killed before it reads the answer. So each call has a
+slot in a file of the run folder, from before it is sent until its journal record is on disk. The slot holds the call,
+the number of journal records at that time, and the call's maximum cost. It is written to the system's page cache
+without fsync. So it survives any end of the process, but not a power failure, which may leave the calls in flight
+uncounted.
 
-Whoever opens the run next writes the sum into the journal as a `lost` record, and removes the file once that is on
-disk. Nothing is counted twice: a slot whose call has a record by then does not count, and a file whose name stands in
-a `lost` record has been counted. Calls that wait in a batch have no slot, because the next process finds the batch.
+The next process that opens the run writes the sum to the journal as a `lost` record, and removes the file once that is
+on disk. Nothing is counted twice: a slot does not count if its call has a record, and a file does not count if a `lost`
+record has its name. Calls that wait in a batch have no slot, because the next process finds the batch.
 """
 
 from __future__ import annotations
@@ -21,84 +22,84 @@ from pathlib import Path
 
 from runner.base.errors import RunError
 from runner.base.hashing import canonical
-from runner.base.storage.safe_files import create_only, is_there, open_to_read
+from runner.base.storage.safe_files import create_only, is_still_at, open_to_read
 from runner.models.interface import SampleKey
 from runner.models.journal_records import BatchRecord, LostRecord, Record
 from runner.models.usage_totals import UsageTotals
 
 _NAME_BYTES = 16
 _SLOT = struct.Struct("<16sqdqq")
-"""The call, the journal's length, dollars, tokens, and calls: 1, or 0 where the slot is free."""
+"""The call, the number of journal records, dollars, tokens, and completions: 1, or 0 in a free slot."""
 
 
-def _call(sample: SampleKey) -> bytes:
-    """A sample in 16 bytes."""
+def _call_id(sample: SampleKey) -> bytes:
+    """Return a hash of 16 bytes that identifies a sample."""
     return hashlib.blake2b(canonical(sample.fields()), digest_size=16).digest()
 
 
 class InFlight:
-    """The file of one process: made with its first call, gone with its last."""
+    """The slot file of one process. It is created for the first call, and removed if no call is left at the end."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: int | None = None
-        self._taken: dict[SampleKey, int] = {}
+        self._offsets: dict[SampleKey, int] = {}
         self._free: list[int] = []
         self._end = _NAME_BYTES
 
-    def sent(self, sample: SampleKey, most: UsageTotals, records: int) -> None:
-        """A call is about to be sent: what it may cost, and how many records the journal has.
+    def sent(self, sample: SampleKey, cost: UsageTotals, records: int) -> None:
+        """Store the maximum cost of a call before it is sent, and the number of journal records.
 
         Raises:
-            RunError: that cannot be kept, so the call must not be sent.
+            RunError: the file cannot be written, so the call must not be sent.
         """
         if self._free:
-            at = self._free.pop()
+            offset = self._free.pop()
         else:
-            at, self._end = self._end, self._end + _SLOT.size
-        self._taken[sample] = at
+            offset, self._end = self._end, self._end + _SLOT.size
+        self._offsets[sample] = offset
         try:
-            self._write(at, _SLOT.pack(_call(sample), records, most.usd, most.tokens, most.completions))
+            self._write(offset, _SLOT.pack(_call_id(sample), records, cost.usd, cost.tokens, cost.completions))
         except OSError as error:
             raise RunError(f"cannot write {self._path}: {error.strerror}") from error
 
     def settled(self, sample: SampleKey) -> None:
-        """A call's record is on disk, by which its slot counts no more. One without a slot is ignored."""
-        at = self._taken.pop(sample, None)
-        if at is not None:
-            self._free.append(at)
+        """Free the slot of a call whose record is on disk. Calls without a slot are ignored."""
+        offset = self._offsets.pop(sample, None)
+        if offset is not None:
+            self._free.append(offset)
 
     def refused(self, sample: SampleKey) -> None:
-        """The provider has refused a call, of which there is no record. One without a slot is ignored."""
-        at = self._taken.pop(sample, None)
-        if at is not None:
-            with suppress(OSError):  # counted as spent, and at no cost
-                self._write(at, bytes(_SLOT.size))
-            self._free.append(at)
+        """Free the slot of a call that the provider refused, and that has no record. Others are ignored."""
+        offset = self._offsets.pop(sample, None)
+        if offset is not None:
+            with suppress(OSError):  # the slot then counts as spent, although the call cost nothing
+                self._write(offset, bytes(_SLOT.size))
+            self._free.append(offset)
 
     def count(self) -> int:
-        """How many calls wait for their answers, or for the journal to have them."""
-        return len(self._taken)
+        """Return the number of calls without an answer, or whose answer is not in the journal yet."""
+        return len(self._offsets)
 
-    def _write(self, at: int, data: bytes) -> None:
+    def _write(self, offset: int, data: bytes) -> None:
         if self._file is None:
             self._file = create_only(self._path, os.O_WRONLY)
             self._write(0, os.urandom(_NAME_BYTES))
-        if os.pwrite(self._file, data, at) != len(data):
+        if os.pwrite(self._file, data, offset) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self) -> None:
-        """Let go of the file, and remove it if no call is left in it."""
+        """Close the file, and remove it if no call is left in it."""
         if self._file is not None:
-            # Of a folder that took the place of ours, the file is another process's.
-            if not self._taken and is_there(self._path, self._file):
+            # If another folder has replaced the run's folder, its file belongs to another process.
+            if not self._offsets and is_still_at(self._path, self._file):
                 self._path.unlink(missing_ok=True)
             os.close(self._file)
             self._file = None
 
 
 class AbandonedCalls:
-    """The calls that an earlier process left in flight; `see` must be told of every record of the journal."""
+    """The calls that an earlier process left in flight. Pass every record of the journal to `see`."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -111,35 +112,35 @@ class AbandonedCalls:
         self.name = data[:_NAME_BYTES].hex()
         self._slots: dict[bytes, tuple[int, UsageTotals]] = {}
         slots = data[_NAME_BYTES:]
-        for call, records, *most in _SLOT.iter_unpack(slots[: len(slots) // _SLOT.size * _SLOT.size]):
-            # Of two slots of one call the later sent is in flight: the other's attempt has its record.
-            if most[-1] and records >= self._slots.get(call, (0,))[0]:
-                self._slots[call] = (records, UsageTotals(*most))
-        self._since = min((records for records, _ in self._slots.values()), default=0)
+        for call_id, records, *totals in _SLOT.iter_unpack(slots[: len(slots) // _SLOT.size * _SLOT.size]):
+            # If a call has two slots, the later one is in flight: the earlier attempt has its record.
+            if totals[-1] and records >= self._slots.get(call_id, (0,))[0]:
+                self._slots[call_id] = (records, UsageTotals(*totals))
+        self._first_sequence = min((records for records, _ in self._slots.values()), default=0)
 
     @property
     def is_empty(self) -> bool:
-        """Whether none is left, so that no record changes that."""
+        """True if no call is left. Further records then do not matter."""
         return not self._slots
 
     def see(self, sequence: int, record: Record) -> None:
-        """Leave out what this record settles."""
+        """Remove the call that this record accounts for."""
         if not self._slots:
             return
         if isinstance(record, LostRecord):
             if record.of == self.name:
                 self._slots.clear()
-        elif not isinstance(record, BatchRecord) and record.sample is not None and sequence >= self._since:
-            call = _call(record.sample)
-            # Records from before the call was sent are of earlier attempts.
-            if call in self._slots and sequence >= self._slots[call][0]:
-                del self._slots[call]
+        elif not isinstance(record, BatchRecord) and record.sample is not None and sequence >= self._first_sequence:
+            call_id = _call_id(record.sample)
+            # Earlier records belong to earlier attempts of the call.
+            if call_id in self._slots and sequence >= self._slots[call_id][0]:
+                del self._slots[call_id]
 
     @property
-    def most(self) -> UsageTotals:
-        """What they may have cost."""
-        return sum((most for _, most in self._slots.values()), UsageTotals())
+    def max_cost(self) -> UsageTotals:
+        """Maximum total cost of the calls."""
+        return sum((cost for _, cost in self._slots.values()), UsageTotals())
 
     def lost(self) -> LostRecord:
-        """They as a journal record."""
-        return LostRecord(self.name, self.most)
+        """Return a journal record of the calls."""
+        return LostRecord(self.name, self.max_cost)

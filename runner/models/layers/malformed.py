@@ -1,13 +1,13 @@
-"""Whether a request that is refused as malformed ends its game, or the run.
+"""Decides whether a request that is refused as malformed ends its game, or the run.
 
-A server that refuses one prompt (odd characters, an empty message) answers 400 as one does that refuses every request
-of a model group. What became of the group's other requests tells which it is:
+A server answers 400 both if it refuses one prompt (odd characters, an empty message) and if it refuses every request of
+a model group. The group's other requests tell the two apart:
 
-- the group was answered, in this process or by the journal: the refusal ends its game;
-- it never was: the refusal ends its game for now, and another process asks again. After as many refusals as open a
-  breaker, and no answer, the run stops; so does one that comes to its end before that.
+- The group has been answered, in this process or according to the journal: the refusal ends its game. - It has not: the
+refusal ends its game for now, and a later process tries again. The run stops after as many refusals as
+  open a breaker, or when all games are over, if there was no answer at all.
 
-Of a group at several servers only what all of them refuse comes here (`several`).
+For a group at several servers, only refusals by all of them reach this layer (see `server_pool`).
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ from runner.models.interface import Complete, Completion, Request, SampleKey
 
 @dataclass
 class _Group:
-    """What became of the requests of one model group."""
+    """The results of the requests of one model group."""
 
     answered: bool
     refused: set[SampleKey] = field(default_factory=set)
     refusal: str = ""
-    """What the run stops with."""
+    """The message that the run stops with."""
 
 
 class MalformedRequests(NamedTuple):
-    """A way to ask whose refusals of single requests end their games."""
+    """A completion function whose refusals of single requests end their games, and a final check."""
 
     complete: Complete
     check: Callable[[], None]
-    """Raises `ProviderRefusal` where a group was refused and never answered; for when all games are over."""
+    """Raises `ProviderRefusal` if a group was refused and never answered. Call it when all games are over."""
 
 
-def judging_refusals(complete: Complete, failures: int, answered: Collection[str] = ()) -> MalformedRequests:
-    """`complete`, whose refusals of single requests end their games; `answered` are groups that had an answer.
+def judge_malformed(complete: Complete, failures: int, answered: Collection[str] = ()) -> MalformedRequests:
+    """Wrap `complete` so that refusals of single requests end their games.
 
-    It may grow, where others ask, too. So many `failures`, and no answer at all, are a refusal of the group.
+    If a group has `failures` refusals and no answer, `ProviderRefusal` is raised instead. `answered` are the groups
+    that have been answered. The collection may grow if other processes call them too.
     """
     groups: dict[str, _Group] = {}
 
-    async def judged(request: Request) -> Completion:
+    async def complete_or_end_game(request: Request) -> Completion:
         group = groups.get(request.group)
         if group is None:
             group = groups[request.group] = _Group(request.group in answered)
@@ -68,4 +69,4 @@ def judging_refusals(complete: Complete, failures: int, answered: Collection[str
             if group.refused and not (group.answered or name in answered):
                 raise ProviderRefusal(group.refusal)
 
-    return MalformedRequests(judged, check)
+    return MalformedRequests(complete_or_end_game, check)

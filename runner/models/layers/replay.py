@@ -13,11 +13,11 @@ from runner.models.interface import Completion, Provider, Request
 from runner.models.journal_index import open_index
 from runner.models.journal_records import EndedRecord, messages_hash
 
-_NEEDS = "a replay needs the same prompts in the same chat format (chat_format, system_role, send_name)"
+_ADVICE = "a replay needs the same prompts in the same chat format (chat_format, system_role, send_name)"
 
 
 class ReplayModel:
-    """Answers each sample as the replayed run was answered, and refuses what that run was not asked."""
+    """Answers each sample as the replayed run did. Raises an error for samples that it did not have."""
 
     def __init__(
         self,
@@ -26,32 +26,35 @@ class ReplayModel:
         *,
         sent: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
     ) -> None:
-        """`identity` is the run's, where it is known; the journal must be that run's.
+        """`identity` is the replayed run's, if known; the journal must belong to that run.
 
-        `sent` is a request's messages as a server would get them.
+        `sent` returns a request's messages as a server would receive them.
+
+        Raises:
+            RunError: the run has no journal.
         """
         self._run = run
         path = run / JOURNAL
         if not path.is_file():
-            raise RunError(f"{run} holds no {JOURNAL} to replay")
-        self._reader, self._recorded = open_index(path, identity)
-        self.failures = self._recorded.failures
+            raise RunError(f"cannot replay {run}: it has no {JOURNAL}")
+        self._reader, self._index = open_index(path, identity)
+        self.failures = self._index.failures
         self._sent = sent
 
     async def complete(self, request: Request) -> Completion:
         """Answer from the journal.
 
         Raises:
-            RunError: the replayed run has no answer for this sample, or gave it to another prompt.
+            RunError: the replayed run has no answer for this sample, or its prompt was different.
         """
         sample = request.sample
-        record = self._recorded.get(sample)
+        record = self._index.get(sample)
         where = f"{sample.agent} in round {sample.round} on {sample.datapoint} (repeat {sample.repeat})"
         if record is None:
-            raise RunError(f"{self._run} has no answer number {sample.attempt} of {where} to replay")
-        chat = self._sent(request) if self._reader.is_bound else request.messages
-        if record.asked.messages != messages_hash(chat):
-            raise RunError(f"{self._run} asked {where} with other messages; {_NEEDS}")
+            raise RunError(f"cannot replay {self._run}: it has no answer number {sample.attempt} of {where}")
+        messages = self._sent(request) if self._reader.is_bound else request.messages
+        if record.request.messages != messages_hash(messages):
+            raise RunError(f"cannot replay {self._run}: it sent other messages to {where}; {_ADVICE}")
         if isinstance(record, EndedRecord):
             raise record.as_error()
         origin = record.completion.origin or self._reader.number or self._run.name
@@ -62,7 +65,7 @@ class ReplayModel:
 
 
 class ReplayThenLive:
-    """Replays the rounds before `until_round`, and asks a live model from there on."""
+    """Replays the rounds before `until_round`, and calls a live model from then on."""
 
     def __init__(self, replayed: ReplayModel, live: Provider, until_round: int) -> None:
         self._replayed, self._live, self._until = replayed, live, until_round

@@ -1,4 +1,4 @@
-"""The one retry layer for failures of transport: bounded attempts, bounded time, the server's wish first."""
+"""Retries after failures of transport, with limited attempts and time. A wait that the server requests has priority."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from runner.models.retry_policy import TransientPolicy
 def after_failure(
     policy: TransientPolicy, error: TransientError, attempt: int, elapsed: float, jitter: random.Random
 ) -> tuple[float, bool]:
-    """How long to wait after a failed attempt, and whether it was the last; `elapsed`: seconds since the first failed.
+    """Return the wait after a failed attempt in seconds, and whether it was the last attempt.
 
-    Of a call whose total time is not bounded nothing elapses.
+    `elapsed` is the time since the first failure in seconds; 0 if the total time of the call is not limited.
     """
-    # A server that says `0` says no more than that it does not know.
+    # A `retry_after` of 0 means that the server does not know when to retry.
     wait = error.retry_after or policy.wait(attempt, jitter)
-    late = elapsed + wait > policy.total_seconds
-    return wait, attempt >= min(policy.attempts, error.attempts or policy.attempts) or late
+    is_late = elapsed + wait > policy.total_seconds
+    return wait, attempt >= min(policy.attempts, error.attempts or policy.attempts) or is_late
 
 
 def with_retries(
@@ -38,16 +38,16 @@ def with_retries(
     clock: Callable[[], float] = time.monotonic,
     rng: random.Random | None = None,
 ) -> Complete:
-    """`complete` with transient failures asked again; `timed` says for which calls the total time is bounded.
+    """Wrap `complete` so that transient failures are retried.
 
-    `breaker_of` is the breaker of the server that a request goes to, where it has one.
-    The total time runs from the first failure: waiting for a place or for a rate is no failure. Jitter draws
-    from a generator of its own: waiting is the one thing that may differ between equal runs.
+    `timed` returns whether the total time of a call is limited. `breaker_of` returns the breaker of the request's
+    server, if it has one. The total time starts at the first failure, because waiting for a slot or a rate is not a
+    failure. Jitter uses its own random generator, because only waits may differ between equal runs.
     """
     jitter = rng or random.Random()
 
-    async def retrying(request: Request) -> Completion:
-        started = clock()
+    async def complete_with_retries(request: Request) -> Completion:
+        first_failure = clock()
         attempt = 0
         breaker = breaker_of(request)
         while True:
@@ -55,14 +55,14 @@ def with_retries(
             try:
                 return await (complete(request) if breaker is None else breaker.guard(complete, request))
             except TransientError as error:
-                started = started if attempt > 1 else clock()
-                elapsed = clock() - started if timed(request) else 0.0
-                wait, last = after_failure(policy, error, attempt, elapsed, jitter)
-                await events.failed(request, attempt, error, -1.0 if last else wait)
+                first_failure = first_failure if attempt > 1 else clock()
+                elapsed = clock() - first_failure if timed(request) else 0.0
+                wait, is_last = after_failure(policy, error, attempt, elapsed, jitter)
+                await events.failed(request, attempt, error, -1.0 if is_last else wait)
                 if breaker is not None:
                     breaker.check()
-                if last:
+                if is_last:
                     raise
                 await sleep(wait)
 
-    return retrying
+    return complete_with_retries

@@ -1,11 +1,12 @@
-"""The health of one server of a group compared with the others: which calls it refused that another one took.
+"""Health of one server of a group compared with the others: the calls it refused that another server accepted.
 
-A refusal (too long, malformed, no such model, a key) or a 500 to such a call says something about the server, not about
-the call. A server that answers all calls like this is left, except for one call at a time that tries it:
+If another server accepts a call, a refusal of it (too long, malformed, no such model, a key) or a 500 is the fault of
+the server, not of the call. A server that answers all calls like this is excluded, except for one call at a time that
+tries it:
 
-- one that serves nobody (its key, no such model): at the first such call;
-- one that fails: after as many different samples in a row as open a breaker;
-- one that refuses prompts: likewise, if it has never answered. One that has answered may only have a shorter context.
+- A server that refuses all calls (its key, no such model) is excluded at the first such call.
+- A server that fails is excluded after as many different samples in a row as open a breaker.
+- A server that refuses prompts: also then, if it has never answered. Otherwise it may only have a shorter context.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ from runner.models.retry_policy import TransientPolicy
 
 
 class ServerRefusal(CallError):
-    """One of several servers refuses a call; the others are asked before its `refusal` counts."""
+    """A server of a pool refuses a call. Its `refusal` counts only if the other servers refuse the call too."""
 
     def __init__(self, refusal: ProviderRefusal) -> None:
-        of_one = refusal.of_one_call
-        # Some status of an error: nobody bills what was answered with one.
-        super().__init__(message_of(refusal), status=(of_one.status if of_one is not None else None) or 400)
+        call_error = refusal.of_one_call
+        # The call needs some error status, because calls with one are not billed.
+        super().__init__(server_message(refusal), status=(call_error.status if call_error is not None else None) or 400)
         self.refusal = refusal
 
 
-def message_of(refusal: ProviderRefusal) -> str:
-    """Return what the server said, without the advice, which is for groups with one server."""
+def server_message(refusal: ProviderRefusal) -> str:
+    """Return the server's message without the advice, which is for groups with one server."""
     return str(refusal).partition("\n")[0]
 
 
-def raising_refusals(complete: Complete) -> Complete:
-    """Return `complete` for one of several servers: it raises `ServerRefusal` instead of `ProviderRefusal`."""
+def raise_server_refusals(complete: Complete) -> Complete:
+    """Wrap `complete` for one server of a pool, so that it raises `ServerRefusal` instead of `ProviderRefusal`."""
 
     async def ask(request: Request) -> Completion:
         try:
@@ -56,13 +57,13 @@ def raising_refusals(complete: Complete) -> Complete:
     return ask
 
 
-def serves_nobody(error: CallError) -> bool:
-    """Return whether a server would refuse every call like this."""
+def refuses_all(error: CallError) -> bool:
+    """Return whether a server would refuse every call with this error."""
     return isinstance(error, ServerRefusal) and error.refusal.of_one_call is None
 
 
 def is_refusal(error: CallError) -> bool:
-    """Return whether a server refuses this call for good."""
+    """Return whether a server refuses this call permanently."""
     return isinstance(error, (ServerRefusal, ContextExceededError, RefusedError))
 
 
@@ -72,25 +73,25 @@ def is_fault(error: CallError) -> bool:
 
 
 def judge_refusals(group: str, refusals: Sequence[CallError], unreachable: Sequence[str] = ()) -> NipRunError:
-    """Return the failure of a call that all servers refuse, except those that are unreachable for the given reasons."""
-    of_it = [error for error in refusals if not serves_nobody(error)]
-    # What one says of the prompt is more than that another cannot read it.
-    error = min(of_it or refusals, key=lambda error: isinstance(error, ServerRefusal))
+    """Return the error of a call that all servers refuse, except the unreachable ones, whose reasons are given."""
+    prompt_errors = [error for error in refusals if not refuses_all(error)]
+    # An error about the prompt is more informative than one about its form.
+    error = min(prompt_errors or refusals, key=lambda error: isinstance(error, ServerRefusal))
     if not isinstance(error, ServerRefusal):
         if not unreachable:
             return error
-        away = "; ".join(unreachable)
-        return TransientError(f"{error} (whether its other servers take it is not known: {away})", status=error.status)
-    said = [str(error), *(str(other) for other in refusals if other is not error)]
+        reasons = "; ".join(unreachable)
+        return TransientError(f"{error} (the other servers could not be tried: {reasons})", status=error.status)
+    messages = [str(error), *(str(refusal_error) for refusal_error in refusals if refusal_error is not error)]
     advice = str(error.refusal).partition("\n")[2]
     refusal = error.refusal
     return ProviderRefusal(
-        "\n".join((*said, *(f"cannot reach {why}" for why in unreachable), advice)),
+        "\n".join((*messages, *(f"cannot reach {reason}" for reason in unreachable), advice)),
         of_one_call=None
         if refusal.of_one_call is None
         else MalformedError(
-            f"{error} (none of the servers of models.{group} that can be asked takes this request; change the "
-            "datapoint, the prompt or the servers)",
+            f"{error} (no reachable server of models.{group} accepts this request; change the datapoint, the prompt or "
+            "the servers)",
             status=error.status,
         ),
         changes=refusal.changes,
@@ -101,8 +102,8 @@ def judge_refusals(group: str, refusals: Sequence[CallError], unreachable: Seque
 class ServerHealth:
     """The health of one server of a group.
 
-    `tell` gets the message that the server is left, and None once it is not any more. `unlike` gets how many more calls
-    another server took, and this one's message to the last of them.
+    `tell` is called with a message when the server is excluded, and with None when it is accepted again. `unlike` is
+    called with the number of further calls that another server accepted, and this server's last error message.
     """
 
     def __init__(
@@ -121,53 +122,55 @@ class ServerHealth:
         self._jitter = random.Random()
         self._has_answered = False
         self._samples: set[SampleKey] = set()
-        """Samples that another server took since this one answered last."""
-        self._untold = 0
-        self.is_left = False
-        self._trying = False
+        """Samples that another server accepted since this one last answered."""
+        self._unreported = 0
+        self.is_excluded = False
+        self._is_trying = False
         self._tries = 0
-        self._next = 0.0
+        self._next_try = 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether the server is left and may be tried."""
-        return self.is_left and not self._trying and self._clock() >= self._next
+        """True if the server is excluded and may be tried now."""
+        return self.is_excluded and not self._is_trying and self._clock() >= self._next_try
 
     @contextmanager
     def probe(self) -> Iterator[None]:
-        """Let one call try the server, which is left."""
-        self._trying = True
+        """Let one call try the excluded server."""
+        self._is_trying = True
         try:
             yield
         finally:
-            self._trying = False
-            if self.is_left:
+            self._is_trying = False
+            if self.is_excluded:
                 self._tries += 1
                 self._wait()
 
-    def answered(self) -> None:
-        """Note that the server took a call."""
+    def record_answer(self) -> None:
+        """Record that the server answered a call."""
         self._has_answered = True
         self._samples.clear()
-        if self.is_left:
-            self.is_left, self._tries = False, 0
+        if self.is_excluded:
+            self.is_excluded, self._tries = False, 0
             self._tell(None)
 
-    def took_another(self, sample: SampleKey, error: CallError) -> None:
-        """Note that another server took the call that this one answered with an error."""
+    def record_accepted_elsewhere(self, sample: SampleKey, error: CallError) -> None:
+        """Record that another server accepted the call that this one answered with an error."""
         self._samples.add(sample)
-        self._untold += 1
-        in_a_row = len(self._samples) >= self._failures
-        if not self.is_left and (serves_nobody(error) or (in_a_row and (is_fault(error) or not self._has_answered))):
-            self.is_left = True
+        self._unreported += 1
+        is_repeated = len(self._samples) >= self._failures
+        if not self.is_excluded and (
+            refuses_all(error) or (is_repeated and (is_fault(error) or not self._has_answered))
+        ):
+            self.is_excluded = True
             self._wait()
             self._tell(
-                f"{self._server} does not take the calls of models.{self._group} that its other servers take; trying "
-                "one at a time, and its games go to the others meanwhile"
+                f"{self._server} does not accept calls of models.{self._group} that other servers accept; trying it "
+                "with one call at a time; its games continue at the other servers"
             )
-        if self.is_left or is_refusal(error):  # a failure now and then is what retries are for
-            told, self._untold = self._untold, 0
-            self._unlike(told, str(error))
+        if self.is_excluded or is_refusal(error):  # occasional failures are handled by retries
+            calls, self._unreported = self._unreported, 0
+            self._unlike(calls, str(error))
 
     def _wait(self) -> None:
-        self._next = self._clock() + self._waits.wait(self._tries + 1, self._jitter)
+        self._next_try = self._clock() + self._waits.wait(self._tries + 1, self._jitter)

@@ -1,18 +1,19 @@
-"""A model group at several servers: each game at one of them, and at another while that one is down or refuses.
+"""A model group at several servers: each game stays at one server, and uses another while that is down or refuses.
 
-A call whose server does not answer, or fails in it, goes to the next server in its order at once. A server whose
-breaker is open gets one call at a time, which is no attempt of the call's own; once it answers, its games come back.
-While all are down they are like one server that is down: calls wait, one at a time tries each, and the last try of the
-last server ends the run. Rate limits are no reason to leave: the call waits for its server.
+If a server does not answer a call, or fails in it, the call goes to the next server in its order at once. A server with
+an open breaker gets one call at a time, which does not count as an attempt of the call. When it answers, its games come
+back. If all are down, they behave like one server that is down: calls wait, one at a time tries each server, and the
+last try of the last server ends the run. Rate limits do not move a call: it waits for its server.
 
-What one server refuses is sent to each of the others once; what all refuse is judged like one server's refusal, so that
-results do not depend on the servers. A server that refuses what the others take is left (see `server_health`).
+A call that one server refuses is sent to each of the others once. A refusal by all is handled like one server's
+refusal, so that results do not depend on the servers. A server that refuses what the others accept is excluded (see
+`server_health`).
 
 The calls of one agent in one game stay at one server, where their prefix is cached. The order of preference is by
-rendezvous hashing (Thaler and Ravishankar, 1998) of datapoint and agent, so that repeats of a datapoint, whose prompts
-begin alike, prefer one server, and a server that is added or removed moves only its own share. A game goes to the first
-server in its order that has no more than its share of the games in play (Mirrokni, Thorup and Zadimoghaddam, 2018, by
-the same bound for each agent).
+rendezvous hashing (Thaler and Ravishankar, 1998) of datapoint and agent. So repeats of a datapoint, whose prompts begin
+alike, prefer one server, and adding or removing a server moves only its own share. A game goes to the first server in
+its order that has no more than its share of the active games (Mirrokni, Thorup and Zadimoghaddam, 2018, with the same
+bound for each agent).
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from runner.models.layers.server_health import ServerHealth, is_fault, is_refusa
 from runner.models.retry_policy import TransientPolicy
 
 BOUND = 1.05
-"""No server gets a game that would give it more than this many times the mean number of games in play."""
+"""Maximum number of active games of a server, as a multiple of the mean."""
 
 Rollout = tuple[str, int]
 """A datapoint's id and the number of the rollout."""
 
 
 class Placement:
-    """Which games are played at which server; servers are numbered."""
+    """Assigns games to servers, which have numbers."""
 
     def __init__(self, servers: Sequence[str]) -> None:
         self._servers = tuple(server.encode() for server in servers)
@@ -50,13 +51,13 @@ class Placement:
         self._in_play: dict[str, list[int]] = {}
 
     def order(self, sample: SampleKey) -> list[int]:
-        """Return all servers, the preferred one first."""
+        """Return all servers, in the order of preference."""
         key = f"{sample.datapoint}\0{sample.agent}\0".encode("utf-8", "surrogatepass")
         weights = [hashlib.blake2b(key + server, digest_size=8).digest() for server in self._servers]
         return sorted(range(len(weights)), key=weights.__getitem__)
 
     def home(self, sample: SampleKey, is_up: Callable[[int], bool]) -> int:
-        """Return the server of this sample's game and agent; a new game goes to a server that is up."""
+        """Return the server of this sample's game and agent. A new game is assigned to a server that is up."""
         homes = self._homes.setdefault((sample.datapoint, sample.repeat), {})
         home = homes.get(sample.agent)
         if home is None:
@@ -67,21 +68,21 @@ class Placement:
         in_play = self._in_play.setdefault(sample.agent, [0] * len(self._servers))
         order = self.order(sample)
         candidates = [server for server in order if is_up(server)] or order
-        most = math.ceil(BOUND * (sum(in_play[server] for server in candidates) + 1) / len(candidates))
-        # The least loaded server is below the mean, and so below this.
-        home = next(server for server in candidates if in_play[server] < most)
+        maximum = math.ceil(BOUND * (sum(in_play[server] for server in candidates) + 1) / len(candidates))
+        # The least loaded server is below the mean, and so below this maximum.
+        home = next(server for server in candidates if in_play[server] < maximum)
         in_play[home] += 1
         return home
 
-    def ended(self, rollout: Rollout) -> None:
-        """Free the places of a game that is over; one that has none is ignored."""
+    def release(self, rollout: Rollout) -> None:
+        """Release the servers of a finished game. A game without any is ignored."""
         for agent, home in self._homes.pop(rollout, {}).items():
             self._in_play[agent][home] -= 1
 
 
 @dataclass(frozen=True)
 class PooledServer:
-    """One server of a pool; `complete` makes one attempt of a call to it."""
+    """A server of a pool. `complete` makes one attempt of a call to it."""
 
     breaker: Breaker
     health: ServerHealth
@@ -89,16 +90,16 @@ class PooledServer:
 
     @property
     def is_up(self) -> bool:
-        """Whether it answers, and takes calls."""
-        return not (self.breaker.is_open or self.health.is_left)
+        """True if the server answers and accepts calls."""
+        return not (self.breaker.is_open or self.health.is_excluded)
 
     @property
     def is_due(self) -> bool:
-        """Whether it is down or left, and may be tried now."""
+        """True if the server is down or excluded, and may be tried now."""
         return self.breaker.next_try() == 0.0 if self.breaker.is_open else self.health.is_due
 
     async def ask(self, request: Request, *, probe: bool) -> Completion:
-        """Ask it; `probe`: as the one call that tries it."""
+        """Call the server. With `probe`, this is the one call that tries a server that is down or excluded."""
         if not probe or self.breaker.is_open:
             return await self.breaker.ask(self.complete, request, probe=probe)
         with self.health.probe():
@@ -107,23 +108,23 @@ class PooledServer:
 
 @dataclass
 class _Progress:
-    """How far one call has come."""
+    """The progress of one call."""
 
     attempts: int = 0
-    """Those that the policy counts."""
+    """Number of attempts that count for the retry policy."""
     failed: int = 0
     since: float | None = None
-    """When the first attempt failed."""
+    """Time of the first failure."""
     left: set[int] = field(default_factory=set)
-    """The servers that did not answer."""
+    """Servers that did not answer."""
     refused: dict[int, CallError] = field(default_factory=dict)
-    """The servers that refused the call, in the order in which they were asked."""
+    """Servers that refused the call, in the order of the attempts."""
     faults: dict[int, CallError] = field(default_factory=dict)
-    """The servers that failed in the call."""
+    """Servers that failed in the call."""
 
 
 class ServerPool:
-    """Calls a group that is served at several addresses, retries included."""
+    """Calls a group at several addresses, including retries."""
 
     def __init__(
         self,
@@ -137,18 +138,18 @@ class ServerPool:
     ) -> None:
         self._servers = tuple(servers)
         self._placement = placement
-        self.ended = placement.ended
+        self.release = placement.release
         self._policy, self._events = policy, events
         self._sleep, self._clock = sleep, clock
         self._jitter = random.Random()
 
     async def complete(self, request: Request) -> Completion:
-        """Ask the game's server, or the next ones.
+        """Call the game's server, or the next ones.
 
         Raises:
             TransientError: no server answered in as many attempts as the policy allows.
-            ServerUnreachable: all of them were given up.
-            ProviderRefusal, ContextExceededError, RefusedError: all of them refuse it.
+            ServerUnreachable: all servers were given up.
+            ProviderRefusal, ContextExceededError, RefusedError: all servers refuse the call.
         """
         progress = _Progress()
         while True:
@@ -156,10 +157,10 @@ class ServerPool:
             try:
                 completion = await self._servers[server].ask(request, probe=probe)
             except TransientError as error:
-                wait, last = self._count_failure(error, server, progress, probe=probe)
-                await self._events.failed(request, progress.failed, error, -1.0 if last else wait)
+                wait, is_last = self._count_failure(error, server, progress, probe=probe)
+                await self._events.failed(request, progress.failed, error, -1.0 if is_last else wait)
                 self._check_reachable()
-                if last:
+                if is_last:
                     raise
                 if wait > 0:
                     await self._sleep(wait)
@@ -173,16 +174,16 @@ class ServerPool:
                 if verdict is not None:
                     raise verdict from None
             else:
-                self._servers[server].health.answered()
-                for other, problem in (*progress.refused.items(), *progress.faults.items()):
-                    if other != server:
-                        self._servers[other].health.took_another(request.sample, problem)
+                self._servers[server].health.record_answer()
+                for other_server, problem in (*progress.refused.items(), *progress.faults.items()):
+                    if other_server != server:
+                        self._servers[other_server].health.record_accepted_elsewhere(request.sample, problem)
                 return completion
 
     def _count_failure(
         self, error: TransientError, server: int, progress: _Progress, *, probe: bool
     ) -> tuple[float, bool]:
-        """Return how long to wait before the next attempt, and whether there is none."""
+        """Return the wait before the next attempt in seconds, and whether this was the last one."""
         progress.failed += 1
         now = self._clock()
         progress.since = now if progress.since is None else progress.since
@@ -191,27 +192,27 @@ class ServerPool:
         if is_fault(error):
             progress.faults[server] = error
         if probe:
-            return 0.0, False  # the server's breaker decides when and how often it is tried
-        is_elsewhere = any(other not in progress.left for other in self._available(progress))
+            return 0.0, False  # the server's breaker limits the tries
+        is_elsewhere = any(other_server not in progress.left for other_server in self._available(progress))
         progress.attempts += 1
-        wait, last = after_failure(self._policy, error, progress.attempts, now - progress.since, self._jitter)
-        return (0.0 if server in progress.left and is_elsewhere else wait), last
+        wait, is_last = after_failure(self._policy, error, progress.attempts, now - progress.since, self._jitter)
+        return (0.0 if server in progress.left and is_elsewhere else wait), is_last
 
     def _not_refused(self, progress: _Progress) -> list[int]:
         return [server for server in range(len(self._servers)) if server not in progress.refused]
 
     def _available(self, progress: _Progress) -> list[int]:
-        """Return the servers that a call may be sent to: those that are up, or else, if none refused it, those left."""
-        wanted = self._not_refused(progress)
-        up = [server for server in wanted if self._servers[server].is_up]
-        return up or [server for server in wanted if not (progress.refused or self._servers[server].breaker.is_open)]
+        """Return the servers that may receive a call: those that are up, or else, if none refused it, excluded ones."""
+        servers = self._not_refused(progress)
+        up = [server for server in servers if self._servers[server].is_up]
+        return up or [server for server in servers if not (progress.refused or self._servers[server].breaker.is_open)]
 
     async def _choose(self, request: Request, progress: _Progress) -> tuple[int, bool]:
-        """Return the server to ask, and whether the call is the one that tries it; wait while all are down."""
+        """Return the server to call, and whether the call is its probe. Waits while all servers are down."""
         while True:
             available = self._available(progress)
             for server in self._not_refused(progress):
-                # A call tries a server once: the next try is another call's, unless all wait.
+                # A call probes a server once. The next probe is another call, unless all of them wait.
                 is_next = not (available and server in progress.left)
                 if server not in available and self._servers[server].is_due and is_next:
                     return server, True
@@ -233,35 +234,37 @@ class ServerPool:
     def _check_reachable(self) -> None:
         """Raise `ServerUnreachable` if all servers were given up."""
         if all(server.breaker.is_given_up for server in self._servers):
-            why = "\n".join(f"  {server.breaker.why}" for server in self._servers)
+            reasons = "\n".join(f"  {server.breaker.failure_text}" for server in self._servers)
             raise ServerUnreachable(
-                f"cannot reach any of {len(self._servers)} servers:\n{why}\n"
-                "What was paid for is kept; run the same command again when one is up. Where they are up and these "
-                "calls fail all the same, raise retry.breaker.failures."
+                f"cannot reach any of {len(self._servers)} servers:\n{reasons}\n"
+                "All answers that were paid for are stored. Run the same command again when a server is up. If the "
+                "servers are up and these calls still fail, raise retry.breaker.failures."
             )
 
     def _verdict(self, request: Request, progress: _Progress) -> NipRunError | None:
-        """Return the failure of a call that was refused, once no other server is left to ask."""
-        others = [self._servers[server] for server in self._not_refused(progress)]
-        if not progress.refused or any(not (one.health.is_left or one.breaker.is_given_up) for one in others):
+        """Return the error of a call that was refused, once no other server is left to try; None before that."""
+        servers = [self._servers[number] for number in self._not_refused(progress)]
+        if not progress.refused or any(
+            not (server.health.is_excluded or server.breaker.is_given_up) for server in servers
+        ):
             return None
-        unreachable = [one.breaker.why for one in others if one.breaker.is_given_up]
+        unreachable = [server.breaker.failure_text for server in servers if server.breaker.is_given_up]
         return judge_refusals(request.group, list(progress.refused.values()), unreachable)
 
     async def _wait(self, progress: _Progress) -> None:
-        """Wait until a server may be tried, or a breaker has changed."""
+        """Wait until a server may be tried, or the state of a breaker changes."""
         breakers = [self._servers[server].breaker for server in self._not_refused(progress)]
         breakers = [breaker for breaker in breakers if breaker.is_open]
-        tries = [seconds for breaker in breakers if (seconds := breaker.next_try()) is not None]
+        delays = [seconds for breaker in breakers if (seconds := breaker.next_try()) is not None]
         changes = {breaker.change() for breaker in breakers}
-        sleeping = [asyncio.ensure_future(self._slept(min(tries)))] if tries else []
+        sleep_tasks = [asyncio.ensure_future(self._sleep_for(min(delays)))] if delays else []
         try:
-            done, _ = await asyncio.wait({*changes, *sleeping}, return_when=asyncio.FIRST_COMPLETED)
-            for sleep in sleeping:
-                if sleep in done:
-                    sleep.result()  # a run that is to stop raises here
+            done, _ = await asyncio.wait({*changes, *sleep_tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for sleep_task in sleep_tasks:
+                if sleep_task in done:
+                    sleep_task.result()  # raises if the run is stopping
         finally:
-            await cancel_all(sleeping)
+            await cancel_all(sleep_tasks)
 
-    async def _slept(self, seconds: float) -> None:
+    async def _sleep_for(self, seconds: float) -> None:
         await self._sleep(seconds)

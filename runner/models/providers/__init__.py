@@ -1,1 +1,1 @@
-"""Who answers a request: OpenAI and servers like it, a batch of calls, the dummy, an earlier run."""
+"""Providers, which answer requests: OpenAI and compatible servers, Anthropic, a batch of calls, and the dummy."""

@@ -1,8 +1,8 @@
-"""LoRA adapters at servers that load them while they run, by vLLM's `/v1/load_lora_adapter` and `unload_lora_adapter`.
+"""LoRA adapters at servers that load them at run time with vLLM's `/v1/load_lora_adapter` and `unload_lora_adapter`.
 
-vLLM has these with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`. It loads from a path, as it sees it,
-and answers a name that it has with an error, whatever it was loaded from: what it has, it says by `/v1/models`, where
-the `root` of an adapter is that path. A server that is started again has none.
+vLLM offers these with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`. It loads an adapter from a path in
+its own file system. If it has the name already, it answers with an error, even if the path is the same. `/v1/models`
+lists its adapters, with the path as `root`. A restarted server has none.
 """
 
 from __future__ import annotations
@@ -16,25 +16,30 @@ from typing import Any, TypeVar
 from runner.base.errors import NipRunError, RunError
 from runner.base.redaction import redacted
 from runner.base.text import escape_controls
-from runner.models.providers.client_errors import map_client_error, status_and_message, within, without_secret_cause
+from runner.models.providers.client_errors import (
+    map_client_error,
+    status_and_message,
+    with_time_limit,
+    without_secret_cause,
+)
 from runner.models.providers.openai import CLIENT_ERRORS, Client
 from runner.models.settings import ModelSettings
 
 T = TypeVar("T")
 
-HOW = "start vLLM with --enable-lora, and with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"
+ADVICE = "start vLLM with --enable-lora, and with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment"
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """A LoRA adapter: the model's name, and the folder that it lies in, as its servers see it."""
+    """A LoRA adapter: the model's name, and the folder that servers load it from."""
 
     name: str
     path: str
 
 
 @dataclass
-class AdapterAt:
+class ServerAdapter:
     """An adapter at one server."""
 
     settings: ModelSettings
@@ -46,80 +51,83 @@ class AdapterAt:
         self._loaded_at = -1.0
 
     @property
-    def _here(self) -> str:
+    def _label(self) -> str:
         return self.settings.server_label(self.group)
 
-    async def load(self, client: Client, *, anew: bool = False) -> None:
-        """Have the server load it, unless it has it; `anew`: even so, since that may have been from other files.
+    async def load(self, client: Client, *, reload: bool = False) -> None:
+        """Load the adapter at the server if it is not loaded, or with `reload`, since its files may have changed.
 
         Raises:
             TransientError: the server does not answer.
-            RunError: it cannot load it, or has another one of that name.
-            ProviderRefusal: it refuses to serve us.
+            RunError: it cannot load the adapter, or has another one of that name.
+            ProviderRefusal: it refuses the user's key or the model.
         """
         name, path = self.adapter.name, self.adapter.path
-        found = await self._roots(client)
-        if name in found:
-            if found[name] not in (None, path):
+        roots = await self._roots(client)
+        if name in roots:
+            if roots[name] not in (None, path):
                 raise RunError(
-                    f"{self._here} has a model {name!r} already, from {found[name]}, and not from {path}; unload it "
-                    "there, or have the trainer write another name"
+                    f"{self._label} already has a model {name!r}, loaded from {roots[name]} instead of {path}; unload "
+                    "it there, or let the trainer write another name"
                 )
-            if not anew:
+            if not reload:
                 return
             await self.unload(client)
-        status, said = await self._told(client, "load_lora_adapter", {"lora_name": name, "lora_path": path})
-        if status == 404 and name not in said and path not in said:
-            raise RunError(f"{self._here} has no /load_lora_adapter: {HOW}")
-        if status is not None and name not in await self._roots(client):  # another process may have been first
-            raise RunError(f"{self._here} cannot load the adapter {name!r} from {path}: {said}")
+        status, message = await self._call_endpoint(client, "load_lora_adapter", {"lora_name": name, "lora_path": path})
+        if status == 404 and name not in message and path not in message:
+            raise RunError(f"{self._label} has no /load_lora_adapter: {ADVICE}")
+        if status is not None and name not in await self._roots(client):  # another process may have loaded it
+            raise RunError(f"{self._label} cannot load the adapter {name!r} from {path}: {message}")
         self._loaded_at = time.monotonic()
 
     async def unload(self, client: Client) -> None:
-        """Have the server forget it; one that has none of that name is as it should be. Raises as `load`."""
-        status, said = await self._told(client, "unload_lora_adapter", {"lora_name": self.adapter.name})
+        """Unload the adapter. A server that does not have it is left as it is. Raises as `load` does."""
+        status, message = await self._call_endpoint(client, "unload_lora_adapter", {"lora_name": self.adapter.name})
         if status not in (None, 404):
-            raise RunError(f"{self._here} does not unload the adapter {self.adapter.name!r}: {said}")
+            raise RunError(f"{self._label} does not unload the adapter {self.adapter.name!r}: {message}")
 
-    async def again(self, client: Client, since: float) -> bool:
-        """Load it at a server that says it has no such model to a call sent at `since`; whether it has it now."""
+    async def restore(self, client: Client, since: float) -> bool:
+        """Load the adapter after the server lost it; return whether the server has it now.
+
+        `since` is the time of the call that failed, so that one reload serves all calls that failed before it.
+        """
         async with self._loading:
             if self._loaded_at >= since:
                 return True
             try:
                 await self.load(client)
             except NipRunError:
-                return False  # what the server said to the call is told
+                return False  # the caller reports the server's answer to the call
             return True
 
     async def _roots(self, client: Client) -> dict[str, str | None]:
-        """What the server serves, each model with the place that it says it is from."""
+        """Return the models at the server, each with the path that it was loaded from, if reported."""
 
-        async def listed() -> dict[str, str | None]:
-            found = await client.models.list()
-            return {one.id: _text((one.model_extra or {}).get("root")) for one in found.data}
+        async def list_roots() -> dict[str, str | None]:
+            models = await client.models.list()
+            return {model.id: _text((model.model_extra or {}).get("root")) for model in models.data}
 
-        return await self._asked(listed())
+        return await self._call(list_roots())
 
-    async def _told(self, client: Client, what: str, body: dict[str, Any]) -> tuple[int | None, str]:
-        """Tell the server; its status and words where it refuses this, and no status where it does it."""
+    async def _call_endpoint(self, client: Client, endpoint: str, body: dict[str, Any]) -> tuple[int | None, str]:
+        """Call one of vLLM's endpoints; return the status and message of a refusal, or None and the response."""
         try:
-            return None, await self._asked(client.post(f"/{what}", cast_to=str, body=body))
-        except _Refused as refused:
+            return None, await self._call(client.post(f"/{endpoint}", cast_to=str, body=body))
+        except _OperationRefused as refused:
             return refused.status, str(refused)
 
-    async def _asked(self, call: Awaitable[T]) -> T:
+    async def _call(self, call: Awaitable[T]) -> T:
         try:
-            return await within(self.settings, call)
+            return await with_time_limit(self.settings, call)
         except (*CLIENT_ERRORS, AttributeError, TypeError) as error:
-            status, said = status_and_message(error)
+            status, message = status_and_message(error)
             if status in (400, 404, 409, 422):
-                raise _Refused(status, escape_controls(redacted(said))[:500]) from None
+                raise _OperationRefused(status, escape_controls(redacted(message))[:500]) from None
             raise map_client_error(error, self.settings, self.group) from without_secret_cause(error)
 
 
-class _Refused(RunError):
-    """The server says no to this one thing."""
+class _OperationRefused(RunError):
+    """The server refuses this one operation."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The wire format without the client: answers of any OpenAI-compatible server into ours."""
+"""Converts the answer of any OpenAI-compatible server, or of Anthropic's API, to a `Completion`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from runner.base.text import escape_controls
 from runner.models.answers import body_of, choices_of, model_of, reported_usage, usage_of, with_first_choices
 from runner.models.interface import Completion, Request
 from runner.models.plausible_usage import checked_usage
-from runner.models.providers.lenient_json import SECRET_ALTERED, mended, parsed
-from runner.models.providers.openai_errors import classified, status_in
+from runner.models.providers.lenient_json import SECRET_ALTERED, parse_json, repair_and_redact
+from runner.models.providers.openai_errors import classify_error, status_in
 from runner.models.settings import ModelSettings, requested_answers
 
 
@@ -28,29 +28,29 @@ def read_completion(
     latency_ms: float,
     altered: tuple[str, ...] = (),
 ) -> Completion:
-    """The body of an answer with status 200 as a completion; `altered` is what was changed in it already.
+    """Convert the body of an answer with status 200 to a completion. `altered` lists the changes so far.
 
     Raises:
         TransientError: it is not a completion.
-        NipRunError: it is an error all the same, classified as one.
+        NipRunError: it is an error despite its status, classified as other errors.
     """
     group = request.group
-    data, problem = parsed(content)
+    data, problem = parse_json(content)
     if problem:
-        whole, changed = mended(content, current_redactor())
-        if whole is not None:
-            content, (data, problem) = whole, parsed(whole)
-            altered = tuple(dict.fromkeys((*changed, *altered)))
+        strict_json, repairs = repair_and_redact(content, current_redactor())
+        if strict_json is not None:
+            content, (data, problem) = strict_json, parse_json(strict_json)
+            altered = tuple(dict.fromkeys((*repairs, *altered)))
     if problem:
-        start = escape_controls(current_redactor().start(content, 60))
-        raise TransientError(f"{settings.server_label(group)} sent no JSON ({problem}): {start!r}")
+        start = escape_controls(current_redactor().redact_start(content, 60))
+        raise TransientError(f"{settings.server_label(group)} sent an answer that is not JSON ({problem}): {start!r}")
     if not isinstance(data, dict):
         raise TransientError(f"{settings.server_label(group)} sent JSON that is not a completion")
     if data.get("error"):
-        raise _with_usage(classified(status_in(data["error"]), data["error"], headers, settings, group), data)
-    cleaned = current_redactor().redact_escaped(content) if has_escapes(content) else content
-    if cleaned is not content:
-        content, data = cleaned, orjson.loads(cleaned)
+        raise _with_usage(classify_error(status_in(data["error"]), data["error"], headers, settings, group), data)
+    redacted_content = current_redactor().redact_escaped(content) if has_escapes(content) else content
+    if redacted_content is not content:
+        content, data = redacted_content, orjson.loads(redacted_content)
         altered = tuple(dict.fromkeys((*altered, SECRET_ALTERED)))
     _check_choices(data, headers, settings, group)
     choices = choices_of(data)
@@ -69,7 +69,7 @@ def read_completion(
 
 
 def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:
-    """Add the usage to an error inside an answer that counts tokens: the server may bill it."""
+    """Add the usage to an error inside an answer that counts tokens, because the server may bill it."""
     usage = reported_usage(data)
     if isinstance(error, CallError) and usage is not None and (usage.prompt_tokens or usage.completion_tokens):
         error.usage = usage
@@ -77,15 +77,15 @@ def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:
 
 
 def _check_choices(data: dict[str, Any], headers: Mapping[str, str], settings: ModelSettings, group: str) -> None:
-    """Look for an error in the place of a choice, as routers give it whose provider failed halfway.
+    """Check that no choice is an error, which routers send if their provider failed halfway.
 
     Raises:
-        NipRunError: there is one, classified as any other.
+        NipRunError: there is one, classified as other errors.
     """
     choices = data.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         error = choice.get("error") if isinstance(choice, dict) else None
         if error:
-            raise _with_usage(classified(status_in(error), error, headers, settings, group), data)
+            raise _with_usage(classify_error(status_in(error), error, headers, settings, group), data)
         if isinstance(choice, dict) and choice.get("finish_reason") == "error":
             raise TransientError(f"{settings.server_label(group)} sent an answer that ended in an error")

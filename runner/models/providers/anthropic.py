@@ -1,4 +1,4 @@
-"""The one module that knows Anthropic's client."""
+"""The provider `anthropic`. No other module imports Anthropic's client."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from runner.models.settings import ModelSettings
 Client = anthropic.AsyncAnthropic
 
 
-def make_client(settings: ModelSettings, group: str, connections: int, places: BodySlots | None = None) -> Client:
-    """Make the official client for one model group; the clients of one server share its `places`.
+def make_client(settings: ModelSettings, group: str, connections: int, body_slots: BodySlots | None = None) -> Client:
+    """Create the official client for one model group. The clients of one server share its `body_slots`.
 
     Raises:
-        ProviderRefusal: the environment holds no key, or not the value of a header.
+        ProviderRefusal: the environment variable of the key or of a header is empty, or its value is invalid.
     """
     headers = headers_of(settings, group)
     client = anthropic.AsyncAnthropic(
         api_key=key_of(settings, group),
-        base_url=settings.server_url.rstrip("/").removesuffix("/v1"),  # the client's paths begin with it
+        base_url=settings.server_url.rstrip("/").removesuffix("/v1"),  # the client's paths start with /v1
         max_retries=0,
-        http_client=LeanHttp(settings.timeout, connections, places or BodySlots()),
+        http_client=LeanHttp(settings.timeout, connections, body_slots or BodySlots()),
         open_telemetry=False,
     )
     set_headers(client, settings, headers)
@@ -50,15 +50,15 @@ class AnthropicModel(HttpModel):
         self._learn = lambda headers: learn(_rate_headers(headers))
 
     def _body(self, request: Request, n: int | None) -> bytes:
-        del n  # one answer to a call: see `ProviderTraits.gives_many`
+        del n  # the API returns one answer per call; see `ProviderTraits.gives_many`
         return messages_body(self._settings, request.messages)
 
 
 def _rate_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the limits that an answer's headers state, under the names that limits are read by."""
+    """Return the rate limits in an answer's headers, under the names of OpenAI's headers."""
     requests = headers.get("anthropic-ratelimit-requests-limit", "")
     tokens = [headers.get(f"anthropic-ratelimit-{kind}-tokens-limit", "") for kind in ("input", "output")]
-    found = {"x-ratelimit-limit-requests": requests}
+    rate_headers = {"x-ratelimit-limit-requests": requests}
     if all(text.isascii() and text.isdigit() for text in tokens):
-        found["x-ratelimit-limit-tokens"] = str(sum(map(int, tokens)))
-    return found
+        rate_headers["x-ratelimit-limit-tokens"] = str(sum(map(int, tokens)))
+    return rate_headers

@@ -1,4 +1,4 @@
-"""Request bodies of Anthropic's Messages API. Separate from the client, which takes long to import."""
+"""Request bodies of Anthropic's Messages API. They are separate from the client, whose import takes long."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CACHED: Final = {"type": "ephemeral"}
 def messages_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:
     """Return the exact bytes of a request's body.
 
-    System messages become the system prompt, which all games of an agent share: it is marked for the server's cache.
-    From an agent's second turn on the whole chat is marked, too, because the game's next turn begins with it.
+    System messages become the system prompt. It is marked for the server's cache, because all games of an agent share
+    it. From an agent's second turn on, the entire chat is marked too, because the game's next turn begins with it.
     """
     chat = settings.sent_messages(messages)
     system = [message["content"] for message in chat if message["role"] in ("system", "developer")]
@@ -36,14 +36,14 @@ def messages_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> b
 
 
 def _parameters(settings: ModelSettings) -> dict[str, Any]:
-    """Return what the spec sets besides the model and the messages, under the names of the Messages API."""
-    chosen: dict[str, Any] = {}
+    """Return the parameters of the spec other than the model and the messages, by their names in the Messages API."""
+    parameters: dict[str, Any] = {}
     limit = settings.max_completion_tokens or settings.max_tokens
     if limit is not None:
-        chosen["max_tokens"] = limit
+        parameters["max_tokens"] = limit
     if settings.stop is not None:
-        chosen["stop_sequences"] = list(settings.stop)
-    chosen.update(settings.extra_body or {})
+        parameters["stop_sequences"] = list(settings.stop)
+    parameters.update(settings.extra_body or {})
     if settings.reasoning_effort is not None:
-        chosen["output_config"] = {**chosen.get("output_config", {}), "effort": settings.reasoning_effort}
-    return chosen
+        parameters["output_config"] = {**parameters.get("output_config", {}), "effort": settings.reasoning_effort}
+    return parameters

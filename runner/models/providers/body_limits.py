@@ -1,8 +1,8 @@
-"""The body of an answer in pieces, against its limit, so that no server decides how much memory a run takes.
+"""Reads response bodies in pieces, up to a limit, so that a server cannot decide how much memory a run uses.
 
-A body is counted unpacked. All connections to a server together take little: what a body has beyond its free bytes
-needs one of the server's few places, held until the body has been parsed. Who holds one waits for that server alone, so
-that nobody waits for ever, and no server for another's.
+The limit is for the unpacked body. The memory for all connections to a server is limited too: a body larger than its
+free bytes needs one of the server's few slots, and holds it until it has been parsed. The holder of a slot waits only
+for that server. So each wait ends, and no server has to wait for another.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterable, Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, Self
 
 from runner.base.redaction import redacted
 
 FREE_BYTES = 256 << 10
-"""What a body may have without a place: nearly all answers are smaller."""
+"""Maximum size of a body without a slot. Nearly all answers are smaller."""
 LEAST_FREE_BYTES = 16 << 10
 ALL_FREE_BYTES = 32 << 20
-"""What all bodies of a run may have without a place, unless they are so many that each has the least."""
-PLACES = 2
+"""Maximum size of all bodies of a run without a slot, unless there are so many that each has the minimum."""
+SLOTS = 2
 STEP = 256 << 10
-"""The most that is unpacked at once."""
+"""Maximum number of bytes to unpack at once."""
 
 
 class BodyError(Exception):
-    """A body that cannot be taken: too long, or not unpacked."""
+    """A body that cannot be read: it is too long, or cannot be unpacked."""
 
 
 class TooLongError(BodyError):
@@ -34,57 +33,52 @@ class TooLongError(BodyError):
 
 
 class BodySlots:
-    """The places for the long bodies of one server, of which at most `bodies` come at once."""
+    """The slots for the long bodies of one server, which sends at most `bodies` at once."""
 
     def __init__(self, bodies: int = 1) -> None:
-        self._places = asyncio.Semaphore(PLACES)
+        self._semaphore = asyncio.Semaphore(SLOTS)
         self.free_bytes = max(LEAST_FREE_BYTES, min(FREE_BYTES, ALL_FREE_BYTES // bodies))
 
-    @contextmanager
-    def one(self) -> Iterator[OnePlace]:
-        """A place that may be taken, and is given back in the end."""
-        place = OnePlace(self._places, self.free_bytes)
-        try:
-            yield place
-        finally:
-            place.give_back()
+    def slot(self) -> BodySlot:
+        """Return a slot for one body, to be used in a `with` statement."""
+        return BodySlot(self._semaphore, self.free_bytes)
 
 
-class OnePlace:
-    """The place of one body, where it needs one."""
+class BodySlot:
+    """The slot of one body. It is acquired only if the body is long, and released at the end of the `with` block."""
 
-    def __init__(self, places: asyncio.Semaphore, free_bytes: int) -> None:
-        self._places, self._taken = places, False
+    def __init__(self, semaphore: asyncio.Semaphore, free_bytes: int) -> None:
+        self._semaphore = semaphore
         self.free_bytes = free_bytes
+        self.is_acquired = False
 
-    @property
-    def is_taken(self) -> bool:
-        return self._taken
+    def __enter__(self) -> Self:
+        return self
 
-    async def take(self) -> None:
-        """Wait for a place; it is the caller's time-out that ends the wait."""
-        if not self._taken:
-            await self._places.acquire()
-            self._taken = True
+    def __exit__(self, *_: object) -> None:
+        if self.is_acquired:
+            self.is_acquired = False
+            self._semaphore.release()
 
-    def give_back(self) -> None:
-        if self._taken:
-            self._taken = False
-            self._places.release()
+    async def acquire(self) -> None:
+        """Wait for the slot. Only the caller's time-out limits the wait."""
+        if not self.is_acquired:
+            await self._semaphore.acquire()
+            self.is_acquired = True
 
 
 class Sink(Protocol):
-    """Where a body goes that may be longer than memory."""
+    """A file for a body that may be larger than memory."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
-async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, place: OnePlace) -> bytes:
-    """A body of at most `limit` bytes, unpacked; the place that it took is given back by whoever asked for it.
+async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, slot: BodySlot) -> bytes:
+    """Read and unpack a body of at most `limit` bytes. The caller releases the slot that it acquired.
 
     Raises:
-        TooLongError: there is more; what has come is dropped.
-        BodyError: it is packed in a way that nobody asked for, or not whole.
+        TooLongError: the body is longer; what has been read is dropped.
+        BodyError: the body has an unrequested compression, or is incomplete.
     """
     unpacker = unpacker_for(encoding)
     body = bytearray()
@@ -94,18 +88,18 @@ async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, pla
                 size = len(body) + len(part)
                 if size > limit:
                     raise TooLongError(f"more than {limit} bytes")
-                if size > place.free_bytes:
-                    await place.take()
+                if size > slot.free_bytes:
+                    await slot.acquire()
                 body += part
         if unpacker is not None:
             unpacker.check_whole()
         return bytes(body)
     finally:
-        body.clear()  # an error's traceback would hold it for as long as somebody holds the error
+        body.clear()  # otherwise the traceback of an error would keep it in memory
 
 
 async def read_start(pieces: AsyncIterable[bytes], encoding: str, limit: int) -> bytes:
-    """The first bytes of a body, unpacked as far as that goes: all that is worth keeping of an error."""
+    """Read the first bytes of a body, unpacked as far as possible. Errors need no more than that."""
     try:
         unpacker = unpacker_for(encoding)
     except BodyError:
@@ -123,10 +117,10 @@ async def read_start(pieces: AsyncIterable[bytes], encoding: str, limit: int) ->
 
 
 async def read_to(pieces: AsyncIterable[bytes], encoding: str, limit: int, sink: Sink) -> None:
-    """A body into a file.
+    """Read and unpack a body into a file.
 
     Raises:
-        TooLongError, BodyError: as of `read_body`.
+        TooLongError, BodyError: as for `read_body`.
     """
     unpacker = unpacker_for(encoding)
     size = 0
@@ -141,29 +135,29 @@ async def read_to(pieces: AsyncIterable[bytes], encoding: str, limit: int, sink:
 
 
 class Unpacker:
-    """Gzip or deflate, in steps of a bounded size."""
+    """Unpacks gzip or deflate in steps of bounded size."""
 
     def __init__(self, bits: int) -> None:
         self._bits = bits
         self._zlib = zlib.decompressobj(bits)
-        self._head = b""
-        self._begun = False
+        self._header = b""
+        self._has_header = False
 
     def parts(self, data: bytes) -> Iterator[bytes]:
-        """What these bytes unpack to.
+        """Yield the unpacked form of some bytes.
 
         Raises:
             BodyError: they are damaged.
         """
-        if not self._begun:
-            data = self._head = self._head + data
+        if not self._has_header:
+            data = self._header = self._header + data
             if len(data) < 2:
                 return
-            self._begun = True
+            self._has_header = True
             if self._bits == zlib.MAX_WBITS and (data[0] & 15 != 8 or (data[0] << 8 | data[1]) % 31):
-                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # deflate without a head, as some servers mean it
+                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # deflate without a header, as some servers send it
         while data:
-            if self._zlib.eof:  # gzip may be several members in a row
+            if self._zlib.eof:  # gzip may have several consecutive members
                 self._zlib = zlib.decompressobj(self._bits)
             try:
                 part = self._zlib.decompress(data, STEP)
@@ -173,20 +167,20 @@ class Unpacker:
             yield part
 
     def check_whole(self) -> None:
-        """See that the end has come.
+        """Check that the body is complete.
 
         Raises:
-            BodyError: it has not.
+            BodyError: it is truncated.
         """
-        if self._head and not self._zlib.eof:
-            raise BodyError("it cannot be unpacked (it is cut off)")
+        if self._header and not self._zlib.eof:
+            raise BodyError("it cannot be unpacked (it is truncated)")
 
 
 def unpacker_for(encoding: str) -> Unpacker | None:
-    """The unpacker of a `content-encoding`; None where nothing is packed.
+    """Return the unpacker for a `content-encoding`; None if the body is not compressed.
 
     Raises:
-        BodyError: there is none; every request asks for `identity`.
+        BodyError: the encoding is unknown; every request asks for `identity`.
     """
     match encoding.strip().lower():
         case "" | "identity" | "none":
@@ -196,4 +190,4 @@ def unpacker_for(encoding: str) -> Unpacker | None:
         case "deflate":
             return Unpacker(zlib.MAX_WBITS)
         case _:
-            raise BodyError(f"it is compressed as {redacted(encoding)[:40]!r}, which was not asked for")
+            raise BodyError(f"it is compressed as {redacted(encoding)[:40]!r}, which was not requested")

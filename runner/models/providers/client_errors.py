@@ -1,7 +1,7 @@
-"""Errors of the official clients and of their transport, as the classes of failure that decide what happens next.
+"""Conversion of errors of the official clients and their transport to errors of nip-run.
 
-One generator writes the clients of OpenAI and of Anthropic: their errors have the same names and fields. They are
-recognized by name, because a client is only imported where it is used.
+OpenAI's and Anthropic's clients come from the same code generator, so their errors have the same names and fields. They
+are recognized by name, because a client is imported only if it is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import httpx2
 
 from runner.base.errors import NipRunError, ProviderRefusal, RunError, TransientError
 from runner.base.redaction import redacted
-from runner.models.providers.openai_errors import classified, error_detail
+from runner.models.providers.openai_errors import classify_error, error_detail
 from runner.models.providers.openai_http import (
     DiskError,
     NoConnectionError,
@@ -30,49 +30,49 @@ from runner.models.settings import ModelSettings
 T = TypeVar("T")
 
 TRANSPORT_ERRORS = (httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError, ValueError, RecursionError)
-"""Everything that the transport below a client raises for a call."""
+"""Errors that the transport below a client can raise for a call."""
 
 
-def _is_a(error: BaseException, name: str) -> bool:
+def _has_type(error: BaseException, name: str) -> bool:
     return any(kind.__name__ == name for kind in type(error).__mro__)
 
 
 def answered_status(error: Any) -> int | None:
     """Return the HTTP status of a server that answered with an error; None if it did not answer."""
-    return error.status_code if _is_a(error, "APIStatusError") else None
+    return error.status_code if _has_type(error, "APIStatusError") else None
 
 
 def map_client_error(error: Any, settings: ModelSettings, group: str) -> NipRunError:
-    """Return the failure that an error of a client or its transport is."""
-    here = settings.server_label(group)
+    """Convert an error of a client or its transport."""
+    server = settings.server_label(group)
     cause = redacted(str(error.__cause__ or error))
     if isinstance(error, DiskError) and not _has_too_many_files(error):
         return RunError(
-            f"{error}; make room there, or set TMPDIR to a folder with room, and run the same command again"
+            f"{error}; free space there, or set TMPDIR to a folder with space, and run the same command again"
         )
     if isinstance(error.__cause__, TooLargeError):
-        # The call may have been billed, and the next answer is most likely as large: one more try tells a server that
-        # had a bad moment from one that is like this. The game then ends; another process may have more luck.
-        return TransientError(f"{here}: {cause}", attempts=2)
+        # The call may be billed, and the next answer is probably as large. One more attempt is enough to see whether
+        # the server always does this. Then the game ends; a later process tries again.
+        return TransientError(f"{server}: {cause}", attempts=2)
     if any(isinstance(part, UnsendableError | UnicodeEncodeError) for part in (error, error.__cause__)):
-        return ProviderRefusal(f"{here}: the call cannot be sent: {cause}")
+        return ProviderRefusal(f"{server}: the call cannot be sent: {cause}")
     if isinstance(error.__cause__, UnreadableError):
-        return TransientError(f"{here}: {cause}")
-    if _is_a(error, "APITimeoutError"):
-        return _unanswered(f"no answer from {here}: {cause}", error)
-    if _is_a(error, "APIConnectionError"):
-        return _unanswered(f"cannot reach {here}: {cause}", error)
+        return TransientError(f"{server}: {cause}")
+    if _has_type(error, "APITimeoutError"):
+        return _unanswered(f"no answer from {server}: {cause}", error)
+    if _has_type(error, "APIConnectionError"):
+        return _unanswered(f"cannot reach {server}: {cause}", error)
     if answered_status(error) is not None:
-        return classified(error.status_code, error.body, error.response.headers, settings, group)
-    return TransientError(f"the call to {here} failed: {cause}")
+        return classify_error(error.status_code, error.body, error.response.headers, settings, group)
+    return TransientError(f"the call to {server} failed: {cause}")
 
 
 def _unanswered(message: str, error: Exception) -> NipRunError:
-    """Return the failure of a call without an answer; too many open files are not the server's fault."""
+    """Return the error of a call without an answer. Too many open files are not the server's fault."""
     if _has_too_many_files(error):
         return RunError(
-            "this process may open no more files; lower rollouts.concurrency or raise `ulimit -n`, and run the same "
-            "command again: everything that was paid for is kept"
+            "this process has reached its limit of open files; lower rollouts.concurrency or raise `ulimit -n`, and "
+            "run the same command again. All answers that were paid for are stored"
         )
     return TransientError(message, unreachable=isinstance(error.__cause__, NoConnectionError))
 
@@ -86,12 +86,12 @@ def _has_too_many_files(error: BaseException | None) -> bool:
 
 
 def is_not_found(error: Exception) -> bool:
-    """Return whether the server answered that it has no such object."""
+    """Return whether the server answered that it does not have the object."""
     return answered_status(error) == HTTPStatus.NOT_FOUND
 
 
 def status_and_message(error: Any) -> tuple[int | None, str]:
-    """Return the status and the message of a server that answered with an error; no status if it did not answer."""
+    """Return the status and message of an error response. Without a response, the status is None."""
     if answered_status(error) is None:
         return None, str(error)
     detail = error_detail(error.body)
@@ -104,29 +104,29 @@ def is_unreadable(error: Exception) -> bool:
 
 
 def without_secret_cause(error: Exception) -> Exception | None:
-    """Return an error to raise another one from; None if it or one of its causes shows a secret."""
-    shown: BaseException | None = error
-    while shown is not None:
-        if redacted(str(shown)) != str(shown):
+    """Return an error for the `from` of another one; None if it, or one of its causes, contains a secret."""
+    current: BaseException | None = error
+    while current is not None:
+        if redacted(str(current)) != str(current):
             return None
-        shown = shown.__cause__ or shown.__context__
+        current = current.__cause__ or current.__context__
     return error
 
 
 def may_be_wrong_scheme(error: Any, address: str) -> bool:
-    """Return whether a failed call is what happens if https:// and http:// are confused."""
+    """Return whether a call failed in a way that is typical of confusing https:// and http://."""
     if answered_status(error) is not None:
         return bool(error.status_code == HTTPStatus.BAD_REQUEST and b"https" in error.response.content.lower())
     is_connected = not isinstance(error.__cause__, NoConnectionError)
-    return _is_a(error, "APIConnectionError") and (is_connected or address.startswith("https:"))
+    return _has_type(error, "APIConnectionError") and (is_connected or address.startswith("https:"))
 
 
 SLOWEST = 64 << 10
-"""Bytes per second: a slower transfer of a file is given up."""
+"""Minimum transfer rate of a file in bytes per second."""
 
 
-async def within(settings: ModelSettings, call: Awaitable[T], size: int = 0) -> T:
-    """Await a call that belongs to no game for as long as any call may take, and longer for a file of `size` bytes.
+async def with_time_limit(settings: ModelSettings, call: Awaitable[T], size: int = 0) -> T:
+    """Await a call that belongs to no game, with the usual time limit plus the transfer time of a file.
 
     Raises:
         TimeoutError: it took longer.

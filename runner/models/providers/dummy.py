@@ -1,11 +1,11 @@
-"""The provider without a network: well-formed answers for the agent's role, drawn from rollout and sample.
+"""The provider without a network: well-formed answers for the agent's role, generated from rollout and sample.
 
-How sure it is of a verdict is drawn too, where that is asked for: what it states and what its log-probabilities say are
-two draws, which know nothing of each other or of the label.
+The confidence in a verdict is generated too, if requested. The stated confidence and the log-probabilities are
+independent of each other and of the label.
 
-A model that the `dummy` trainer has "trained" is a toy that makes a learning curve rise: its verdicts are right more
-often, the more examples its name says that it was trained on. It does not learn anything: it looks the label up, in a
-table that the program gives to this provider alone. No prompt and no request holds a label.
+A model that the `dummy` trainer has "trained" is a toy that makes a learning curve rise: the more examples its name
+states, the more often its verdicts are right. It does not learn anything, but looks the label up in a table that only
+this provider receives. No prompt and no request contains a label.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from runner.models.interface import Body, Choice, Completion, Request, Usage, es
 MODEL = "dummy"
 
 _CERTAIN = 0.98
-"""What the tokens that it tells of have of the probability, together."""
+"""Total probability of the tokens that it reports."""
 
 DECIDES = 0.3
-"""The share of rounds in which a verifier that may go on decides."""
+"""Probability that a verifier decides in a round where it may continue."""
 
 HALF_KNOWN = 60
-"""After this many examples a trained model knows every other verdict; it guesses the rest, as an untrained one does."""
+"""Number of examples after which a trained model knows half of the verdicts. It guesses the others."""
 
 _OPENINGS = ("Look at", "Take", "Consider", "Trace", "Compare", "Check")
 _OBJECTS = (
@@ -54,9 +54,9 @@ _CLAIMS = (
 class DummyModel:
     """Answers at once. The same sample of the same rollout always gets the same answer.
 
-    `examples` is how many it was trained on, and `labels` has the label of each datapoint, by id, for a trained one.
-    `top_logprobs` is how many likeliest tokens it tells with the log-probability of each; None: it tells neither.
-    `words` is about how long its answers are; None: a sentence.
+    `examples` is the number of examples that it was trained on, and `labels` has the label of each datapoint, by id,
+    for a trained model. `top_logprobs` is the number of most likely tokens to report with their log-probabilities;
+    None: no log-probabilities. `answer_words` is the approximate number of words per answer; None: a sentence.
     """
 
     def __init__(
@@ -65,84 +65,84 @@ class DummyModel:
         labels: Mapping[str, int] | None = None,
         *,
         top_logprobs: int | None = None,
-        words: int | None = None,
+        answer_words: int | None = None,
     ) -> None:
-        self._words = words
-        self._top = top_logprobs
-        self._known = examples / (examples + HALF_KNOWN)
+        self._word_count = answer_words
+        self._top_logprobs = top_logprobs
+        self._known_share = examples / (examples + HALF_KNOWN)
         self._labels = labels or {}
 
     async def complete(self, request: Request) -> Completion:
-        text = _answer(request, random.Random(_seed("dummy", request)), self._known_label(request), self._words)
+        text = _answer(request, random.Random(_seed("dummy", request)), self._known_label(request), self._word_count)
         usage = Usage(estimated_prompt_tokens(request.messages), estimated_tokens(text), estimated=True)
-        body = None if self._top is None else _body(request, text, self._top)
+        body = None if self._top_logprobs is None else _body(request, text, self._top_logprobs)
         return Completion((Choice(text, "stop"),), MODEL, usage, body=body)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
     def _known_label(self, request: Request) -> int | None:
-        """The label, where the model knows it by now; what it has come to know it does not forget."""
+        """Return the label if the trained model knows it. A model trained on more examples knows the same ones too."""
         label = self._labels.get(request.sample.datapoint)
-        if label is None or random.Random(_seed("dummy-knows", request)).random() >= self._known:
+        if label is None or random.Random(_seed("dummy-knows", request)).random() >= self._known_share:
             return None
         return label
 
 
-def _seed(what: str, request: Request) -> int:
-    return derived_seed(what, request.seed, *request.sample.fields()[1:])
+def _seed(purpose: str, request: Request) -> int:
+    return derived_seed(purpose, request.seed, *request.sample.fields()[1:])
 
 
-def _answer(request: Request, rng: random.Random, known: int | None, words: int | None) -> str:
-    wanted = request.wanted
-    if wanted.accept is not None and wanted.reject is not None and (wanted.must_decide or rng.random() < DECIDES):
+def _answer(request: Request, rng: random.Random, label: int | None, word_count: int | None) -> str:
+    hint = request.hint
+    if hint.accept is not None and hint.reject is not None and (hint.must_decide or rng.random() < DECIDES):
         sentence, guess = _sentence(rng), rng.random() < 0.5
-        accepts = guess if known is None else known == 1
-        sentence = _lengthened(sentence, rng, words)
-        verdict = f"{sentence}\n\n{wanted.accept if accepts else wanted.reject}"
-        return verdict if wanted.confidence is None else f"{verdict}\n{wanted.confidence} {_stated(request)}"
-    if wanted.headers:
-        each = None if words is None else words // len(wanted.headers)
-        return "\n\n".join(f"{header} {_said(rng, each)}" for header in wanted.headers)
-    return _said(rng, words)
+        accepts = guess if label is None else label == 1
+        sentence = _extend(sentence, rng, word_count)
+        verdict = f"{sentence}\n\n{hint.accept if accepts else hint.reject}"
+        return verdict if hint.confidence is None else f"{verdict}\n{hint.confidence} {_stated_confidence(request)}"
+    if hint.headers:
+        words_each = None if word_count is None else word_count // len(hint.headers)
+        return "\n\n".join(f"{header} {_text(rng, words_each)}" for header in hint.headers)
+    return _text(rng, word_count)
 
 
-def _said(rng: random.Random, words: int | None) -> str:
-    return _lengthened(_sentence(rng), rng, words)
+def _text(rng: random.Random, word_count: int | None) -> str:
+    return _extend(_sentence(rng), rng, word_count)
 
 
-def _lengthened(sentence: str, rng: random.Random, words: int | None) -> str:
-    """A sentence, and what makes it about as long as that; it draws after all else that is drawn of an answer."""
-    missing = 0 if words is None else words - sentence.count(" ") - 1
+def _extend(sentence: str, rng: random.Random, word_count: int | None) -> str:
+    """Extend a sentence to about `words` words. Nothing may use `rng` after this."""
+    missing = 0 if word_count is None else word_count - sentence.count(" ") - 1
     if missing <= 0:
         return sentence
-    text, starts = _long_text(1 << max(missing + _FEWEST_WORDS, 1 << 10).bit_length())
+    text, starts = _long_text(1 << max(missing + _MIN_SPARE_WORDS, 1 << 10).bit_length())
     first = rng.randrange(len(starts) - missing)
     return f"{sentence} {text[starts[first] : starts[first + missing] - 1]}"
 
 
-_FEWEST_WORDS = 64
-"""What a long text has more than an answer that is cut out of it, so that answers differ."""
+_MIN_SPARE_WORDS = 64
+"""Minimum number of words of the long text in excess of an answer cut from it, so that answers differ."""
 
 
 @cache
-def _long_text(words: int) -> tuple[str, Sequence[int]]:
-    """A text of at least so many words, which long answers are cut out of, and where each of its words starts."""
-    rng, said, count = random.Random(words), [], 0
-    while count <= words:
-        said.append(_sentence(rng))
-        count += said[-1].count(" ") + 1
-    text = " ".join(said)
-    return text, array("L", [0, *(place.end() for place in re.finditer(" ", text))])
+def _long_text(count_needed: int) -> tuple[str, Sequence[int]]:
+    """Return a text of at least `words` words, for long answers to be cut from, and the offsets of its words."""
+    rng, sentences, word_count = random.Random(count_needed), [], 0
+    while word_count <= count_needed:
+        sentences.append(_sentence(rng))
+        word_count += sentences[-1].count(" ") + 1
+    text = " ".join(sentences)
+    return text, array("L", [0, *(space.end() for space in re.finditer(" ", text))])
 
 
-def _stated(request: Request) -> str:
-    """How sure it says that it is of its verdict: from 0.5 to 1."""
+def _stated_confidence(request: Request) -> str:
+    """Return the stated confidence in the verdict, from 0.5 to 1, as text."""
     return f"{random.Random(_seed('dummy-states', request)).randint(50, 100) / 100:g}"
 
 
 def _body(request: Request, text: str, top: int) -> Body:
-    """The answer as a server would send it that tells log-probabilities."""
+    """Return the answer as a server with log-probabilities would send it."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": text},
@@ -153,35 +153,35 @@ def _body(request: Request, text: str, top: int) -> Body:
 
 
 def _tokens(request: Request, text: str, top: int) -> Iterator[dict[str, Any]]:
-    """A token for each word; in the place of the verdict's the other verdict's word may stand as well."""
-    at, other = _verdict(request, text)
+    """Yield a token for each word. The verdict's token has the other verdict's word as an alternative."""
+    offset, rival = _find_verdict(request, text)
     start = 0
     for word in re.findall(r"\s*\S+", text):
-        likely = [(word, _CERTAIN)]
-        if start <= at < start + len(word):
+        candidates = [(word, _CERTAIN)]
+        if start <= offset < start + len(word):
             share = random.Random(_seed("dummy-weighs", request)).uniform(0.3, 1.0)
-            likely = [(word, share * _CERTAIN), (word[: at - start] + other, (1 - share) * _CERTAIN)]
-        alternatives = [_token(token, probability) for token, probability in sorted(likely, key=lambda one: -one[1])]
-        yield {**_token(*likely[0]), "top_logprobs": alternatives[:top]}
+            candidates = [(word, share * _CERTAIN), (word[: offset - start] + rival, (1 - share) * _CERTAIN)]
+        alternatives = [_token(*candidate) for candidate in sorted(candidates, key=lambda candidate: -candidate[1])]
+        yield {**_token(*candidates[0]), "top_logprobs": alternatives[:top]}
         start += len(word)
 
 
-def _verdict(request: Request, text: str) -> tuple[int, str]:
-    """Where in an answer the verdict is told from the other one, and how that goes on; -1 where there is none."""
-    accept, reject = request.wanted.accept, request.wanted.reject
+def _find_verdict(request: Request, text: str) -> tuple[int, str]:
+    """Return where a verdict differs from the other one, and the other's word there; -1 if there is no verdict."""
+    accept, reject = request.hint.accept, request.hint.reject
     if accept is None or reject is None:
         return -1, ""
     pairs = enumerate(zip(accept, reject, strict=False))
-    common = next((place for place, (one, other) in pairs if one != other), min(len(accept), len(reject)))
-    for own, other in ((accept, reject), (reject, accept)):
-        at = text.rfind(own)
-        if at >= 0 and other[common:].strip():
-            return at + common, other[common:].split()[0]
+    common = next((index for index, (a, r) in pairs if a != r), min(len(accept), len(reject)))
+    for verdict, alternative in ((accept, reject), (reject, accept)):
+        start = text.rfind(verdict)
+        if start >= 0 and alternative[common:].strip():
+            return start + common, alternative[common:].split()[0]
     return -1, ""
 
 
-def _token(word: str, probability: float) -> dict[str, Any]:
-    return {"token": word, "logprob": round(math.log(probability), 6), "bytes": list(word.encode())}
+def _token(text: str, probability: float) -> dict[str, Any]:
+    return {"token": text, "logprob": round(math.log(probability), 6), "bytes": list(text.encode())}
 
 
 def _sentence(rng: random.Random) -> str:

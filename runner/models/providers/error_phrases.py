@@ -1,6 +1,6 @@
-"""The words by which servers and proxies say what is wrong, where no code or type of theirs says it.
+"""Phrases of servers and proxies that identify an error without a known code or type.
 
-Each was seen in an answer: those answers, with who sends them, are the rows of tests/models/test_real_errors.py.
+Each one was in a real answer. Those answers and their senders are the rows of tests/models/test_real_errors.py.
 """
 
 from __future__ import annotations
@@ -8,33 +8,33 @@ from __future__ import annotations
 import re
 
 
-def _any(*patterns: str) -> re.Pattern[str]:
+def _any_of(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(patterns), re.IGNORECASE)
 
 
-RATE = _any(
+RATE = _any_of(
     r"rate[ _-]?limit", r"tokens? per (?:min|day)", r"\bTPM\b", r"requests? per ", r"throttl", r"too many requests",
     r"please wait before",
 )  # fmt: skip
-"""A limit for a time: what it says of tokens is of those of a minute, not of a prompt."""
+"""A rate limit. Its number of tokens is a rate per minute, not the length of a prompt."""
 
-SOON = _any(r"per[ _-]?minute", r"(?:retry|try again) in \d", r"retryDelay", r"PerMinute")
-"""Of a quota: that it is soon there again."""
+SOON = _any_of(r"per[ _-]?minute", r"(?:retry|try again) in \d", r"retryDelay", r"PerMinute")
+"""A quota that is renewed soon."""
 
-NO_MODEL = _any(
+NO_MODEL = _any_of(
     r"\bmodel\b.{0,200}(?:does not exist|not found|not available any more|no longer (?:available|served|supported))",
     r"no such model", r"unknown model",
     r"\bmodel\b.{0,200}(?:has been |is )(?:deprecated|decommissioned|retired|shut down)",
 )  # fmt: skip
-"""Of a model: that the server has none of this name, or no longer."""
+"""The server does not have the model, or no longer."""
 
-MONEY = _any(
+MONEY = _any_of(
     r"insufficient[_ ](?:quota|balance|credits?|funds)", r"exceeded your current quota", r"billing[_ ]hard[_ ]limit",
     r"billing[_ ]not[_ ]active", r"credit balance is too low", r"requires more credits", r"budget has been exceeded",
     r"exceeded ?budget", r"crossed budget", r"BudgetExceededError", r"out of call volume quota",
 )  # fmt: skip
 
-CONTEXT = _any(
+CONTEXT = _any_of(
     r"ContextWindowExceededError", r"context_length_exceeded", r"exceed_context_size_error",
     r"(?:maximum|max) context (?:length|limit|size)",
     r"maximum (?:allowed )?(?:prompt|input|model) length", r"input length is .{0,20}tokens",
@@ -51,60 +51,60 @@ CONTEXT = _any(
 )  # fmt: skip
 
 _NUMBER = r"(\d+(?:,\d{3})*)"
-_CONTEXT_OF = re.compile(rf"maximum context length is {_NUMBER}", re.IGNORECASE)
-_ANSWER_OF = re.compile(
+_CONTEXT_LENGTH = re.compile(rf"maximum context length is {_NUMBER}", re.IGNORECASE)
+_ANSWER_LENGTH = re.compile(
     rf"is too large: {_NUMBER}|requested {_NUMBER} output tokens|{_NUMBER} in (?:the|your) (?:output|completion)",
     re.IGNORECASE,
 )
 
-CUT = _any(r"could not finish the message because max_tokens or model output limit was reached")
-"""The limit of an answer was reached before a word of it: that reasoning took it is likely, and is not said."""
+CUT = _any_of(r"could not finish the message because max_tokens or model output limit was reached")
+"""The limit of an answer was reached before its first word, probably by reasoning."""
 
-POLICY = _any(
+POLICY = _any_of(
     r"ContentPolicyViolationError", r"ResponsibleAIPolicyViolation", r"content_policy_violation",
     r"content management policy", r"content filtering policy", r"result of (?:our|the) safety system",
     r"violating our usage policy", r"content exists risk", r"data_inspection_failed", r"may contain inappropriate",
     r"your input was flagged",
 )  # fmt: skip
 
-PARAMETER = _any(
+PARAMETER = _any_of(
     r"unsupported (?:parameter|value)", r"UnsupportedParamsError", r"unknown parameter", r"unrecognized request arg",
     r"extra (?:inputs|fields)(?: are)? not permitted", r"invalid model", r"model .{0,80}does not exist",
     r"model .{0,80}not found", r"max_(?:completion_)?tokens['\"]? is too large",
 )  # fmt: skip
-"""What is wrong is in every request: a parameter, or the model."""
+"""The error is in every request of the group: a parameter or the model."""
 
-SEVERAL = _any(
+SEVERAL = _any_of(
     r"'n'", r"only one completion choice is allowed", r"(?:^|[^\w.])n must be (?:exactly |at most )?1\b",
     r"\bn = 1 is supported",
 )  # fmt: skip
-"""No more than one answer to a request."""
+"""The server returns only one answer to a request."""
 
-TEMPLATE = _any(
+TEMPLATE = _any_of(
     r"jinja exception", r"TemplateError", r"roles must alternate", r"chat template",
     r"system role (?:is )?not supported", r"system message must be at the beginning",
     r"no user query found in messages",
 )  # fmt: skip
-"""The chat template of an open model refuses the form of the messages; some servers say so with a 500.
+"""The chat template of an open model refuses the form of the messages; some servers answer this with a 500.
 
-It is the same form in every game, so that it is the model group that is refused.
+All games have the same form, so the refusal concerns the model group.
 """
 
-SYSTEM_ROLE = _any(r"system (?:role|message|prompt)s? (?:is |are )?(?:not|un)[ -]?(?:supported|allowed)")
-"""Of a template: that it takes no system message at all."""
+SYSTEM_ROLE = _any_of(r"system (?:role|message|prompt)s? (?:is |are )?(?:not|un)[ -]?(?:supported|allowed)")
+"""The chat template accepts no system message at all."""
 
-_ECHO = re.compile(r"""['"]input['"]\s*:""")
+_QUOTED_REQUEST = re.compile(r"""['"]input['"]\s*:""")
 
 
 def without_echo(text: str) -> str:
-    """What a server says, up to where it begins to quote the request: a prompt may hold any of these words."""
-    return _ECHO.split(text, maxsplit=1)[0]
+    """Return the error text before the quoted request, because a prompt may contain any of these phrases."""
+    return _QUOTED_REQUEST.split(text, maxsplit=1)[0]
 
 
-def answer_alone_too_long(text: str) -> bool:
-    """Whether the answer's limit, by the server's own numbers, leaves no room for any prompt: no prompt is at fault."""
-    context, answer = _CONTEXT_OF.search(text), _ANSWER_OF.search(text)
+def answer_limit_fills_context(text: str) -> bool:
+    """Return whether, by the server's own numbers, the limit of the answer alone fills the model's context."""
+    context, answer = _CONTEXT_LENGTH.search(text), _ANSWER_LENGTH.search(text)
     if context is None or answer is None:
         return False
-    asked = next(group for group in answer.groups() if group)
-    return int(asked.replace(",", "")) >= int(context[1].replace(",", ""))
+    requested = next(group for group in answer.groups() if group)
+    return int(requested.replace(",", "")) >= int(context[1].replace(",", ""))

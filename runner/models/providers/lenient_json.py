@@ -1,4 +1,4 @@
-"""JSON of servers that do not keep to it: whatever can be read of an answer that is paid for is read."""
+"""Reads JSON from servers that violate the format, because a paid answer should be used if it can be read."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ import orjson
 from runner.base.redaction import Redactor
 
 BYTES_ALTERED: Final = "bytes"
-SECRET_ALTERED: Final = "secret"  # noqa: S105 - no secret, but the word for one
-"""What an answer's record may have in `altered`."""
+SECRET_ALTERED: Final = "secret"  # noqa: S105 - a word, not a secret
+"""Values of `altered` in an answer's record, with `BYTES_ALTERED`."""
 
 
 def read_json(content: bytes, redactor: Redactor) -> tuple[Any, bytes, tuple[str, ...]]:
-    """Data of an answer, None where there are none; the JSON that they are; and what was changed in it."""
-    data, problem = parsed(content)
+    """Return the data of an answer (None if unreadable), the JSON they were read from, and what was changed in it."""
+    data, problem = parse_json(content)
     if not problem:
         return data, content, ()
-    found, altered = mended(content, redactor)
-    return (None, b"", ()) if found is None else (orjson.loads(found), found, altered)
+    strict_json, altered = repair_and_redact(content, redactor)
+    return (None, b"", ()) if strict_json is None else (orjson.loads(strict_json), strict_json, altered)
 
 
-def mended(content: bytes, redactor: Redactor) -> tuple[bytes | None, tuple[str, ...]]:
-    """Strict JSON out of an answer that is not, or None; and what was changed in it."""
-    whole = repaired(content)
-    if whole is None:
+def repair_and_redact(content: bytes, redactor: Redactor) -> tuple[bytes | None, tuple[str, ...]]:
+    """Convert an answer to strict JSON, or None; also return what was changed in it."""
+    repaired_json = repair_json(content)
+    if repaired_json is None:
         return None, ()
-    cleaned = redactor.redact_escaped(redactor.redact(whole))  # mending may put a value together
-    return cleaned, (BYTES_ALTERED,) if cleaned == whole else (BYTES_ALTERED, SECRET_ALTERED)
+    redacted_json = redactor.redact_escaped(redactor.redact(repaired_json))  # a repair may reassemble a secret
+    return redacted_json, (BYTES_ALTERED,) if redacted_json == repaired_json else (BYTES_ALTERED, SECRET_ALTERED)
 
 
-def written(data: Any) -> bytes:
-    """JSON of data of any depth that can be read."""
+def dump_json(data: Any) -> bytes:
+    """Convert data of any depth to JSON."""
     try:
         return orjson.dumps(data)
     except TypeError:
         parts: list[bytes] = []
-        todo: list[Any] = [data]
-        while todo:
-            item = todo.pop()
-            if isinstance(item, bytes):  # of ours: there are none in JSON
+        pending: list[Any] = [data]
+        while pending:
+            item = pending.pop()
+            if isinstance(item, bytes):  # punctuation added below; parsed JSON contains no bytes
                 parts.append(item)
             elif isinstance(item, dict):
                 pairs = [part for key, value in item.items() for part in (b",", orjson.dumps(key) + b":", value)]
-                todo.extend((b"}", *reversed(pairs[1:]), b"{"))
+                pending.extend((b"}", *reversed(pairs[1:]), b"{"))
             elif isinstance(item, list):
                 values = [part for value in item for part in (b",", value)]
-                todo.extend((b"]", *reversed(values[1:]), b"["))
+                pending.extend((b"]", *reversed(values[1:]), b"["))
             else:
                 parts.append(orjson.dumps(item))
         return b"".join(parts)
 
 
-def parsed(content: bytes) -> tuple[Any, str]:
-    """JSON as data, and what is wrong with it: nothing, or why there are no data.
+def parse_json(content: bytes) -> tuple[Any, str]:
+    """Parse JSON. Return the data and an empty text, or None and what is wrong.
 
-    Not as an exception: the library's holds the whole text.
+    The exception is not passed on, because the library's exception holds the full text.
     """
     try:
         return orjson.loads(content), ""
@@ -67,45 +67,45 @@ def parsed(content: bytes) -> tuple[Any, str]:
         return None, str(error)
 
 
-def repaired(content: bytes) -> bytes | None:
-    """Strict JSON out of JSON that is not; None where there is none.
+def repair_json(content: bytes) -> bytes | None:
+    """Convert lenient JSON to strict JSON; None if that is impossible.
 
-    What is no text becomes U+FFFD: bytes that are no UTF-8, halves of surrogate pairs. A mark of byte order, and
-    anything after the first document, are left out; a number that is none, or too large to be read, becomes null; a
-    control character in a text becomes its escape. All else stays as it came.
+    Bytes that are not UTF-8 and halves of surrogate pairs become U+FFFD. A byte order mark, and everything after the
+    first document, is removed. An invalid number, or one too large to be read, becomes null. A control character in a
+    string becomes its escape. Everything else stays unchanged.
     """
-    # Whatever fails here fails with an error that holds the text, so none is handed on.
+    # The errors here hold the full text, so they are not passed on.
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace").lstrip()
-        decoder = json.JSONDecoder(strict=False, parse_float=_nothing, parse_int=_nothing, parse_constant=_nothing)
+        decoder = json.JSONDecoder(strict=False, parse_float=_ignore, parse_int=_ignore, parse_constant=_ignore)
         _, end = decoder.raw_decode(text)
-        whole = _ESCAPE.sub(_paired, text[:end]).encode()
-        if parsed(whole)[1]:
-            whole = _TOKEN.sub(_readable, whole)
+        strict_json = _ESCAPE.sub(_replace_half_pair, text[:end]).encode()
+        if parse_json(strict_json)[1]:
+            strict_json = _TOKEN.sub(_to_strict, strict_json)
     except (ValueError, RecursionError):
         return None
-    return None if parsed(whole)[1] else whole
+    return None if parse_json(strict_json)[1] else strict_json
 
 
 _ESCAPE: Final = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F])..|.)", re.DOTALL)
-"""A backslash, which stands in texts alone, and what it escapes; its group: half a pair."""
+"""Matches a backslash, which occurs only in strings, and what it escapes. Its group matches half a surrogate pair."""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[-+.\w]++', re.DOTALL)
-"""A text, or a word outside of texts: a number or a name."""
+"""Matches a string, or a word outside of strings: a number or a name."""
 _CONTROL: Final = re.compile(rb"[\0-\x1f]")
 
 
-def _paired(found: re.Match[str]) -> str:
-    """An escape without halves of surrogate pairs."""
-    return found[0] if found[1] is None else "\\ufffd"
+def _replace_half_pair(escape: re.Match[str]) -> str:
+    """Replace an escaped half of a surrogate pair."""
+    return escape[0] if escape[1] is None else "\\ufffd"
 
 
-def _readable(found: re.Match[bytes]) -> bytes:
-    """A text or a word of lenient JSON as JSON has it."""
-    token = found[0]
+def _to_strict(token_match: re.Match[bytes]) -> bytes:
+    """Convert a string or word of lenient JSON to strict JSON."""
+    token = token_match[0]
     if token.startswith(b'"'):
         return _CONTROL.sub(lambda control: b"\\u%04x" % ord(control[0]), token)
-    return b"null" if parsed(token)[1] else token
+    return b"null" if parse_json(token)[1] else token
 
 
-def _nothing(_: str) -> None:
-    """For the values of numbers, which are not needed."""
+def _ignore(_: str) -> None:
+    """Return None for any number, because the values are not needed."""

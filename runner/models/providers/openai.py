@@ -1,4 +1,4 @@
-"""The one module that knows OpenAI's client."""
+"""The provider `openai`. No other module imports OpenAI's client."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ Client = openai.AsyncOpenAI
 SyncClient = openai.OpenAI
 
 CLIENT_ERRORS = (openai.OpenAIError, *TRANSPORT_ERRORS)
-"""Everything that the client and its transport raise for a call."""
+"""Errors that the client and its transport can raise for a call."""
 
 
-def make_client(settings: ModelSettings, group: str, connections: int, places: BodySlots | None = None) -> Client:
-    """Make the official client for one model group; the clients of one server share its `places`.
+def make_client(settings: ModelSettings, group: str, connections: int, body_slots: BodySlots | None = None) -> Client:
+    """Create the official client for one model group. The clients of one server share its `body_slots`.
 
     Raises:
-        ProviderRefusal: the environment holds no key, or not the value of a header.
+        ProviderRefusal: the environment variable of the key or of a header is empty, or its value is invalid.
     """
     headers = headers_of(settings, group)
     client = openai.AsyncOpenAI(
         api_key=key_of(settings, group),
         base_url=settings.server_url,
         max_retries=0,
-        http_client=LeanHttp(settings.timeout, connections, places or BodySlots()),
+        http_client=LeanHttp(settings.timeout, connections, body_slots or BodySlots()),
     )
     _configure(client, settings, headers)
     return client
 
 
 def make_sync_client(settings: ModelSettings, group: str) -> SyncClient:
-    """Make the official synchronous client for one model group, for those who call its server themselves.
+    """Create the official synchronous client for one model group, for users who call its server directly.
 
-    It follows no redirect, and takes only the key from the environment, as the runner's own does.
+    Like the asynchronous client, it follows no redirects, and takes only the key from the environment.
 
     Raises:
-        ProviderRefusal: the environment holds no key, or not the value of a header.
+        ProviderRefusal: the environment variable of the key or of a header is empty, or its value is invalid.
     """
     headers = headers_of(settings, group)
     client = SyncClient(
@@ -84,7 +84,7 @@ class OpenAiModel(HttpModel):
         return chat_completions_body(self._settings, request.messages, n)
 
     def _options(self, request: Request) -> dict[str, Any]:
-        """Add what the client's own `chat.completions.create` gives. No header has the key that tells calls apart."""
+        """Add the options that the client's `chat.completions.create` sets. `idempotency_key` stays out of headers."""
         options = super()._options(request)
         options["security"] = {"bearer_auth": True}
         options["idempotency_key"] = f"{self._key}-{next(self._numbers)}"

@@ -1,12 +1,13 @@
-"""A model group through the provider's Batch API: half the price, hours instead of seconds.
+"""A model group at the provider's Batch API: half the price, hours instead of seconds.
 
-Calls gather until no more come, then go out together as one file; games wait at their step meanwhile, so a run
-takes as many batches as its longest game has turns. A batch's id is in the journal before the first look at it,
-and what will be sent is there before it is sent, so a killed run finds the batches it has paid for. A run that is
-asked to stop sends none of what has gathered.
+Calls are collected until no more come, then sent together as one file. Games wait at their step for the answers, so a
+run needs as many batches as its longest game has turns. The journal stores what will be sent before it is sent, and a
+batch's id before its first poll. So a killed run finds the batches that it has paid for. A run that is asked to stop
+does not send the collected calls.
 
-If the answer to a creation is lost, the batch may exist. Before its lines are sent again, in this process or the next,
-complete listings of the account's batches must lack it. Uploads cost nothing: one whose answer was lost is repeated.
+If the answer to a batch's creation is lost, the batch may exist. Its lines are sent again, in this process or the next,
+only if complete listings of the account's batches lack it. Uploads cost nothing, so an upload whose answer was lost is
+repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from runner.models.providers.client_errors import (
     is_not_found,
     is_unreadable,
     map_client_error,
-    within,
+    with_time_limit,
     without_secret_cause,
 )
 from runner.models.providers.http_model import close_client
@@ -51,24 +52,22 @@ MAX_BYTES = 190 << 20
 TERMINAL_STATUSES = ("completed", "failed", "expired", "cancelled")
 METADATA = "nip_run"
 FIND_ATTEMPTS = 5
-FAILURES_TOLD = 2
-"""So many failures in a row are told to the user."""
+FAILURES_BEFORE_NOTICE = 2
+"""Number of consecutive failures after which the user is notified."""
 
-_KEPT: Final = (
-    "The batch and its results are at the provider; run the same command again, and it is not paid for twice."
-)
+_STORED: Final = "The batch remains at the provider. Run the same command again; you will not pay for it twice."
 
 T = TypeVar("T")
 
 log = logging.getLogger("nip_run.batch")
 
 WriteRecord = Callable[[BatchRecord], Awaitable[None]]
-"""Writes a record to the run's journal; it is on disk when this returns."""
+"""Writes a record to the run's journal. The record is on disk when this returns."""
 
 
 @dataclass
-class _Waiting:
-    """One call that waits for its batch."""
+class _Call:
+    """A call that waits for its batch."""
 
     request: Request
     line: bytes
@@ -76,31 +75,31 @@ class _Waiting:
 
 
 @dataclass
-class _Sent:
-    """One batch under way: its id, and who waits for which of its lines."""
+class _SentBatch:
+    """A batch in progress: its id, and the calls that wait for its lines."""
 
     batch_id: str
     from_earlier_process: bool = False
-    waiting: dict[str, _Waiting] = field(default_factory=dict)
+    waiting: dict[str, _Call] = field(default_factory=dict)
     results: BatchResults | None = None
     failure: BaseException | None = None
-    """Why this process does not take its results, which are at the provider all the same."""
+    """The error that stopped this process from fetching its results, which remain at the provider."""
 
 
 class _ForgottenError(ProviderRefusal):
-    """The provider has no such batch, or no such file, any more."""
+    """The provider no longer has the batch or file."""
 
 
 def custom_id(request: Request, body: bytes) -> str:
-    """A line's name: the same for the same sample's same request, in this process and the next."""
+    """Return a line's id. It is the same for the same request of the same sample in every process."""
     return tagged_hash("batch", [request.sample.fields(), body.decode()])[:40]
 
 
 class BatchModel:
-    """Gathers calls into batches and hands out their results.
+    """Collects calls into batches, and passes their results on.
 
-    `before_sending` is asked before anything is sent, and raises where nothing may be any more. `waits` bounds how long
-    a server is asked for a batch that it does not give; `tell` is told meanwhile, and None once it does.
+    `before_sending` is called before anything is sent, and raises an error if the run is stopping. `waits` limits the
+    time of repeated failures to fetch a batch. `tell` receives a message about such failures, and None when they end.
     """
 
     def __init__(
@@ -118,29 +117,29 @@ class BatchModel:
         self._before_sending = before_sending
         self._waits, self._tell = waits or TransientPolicy(), tell
         self._client = make_client(settings, group, 4)
-        self._pending: dict[str, _Waiting] = {}
-        self._moved = asyncio.Event()
-        self._gathering: asyncio.Task[None] | None = None
-        self._polling: set[asyncio.Task[None]] = set()
-        self._earlier = [record for record in earlier if record.group == group]
-        self._found: asyncio.Task[None] | None = None
-        self._lines: dict[str, _Sent] = {}
+        self._pending: dict[str, _Call] = {}
+        self._has_new_call = asyncio.Event()
+        self._sender: asyncio.Task[None] | None = None
+        self._polls: set[asyncio.Task[None]] = set()
+        self._earlier_records = [record for record in earlier if record.group == group]
+        self._search: asyncio.Task[None] | None = None
+        self._lines: dict[str, _SentBatch] = {}
         self._failure: BaseException | None = None
-        self._opened: list[BatchResults] = []
+        self._all_results: list[BatchResults] = []
         self._uncertain: dict[str, Sequence[str]] = {}
-        """The lines of batches that may exist although no listing had them, by intent."""
+        """The lines of batches that may exist although no listing has shown them, by intent."""
         self._jitter = random.Random()
 
     async def complete(self, request: Request) -> Completion:
         """Wait for this call's line in some batch.
 
         Raises:
-            TransientError: the line failed, or its batch ended without it; it can go into another.
+            TransientError: the line failed, or its batch ended without it. It can be sent in another batch.
             ProviderRefusal: the provider refuses the batch.
         """
-        if self._found is None or (self._found.done() and self._found.exception() is not None):
-            self._found = asyncio.create_task(self._find_earlier())
-        await asyncio.shield(self._found)
+        if self._search is None or (self._search.done() and self._search.exception() is not None):
+            self._search = asyncio.create_task(self._find_earlier())
+        await asyncio.shield(self._search)
         if self._failure is not None:
             raise self._failure
         body = chat_completions_body(self._settings, request.messages)
@@ -150,32 +149,32 @@ class BatchModel:
             {"custom_id": name, "method": "POST", "url": ENDPOINT, "body": orjson.loads(body)},
             option=orjson.OPT_APPEND_NEWLINE,
         )
-        waiting = _Waiting(request, line, answer)
+        call = _Call(request, line, answer)
         sent = self._lines.pop(name, None)
         if sent is not None and sent.failure is not None:
-            raise sent.failure  # and never into another batch: it is paid for
+            raise sent.failure  # the line is paid for, so it must not be sent in another batch
         if sent is not None and sent.results is None:
-            sent.waiting[name] = waiting
-        elif sent is None or sent.results is None or self._missing_in(sent, sent.results, {name: waiting}):
-            self._pending[name] = waiting
-            self._start_gathering()
+            sent.waiting[name] = call
+        elif sent is None or sent.results is None or self._pass_on(sent, sent.results, {name: call}):
+            self._pending[name] = call
+            self._start_sender()
         return await answer
 
-    async def _gather(self) -> None:
-        """Send what has gathered once no more comes, or once it fills a batch."""
+    async def _send_collected(self) -> None:
+        """Send the collected calls once no more come, or they fill a batch."""
         while self._pending:
-            self._moved.clear()
-            full = len(self._pending) >= MAX_LINES
-            if not full:
+            self._has_new_call.clear()
+            is_full = len(self._pending) >= MAX_LINES
+            if not is_full:
                 try:
-                    await asyncio.wait_for(self._moved.wait(), self._settings.batch_wait)
+                    await asyncio.wait_for(self._has_new_call.wait(), self._settings.batch_wait)
                     continue
                 except TimeoutError:
                     pass
-            lines = self._take()
+            lines = self._take_batch()
             try:
                 await self._send(lines)
-            except BaseException as error:  # noqa: BLE001 - whatever it is, those who wait must hear of it
+            except BaseException as error:  # noqa: BLE001 - every waiting call must receive the error
                 self._fail(lines.values(), error)
                 if not isinstance(error, TransientError):
                     self._failure = error
@@ -183,75 +182,75 @@ class BatchModel:
                     self._pending.clear()
                     return
 
-    def _take(self) -> dict[str, _Waiting]:
-        lines: dict[str, _Waiting] = {}
+    def _take_batch(self) -> dict[str, _Call]:
+        lines: dict[str, _Call] = {}
         size = 0
-        for name, waiting in list(self._pending.items()):
-            size += len(waiting.line)
+        for name, call in list(self._pending.items()):
+            size += len(call.line)
             if lines and (size > MAX_BYTES or len(lines) >= MAX_LINES):
                 break
             lines[name] = self._pending.pop(name)
         return lines
 
-    async def _send(self, lines: dict[str, _Waiting]) -> None:
+    async def _send(self, lines: dict[str, _Call]) -> None:
         self._before_sending()
-        await self._take_found(lines)
+        await self._take_uncertain(lines)
         if not lines:
             return
         intent = uuid.uuid4().hex
         record = BatchRecord(self._group, intent, tuple(lines))
         await self._write(record)
-        data = b"".join(waiting.line for waiting in lines.values())
+        data = b"".join(call.line for call in lines.values())
         try:
             uploading = self._client.files.create(file=(f"{intent}.jsonl", data), purpose="batch")
-            file = with_id(await within(self._settings, uploading, len(data)))
+            file = with_id(await with_time_limit(self._settings, uploading, len(data)))
         except CLIENT_ERRORS as error:
             raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
-        self._before_sending()  # the upload may have taken minutes, and costs nothing yet
+        self._before_sending()  # the upload may have taken minutes, and costs nothing
         creating = self._client.batches.create(
             input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h", metadata={METADATA: intent}
         )
         try:
-            batch_id: str = with_id(await within(self._settings, creating)).id
+            batch_id: str = with_id(await with_time_limit(self._settings, creating)).id
         except (*CLIENT_ERRORS, TransientError) as error:
-            is_ours = isinstance(error, TransientError)
-            ours = error if is_ours else map_client_error(error, self._settings, self._group)
-            found = {}
+            is_mapped = isinstance(error, TransientError)
+            mapped_error = error if is_mapped else map_client_error(error, self._settings, self._group)
+            batch_ids = {}
             if may_have_worked(error):
                 self._uncertain[intent] = record.lines
-                found = await self._find({intent}, SETTLING_LISTINGS)
-            if intent not in found:
-                raise ours from without_secret_cause(error)
+                batch_ids = await self._find({intent}, SETTLING_LISTINGS)
+            if intent not in batch_ids:
+                raise mapped_error from without_secret_cause(error)
             del self._uncertain[intent]
-            batch_id = found[intent]
+            batch_id = batch_ids[intent]
         await self._write(replace(record, batch=batch_id))
         log.info("%s: batch %s with %d calls", self._group, batch_id, len(lines))
-        self._watch(_Sent(batch_id, waiting=lines))
+        self._watch(_SentBatch(batch_id, waiting=lines))
 
-    async def _take_found(self, lines: dict[str, _Waiting]) -> None:
-        """Take lines out that are in a batch whose creation was not answered, once a listing has that batch."""
+    async def _take_uncertain(self, lines: dict[str, _Call]) -> None:
+        """Remove lines that are in a batch whose creation was not confirmed, if a listing shows that batch now."""
         intents = {intent for intent, names in self._uncertain.items() if not lines.keys().isdisjoint(names)}
         for intent, batch_id in (await self._find(intents) if intents else {}).items():
             names = self._uncertain.pop(intent)
             await self._write(BatchRecord(self._group, intent, tuple(names), batch_id))
-            sent = _Sent(batch_id)
+            sent = _SentBatch(batch_id)
             self._lines.update(dict.fromkeys(names, sent))
-            for waiting in (lines, self._pending):
-                for name in waiting.keys() & set(names):
-                    sent.waiting[name] = waiting.pop(name)
+            for calls in (lines, self._pending):
+                for name in calls.keys() & set(names):
+                    sent.waiting[name] = calls.pop(name)
                     self._lines.pop(name, None)
             self._watch(sent)
 
-    def _watch(self, sent: _Sent) -> None:
+    def _watch(self, sent: _SentBatch) -> None:
         task = asyncio.create_task(self._poll(sent))
-        self._polling.add(task)
-        task.add_done_callback(self._polling.discard)
+        self._polls.add(task)
+        task.add_done_callback(self._polls.discard)
 
-    async def _poll(self, sent: _Sent) -> None:
-        """Wait for a batch to end, then hand out its lines."""
+    async def _poll(self, sent: _SentBatch) -> None:
+        """Wait for a batch to end, then pass its results on."""
         try:
-            await self._end(sent)
-        except Exception as error:  # noqa: BLE001 - a poll that fails in any way must not leave games waiting
+            await self._finish(sent)
+        except Exception as error:  # noqa: BLE001 - any failure must reach the waiting games
             if sent.from_earlier_process and isinstance(error, _ForgottenError):
                 sent.results = BatchResults()
                 self._send_again(sent)
@@ -259,150 +258,153 @@ class BatchModel:
                 sent.failure = error
                 self._fail(sent.waiting.values(), error)
 
-    async def _end(self, sent: _Sent) -> None:
-        batch = await self._ended(sent.batch_id)
-        sent.results = await self._results(batch)
+    async def _finish(self, sent: _SentBatch) -> None:
+        batch = await self._wait_until_ended(sent.batch_id)
+        sent.results = await self._fetch_results(batch)
         if batch.status == "failed" and not sent.results:
-            self._batch_refused(sent, batch)
+            self._handle_refused(sent, batch)
             return
-        missing = self._missing_in(sent, sent.results, sent.waiting)
+        missing = self._pass_on(sent, sent.results, sent.waiting)
         if sent.from_earlier_process:
             sent.waiting = missing
             self._send_again(sent)
         else:
-            gone = TransientError(f"batch {sent.batch_id} ended ({batch.status}) without this call", status=503)
-            self._fail(missing.values(), gone)
+            error = TransientError(f"batch {sent.batch_id} ended ({batch.status}) without this call", status=503)
+            self._fail(missing.values(), error)
 
-    async def _ended(self, batch_id: str) -> Any:
-        """The batch once it has ended."""
+    async def _wait_until_ended(self, batch_id: str) -> Any:
+        """Return the batch once it has ended."""
         while True:
-            batch = await self._got(lambda: within(self._settings, self._client.batches.retrieve(batch_id)))
+            batch = await self._fetch(lambda: with_time_limit(self._settings, self._client.batches.retrieve(batch_id)))
             if getattr(batch, "status", None) in TERMINAL_STATUSES:
                 return batch
             await asyncio.sleep(self._settings.batch_poll)
 
-    async def _got(self, get: Callable[[], Awaitable[T]]) -> T:
-        """What the server has of a batch that is paid for, tried again in bounds.
+    async def _fetch(self, get: Callable[[], Awaitable[T]]) -> T:
+        """Fetch something of a paid batch, and retry failures within limits.
 
         Raises:
-            ServerUnreachable: the server gave none in all that time.
-            RunError: it gave what cannot be taken, or this machine cannot take it.
-            _ForgottenError: it has it no more.
+            ServerUnreachable: all attempts within the time limit failed.
+            RunError: the answer cannot be read, or this machine cannot store it.
+            _ForgottenError: the server no longer has it.
         """
-        failures, began, told = 0, 0.0, False
+        failures, first_failure, is_notified = 0, 0.0, False
         while True:
             try:
-                got = await get()
+                result = await get()
             except CLIENT_ERRORS as error:
-                ours = map_client_error(error, self._settings, self._group)
+                mapped_error = map_client_error(error, self._settings, self._group)
                 if is_not_found(error):
-                    raise _ForgottenError(str(ours)) from without_secret_cause(error)
-                if not isinstance(ours, TransientError):
-                    raise ours from without_secret_cause(error)
+                    raise _ForgottenError(str(mapped_error)) from without_secret_cause(error)
+                if not isinstance(mapped_error, TransientError):
+                    raise mapped_error from without_secret_cause(error)
                 failures += 1
-                began = began if failures > 1 else time.monotonic()
+                first_failure = first_failure if failures > 1 else time.monotonic()
                 if is_unreadable(error):
-                    if failures >= min(self._waits.attempts, ours.attempts or self._waits.attempts):
-                        raise RunError(f"{ours}\n{_KEPT}") from without_secret_cause(error)
-                elif time.monotonic() - began + self._settings.batch_poll > self._waits.total_seconds:
-                    raise ServerUnreachable(f"{ours}\n{_KEPT}") from without_secret_cause(error)
-                log.info("%s: %s", self._group, ours)
-                if not told and failures >= FAILURES_TOLD:
-                    told = True
-                    self._tell(f"{ours}; {failures} times in a row, and trying on")
+                    if failures >= min(self._waits.attempts, mapped_error.attempts or self._waits.attempts):
+                        raise RunError(f"{mapped_error}\n{_STORED}") from without_secret_cause(error)
+                elif time.monotonic() - first_failure + self._settings.batch_poll > self._waits.total_seconds:
+                    raise ServerUnreachable(f"{mapped_error}\n{_STORED}") from without_secret_cause(error)
+                log.info("%s: %s", self._group, mapped_error)
+                if not is_notified and failures >= FAILURES_BEFORE_NOTICE:
+                    is_notified = True
+                    self._tell(f"{mapped_error}; {failures} times in a row; still trying")
                 await asyncio.sleep(self._settings.batch_poll)
             else:
-                if told:
+                if is_notified:
                     self._tell(None)
-                return got
+                return result
 
-    def _batch_refused(self, sent: _Sent, batch: Any) -> None:
+    def _handle_refused(self, sent: _SentBatch, batch: Any) -> None:
         """Send a refused batch of an earlier process again; one of this process stops the run."""
         if sent.from_earlier_process:
-            self._send_again(sent)  # whatever was wrong with it, this process may have mended
+            self._send_again(sent)  # the cause may have been fixed since
             return
         messages = (str(item.message) for item in (batch.errors.data if batch.errors else None) or ())
-        why = "; ".join(messages) or "no reason given"
-        refusal = ProviderRefusal(f"{self._group}: the provider refused batch {sent.batch_id}: {why}")
+        reason = "; ".join(messages) or "no reason given"
+        refusal = ProviderRefusal(f"{self._group}: the provider refused batch {sent.batch_id}: {reason}")
         self._fail(sent.waiting.values(), refusal)
 
-    def _send_again(self, sent: _Sent) -> None:
+    def _send_again(self, sent: _SentBatch) -> None:
         self._pending.update(sent.waiting)
         sent.waiting = {}
-        self._start_gathering()
+        self._start_sender()
 
-    def _start_gathering(self) -> None:
-        self._moved.set()
-        if self._gathering is None or self._gathering.done():
-            self._gathering = asyncio.create_task(self._gather())
+    def _start_sender(self) -> None:
+        self._has_new_call.set()
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send_collected())
 
-    async def _results(self, batch: Any) -> BatchResults:
-        """The lines of both files, by name: finished lines of an expired batch count, and are charged."""
+    async def _fetch_results(self, batch: Any) -> BatchResults:
+        """Return the lines of both files. Finished lines of an expired batch are included, because they are charged."""
         results = BatchResults()
-        self._opened.append(results)
+        self._all_results.append(results)
         for file_id in (getattr(batch, "output_file_id", None), getattr(batch, "error_file_id", None)):
             if file_id:
-                results.add(await self._got(partial(self._content, file_id)))
+                results.add(await self._fetch(partial(self._fetch_file, file_id)))
         return results
 
-    async def _content(self, file_id: str) -> IO[bytes]:
-        found = await within(self._settings, self._client.files.content(file_id), USUAL_FILE_BYTES)
-        file: IO[bytes] = found.response.extensions[FILE]
+    async def _fetch_file(self, file_id: str) -> IO[bytes]:
+        content = await with_time_limit(self._settings, self._client.files.content(file_id), USUAL_FILE_BYTES)
+        file: IO[bytes] = content.response.extensions[FILE]
         return file
 
-    def _missing_in(self, sent: _Sent, results: BatchResults, lines: dict[str, _Waiting]) -> dict[str, _Waiting]:
-        """Hand out what became of lines, the answers first; the lines of which nothing did.
+    def _pass_on(self, sent: _SentBatch, results: BatchResults, lines: dict[str, _Call]) -> dict[str, _Call]:
+        """Pass on the results of lines, answers first, and return the lines that have none.
 
-        So it is with one that was refused to an earlier process: whatever was wrong, this process may have mended.
+        A refusal that an earlier process received does not count as a result, because its cause may have been fixed.
         """
         missing, failed = {}, []
-        for name, waiting in lines.items():
-            end = results.end_of(name, waiting.request, self._settings, self._group)
-            if end is None or (sent.from_earlier_process and isinstance(end, ProviderRefusal)):
-                missing[name] = waiting
-            elif isinstance(end, NipRunError):
-                failed.append((waiting, end))
-            elif not waiting.answer.done():
-                waiting.answer.set_result(end)
-        for waiting, error in failed:
-            self._fail([waiting], error)
+        for name, call in lines.items():
+            outcome = results.outcome_of(name, call.request, self._settings, self._group)
+            if outcome is None or (sent.from_earlier_process and isinstance(outcome, ProviderRefusal)):
+                missing[name] = call
+            elif isinstance(outcome, NipRunError):
+                failed.append((call, outcome))
+            elif not call.answer.done():
+                call.answer.set_result(outcome)
+        for call, error in failed:
+            self._fail([call], error)
         return missing
 
-    def _fail(self, waiting: Iterable[_Waiting], error: BaseException) -> None:
-        for one in waiting:
-            if not one.answer.done():
-                one.answer.set_exception(error)
+    def _fail(self, calls: Iterable[_Call], error: BaseException) -> None:
+        for call in calls:
+            if not call.answer.done():
+                call.answer.set_exception(error)
 
     async def _find_earlier(self) -> None:
-        """Take up the batches that an earlier process sent, those too whose id it did not live to write down."""
-        lines = {record.intent: record.lines for record in self._earlier}
-        batches = {record.intent: record.batch for record in self._earlier if record.batch is not None}
+        """Resume the batches that an earlier process sent, including those whose id it could not record."""
+        lines = {record.intent: record.lines for record in self._earlier_records}
+        batches = {record.intent: record.batch for record in self._earlier_records if record.batch is not None}
         unknown = lines.keys() - batches.keys()
         batches.update(await self._find(unknown, SETTLING_LISTINGS) if unknown else {})
         self._uncertain.update((intent, lines[intent]) for intent in unknown - batches.keys())
         for intent, names in lines.items():
             if intent in batches:
-                sent = _Sent(batches[intent], from_earlier_process=True)
+                sent = _SentBatch(batches[intent], from_earlier_process=True)
                 self._lines.update(dict.fromkeys(names, sent))
                 self._watch(sent)
 
     async def _find(self, intents: set[str], listings: int = 1) -> dict[str, str]:
-        """Return the ids of the batches with these intents in their metadata; look at so many listings for all."""
-        found: dict[str, str] = {}
+        """Return the ids of the batches with these intents in their metadata, by intent.
+
+        If some are missing, the listing is repeated up to `listings` times.
+        """
+        batch_ids: dict[str, str] = {}
         for listing in range(1, listings + 1):
             for batch in (await self._list_batches()).values():
                 metadata = getattr(batch, "metadata", None)
                 intent = metadata.get(METADATA) if isinstance(metadata, dict) else None
                 if intent in intents:
-                    found.setdefault(intent, batch.id)
-            if found.keys() == intents:
+                    batch_ids.setdefault(intent, batch.id)
+            if batch_ids.keys() == intents:
                 break
             if listing < listings:
                 await asyncio.sleep(self._waits.wait(listing, self._jitter))
-        return found
+        return batch_ids
 
     async def _list_batches(self) -> dict[str, Any]:
-        """Return all batches of the account by id; a listing that fails is repeated.
+        """Return all batches of the account by id. A failed listing is repeated.
 
         Raises:
             TransientError: no listing was complete.
@@ -411,17 +413,17 @@ class BatchModel:
         while True:
             attempt += 1
             try:
-                return await within(self._settings, list_all(self._client.batches.list(limit=100)))
+                return await with_time_limit(self._settings, list_all(self._client.batches.list(limit=100)))
             except (*CLIENT_ERRORS, TransientError) as error:
-                is_ours = isinstance(error, TransientError)
-                ours = error if is_ours else map_client_error(error, self._settings, self._group)
-                if not isinstance(ours, TransientError) or attempt == FIND_ATTEMPTS:
-                    raise ours from without_secret_cause(error)
+                is_mapped = isinstance(error, TransientError)
+                mapped_error = error if is_mapped else map_client_error(error, self._settings, self._group)
+                if not isinstance(mapped_error, TransientError) or attempt == FIND_ATTEMPTS:
+                    raise mapped_error from without_secret_cause(error)
                 await asyncio.sleep(self._settings.batch_poll)
 
     async def close(self) -> None:
-        """Stop waiting; the batches go on at the provider, and the next process finds them."""
-        await cancel_all([*self._polling, *(task for task in (self._gathering, self._found) if task is not None)])
-        for results in self._opened:
+        """Stop waiting. The batches continue at the provider, and the next process finds them."""
+        await cancel_all([*self._polls, *(task for task in (self._sender, self._search) if task is not None)])
+        for results in self._all_results:
             results.close()
         await close_client(self._client)

@@ -1,4 +1,4 @@
-"""What a server says in the place of an answer, as the class of failure that decides what happens next."""
+"""Classification of error responses from OpenAI, Anthropic and compatible servers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.base.redaction import redacted
 from runner.base.text import escape_controls
 from runner.models.answers import as_text
 from runner.models.interface import Choice, Completion, Request, Usage, estimated_prompt_tokens
-from runner.models.providers import error_phrases as words
+from runner.models.providers import error_phrases as phrases
 from runner.models.settings import ModelSettings
 
 BILLING = frozenset(
@@ -53,63 +53,63 @@ POLICY = frozenset(
 CONTEXT = frozenset(("context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"))
 NO_MODEL = frozenset(("model_not_found", "unknown_model", "model_decommissioned", "DeploymentNotFound"))
 TOO_LONG = "string_above_max_length"
-"""Of a message it is the prompt that is too long, of another parameter it is the spec's."""
+"""Code for a text that is too long: the prompt, if the parameter is a message; otherwise a value of the spec."""
 
 MAX_READ = 20_000
-"""Characters of what a server says in which words are looked for."""
+"""Maximum number of characters of an error that are searched for phrases."""
 
-_SAID_WITH = (400, 413, 422, 500, 502, 503)
-"""Statuses with which servers and proxies say in words what is wrong with one request."""
+_STATUSES = (400, 413, 422, 500, 502, 503)
+"""Statuses of errors about one request whose reason servers and proxies give only in words."""
 
-_OF_MESSAGES = re.compile(r"(?:messages|prompt|input|contents)(?:\W.*|_tokens)?", re.DOTALL)
+_MESSAGE_PARAMETERS = re.compile(r"(?:messages|prompt|input|contents)(?:\W.*|_tokens)?", re.DOTALL)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def error_detail(body: object) -> dict[str, Any]:
-    """The `error` object of an error's body."""
+    """Return the `error` object of an error's body."""
     detail = body.get("error", body) if isinstance(body, dict) else {}
     return detail if isinstance(detail, dict) else {}
 
 
 def refuses_n(status: int, body: object) -> bool:
-    """Whether a server refuses to give several answers to one request."""
-    return status in _SAID_WITH and (_param(error_detail(body)) == "n" or _Told.of(status, body).says(words.SEVERAL))
+    """Return whether the server refuses to return several answers to one request."""
+    return status in _STATUSES and (_param(error_detail(body)) == "n" or _Error.of(status, body).says(phrases.SEVERAL))
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What one answer that is an error says; the texts are the server's own, and nothing is removed from them."""
+class _Error:
+    """The content of an error response. The texts are the server's own, without redaction."""
 
     status: int
     codes: frozenset[str]
-    """Its code, its type, and those that it gives for what is behind it."""
+    """Codes and types of the error and of the errors behind it."""
     param: str
     message: str
-    """What the user is told."""
+    """The text for the user."""
     text: str
-    """What words are looked for in."""
+    """The text that is searched for phrases."""
 
     @classmethod
-    def of(cls, status: int, body: object) -> _Told:
+    def of(cls, status: int, body: object) -> _Error:
         detail = error_detail(body)
-        found = detail.get("detail")
-        message = detail.get("message") or (found if isinstance(found, str) else None) or body or ""
-        behind = _part(detail, "metadata").get("raw")
-        told = f"{as_text(message)}: {as_text(behind)}" if behind else as_text(message)
-        return cls(status, _codes(detail), _param(detail), told, words.without_echo(told[:MAX_READ]))
+        detail_text = detail.get("detail")
+        message = detail.get("message") or (detail_text if isinstance(detail_text, str) else None) or body or ""
+        upstream = _part(detail, "metadata").get("raw")
+        text = f"{as_text(message)}: {as_text(upstream)}" if upstream else as_text(message)
+        return cls(status, _codes(detail), _param(detail), text, phrases.without_echo(text[:MAX_READ]))
 
-    def says(self, pattern: re.Pattern[str], statuses: Collection[int] = _SAID_WITH) -> bool:
+    def says(self, pattern: re.Pattern[str], statuses: Collection[int] = _STATUSES) -> bool:
         return self.status in statuses and pattern.search(self.text) is not None
 
     @property
     def is_of_messages(self) -> bool:
-        """Whether the parameter that it names, if any, is what differs from one request to another."""
-        return not self.param or _OF_MESSAGES.fullmatch(self.param) is not None
+        """True if the error names no parameter, or one that differs between requests."""
+        return not self.param or _MESSAGE_PARAMETERS.fullmatch(self.param) is not None
 
     @property
     def is_rate(self) -> bool:
-        return self.status == 429 or "rate_limit_exceeded" in self.codes or bool(words.RATE.search(self.text))
+        return self.status == 429 or "rate_limit_exceeded" in self.codes or bool(phrases.RATE.search(self.text))
 
     @property
     def is_money(self) -> bool:
@@ -117,70 +117,70 @@ class _Told:
             return True
         if self.codes & (CONTEXT | POLICY):
             return False
-        return self.says(words.MONEY, (400, 401, 403, 429, 500, 503)) and not words.SOON.search(self.text)
+        return self.says(phrases.MONEY, (400, 401, 403, 429, 500, 503)) and not phrases.SOON.search(self.text)
 
     @property
     def is_policy(self) -> bool:
-        return bool(self.codes & POLICY) or self.says(words.POLICY, (*_SAID_WITH, 403, 451))
+        return bool(self.codes & POLICY) or self.says(phrases.POLICY, (*_STATUSES, 403, 451))
 
     @property
     def is_context(self) -> bool:
-        if self.is_rate or words.answer_alone_too_long(self.text):
+        if self.is_rate or phrases.answer_limit_fills_context(self.text):
             return False
         if self.codes & CONTEXT or (TOO_LONG in self.codes and self.is_of_messages):
             return True
-        return self.status == 413 or (TOO_LONG not in self.codes and self.says(words.CONTEXT))
+        return self.status == 413 or (TOO_LONG not in self.codes and self.says(phrases.CONTEXT))
 
     @property
     def is_transient(self) -> bool:
-        by_code = self.status in (400, 413, 422) and "rate_limit_exceeded" in self.codes
-        if by_code or (self.status == 413 and self.is_rate):
+        has_rate_code = self.status in (400, 413, 422) and "rate_limit_exceeded" in self.codes
+        if has_rate_code or (self.status == 413 and self.is_rate):
             return True
-        at_server = self.status >= 500 and not self.is_of_template
-        return self.status in (408, 409, 425, 429) or at_server or self.status < 300
+        is_server_fault = self.status >= 500 and not self.is_of_template
+        return self.status in (408, 409, 425, 429) or is_server_fault or self.status < 300
 
     @property
     def is_of_template(self) -> bool:
-        """Whether the model's chat template refuses the form of the chat, which all games of its group have."""
-        return self.says(words.TEMPLATE, (400, 422, 500))
+        """True if the model's chat template refuses the form of the chat, which all games of the group share."""
+        return self.says(phrases.TEMPLATE, (400, 422, 500))
 
     @property
     def is_of_no_model(self) -> bool:
-        """Whether the server has no model of this name, or no longer; a path that it has not is another thing."""
-        return bool(self.codes & NO_MODEL) or self.says(words.NO_MODEL, (400, 404, 410))
+        """True if the server does not have the model, or no longer; not if it lacks only the path."""
+        return bool(self.codes & NO_MODEL) or self.says(phrases.NO_MODEL, (400, 404, 410))
 
     @property
     def is_malformed(self) -> bool:
-        """Whether it may be of this one request."""
-        return self.status in (400, 422) and self.is_of_messages and not self._is_of_all
+        """True if the error may concern only this request."""
+        return self.status in (400, 422) and self.is_of_messages and not self._is_of_every_request
 
     @property
-    def _is_of_all(self) -> bool:
-        named = any(code.startswith(("unsupported_", "unknown_", "model_")) for code in self.codes)
-        return named or self.says(words.PARAMETER) or words.answer_alone_too_long(self.text)
+    def _is_of_every_request(self) -> bool:
+        names_parameter = any(code.startswith(("unsupported_", "unknown_", "model_")) for code in self.codes)
+        return names_parameter or self.says(phrases.PARAMETER) or phrases.answer_limit_fills_context(self.text)
 
 
 def _codes(detail: Mapping[str, Any]) -> frozenset[str]:
     parts = [detail]
     for name in ("provider_specific_fields", "innererror", "inner_error"):
         parts.extend(_part(part, name) for part in tuple(parts))
-    # A completion with the status of an error: Azure's way to say that its filter cut the answer.
+    # Azure sends a completion with the status of an error if its filter cut the answer.
     choices = detail.get("choices")
     reasons = [c.get("finish_reason") for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
-    found = (*(part.get(name) for part in parts for name in ("code", "type")), *reasons)
-    return frozenset(code for code in found if isinstance(code, str))
+    codes = (*(part.get(name) for part in parts for name in ("code", "type")), *reasons)
+    return frozenset(code for code in codes if isinstance(code, str))
 
 
 def _param(detail: Mapping[str, Any]) -> str:
-    """The parameter that it names: OpenAI's way, or that of the servers that list what is wrong with a body."""
+    """Return the parameter that the error names, in OpenAI's form or in a list of validation errors."""
     param = detail.get("param")
     if param:
         return as_text(param)
-    found = detail.get("detail") or _part(detail, "message").get("detail")
-    for item in found if isinstance(found, list) else ():
-        place = item.get("loc") if isinstance(item, dict) else None
-        if isinstance(place, list) and len(place) > 1 and place[0] == "body":
-            return as_text(place[1])
+    items = detail.get("detail") or _part(detail, "message").get("detail")
+    for item in items if isinstance(items, list) else ():
+        location = item.get("loc") if isinstance(item, dict) else None
+        if isinstance(location, list) and len(location) > 1 and location[0] == "body":
+            return as_text(location[1])
     return ""
 
 
@@ -189,41 +189,41 @@ def _part(detail: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
-def classified(
+def classify_error(
     status: int, body: object, headers: Mapping[str, str], settings: ModelSettings, group: str
 ) -> NipRunError:
-    """One answer that is an error, as the class of failure that decides what happens next."""
-    detail, told = error_detail(body), _Told.of(status, body)
+    """Return the error for an error response; its class decides how the run continues."""
+    detail, error = error_detail(body), _Error.of(status, body)
     code = escape_controls(redacted(as_text(detail.get("code") or "")))[:100]
-    message = escape_controls(redacted(told.message))[:500]
+    message = escape_controls(redacted(error.message))[:500]
     if 300 <= status < 400:
         message = f"a redirect to {escape_controls(redacted(headers.get('location', 'no address')))[:200]}"
     number = str(status) if code in ("", str(status)) else f"{status} {code}"
-    said = f"{settings.server_label(group)} answered {number}: {message}"
-    if told.is_money:
+    message_line = f"{settings.server_label(group)} answered {number}: {message}"
+    if error.is_money:
         return ProviderRefusal(
-            f"{said}\nThe account has no money or quota left, or a proxy's budget has none for this key; top it up and "
-            "run the same command again."
+            f"{message_line}\nThe account has no money or quota left, or a proxy's budget for this key is used up; "
+            "add credit and run the same command again."
         )
-    if told.is_context:
-        return ContextExceededError(said, status=status)
-    if status != 429 and told.is_policy:
-        return RefusedError(said, status=status)
-    if told.is_transient:
-        return TransientError(said, retry_after=retry_after(headers), status=status)
-    advice = _advice(status, told, settings, group)
-    one = MalformedError(f"{said} ({_ONE_REFUSED.format(group=group)})", status=status)
-    of_one_call = one if told.is_malformed and not told.is_of_template else None
+    if error.is_context:
+        return ContextExceededError(message_line, status=status)
+    if status != 429 and error.is_policy:
+        return RefusedError(message_line, status=status)
+    if error.is_transient:
+        return TransientError(message_line, retry_after=retry_after(headers), status=status)
+    advice = _advice(status, error, settings, group)
+    single_error = MalformedError(f"{message_line} ({_ONE_REFUSED.format(group=group)})", status=status)
+    of_one_call = single_error if error.is_malformed and not error.is_of_template else None
     return ProviderRefusal(
-        f"{said}\n{advice.words}",
+        f"{message_line}\n{advice.text}",
         of_one_call=of_one_call,
         changes=advice.changes,
-        no_such_model=told.is_of_no_model,
+        no_such_model=error.is_of_no_model,
     )
 
 
 def status_in(error: object) -> int:
-    """The status of an error that came with a 200."""
+    """Return the status of an error that was sent with status 200."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and re.fullmatch(r"[345]\d\d", code):
         return int(code)
@@ -233,75 +233,75 @@ def status_in(error: object) -> int:
 def cut_at_limit(
     status: int, body: object, request: Request, settings: ModelSettings, latency_ms: float
 ) -> Completion | None:
-    """A refusal that says that the limit was reached before a word of the answer came, as the answer that it is.
+    """Return an answer cut at its limit, if the error says that the limit was reached before its first word.
 
-    What it cost is not said, and estimated as all that the limit allows.
+    The server does not report the cost. The estimate is all tokens that the limit allows.
     """
-    told = _Told.of(status, body)
-    if not told.says(words.CUT, (400, 422, 500)):
+    error = _Error.of(status, body)
+    if not error.says(phrases.CUT, (400, 422, 500)):
         return None
-    most = settings.max_completion_tokens or settings.max_tokens or 1
-    usage = Usage(estimated_prompt_tokens(request.messages), most, estimated=True)
-    kept = {"error": {"message": escape_controls(redacted(told.message))[:500], "status": status}}
-    return Completion((Choice(None, "length"),), settings.name, usage, latency_ms, other=kept)
+    limit = settings.max_completion_tokens or settings.max_tokens or 1
+    usage = Usage(estimated_prompt_tokens(request.messages), limit, estimated=True)
+    error_field = {"error": {"message": escape_controls(redacted(error.message))[:500], "status": status}}
+    return Completion((Choice(None, "length"),), settings.name, usage, latency_ms, other_fields=error_field)
 
 
 _ONE_REFUSED = (
-    "the server takes other requests of models.{group}, and will refuse this one again; change the datapoint, the "
+    "the server accepts other requests of models.{group}, and will refuse this one again; change the datapoint, the "
     "prompt or the server"
 )
 
 
 class _Advice(NamedTuple):
-    """What the user can do about a refusal, and the keys of the spec to change for it, some with their new values."""
+    """Advice for the user about a refusal, and the spec keys to change, with their new values if known."""
 
-    words: str
+    text: str
     changes: Mapping[str, str | None] = MappingProxyType({})
 
 
-def _advice(status: int, told: _Told, settings: ModelSettings, group: str) -> _Advice:
+def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> _Advice:
     key = f"models.{group}"
-    if told.is_of_template:
-        return _template_advice(told, settings, key)
+    if error.is_of_template:
+        return _template_advice(error, settings, key)
     if status == 401:
         variable = settings.key_variable
-        held = f"The key in ${variable}" if variable else f"No key ({key}.api_key_env is null)"
-        return _Advice(f"{held} is not accepted.")
+        key_text = f"The key in ${variable}" if variable else f"No key ({key}.api_key_env is null)"
+        return _Advice(f"{key_text} is not accepted.")
     if status == 403:
-        return _Advice("The key may not use this model, or not from here.")
+        return _Advice("The key may not use this model, or not from your location.")
     if status == 404:
-        named = dict.fromkeys((f"{key}.model", f"{key}.base_url"))
-        return _Advice(f"Check {key}.model ({settings.model!r}) and {key}.base_url.", named)
-    if words.answer_alone_too_long(told.text):
+        changes = dict.fromkeys((f"{key}.model", f"{key}.base_url"))
+        return _Advice(f"Check {key}.model ({settings.model!r}) and {key}.base_url.", changes)
+    if phrases.answer_limit_fills_context(error.text):
         limit = f"{key}.{settings.limit_key}"
         return _Advice(
-            f"The answer alone may be as long as the model's context; lower the limit, {limit}.", {limit: None}
+            f"The limit of an answer alone is as large as the model's context; lower {limit}.", {limit: None}
         )
-    if not told.is_of_messages:
-        param = f"{key}.{escape_controls(redacted(told.param))[:100]}"
+    if not error.is_of_messages:
+        param = f"{key}.{escape_controls(redacted(error.param))[:100]}"
         return _Advice(f"Change {param} in the spec.", {param: None})
     if 300 <= status < 400:
         url = f"{key}.base_url"
-        return _Advice(f"Keys are not sent to another address; write the server's own address in {url}.", {url: None})
-    return _Advice(f"The server refuses the request as {key} makes it.", {key: None})
+        return _Advice(f"Keys are not sent to another address; set {url} to the server's own address.", {url: None})
+    return _Advice(f"The server refuses the request; check the settings in {key}.", {key: None})
 
 
-def _template_advice(told: _Told, settings: ModelSettings, key: str) -> _Advice:
-    """The keys of a chat's form that are not yet as every template takes them."""
-    wanted = {}
-    takes_no_system = words.SYSTEM_ROLE.search(told.text) is not None
+def _template_advice(error: _Error, settings: ModelSettings, key: str) -> _Advice:
+    """Advise to change the settings of the chat's form that some templates do not accept."""
+    changes = {}
+    refuses_system = phrases.SYSTEM_ROLE.search(error.text) is not None
     if settings.chat_format != "alternating":
-        wanted[f"{key}.chat_format"] = "alternating"
-    if settings.system_role != "user" and (takes_no_system or not wanted):
-        wanted[f"{key}.system_role"] = "user"
-    what = "The model's chat template refuses the form of these chats, which all games have"
-    if not wanted:
-        return _Advice(f"{what}: change {key}.model, or the template that its server uses.", {f"{key}.model": None})
-    return _Advice(f"{what}: set {' and '.join(f'{name} to {value}' for name, value in wanted.items())}.", wanted)
+        changes[f"{key}.chat_format"] = "alternating"
+    if settings.system_role != "user" and (refuses_system or not changes):
+        changes[f"{key}.system_role"] = "user"
+    problem = "The model's chat template refuses the form of these chats, which all games have"
+    if not changes:
+        return _Advice(f"{problem}: change {key}.model, or the template that its server uses.", {f"{key}.model": None})
+    return _Advice(f"{problem}: set {' and '.join(f'{name} to {value}' for name, value in changes.items())}.", changes)
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """How long the server asks to wait, in seconds, from its headers; None where it does not say."""
+    """Return the wait in seconds that a server's headers request; None if they do not say."""
     milliseconds = _seconds(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -309,21 +309,21 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
     seconds = _seconds(text)
     if seconds is not None:
         return seconds
-    with suppress(ValueError, OverflowError):  # no date, or none that there is
+    with suppress(ValueError, OverflowError):  # not a valid date
         date = email.utils.parsedate_to_datetime(text).timestamp()
         return max(date - (time.time() if now is None else now), 0.0)
-    # The reset headers say when a bucket is full again, which is longer than needed: only an empty one counts.
+    # A reset header says when a bucket will be full, which is later than necessary, so it only counts if it is empty.
     waits = [
         duration(headers.get(f"x-ratelimit-reset-{kind}", ""))
         for kind in ("requests", "tokens")
         if headers.get(f"x-ratelimit-remaining-{kind}") == "0"
     ]
-    known = [wait for wait in waits if wait is not None]
-    return max(known) if known else None
+    known_waits = [wait for wait in waits if wait is not None]
+    return max(known_waits) if known_waits else None
 
 
 def _seconds(text: str) -> float | None:
-    """A number of a header; None where it is none, or none that one can wait for."""
+    """Parse a non-negative number in a header; None if it is not a finite number."""
     try:
         number = float(text)
     except ValueError:
@@ -332,9 +332,9 @@ def _seconds(text: str) -> float | None:
 
 
 def duration(text: str) -> float | None:
-    """`1m30s`, `12ms`, `6` into seconds."""
+    """Convert a duration such as `1m30s`, `12ms` or `6` to seconds; None if it is invalid."""
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return _seconds(text)
     parts = _DURATION.findall(text)
-    whole = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    return whole if parts and math.isfinite(whole) else None
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+    return seconds if parts and math.isfinite(seconds) else None

@@ -1,4 +1,4 @@
-"""Fine-tuning jobs of OpenAI, or of a server with the same API."""
+"""Fine-tuning jobs at OpenAI, or at a server with the same API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from runner.base.async_runner import run_sync
 from runner.base.errors import TransientError
 from runner.models.fine_tuning_api import ApiCallError
-from runner.models.providers.client_errors import map_client_error, within, without_secret_cause
+from runner.models.providers.client_errors import map_client_error, with_time_limit, without_secret_cause
 from runner.models.providers.http_model import close_client
 from runner.models.providers.openai import CLIENT_ERRORS, Client, make_client
 from runner.models.providers.openai_errors import error_detail
@@ -22,7 +22,7 @@ PAGE_SIZE = 100
 
 
 class OpenAiFineTuning:
-    """The jobs and files of one account. A call that fails raises `ApiCallError`; each has its own connection."""
+    """The jobs and files of one account. A failed call raises `ApiCallError`. Each call has its own connection."""
 
     def __init__(self, settings: ModelSettings, group: str) -> None:
         self._settings, self._group = settings, group
@@ -43,12 +43,12 @@ class OpenAiFineTuning:
         return self._call(lambda client: list_all(client.fine_tuning.jobs.list(limit=PAGE_SIZE)))
 
     def retrieve_job(self, job: str) -> Any:
-        def checked(found: Any) -> Any:
-            if not isinstance(with_id(found).status, str):
+        def check_status(job_object: Any) -> Any:
+            if not isinstance(with_id(job_object).status, str):
                 raise TransientError(f"{self._settings.server_label(self._group)} sent a job without a status")
-            return found
+            return job_object
 
-        return self._call(lambda client: client.fine_tuning.jobs.retrieve(job), check=checked)
+        return self._call(lambda client: client.fine_tuning.jobs.retrieve(job), check=check_status)
 
     def _id_of(self, call: Callable[[Client], Coroutine[Any, Any, Any]], size: int = 0) -> str:
         return str(self._call(call, size, check=with_id).id)
@@ -58,15 +58,15 @@ class OpenAiFineTuning:
     ) -> T:
         """Make one call with a time limit, and close its connection."""
 
-        async def once() -> T:
+        async def call_with_new_client() -> T:
             client = self._make_client()
             try:
-                return await within(self._settings, call(client), size)
+                return await with_time_limit(self._settings, call(client), size)
             finally:
                 await close_client(client)
 
         try:
-            return check(run_sync(once))
+            return check(run_sync(call_with_new_client))
         except TransientError as error:
             raise ApiCallError(error, status=None, detail={}, may_have_worked=True) from error
         except CLIENT_ERRORS as error:

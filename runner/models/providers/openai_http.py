@@ -1,9 +1,8 @@
-"""The edge: what goes to a server and what comes back, in bounds and without secrets.
+"""The HTTP transport below the official clients: responses of limited size, without secrets.
 
-One transport under OpenAI's client, for every call there is. It asks for bodies that are not packed, reads them in
-pieces against their limits (see `bodies`), keeps no cookies, follows no redirect, and removes secrets (see `redaction`)
-from headers and bodies before anybody sees them. A body that was changed by this has `ALTERED` in its response's
-extensions.
+All calls use this one transport. It requests uncompressed bodies, and reads them in pieces up to a limit (see
+`body_limits`). It keeps no cookies, follows no redirects, and removes secrets (see `redaction`) from headers and bodies
+before any other code sees them. If it changed a body, the extensions of the response have `ALTERED`.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from aiohttp.http_exceptions import ContentLengthError, HttpProcessingError
 from runner.base.redaction import Redactor, current_redactor
 from runner.models.providers.body_limits import (
     BodyError,
+    BodySlot,
     BodySlots,
-    OnePlace,
     TooLongError,
     read_body,
     read_start,
@@ -35,51 +34,51 @@ CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 MAX_ANSWER_BYTES = 32 << 20
 MAX_ERROR_BYTES = 64 << 10
-"""What is read of an error; the rest is of no use to anybody."""
+"""Maximum number of bytes read from an error. The rest would not help anyone."""
 MAX_FILE_BYTES = 4 << 30
-"""A file of results goes to disk."""
+"""Maximum size of a file of batch results, which goes to disk."""
 USUAL_FILE_BYTES = 256 << 20
-"""How long a file of results may take to come is reckoned by this size."""
+"""Size of a file of batch results for computing its time limit."""
 PIECE = 64 << 10
 MAX_LINE_BYTES: Final = 16 << 10
 MAX_UNASKED: Final = 8
 MAX_HEADERS: Final = 128
-"""Of one answer; a line of a head has at most `MAX_LINE_BYTES`."""
+"""Maximum number of headers of an answer. Each line of the head has at most `MAX_LINE_BYTES`."""
 
 ALTERED: Final = "nip_run_altered"
 TO_DISK: Final = "nip_run_to_disk"
-HELD_PLACE: ContextVar[OnePlace | None] = ContextVar("held_place", default=None)
-"""The place for the body of this task's call, held by whoever parses it; without one it is given back here."""
+HELD_SLOT: ContextVar[BodySlot | None] = ContextVar("held_slot", default=None)
+"""Slot for the body of the current task's call, if the caller holds it until the body is parsed."""
 FILE: Final = "nip_run_file"
 LEAN: Final = "nip_run_lean"
 
 
-_BROKEN: Final = (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, HttpProcessingError)
-"""What `aiohttp` raises over what a server sends. Their texts quote its first 100 bytes, be they half a key."""
+_DATA_ERRORS: Final = (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, HttpProcessingError)
+"""Errors of `aiohttp` about a server's data. Their messages quote its first 100 bytes, which may be half a key."""
 
 
 class UnreadableError(httpx2.ReadError):
-    """An answer came whose body cannot be taken."""
+    """An answer arrived whose body cannot be read."""
 
 
 class UnsendableError(ValueError):
-    """A request that cannot go out as it is: no server has seen it."""
+    """A request that cannot be sent as it is. No server has seen it."""
 
 
 class TooLargeError(UnreadableError):
-    """An answer came that is larger than any is allowed to be."""
+    """An answer arrived that is larger than the maximum."""
 
 
 class DiskError(OSError):
-    """This machine has no room for a file that a server sends."""
+    """This machine cannot store a file that a server sends."""
 
 
-class _OnDisk:
-    """A file without a name in the temporary folder, whose failures are told from the server's."""
+class _TemporaryFile:
+    """An unnamed temporary file. Its failures are raised as `DiskError`, which distinguishes them from the server's."""
 
     def __init__(self) -> None:
         with _disk_errors():
-            self.file = tempfile.TemporaryFile()  # noqa: SIM115 - whoever asked for it closes it
+            self.file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
 
     def write(self, data: bytes) -> None:
         with _disk_errors():
@@ -95,20 +94,20 @@ def _disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DiskError(f"cannot keep a file of results in the temporary folder: {error.strerror}") from error
+        raise DiskError(f"cannot store a file of results in the temporary folder: {error.strerror}") from error
 
 
 @functools.cache
 def _ssl_context() -> ssl.SSLContext:
-    """Made once: reading the certificates takes as long as many calls."""
+    """Return the shared context. It is created once, because reading the certificates takes long."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Connections of which none is used again that the server has sent something on unasked.
+    """A connection pool that drops an idle connection if the server has sent unrequested data on it.
 
-    Those bytes would be read as the answer to the next request. What comes in the very moment in which the next request
-    goes out cannot be told from its answer.
+    Such data would be read as the answer to the next request. If it arrives at the moment when the next request is
+    sent, it cannot be distinguished from the answer.
     """
 
     async def connect(
@@ -122,20 +121,20 @@ class _Connector(aiohttp.TCPConnector):
             if connection.protocol is None or not connection.protocol.should_close:
                 return connection
             connection.close()
-        raise aiohttp.ClientConnectionError("the server sends answers before it is asked")
+        raise aiohttp.ClientConnectionError("the server sends answers before it receives a request")
 
 
 class AiohttpTransport(httpx2.AsyncBaseTransport):
-    """Connections to one server by aiohttp, whose pool does not slow down with their number."""
+    """Connections to one server with aiohttp, whose pool does not slow down with their number."""
 
-    def __init__(self, connections: int, places: BodySlots) -> None:
-        self._connections, self._places = connections, places
+    def __init__(self, connections: int, body_slots: BodySlots) -> None:
+        self._max_connections, self._body_slots = connections, body_slots
         self._session: aiohttp.ClientSession | None = None
         self._redactor: Redactor | None = None
 
     def _open(self) -> aiohttp.ClientSession:
         self._session = aiohttp.ClientSession(
-            connector=_Connector(limit=self._connections, ssl=_ssl_context()),
+            connector=_Connector(limit=self._max_connections, ssl=_ssl_context()),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
@@ -150,33 +149,33 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         session = self._session or self._open()
         redactor = self._redactor
         if redactor is None:
-            redactor = self._redactor = current_redactor()  # by the first call all keys of a spec have been read
+            redactor = self._redactor = current_redactor()  # all keys of a spec have been read before the first call
         try:
             return await self._exchange(session, request, redactor)
         except aiohttp.ServerDisconnectedError:
-            failed: httpx2.TransportError = httpx2.ConnectTimeout("Server disconnected")
-        except aiohttp.ClientConnectionError as error:  # whatever keeps an answer from coming, a time-out included
-            no_connection = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
-            raise (NoConnectionError if no_connection else httpx2.ConnectTimeout)(str(error)) from error
-        except _BROKEN as error:
-            cut_off = isinstance(error.__cause__, ContentLengthError)  # whose text has nothing of the server's
-            failed = httpx2.ReadError(
-                str(error) if cut_off else f"what it sends is not HTTP, is damaged or cut off ({_root(error)})"
+            failure: httpx2.TransportError = httpx2.ConnectTimeout("Server disconnected")
+        except aiohttp.ClientConnectionError as error:  # any reason for a missing answer, including a time-out
+            is_unconnected = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
+            raise (NoConnectionError if is_unconnected else httpx2.ConnectTimeout)(str(error)) from error
+        except _DATA_ERRORS as error:
+            is_cut = isinstance(error.__cause__, ContentLengthError)  # whose message does not quote the server
+            failure = httpx2.ReadError(
+                str(error) if is_cut else f"it sent data that is not HTTP, damaged or truncated ({_root_cause(error)})"
             )
-        # Outside, so that the library's error is not held: it tells pieces of what came, and keys are found whole.
-        raise failed
+        # Raised here, so that the library's error is not kept: it quotes pieces of data, which may contain half a key.
+        raise failure
 
     async def _exchange(
         self, session: aiohttp.ClientSession, request: httpx2.Request, redactor: Redactor
     ) -> httpx2.Response:
         timeout = request.extensions.get("timeout", {})
         request.headers["accept-encoding"] = "identity"
-        with _unsendable_told():
+        with _unsendable_requests():
             answer = await session.request(
                 request.method,
                 str(request.url),
                 headers=request.headers,
-                data=_data(request),
+                data=_request_data(request),
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(
                     sock_connect=timeout.get("connect"), sock_read=timeout.get("read"), connect=timeout.get("pool")
@@ -185,7 +184,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         try:
             return await self._read(answer, request, redactor)
         finally:
-            # Closed and not given back where its body was not read to the end.
+            # A connection is reused only if its body was read to the end.
             answer.release() if answer.content.at_eof() else answer.close()
 
     async def _read(
@@ -197,28 +196,28 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         content = b""
         try:
             if answer.status >= 300:
-                content = _clean_error(await read_start(pieces, encoding, MAX_ERROR_BYTES + redactor.reach), redactor)
+                content = _redact_error(await read_start(pieces, encoding, MAX_ERROR_BYTES + redactor.reach), redactor)
             elif request.extensions.get(TO_DISK):
-                disk = _OnDisk()
+                disk = _TemporaryFile()
                 try:
                     await read_to(pieces, encoding, MAX_FILE_BYTES, disk)
                     disk.flush()
                 except BaseException:
-                    with suppress(OSError):  # it tries to flush once more
+                    with suppress(OSError):  # closing flushes once more
                         disk.file.close()
                     raise
                 extensions[FILE] = disk.file
             else:
-                held = HELD_PLACE.get()
-                with nullcontext(held) if held is not None else self._places.one() as place:
-                    content = await read_body(pieces, encoding, MAX_ANSWER_BYTES, place)
-                    cleaned = without_secrets(content, redactor)
-                if cleaned is not content:
-                    content, extensions[ALTERED] = cleaned, True
+                held_slot = HELD_SLOT.get()
+                with nullcontext(held_slot) if held_slot is not None else self._body_slots.slot() as slot:
+                    content = await read_body(pieces, encoding, MAX_ANSWER_BYTES, slot)
+                    redacted_content = without_secrets(content, redactor)
+                if redacted_content is not content:
+                    content, extensions[ALTERED] = redacted_content, True
         except TooLongError as error:
             raise TooLargeError(f"its answer has {error}", request=request) from None
         except BodyError as error:
-            raise UnreadableError(f"its answer is of no use: {error}", request=request) from None
+            raise UnreadableError(f"its answer cannot be used: {error}", request=request) from None
         return httpx2.Response(
             answer.status, headers=_headers(answer, redactor), content=content, request=request, extensions=extensions
         )
@@ -229,80 +228,80 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             await session.close()
 
 
-def _root(error: BaseException) -> str:
-    """The kind of the error that began it."""
+def _root_cause(error: BaseException) -> str:
+    """Return the type name of the original error."""
     while error.__cause__ is not None:
         error = error.__cause__
     return type(error).__name__
 
 
-def _data(request: httpx2.Request) -> Any:
+def _request_data(request: httpx2.Request) -> Any:
     try:
         return request.content or None
     except httpx2.RequestNotRead:
-        request.headers.pop("transfer-encoding", None)  # aiohttp's to say
-        return _streamed(request)
+        request.headers.pop("transfer-encoding", None)  # aiohttp sets this header
+        return _stream(request)
 
 
-async def _streamed(request: httpx2.Request) -> AsyncIterator[bytes]:
+async def _stream(request: httpx2.Request) -> AsyncIterator[bytes]:
     assert isinstance(request.stream, httpx2.AsyncByteStream)
     async for piece in request.stream:
         yield piece
 
 
 def _headers(answer: aiohttp.ClientResponse, redactor: Redactor) -> list[tuple[bytes, bytes]]:
-    """The headers without secrets, and without those that the body as it is now would belie."""
-    found = [
+    """Return the headers without secrets, and without headers that are wrong for the unpacked body."""
+    kept_headers = [
         (name, value)
         for name, value in answer.raw_headers
         if name.lower() not in (b"content-encoding", b"content-length", b"transfer-encoding", b"set-cookie")
     ]
-    joined = b"\n".join([value for _, value in found])
-    if not redactor.finds(joined) and b"earer" not in joined.lower():
-        return found
-    return [(name, redactor.text(value.decode("latin-1")).encode("utf-8")) for name, value in found]
+    joined = b"\n".join([value for _, value in kept_headers])
+    if not redactor.contains(joined) and b"earer" not in joined.lower():
+        return kept_headers
+    return [(name, redactor.redact_text(value.decode("latin-1")).encode("utf-8")) for name, value in kept_headers]
 
 
-def _clean_error(body: bytes, redactor: Redactor) -> bytes:
-    """The start of an error's text without secrets; what is no text in it is of no use."""
-    return redactor.start(body, MAX_ERROR_BYTES).encode("utf-8", "replace")
+def _redact_error(body: bytes, redactor: Redactor) -> bytes:
+    """Return the start of an error's text without secrets. Bytes that are not text are replaced."""
+    return redactor.redact_start(body, MAX_ERROR_BYTES).encode("utf-8", "replace")
 
 
 def without_secrets(body: bytes, redactor: Redactor) -> bytes:
-    """An answer without secrets: the very same where it had none."""
-    if redactor.finds(body):
+    """Remove secrets from an answer. Return `body` itself if there are none."""
+    if redactor.contains(body):
         body = redactor.redact(body)
     return redactor.redact_escaped(body) if redactor.may_be_escaped(body) else body
 
 
 @contextmanager
-def _unsendable_told() -> Iterator[None]:
-    """What aiohttp refuses to send: all that is wrong with an answer it raises as errors of its own."""
+def _unsendable_requests() -> Iterator[None]:
+    """Raise `UnsendableError` if aiohttp refuses to send a request. Errors about answers have types of their own."""
     try:
         yield
-    except aiohttp.ClientConnectionError:  # such as a certificate that is not trusted, which is a ValueError too
+    except aiohttp.ClientConnectionError:  # for example an untrusted certificate, whose error is also a ValueError
         raise
     except ValueError as error:
         raise UnsendableError(str(error)) from error
 
 
 class NoConnectionError(httpx2.ConnectTimeout):
-    """No connection was made: no server is there, or none answers."""
+    """No connection was established: there is no server, or it does not answer."""
 
 
 class LeanHttp(httpx2.AsyncClient):
-    """The client's HTTP without what our one kind of request has no use for.
+    """The clients' HTTP layer, reduced to the one type of request that nip-run makes often.
 
-    OpenAI's client gives whole headers and an absolute address; merging both with defaults, and flows for redirects and
-    authentication, are left out. Uploads of files, and all other bodies that are not plain bytes, go the long way.
+    The official clients pass complete headers and an absolute address. Merging both with defaults, and the handling of
+    redirects and authentication, are skipped. Uploads, and all bodies other than bytes, use the full code.
     """
 
     _addresses: ClassVar[dict[str, httpx2.URL]] = {}
 
-    def __init__(self, timeout: float, connections: int, places: BodySlots) -> None:
-        self._edge = AiohttpTransport(connections, places)
+    def __init__(self, timeout: float, connections: int, body_slots: BodySlots) -> None:
+        self._aiohttp_transport = AiohttpTransport(connections, body_slots)
         super().__init__(
-            transport=self._edge,
+            transport=self._aiohttp_transport,
             timeout=httpx2.Timeout(timeout, connect=CONNECT_SECONDS),
             follow_redirects=False,
             trust_env=False,
@@ -326,5 +325,5 @@ class LeanHttp(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if request.extensions.get(LEAN):
-            return await self._edge.handle_async_request(request)
+            return await self._aiohttp_transport.handle_async_request(request)
         return await super().send(request, **options)

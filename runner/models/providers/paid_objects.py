@@ -1,4 +1,4 @@
-"""Paid objects at a provider, such as jobs and batches: whether a call may have created one, and which ones exist."""
+"""Paid objects at a provider, such as jobs and batches: which ones exist, and whether a call may have created one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _TIMEOUT, _CONFLICT = 408, 409
 
 
 def may_have_worked(error: Exception) -> bool:
-    """Whether a call that failed with this error may have been carried out: anything but a clear refusal."""
+    """Return whether a failed call may have been executed, which only a clear refusal excludes."""
     status = getattr(error, "status_code", None)
     is_refusal = isinstance(status, int) and 400 <= status < 500 and status not in (_TIMEOUT, _CONFLICT)
     return not is_refusal
 
 
 def with_id(answer: Any) -> Any:
-    """Return an object of the API, after a check that it has an id.
+    """Return an object of the API after checking that it has an id.
 
     Raises:
         TransientError: the server sent something else.
@@ -33,10 +33,10 @@ def with_id(answer: Any) -> Any:
 
 
 async def list_all(first: Awaitable[Any]) -> dict[str, Any]:
-    """Return all objects of a paginated listing by id.
+    """Return all objects of a paginated listing, by id.
 
     Raises:
-        TransientError: the listing cannot be read, or is not complete; it does not show that an object is missing.
+        TransientError: the listing cannot be read, or is incomplete, so that it does not prove an object missing.
     """
     objects: dict[str, Any] = {}
     try:
@@ -44,9 +44,9 @@ async def list_all(first: Awaitable[Any]) -> dict[str, Any]:
         while isinstance(data := getattr(page, "data", None), list):
             repeats = any(with_id(item).id in objects for item in data)
             objects.update((item.id, item) for item in data)
-            if repeats or not page.has_next_page():  # a server without pages repeats its only page
+            if repeats or not page.has_next_page():  # a server without pagination repeats its only page
                 if page.has_more:
-                    raise TransientError("the server's listing ends although it says that there is more")
+                    raise TransientError("the server's listing ends although it states that there is more")
                 return objects
             if len(objects) >= MAX_LISTED:
                 raise TransientError(f"the server's listing has more than {MAX_LISTED:,} objects")

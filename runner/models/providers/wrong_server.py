@@ -1,4 +1,4 @@
-"""Recognize an address with no model API: web pages, and TLS on a plain port or the other way round."""
+"""Recognizes addresses without a model API: web pages, TLS on a plain port, and plain HTTP on a TLS port."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _NOT_TRANSIENT = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.METHOD_NOT_ALLOWED, HTT
 
 
 _PROLOG = re.compile(rb"\A(\xef\xbb\xbf|\s+|<\?xml[^>]*>|<!--.*?-->)+", re.DOTALL)
-"""What may stand before a page: a byte order mark, a declaration of XML, comments."""
+"""Matches what may precede a page: a byte order mark, an XML declaration, comments."""
 
 
-def what_it_is(content: bytes, status: int = HTTPStatus.OK) -> str | None:
-    """Return what an answer is that no model API gives: a web page, other text, or nothing; None of what may be one's.
+def describe_content(content: bytes, status: int = HTTPStatus.OK) -> str | None:
+    """Return what an answer is if no model API would send it: a web page, other text, or nothing; otherwise None.
 
-    The page of a proxy whose server has failed is none.
+    An error page does not count, because the proxy of a failed server may have sent it.
     """
     start = _PROLOG.sub(b"", content[:4096])
     if start[:14].lower().startswith((b"<!doctype html", b"<html")):
@@ -36,19 +36,19 @@ def what_it_is(content: bytes, status: int = HTTPStatus.OK) -> str | None:
 
 
 async def find_wrong_scheme(error: Exception, address: str) -> str | None:
-    """Ask the server by the other scheme, and return what is wrong with the address's, or None.
+    """Try the other scheme at the server, and return what is wrong with the address, or None.
 
-    No key and no prompt is sent.
+    This sends no key and no prompt.
     """
     is_tls = address.startswith("https:")
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            reason = getattr(cause, "verify_message", "")  # aiohttp's own subclass has none, but its cause has
+            reason = getattr(cause, "verify_message", "")  # aiohttp's subclass has none, but its cause does
             if reason:
                 return f"the server's TLS certificate is not trusted: {reason}"
         cause = cause.__cause__ or cause.__context__
-    if not await _answers(address, with_tls=not is_tls):
+    if not await _speaks(address, with_tls=not is_tls):
         greeting = await _greeting(address)
         return greeting and f"the server does not speak HTTP: it begins with {greeting!r}"
     if is_tls:
@@ -57,7 +57,7 @@ async def find_wrong_scheme(error: Exception, address: str) -> str | None:
 
 
 @asynccontextmanager
-async def _connected(
+async def _connection(
     address: str, context: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     url = urlsplit(address)
@@ -67,29 +67,29 @@ async def _connected(
         try:
             yield reader, writer
         finally:
-            writer.transport.abort()  # and not closed, for which TLS waits until the server agrees
+            writer.transport.abort()  # closing a TLS connection would wait for the server
             with suppress(OSError):
                 await writer.wait_closed()
 
 
 async def _greeting(address: str) -> str | None:
-    """Return the first line of a server that speaks before it is asked, as those of SSH and mail do."""
+    """Return the first line of a server that speaks first, as SSH and mail servers do."""
     with suppress(OSError, EOFError, TimeoutError):
-        async with _connected(address) as (reader, _):
+        async with _connection(address) as (reader, _):
             line = await reader.read(60)
         if line and not line.startswith(b"HTTP/"):
             return line.split(b"\n")[0].strip().decode("ascii", "backslashreplace")
     return None
 
 
-async def _answers(address: str, *, with_tls: bool) -> bool:
+async def _speaks(address: str, *, with_tls: bool) -> bool:
     """Return whether the server completes a TLS handshake, or answers a plain request with HTTP."""
     context = None
     if with_tls:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent
     try:
-        async with _connected(address, context) as (reader, writer):
+        async with _connection(address, context) as (reader, writer):
             if with_tls:
                 return True
             writer.write(b"HEAD / HTTP/1.0\r\n\r\n")

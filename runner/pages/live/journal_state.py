@@ -141,7 +141,7 @@ class JournalReading:
         if isinstance(record, CallRecord):
             self._answers.count(record.completion.usage, None)
             if record.charged is None and not record.completion.from_cache:
-                self._spent += self._costs.actual(self.plan.group_of(record.sample), record.completion).usd
+                self._spent += self._costs.actual_cost(self.plan.group_of(record.sample), record.completion).usd
         elif isinstance(record, RepeatRecord):
             self._answers.completions += 1
         elif isinstance(record, FailureRecord):
@@ -202,7 +202,7 @@ class JournalReading:
             "failed_calls": self._failures,
             "prompt_tokens": self._answers.prompt_tokens,
             "completion_tokens": self._answers.completion_tokens,
-            "cost_usd": round(self._spent, 9) if self._costs.priced else None,
+            "cost_usd": round(self._spent, 9) if self._costs.is_priced else None,
             "outcomes": dict(self._outcomes),
             "judged": self._judged,
             "right": self._right,

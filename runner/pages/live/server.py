@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import orjson
 
 from runner.base.errors import NipRunError, RunError, UsageError
-from runner.base.storage.strict_json import loads
+from runner.base.storage.strict_json import parse_strict_json
 from runner.pages.html import policy
 from runner.version import __version__
 
@@ -199,7 +199,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
-            data = loads(body)
+            data = parse_strict_json(body)
             if not isinstance(data, dict):
                 raise UsageError("a note must be a JSON object")
             note = self.server.served.note(data)

@@ -78,7 +78,7 @@ def _options(settings: ModelSettings, max_words: int | None) -> list[str]:
     options = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.sampling().items()]
     options += [] if max_words is None else [f"max_response_words={max_words}"]
     options += [f"chat_format={settings.chat_format}"] if settings.chat_format == "alternating" else []
-    return [*options, *(["batch"] if settings.batched else [])]
+    return [*options, *(["batch"] if settings.is_batched else [])]
 
 
 # Origin

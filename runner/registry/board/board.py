@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.errors import NipRunError, UsageError
-from runner.base.storage.duckdb_connections import kept_connections
+from runner.base.storage.duckdb_connections import reuse_connections
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind
@@ -106,7 +106,7 @@ def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
     sessions = dict(_read_sessions(registry, cache, releases, board))
     lineage = Lineage(sessions.values())
     listed = {entry.sha256: entry for entry in _listed_runs(releases, board) if entry.sha256 in sessions}
-    with kept_connections():
+    with reuse_connections():
         runs = dict(_read_runs(registry, cache, releases, listed, board))
     rows = _rank_runs(cache, runs, listed, board, registry)
     # A replay has a mark already: the run that it replays.

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.base.errors import NipRunError
 from runner.documents.fetched_files import fetched_registry
-from runner.models.api_keys import NO_KEY, KeyUse, forms_of
+from runner.models.api_keys import NO_KEY, KeyUse, allow_options
 from runner.models.settings import NOT_PUBLISHED
 from runner.registry.bundles.missing_rows import OPTION, lacks_rows
 from runner.registry.fetched_release import FetchedRelease
@@ -46,7 +46,7 @@ class PlayRequirements:
     def fresh(self, command: str) -> str:
         """Return a `reproduce` command with the options needed to play it again."""
         options = (f"--set {key}=http://HOST:PORT/v1" for key in self.addresses)
-        return " ".join([command, "--fresh", *options, *forms_of(self.keys)])
+        return " ".join([command, "--fresh", *options, *allow_options(self.keys)])
 
     def to_json(self) -> dict[str, Any]:
         keys = [
@@ -76,7 +76,7 @@ def find_requirements(folder: Path) -> PlayRequirements:
         prices = tuple(dict.fromkeys(line for plan in plans for _, line in unconfirmed_prices(plan)))
     except NipRunError as error:
         return PlayRequirements(command, problem=str(error))
-    options = [*(f"{key}=http://HOST:PORT/v1" for key in addresses), *forms_of(keys)]
+    options = [*(f"{key}=http://HOST:PORT/v1" for key in addresses), *allow_options(keys)]
     low, high = (sum(estimate.calls[index] for estimate in estimates) for index in (0, 1))
     costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
     cost = (sum(low for low, _ in costs), sum(high for _, high in costs)) if len(costs) == len(estimates) else None

@@ -53,8 +53,8 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
         raise UsageError(problem)
     if part is not None and kind not in (Kind.AGENT, Kind.TRAINER, Kind.MODEL):
         raise UsageError(f"--part names an agent, a trainer or a model group of a spec; omit it for a {kind}")
-    if not package_data.is_there(path) and any(
-        package_data.is_there(folder / path) for folder in (*_BUILTIN_FOLDERS, package_data.root())
+    if not package_data.exists(path) and any(
+        package_data.exists(folder / path) for folder in (*_BUILTIN_FOLDERS, package_data.root())
     ):
         raise UsageError(
             f"{path} comes with nip-run, so any spec can name it without a release; to publish a changed "

@@ -18,7 +18,7 @@ from runner.base.package_data import is_file
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.locks import locked
 from runner.base.storage.safe_files import read_bounded
-from runner.base.storage.strict_json import loads
+from runner.base.storage.strict_json import parse_strict_json
 from runner.documents.fetched_files import fetched_folder
 from runner.documents.releases.reference import Digest, Reference, parse
 from runner.documents.source_tree import ancestors
@@ -84,7 +84,7 @@ class Lock:
                 f"{path}:{line}: a merge left a conflict here; keep one line for each release, and remove the markers"
             )
         try:
-            return cls(path, _parse_pins(loads(data)))
+            return cls(path, _parse_pins(parse_strict_json(data)))
         except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
             raise ReleaseError(f"{path} is damaged: {error}; restore it, or remove it and install again") from error
 

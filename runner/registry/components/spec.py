@@ -208,7 +208,7 @@ class _ReleaseFiles:
         folder = self.layered.folder(at)
         if key == _DATASET and value.startswith(HUB):
             return value
-        path = find_protocol(value, folder) if key == _PROTOCOL else package_data.find(value, folder)
+        path = find_protocol(value, folder) if key == _PROTOCOL else package_data.find_file(value, folder)
         if path is None and is_reference(value):
             return self._use_release(key.partition(".")[0], _NAMES[key], value)
         if path is None:

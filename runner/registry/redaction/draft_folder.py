@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.base.errors import ReleaseError
 from runner.base.storage.format_versions import STAGE_LOG
 from runner.base.storage.journal import JOURNAL
-from runner.base.storage.safe_files import create, link_to, make_folder, make_folders, same_file
+from runner.base.storage.safe_files import create, hard_link, link_to, make_folder, make_folders
 from runner.documents.fetched_files import MARKER, marker_bytes
 from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import Release
@@ -66,7 +66,7 @@ def _write(contents: Mapping[str, Content], target: Path, is_linked: Callable[[s
 def _hard_link(content: Path, target: Path) -> bool:
     """Hard-link a large file instead of copying it; return whether that was done."""
     status = content.lstat()
-    return stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE and same_file(content, target)
+    return stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE and hard_link(content, target)
 
 
 def run_folder(target: Path) -> RunFolder:

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from runner.base.errors import ReleaseError
-from runner.base.storage.log_lines import ANSWER, RUN, encode, scan, seed_of
+from runner.base.storage.log_lines import ANSWER, RUN, encode, log_seed, scan
 from runner.base.storage.safe_files import create, open_to_read
 from runner.models.answers import CHOICES, with_values
 from runner.models.interface import SampleKey
@@ -42,7 +42,7 @@ def redact_log(source: Path, target: Path, rules: RedactionRules, rehash: Rehash
             redacted = rules.redact_value(record) if "stage" in record else _redact_record(record, rules, rehash)
             if sequence == 0:
                 written = line if redacted == record else encode(0, redacted)
-                reseeded, seed = written != line, seed_of(written, redacted)
+                reseeded, seed = written != line, log_seed(written, redacted)
             else:
                 written = line if redacted == record and not reseeded else encode(sequence, redacted, seed)
             changed = changed or written != line

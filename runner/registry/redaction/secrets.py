@@ -91,7 +91,7 @@ class ProcessSecrets:
         self._redactor = redactor or current_redactor()
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
-        offset = self._redactor.first(data)
+        offset = self._redactor.find_first(data)
         if offset is not None:
             yield offset, Cause("the value of a key or a token that this process has in its environment")
 

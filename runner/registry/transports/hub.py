@@ -23,7 +23,7 @@ from typing import IO, Any
 import httpx2
 
 from runner.base.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
-from runner.base.redaction import current_redactor, remember
+from runner.base.redaction import current_redactor, remember_secret
 from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.registry.transports.http_client import HttpClient, TransferError
@@ -120,7 +120,7 @@ class HubSession:
         token = self._hub.get_token()
         self.has_token = token is not None
         if token is not None:
-            remember(token)  # messages of the server must not show it
+            remember_secret(token)  # messages of the server must not show it
         self.api = self._hub.HfApi(
             endpoint=self._endpoint, token=token or False, library_name="nip-run", library_version=__version__
         )
@@ -205,7 +205,7 @@ class HubSession:
             raise ReleaseError(self._message(action, reason)) from error
 
     def _message(self, action: str, reason: str) -> str:
-        return f"{self._where}: cannot {action}: {current_redactor().text(' '.join(reason.split()))}"
+        return f"{self._where}: cannot {action}: {current_redactor().redact_text(' '.join(reason.split()))}"
 
     def _explain_status(self, action: str, error: Any) -> ReleaseError:
         """Return an error for users from an HTTP status."""

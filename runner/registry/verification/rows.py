@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.base.storage.parquet import read_tables
-from runner.base.storage.strict_json import is_same, loads
+from runner.base.storage.strict_json import is_same, parse_strict_json
 from runner.base.text import in_one_line, shortened
 from runner.models.interface import LATER_CLASSES
 from runner.registry.records import ROLLOUTS_FILE, read_published_rows
@@ -165,6 +165,6 @@ def _json(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return loads(value.encode())
+        return parse_strict_json(value.encode())
     except ValueError:
         return value

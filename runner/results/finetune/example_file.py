@@ -18,7 +18,7 @@ import orjson
 from runner.base.errors import RunError
 from runner.base.hashing import file_hash
 from runner.base.storage.atomic_files import fsync_dir
-from runner.base.storage.parquet import try_parquet, write_parquet
+from runner.base.storage.parquet import check_writable, write_parquet
 from runner.base.storage.safe_files import create, make_folders
 from runner.results.finetune.deduplication import DedupIndex, ScopedDedup, digest
 from runner.results.finetune.examples import Example, ExampleSource
@@ -152,7 +152,7 @@ class ExampleFile:
         except OSError as error:
             raise self._write_error(error) from error
         if format.columns is not None:
-            try_parquet(target.parent, format.columns)
+            check_writable(target.parent, format.columns)
         self._dedup = seen or ScopedDedup(DedupIndex(target.with_name(target.name + ".seen")), "")
         self._owns_index = seen is None
 

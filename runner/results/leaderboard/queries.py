@@ -18,10 +18,10 @@ from duckdb import DuckDBPyConnection
 
 from runner.base.errors import LeaderboardError, RunError
 from runner.base.storage.atomic_files import replacing
-from runner.base.storage.duckdb_connections import attended, connect, database_at, duckdb_pattern, process_spill
-from runner.base.storage.duckdb_values import LINES_BEFORE, portable_columns, with_texts
+from runner.base.storage.duckdb_connections import connect, database_at, duckdb_pattern, process_spill, run_query
+from runner.base.storage.duckdb_values import LINES_BEFORE, cast_to_text, portable_columns
 from runner.base.storage.format_versions import LEADERBOARD
-from runner.base.storage.read_only_sql import Parameters, bound, question_error, read_only
+from runner.base.storage.read_only_sql import Parameters, bindable, check_read_only, query_error
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.schema import (
     BOARD_TABLES,
@@ -63,9 +63,9 @@ class QueryResult:
     def rows(self, limit: int) -> list[tuple[Any, ...]]:
         """Return the next rows, up to a limit; see `batches`."""
         try:
-            return attended(self._cursor, lambda: self._cursor.fetchmany(limit))
+            return run_query(self._cursor, lambda: self._cursor.fetchmany(limit))
         except duckdb.Error as error:
-            raise question_error(error, lines_before=self._lines_before) from error
+            raise query_error(error, lines_before=self._lines_before) from error
 
 
 @dataclass(frozen=True)
@@ -89,17 +89,17 @@ class Sources:
         """
         with self._connect(sql) as connection:
             try:
-                statement = attended(connection, lambda: read_only(connection, sql, parameters))
-                cursor = attended(connection, lambda: connection.execute(statement, bound(parameters)))
+                statement = run_query(connection, lambda: check_read_only(connection, sql, parameters))
+                cursor = run_query(connection, lambda: connection.execute(statement, bindable(parameters)))
                 columns = cursor.description or []
                 lines_before = 0
-                if (cast_statement := with_texts(statement, [column[1] for column in columns])) is not None:
+                if (cast_statement := cast_to_text(statement, [column[1] for column in columns])) is not None:
                     lines_before = LINES_BEFORE
                     connection.abort()
-                    cursor = attended(connection, lambda: connection.execute(cast_statement, bound(parameters)))
+                    cursor = run_query(connection, lambda: connection.execute(cast_statement, bindable(parameters)))
                 yield QueryResult([column[0] for column in columns], cursor, lines_before)
             except duckdb.Error as error:
-                raise question_error(error) from error
+                raise query_error(error) from error
 
     def write_parquet(self, sql: str, target: Path, parameters: Parameters = ()) -> None:
         """Write the answer to a question as a Parquet file, atomically.
@@ -115,15 +115,15 @@ class Sources:
                 file = f"{duckdb_pattern(temporary.parent)}/{temporary.name}"
                 with self._connect(sql, file) as connection:
                     try:
-                        statement = attended(connection, lambda: read_only(connection, sql, parameters))
-                        params = bound(parameters) or None
-                        result = attended(connection, lambda: connection.sql(statement, params=params))
+                        statement = run_query(connection, lambda: check_read_only(connection, sql, parameters))
+                        params = bindable(parameters) or None
+                        result = run_query(connection, lambda: connection.sql(statement, params=params))
                         portable = result.project(portable_columns(result.columns, result.types))
-                        attended(connection, lambda: portable.write_parquet(file, compression="zstd"))
+                        run_query(connection, lambda: portable.write_parquet(file, compression="zstd"))
                     except duckdb.IOException as error:
                         raise RunError(f"cannot write {target}: {error}") from error
                     except duckdb.Error as error:
-                        raise question_error(error) from error
+                        raise query_error(error) from error
         except OSError as error:
             raise RunError(f"cannot write {target}: {error.strerror}") from error
 
@@ -138,9 +138,9 @@ class Sources:
         connection = connect(memory=MEMORY, threads=THREADS, spill=process_spill())
         self._create_views(connection, sql)
         try:
-            return connection.sql(read_only(connection, sql, parameters), params=bound(parameters) or None)
+            return connection.sql(check_read_only(connection, sql, parameters), params=bindable(parameters) or None)
         except duckdb.Error as error:
-            raise question_error(error) from error
+            raise query_error(error) from error
 
     @contextmanager
     def _connect(self, sql: str, *files: str) -> Iterator[DuckDBPyConnection]:

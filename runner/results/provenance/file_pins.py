@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from runner.base import package_data
 from runner.base.hashing import file_hash
 from runner.base.storage.safe_files import open_to_read
-from runner.base.text import counted, not_text
+from runner.base.text import counted, encoding_problem
 from runner.documents.releases.manifest import BUILTIN, FileSource
 from runner.results.provenance.fetched_pins import got_source
 from runner.results.provenance.git_state import GitState
@@ -208,7 +208,7 @@ def _git_source(part: PinnedFiles, files: Sequence[Path], repositories: _Reposit
     return FileSource(
         repository=repository.url,
         commit=repository.commit,
-        path=name if not_text(name) is None else None,
+        path=name if encoding_problem(name) is None else None,
         clean=reason is None,
         why=reason,
     )

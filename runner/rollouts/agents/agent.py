@@ -393,7 +393,7 @@ def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
     if choice.finish_reason not in ("stop", "length"):
         raise UnknownFinishReasonError(f"the answer ended with finish_reason {choice.finish_reason!r}")
     if choice.text is None:
-        hint = f": {settings.cut_before_a_word(group)}" if choice.finish_reason == "length" else ""
+        hint = f": {settings.limit_advice(group)}" if choice.finish_reason == "length" else ""
         raise ContentIsNoneError(f"the answer has no content{hint}")
     return choice.text
 

@@ -284,4 +284,4 @@ class Accounting:
         return counts
 
     def _rounded(self, usd: float) -> float | None:
-        return round(usd, 9) if self._costs.priced else None
+        return round(usd, 9) if self._costs.is_priced else None

@@ -48,7 +48,7 @@ class RunCallEvents(CallEvents):
 
     def sending(self, request: Request) -> None:
         self.stop.check()
-        if self.costs.groups[request.group].called_live:
+        if self.costs.groups[request.group].is_called_live:
             self.in_flight.sent(request.sample, self.costs.worst_case(request), self.journal.records)
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
@@ -70,7 +70,7 @@ class RunCallEvents(CallEvents):
         if self.cache is None:
             return
         try:
-            self.cache.keep(request, self.costs.groups[request.group], completion)
+            self.cache.store(request, self.costs.groups[request.group], completion)
         except RunError as error:  # only a note, because the answer is in the journal
             self.server_notes.note(str(error))
 

@@ -104,17 +104,21 @@ class ServerNotes:
         for kind in completion.altered:
             self.note(_ALTERED.get(kind, "an answer was changed on arrival: {kind}").format(kind=kind, group=group))
         if any(choice.text is None and choice.finish_reason == "length" for choice in completion.choices):
-            self.note(f"{group}: {settings.cut_before_a_word(group)}")
+            self.note(f"{group}: {settings.limit_advice(group)}")
         if completion.from_cache:
             return
         requested = sampling.get("n")
-        if isinstance(requested, int) and len(completion.choices) < requested and "error" not in completion.other:
+        if (
+            isinstance(requested, int)
+            and len(completion.choices) < requested
+            and "error" not in completion.other_fields
+        ):
             self.gave_fewer(group)
         if sampling.get("logprobs") and _lacks_logprobs(completion):
             self.note(f"the server of {group} returns no log-probabilities, which models.{group}.logprobs requests")
         if sampling.get("seed") is not None:
             self._compare(request, completion, sampling["seed"])
-        counted_tokens = self._lost.counted(request, completion)
+        counted_tokens = self._lost.check(request, completion)
         if counted_tokens is not None:
             self.note(_lost_text(request, settings, counted_tokens), f"lost messages of {group}")
 

@@ -75,7 +75,7 @@ class SharedResources:
 def _connections(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
     """Return how many concurrent calls this process may hold connections open for, on all servers of the plans."""
     groups = (settings for plan in plans for settings in used_models(plan).values())
-    server_sets = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.called_live}
+    server_sets = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.is_called_live}
     # Calls are spread over a group's servers. After calls move to other servers, as many connections may stay idle.
     pools = sum(min(len(servers), 2) for servers in server_sets)
     if not pools:

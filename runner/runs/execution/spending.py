@@ -54,8 +54,8 @@ def spending(plan: Plan, folder: RunFolder) -> UsageTotals:
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             total += record.charged
         elif isinstance(record, CallRecord) and not record.completion.from_cache:
-            total += costs.actual(plan.group_of(record.sample), record.completion)
-    return total + abandoned.most
+            total += costs.actual_cost(plan.group_of(record.sample), record.completion)
+    return total + abandoned.max_cost
 
 
 def _is_free(record: Mapping[str, Any], plan: Plan, metered: Collection[str]) -> bool:
@@ -69,10 +69,10 @@ def _is_free(record: Mapping[str, Any], plan: Plan, metered: Collection[str]) ->
 async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:
     """Write the calls that an earlier process left in flight to the journal, and return the most they may have cost."""
     abandoned = AbandonedCalls(folder.in_flight)
-    if abandoned.most.completions:
+    if abandoned.max_cost.completions:
         for _, sequence, record in read_records(folder.journal):
             abandoned.see(sequence, record)
-    most = abandoned.most
+    most = abandoned.max_cost
     if most.completions:
         await journal.append(abandoned.lost().to_json())
     folder.in_flight.unlink(missing_ok=True)

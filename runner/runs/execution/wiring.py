@@ -24,14 +24,14 @@ from runner.models.connectors import ReplayedRun, connect_batches
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Provider, Request
 from runner.models.journal_index import JournalIndex
-from runner.models.journal_records import BatchRecord, FailureRecord, begun, read_records
+from runner.models.journal_records import BatchRecord, FailureRecord, log_header, read_records
 from runner.models.layers.budget import Budget
 from runner.models.layers.cache import Cache
 from runner.models.layers.journal import JournaledCompleter, Log, Recorded
 from runner.models.layers.lost_calls import InFlight
 from runner.models.layers.replay import ReplayModel, ReplayThenLive
 from runner.models.settings import ModelSettings
-from runner.models.toy_models import examples_behind
+from runner.models.toy_models import training_examples
 from runner.models.usage_totals import UsageTotals
 from runner.results.folder import RunFolder
 from runner.rollouts.failed_calls import FailedCalls, failed_call
@@ -126,7 +126,7 @@ class Wiring:
             )
             yield WiredLayers(
                 complete, failed_calls.take, journal.check_there, connection.check_answered,
-                lambda: journal.records, lambda job: connection.ended((job.datapoint.id, job.number)),
+                lambda: journal.records, lambda job: connection.release((job.datapoint.id, job.number)),
             )  # fmt: skip
 
     @property
@@ -141,7 +141,7 @@ class Wiring:
     async def journal(self, closing: AsyncExitStack) -> Journal:
         """Open the run's journal, and record in it the calls that an earlier process left in flight."""
         run, shard = self.plan.identity, self.plan.shard
-        first = begun(run, self.folder.run_id, None if shard is None else shard.pair)
+        first = log_header(run, self.folder.run_id, None if shard is None else shard.pair)
         journal = Journal(self.folder.journal, first=first, run=run, durable=self.is_durable)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
@@ -153,7 +153,7 @@ class Wiring:
 
     def _note_lost(self, most: UsageTotals) -> None:
         if most.completions:
-            amount = f"${most.usd:.4f} is" if self.costs.priced else f"{most.tokens} tokens are"
+            amount = f"${most.usd:.4f} is" if self.costs.is_priced else f"{most.tokens} tokens are"
             calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
             self.notes.append(f"{calls} in flight when the run was cut short; up to {amount} counted as their cost")
 
@@ -196,11 +196,11 @@ class Wiring:
         if replayed is None or self._until_round is None:
             return live
         both = ReplayThenLive(replayed, live, self._until_round)
-        return Connection(both.complete, (both.close,), live.check_answered, live.ended)
+        return Connection(both.complete, (both.close,), live.check_answered, live.release)
 
     def note_few_files(self) -> None:
         note = self.shared.few_files
-        if note is not None and any(settings.called_live for settings in self.costs.groups.values()):
+        if note is not None and any(settings.is_called_live for settings in self.costs.groups.values()):
             self.notes.append(note)
             self.accounting.warn("open files", note)
 
@@ -208,7 +208,7 @@ class Wiring:
         """Connect the model groups that use batches, which write to the journal themselves."""
         if self.recorded_only or (self.replay is not None and self._until_round is None):
             return {}
-        batched = {name: settings for name, settings in self.costs.groups.items() if settings.batched}
+        batched = {name: settings for name, settings in self.costs.groups.items() if settings.is_batched}
 
         async def write(record: BatchRecord) -> None:
             await journal.append(record.to_json())
@@ -281,7 +281,7 @@ def parameters_hash(settings: ModelSettings) -> str:
 
 def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
     """Return the datapoints' labels if the dummy of a trained model answers; no other provider gets them."""
-    if not any(settings.traits.drawn and examples_behind(settings.model) for settings in groups.values()):
+    if not any(settings.traits.drawn and training_examples(settings.model) for settings in groups.values()):
         return {}
     return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}
 

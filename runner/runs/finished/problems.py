@@ -16,7 +16,7 @@ from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.text import in_one_line
 from runner.models.interface import Choice
 from runner.models.logprobs import BOUND, OPEN
-from runner.models.settings import MOST_TOP_LOGPROBS
+from runner.models.settings import MAX_TOP_LOGPROBS
 from runner.results.folder import RunFolder
 from runner.results.manifest import is_allowed_loss
 from runner.rollouts.confidence import UNREADABLE
@@ -328,7 +328,7 @@ class GameProblems:
         if note.endswith((BOUND, OPEN)):
             group = self.plan.spec.experiment.agents[verifier].model
             top_logprobs = self.plan.spec.experiment.models[group].top_logprobs or 0
-            return f"raise models.{group}.top_logprobs" if top_logprobs < MOST_TOP_LOGPROBS else ""
+            return f"raise models.{group}.top_logprobs" if top_logprobs < MAX_TOP_LOGPROBS else ""
         return ""
 
     def _of_rollouts(self, count: _Count) -> str:

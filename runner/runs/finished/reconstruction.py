@@ -178,7 +178,7 @@ class Reconstructor:
     def asked(self, sample: SampleKey) -> RequestRecord | None:
         """Return the request of a sample, or None if the journal does not have its result."""
         record = self._recorded.get(sample)
-        return None if record is None else record.asked
+        return None if record is None else record.request
 
     def requests(self) -> Iterator[Request]:
         """Yield every request whose result is in the journal, in the order of the plan, also of unfinished games."""

@@ -136,7 +136,7 @@ def duration_of(plan: Plan, results: Results, options: PlayOptions, tell: Tell =
         RunError: the measurement fails, or the files of a run are damaged.
     """
     _check(plan, options)
-    live = [name for name, settings in used_models(plan).items() if settings.called_live]
+    live = [name for name, settings in used_models(plan).items() if settings.is_called_live]
     earlier = find_similar_run(plan, results, options.like) if live or options.like is not None else None
     mean_games = known_games(plan, earlier)
     try:
@@ -225,7 +225,7 @@ def _check(plan: Plan, options: PlayOptions) -> None:
         raise UsageError("cannot predict the duration of trees; remove rollouts.num_responses_per_timestep")
     if plan.debates is not None:
         raise UsageError("cannot predict the duration of judging another run's debates; plan a run that plays games")
-    batched = [name for name, settings in used_models(plan).items() if settings.batched]
+    batched = [name for name, settings in used_models(plan).items() if settings.is_batched]
     if batched:
         raise UsageError(f"models.{batched[0]}.batch: the duration of a batch is up to the provider; plan without it")
     check_engine(plan.spec.experiment.execution, asks=True)

@@ -54,7 +54,7 @@ def rates_of(plan: Plan, earlier: EarlierRun | None) -> Mapping[str, Rate]:
     """Return the rate limits of all servers of each group, by the spec or as reported in the earlier run."""
     rates = {}
     for group, settings in used_models(plan).items():
-        if not settings.called_live:
+        if not settings.is_called_live:
             continue
         reported = Rate() if earlier is None else earlier.rates.get(group, Rate())
         requests = settings.requests_per_minute or reported.requests

@@ -88,7 +88,7 @@ def _turned_as_replayed(plan: P, replay: ReplayOf) -> P | None:
     turned, saved = _turned_by_0_1_0(plan.spec), RunFolder(replay.run).spec
     if turned is None or not saved.is_file():
         return None
-    section = load_layers(saved, str(saved), (), package_data.find, RENAMED_KEYS).data.get("protocol")
+    section = load_layers(saved, str(saved), (), package_data.find_file, RENAMED_KEYS).data.get("protocol")
     if not isinstance(section, dict) or section.get("verifier_first") is not True:
         return None
     cycle = load_protocol(str(section.get("use")), folder=saved.parent).file.cycle

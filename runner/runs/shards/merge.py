@@ -19,10 +19,10 @@ import orjson
 from runner.base.errors import JournalError, MergeError, RunDirectoryError, RunError
 from runner.base.hashing import file_hash, tagged_hash
 from runner.base.storage.atomic_files import atomic_write, fsync_dir
-from runner.base.storage.log_lines import encode, first_record, scan, seed_of
+from runner.base.storage.log_lines import encode, first_record, log_seed, scan
 from runner.base.storage.safe_files import create, make_folder, open_to_read, remove_folder
 from runner.base.text import comma_join
-from runner.models.journal_records import ORIGIN, CallRecord, begun, parse_record
+from runner.models.journal_records import ORIGIN, CallRecord, log_header, parse_record
 from runner.models.layers.lost_calls import AbandonedCalls
 from runner.results.folder import SHARDS, RunFolder, split_part
 from runner.results.leaderboard.results_folder import Results
@@ -168,9 +168,9 @@ class _Merge:
         identity, path = self._first.manifest.identity, self._staged.journal
         firsts = [first_record(part.folder.journal) for part in self._parts]
         number = tagged_hash("merged", [None if record is None else record.get("journal") for record in firsts])[:16]
-        header = begun(identity, self._run.run_id, journal=number)
+        header = log_header(identity, self._run.run_id, journal=number)
         first = encode(0, header)
-        seed, sequence = seed_of(first, header), 1
+        seed, sequence = log_seed(first, header), 1
         try:
             with create(path) as file:
                 buffered = [first]
@@ -261,7 +261,7 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
     """
     path, count = part.folder.journal, 0
     abandoned = AbandonedCalls(part.folder.in_flight)
-    has_lost_calls = bool(abandoned.most.completions)
+    has_lost_calls = bool(abandoned.max_cost.completions)
     try:
         with open_to_read(path) as file:
             for _, _, record in scan(file, path, part.manifest.identity):
@@ -279,7 +279,7 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
         raise MergeError(
             split_part(part.manifest.run_id)[0], [f"{part}: its journal changed while it was merged; merge again"]
         )
-    if abandoned.most.completions:
+    if abandoned.max_cost.completions:
         yield abandoned.lost().to_json()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.base.errors import TransientError
-from runner.models.admission import OwnAdmission
+from runner.models.admission import LocalAdmission
 from runner.models.costs import CallCosts
 from runner.models.interface import Completion, Request, SampleKey, Usage
 from runner.models.layers.budget import Budget
@@ -83,12 +83,12 @@ class Permits:
     ) -> None:
         """`records` returns the number of records in the journal."""
         self._costs, self._in_flight, self._stop, self._records = costs, in_flight, stop, records
-        self._admission = OwnAdmission(_ReportedCosts(costs.groups), servers, policy, budget)
-        self._complete = {server: self._admission.around(self._grant, server) for server in self._admission.servers}
+        self._admission = LocalAdmission(_ReportedCosts(costs.groups), servers, policy, budget)
+        self._complete = {server: self._admission.wrap(self._grant, server) for server in self._admission.servers}
 
     def learn(self, group: str, server: str | None, headers: Mapping[str, str]) -> None:
         """Apply the rate limits that a server states in its headers."""
-        learn = self._admission.learns(group, server)
+        learn = self._admission.rate_listener(group, server)
         if learn is not None:
             learn(headers)
 
@@ -117,7 +117,7 @@ class Permits:
         assert isinstance(request, _PermitRequest)
         self._stop.check()
         calls = request.calls
-        if self._costs.groups[request.group].called_live:
+        if self._costs.groups[request.group].is_called_live:
             self._in_flight.sent(request.sample, request.most, self._records())
             calls.in_flight[request.sample] = request.most
         call = calls.calls[request.number]

@@ -11,8 +11,8 @@ from typing import Any
 
 from runner.base.errors import CallError, RunError
 from runner.base.redaction import redacted
-from runner.base.storage.log_lines import Unnumbered, unnumbered
-from runner.models.admission import Learn
+from runner.base.storage.log_lines import Unnumbered, encode_unnumbered
+from runner.models.admission import RateListener
 from runner.models.call_events import CallEvents
 from runner.models.costs import CallCosts
 from runner.models.interface import Complete, Completion, Request, SampleKey
@@ -74,7 +74,7 @@ class RemoteJournal:
 
     async def append(self, *records: Record) -> None:
         """Append records atomically. If answers cost something, the records are on disk when this returns."""
-        self._groups.append(unnumbered(records))  # encoded now, while the data is in the processor's cache
+        self._groups.append(encode_unnumbered(records))  # encoded now, while the data is in the processor's cache
         for record in records:
             self._samples.append(tuple(record["sample"]))
             if record["kind"] == FailureRecord.KIND:
@@ -148,11 +148,11 @@ class RemotePermits:
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._learned: dict[tuple[str, str | None], Mapping[str, str]] = {}
 
-    def around(self, complete: Complete, server: str | None) -> Complete:
+    def wrap(self, complete: Complete, server: str | None) -> Complete:
         """Wrap one attempt of a call, which needs a permit of the writer."""
 
         async def permitted(request: Request) -> Completion:
-            if not (self._is_budgeted or self._costs.groups[request.group].called_live):
+            if not (self._is_budgeted or self._costs.groups[request.group].is_called_live):
                 return await complete(request)
             number = next(self._numbers)
             granted = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -186,9 +186,9 @@ class RemotePermits:
         if granted is not None and not granted.done():
             granted.set_exception(message.failure.error())
 
-    def learns(self, group: str, server: str | None) -> Learn | None:
+    def rate_listener(self, group: str, server: str | None) -> RateListener | None:
         """Return a function that sends new rate limits of a server to the writer; None for offline groups."""
-        if not self._costs.groups[group].called_live:
+        if not self._costs.groups[group].is_called_live:
             return None
 
         def learn(headers: Mapping[str, str]) -> None:
@@ -248,7 +248,7 @@ class RemoteEvents(CallEvents):
         if self.cache is None:
             return
         try:
-            self.cache.keep(request, self.costs.groups[request.group], completion)
+            self.cache.store(request, self.costs.groups[request.group], completion)
         except RunError as error:  # only a note, because the answer is in the journal
             self.notes.note(str(error))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from runner.base.storage.duckdb_connections import connect, duckdb_literal, work_beside
+from runner.base.storage.duckdb_connections import build_path, connect, duckdb_literal
 from runner.base.storage.safe_files import create, open_to_read
 from runner.version import __version__
 
@@ -55,7 +55,7 @@ def write_board_file(
         "releases": (RELEASES, releases),
         "links": (LINKS, (dict(zip(LINKS, link, strict=True)) for link in links)),
     }
-    with work_beside(path, ".new") as temporary, connect(memory="1GB") as connection:
+    with build_path(path, ".new") as temporary, connect(memory="1GB") as connection:
         connection.execute(f"ATTACH {duckdb_literal(temporary)} AS board")
         connection.execute("CREATE TABLE board.about(key VARCHAR, value VARCHAR)")
         about = [["format", str(FORMAT)], ["nip-run", __version__]]

@@ -13,7 +13,7 @@ from typing import IO, Protocol
 
 from runner.base.errors import NotPublished, ReleaseError
 from runner.base.storage.atomic_files import fsync_dir
-from runner.base.storage.safe_files import create_only, make_folders, open_to_read, same_file
+from runner.base.storage.safe_files import create_only, hard_link, make_folders, open_to_read
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -84,7 +84,7 @@ class DiskBlobStore:
         """Hard-link the file into place, or copy it if the file system does not support links."""
         temporary = path.with_name(f".{secrets.token_hex(8)}")
         try:
-            if not same_file(file, temporary):
+            if not hard_link(file, temporary):
                 with os.fdopen(create_only(temporary, os.O_WRONLY), "wb") as copy:
                     shutil.copyfileobj(source, copy, 1 << 20)
                     copy.flush()

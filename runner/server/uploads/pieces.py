@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from runner.base.errors import NotPublished, ReleaseError
-from runner.base.storage.safe_files import is_there, make_folders, open_own, open_to_read, remove_folder
+from runner.base.storage.safe_files import is_still_at, make_folders, open_own, open_to_read, remove_folder
 from runner.documents.releases.bundle import PIECE
 
 _UPLOAD_FOLDER = re.compile(r"[0-9a-f]{32}(\.old)?")
@@ -79,7 +79,7 @@ class BlobWriter:
         while data := self._file.read(PIECE):
             hasher.update(data)
         # Only the owner of the lock writes to the file. It must still be the file under this name.
-        if not is_there(self._part, self._file.fileno()):
+        if not is_still_at(self._part, self._file.fileno()):
             raise NotPublished("the upload was abandoned in the meantime; declare it again")
         if hasher.hexdigest() != self._complete.name:
             self._part.unlink(missing_ok=True)
@@ -133,7 +133,7 @@ class UploadPieces:
             except BlockingIOError:
                 raise OffsetError(file.seek(0, os.SEEK_END)) from None
             received_bytes = file.seek(0, os.SEEK_END)
-            if received_bytes != offset or not is_there(part, descriptor):
+            if received_bytes != offset or not is_still_at(part, descriptor):
                 raise OffsetError(received_bytes)
             return BlobWriter(file, part, self.folder(upload) / sha256, received_bytes, size)
         except BaseException:

@@ -52,7 +52,7 @@ def _batched(experiment: Experiment) -> Iterator[tuple[str, str]]:
     if not experiment.execution.by_workers:
         return
     used = {agent.model for agent in experiment.agents.values()}
-    batched = sorted(group for group in used if group in experiment.models and experiment.models[group].batched)
+    batched = sorted(group for group in used if group in experiment.models and experiment.models[group].is_batched)
     if batched:
         named = comma_join(f"models.{group}" for group in batched)
         by_processes = experiment.execution.engine == "processes"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runner.models.provider_traits import traits_of
-from runner.models.toy_models import examples_behind
+from runner.models.toy_models import training_examples
 
 FORCED_LABELS = "its verdicts are the labels, not answers: protocol.force_guess is 'y'"
 
@@ -20,6 +20,6 @@ def fixed_verdicts(force_guess: str | None, verifiers: Iterable[tuple[str, str |
     if force_guess is not None:
         return f"its verdicts are fixed in advance, not answers: protocol.force_guess is {force_guess!r}"
     for provider, model in verifiers:
-        if traits_of(provider).drawn and examples_behind(model):
+        if traits_of(provider).drawn and training_examples(model):
             return f"its verdicts come from the labels: the toy model {model!r} of provider dummy looks them up"
     return None

@@ -16,7 +16,7 @@ from runner.documents.layered_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.protocol import Protocol
-from runner.models.api_keys import same_server
+from runner.models.api_keys import normalize_url
 from runner.models.costs import answer_limit
 from runner.models.extra_body import extra_body_problems
 from runner.models.headers import header_problems
@@ -128,7 +128,7 @@ def _server_problems(layered: LayeredData, name: str, settings: Mapping[str, Any
         if wrong is not None:
             yield problem(f"{url}: {wrong}" if len(urls) > 1 else wrong)
         elif url != NOT_PUBLISHED:
-            server = same_server(url)
+            server = normalize_url(url)
             if server in seen:
                 as_well = "" if seen[server] == url else f", as {seen[server]} too"
                 yield problem(f"{url} stands here twice{as_well}; leave one out")
@@ -160,7 +160,7 @@ def _replay_problems(layered: LayeredData, name: str, settings: Mapping[str, Any
     run = settings.get("run")
     if run is None:
         yield _of_group(layered, name)(f"missing key: run (the folder of the run to replay); add models.{name}.run")
-    elif saved and not package_data.is_there(replay_folder(layered, name)):
+    elif saved and not package_data.exists(replay_folder(layered, name)):
         return  # the run has all its answers in its own journal, and may have been got without the one that it replays
     elif not is_folder(replay_folder(layered, name)):
         yield _of_group(layered, name, "run")(f"no run folder {run!r}; `nip-run runs` lists those there are")

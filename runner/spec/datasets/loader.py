@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.errors import Place, PlaceOf, Problem, SpecError
 from runner.base.hashing import canonical, tagged_hash
-from runner.base.storage.duckdb_connections import lent
+from runner.base.storage.duckdb_connections import borrow_connection
 from runner.base.storage.safe_files import create
 from runner.base.text import comma_join, did_you_mean
 from runner.spec.datasets.datapoint import Datapoint
@@ -83,7 +83,7 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
 
     try:
         with (
-            lent(f"{settings.limits.memory >> 20}MiB") as connection,
+            borrow_connection(f"{settings.limits.memory >> 20}MiB") as connection,
             _file(connection, settings, path, where) as (file, sha256),
         ):
             table, notes = _read(connection, file, settings, where)

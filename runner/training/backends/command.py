@@ -261,7 +261,7 @@ def _log_tail(folder: Path) -> str:
         with os.fdopen(open_own(folder / "trainer.log", os.O_RDONLY), "rb") as file:
             redactor = current_redactor()
             file.seek(max(file.seek(0, os.SEEK_END) - LOG_BYTES - redactor.reach, 0))
-            text = redactor.end(file.read(LOG_BYTES + redactor.reach), LOG_BYTES)
+            text = redactor.redact_end(file.read(LOG_BYTES + redactor.reach), LOG_BYTES)
     except OSError as error:
         return f"no log: {error.strerror}"
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]

@@ -14,7 +14,7 @@ import pytest
 from runner.base.errors import JournalError
 from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import JournalReader, encode, is_bound_to_run, read_journal
-from runner.models.journal_records import begun
+from runner.models.journal_records import log_header
 
 RUN, OTHER = "a" * 64, "b" * 64
 
@@ -25,7 +25,7 @@ def record(index: int) -> dict[str, Any]:
 
 def written(path: Path, *groups: Sequence[int], run: str = RUN, run_id: str = "tiny-0123456789") -> bytes:
     async def write() -> None:
-        journal = Journal(path, first=begun(run, run_id), run=run)
+        journal = Journal(path, first=log_header(run, run_id), run=run)
         try:
             for group in groups:
                 await journal.append(*map(record, group))
@@ -86,7 +86,7 @@ def test_the_tail_of_another_journal_is_refused(tmp_path: Path, journal: Path, r
     """Of another run, and of another play of the same one; its lines have the numbers that belong there."""
     mine, theirs = lines(journal.read_bytes()), lines(_other(tmp_path, run=run).read_bytes())
     journal.write_bytes(b"".join([*mine[:-tail], *theirs[-tail:]]))
-    refused(journal, f"damaged at byte {len(b''.join(mine[:-tail]))}: what stands there is whole, but not a record")
+    refused(journal, f"damaged at byte {len(b''.join(mine[:-tail]))}: this complete line is not a record")
 
 
 def test_a_line_of_another_journal_in_the_middle_is_refused(tmp_path: Path, journal: Path) -> None:
@@ -107,13 +107,13 @@ def test_a_whole_last_line_that_does_not_belong_is_not_cut_off(tmp_path: Path, j
         "begun again": [*mine, lines(_other(tmp_path).read_bytes())[0]],
     }
     journal.write_bytes(b"".join(changed[change]))
-    refused(journal, "what stands there is whole")
+    refused(journal, "this complete line is not a record")
 
 
 def test_the_whole_journal_of_another_run_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     written(path, [0], run=OTHER, run_id="other-run")
-    refused(path, "is of another run, 'other-run', whose identity is bbbbbbbbbbbb and not aaaaaaaaaaaa")
+    refused(path, "belongs to another run, 'other-run' with the identity bbbbbbbbbbbb instead of aaaaaaaaaaaa")
     assert numbers(path) == [0]  # a replay reads it
 
 
@@ -190,7 +190,7 @@ def test_a_record_that_changed_since_it_was_found_is_not_given(tmp_path: Path, b
         path.write_bytes(bytes(data))
         reader = JournalReader(path)
         for read in (journal.record, reader.record):
-            with pytest.raises(JournalError, match=f"the record at byte {offset} is not there any more"):
+            with pytest.raises(JournalError, match=f"the record at byte {offset} is gone"):
                 read(offset)
         reader.close()
         await journal.close()

@@ -65,7 +65,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 def test_what_is_appended_to_is_no_link_and_no_fifo(tmp_path: Path, target: Path, name: str, kind: str) -> None:
     path = tmp_path / "ours" / "file"
     link(kind, target, path)
-    said = "not a regular file" if kind == "FIFO" else "a link stands there, and is not followed; remove it"
+    said = "not a regular file" if kind == "FIFO" else "this is a link, which nip-run does not follow here; remove it"
     with pytest.raises((OSError, RunError), match=said):
         WRITERS[name](path)
     assert not is_locked(path)
@@ -125,9 +125,9 @@ def test_a_link_to_a_folder_is_no_folder_of_ours(tmp_path: Path) -> None:
     there, path = tmp_path / "there", tmp_path / "parts"
     (there / "precious").mkdir(parents=True)
     path.symlink_to(there)
-    with pytest.raises(OSError, match="a link stands where a folder of ours belongs; remove it"):
+    with pytest.raises(OSError, match="a link is where nip-run needs a folder; remove it"):
         make_folder(path)
-    with pytest.raises(OSError, match="not a folder of ours"):
+    with pytest.raises(OSError, match="nip-run needs a folder here"):
         remove_folder(path)
     assert (there / "precious").is_dir()
 

@@ -99,7 +99,7 @@ async def _appended(path: Path, disk: Disk, first: int, count: int, *, at_once: 
             for index in range(first, first + count):
                 await one(index)
     except JournalError:
-        with pytest.raises(JournalError, match=r"cannot write .*; everything written before is kept\. Make room"):
+        with pytest.raises(JournalError, match=r"cannot write .*; all earlier records are stored\. Free disk space"):
             await journal.append(record(first + count))
     finally:
         await journal.close()

@@ -13,7 +13,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from runner.base.storage.duckdb_connections import connect, duckdb_pattern, kept_connections, lent
+from runner.base.storage.duckdb_connections import borrow_connection, connect, duckdb_pattern, reuse_connections
 from tests.support.files import json_lines
 from tests.support.processes import nip_run, nip_run_here, python
 from tests.support.runs import only_run
@@ -123,7 +123,7 @@ def test_a_link_reads_the_one_file_that_is_meant(tmp_path: Path) -> None:
 
 @pytest.fixture
 def kept() -> Iterator[None]:
-    with kept_connections():
+    with reuse_connections():
         yield
 
 
@@ -139,9 +139,9 @@ def kept() -> Iterator[None]:
 def test_whoever_is_lent_a_connection_finds_it_as_it_was_made(left: str) -> None:
     asked = [f"SELECT count(*) FROM duckdb_{of}() WHERE {of[:-1]}_name = 'f'" for of in ("tables", "views", "types")]
     asked += ["SELECT current_setting('threads'), current_setting('search_path')", "SELECT getvariable('f')"]
-    with suppress(duckdb.InvalidInputException), lent("64MB") as connection:
+    with suppress(duckdb.InvalidInputException), borrow_connection("64MB") as connection:
         assert connection.execute(left) is connection
-    with lent("64MB") as connection:
+    with borrow_connection("64MB") as connection:
         assert [connection.execute(one).fetchall() for one in asked] == [*3 * [[(0,)]], [(1, "")], [(None,)]]
         for again in ("SELECT f(1)", "EXECUTE f"):
             with pytest.raises(duckdb.Error, match="does not exist"):
@@ -150,17 +150,17 @@ def test_whoever_is_lent_a_connection_finds_it_as_it_was_made(left: str) -> None
 
 @pytest.mark.usefixtures("kept")
 def test_a_connection_is_lent_again_and_none_with_a_memory_that_is_no_size() -> None:
-    with lent("63MB") as first:
+    with borrow_connection("63MB") as first:
         pass
-    with pytest.raises(duckdb.Error), lent("nonsense"):
+    with pytest.raises(duckdb.Error), borrow_connection("nonsense"):
         pass
-    with lent("63MB") as again:
+    with borrow_connection("63MB") as again:
         assert again is first
 
 
 def test_a_connection_outlives_no_block_that_keeps_none() -> None:
     def borrowed() -> duckdb.DuckDBPyConnection:
-        with lent("63MB") as connection:
+        with borrow_connection("63MB") as connection:
             return connection
 
     connection = Context().run(borrowed)  # where nobody keeps any, as the tests do

@@ -60,7 +60,7 @@ def test_a_provider_without_a_server_has_no_client(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"models\.m: provider dummy has no client"):
         _ = agent_of(spec_of(tmp_path)).client
     openai_ = {"provider": "openai", "model": "x"}
-    with pytest.raises(ProviderRefusal, match="OPENAI_API_KEY holds no key"):
+    with pytest.raises(ProviderRefusal, match="OPENAI_API_KEY is empty"):
         _ = agent_of(spec_of(tmp_path, models={"m": openai_})).client
 
 

@@ -14,9 +14,9 @@ import pytest
 from runner.base import errors
 from runner.base.errors import JournalError, MalformedError, NipRunError, ProviderRefusal, RunError
 from runner.base.storage.journal import Journal
-from runner.base.storage.log_lines import encode, numbered, unnumbered
+from runner.base.storage.log_lines import add_number, encode, encode_unnumbered
 from runner.models.journal_index import JournalIndex
-from runner.models.journal_records import OtherRecord, begun, read_records
+from runner.models.journal_records import OtherRecord, log_header, read_records
 from runner.results.game_measurements import GameMeasurement
 from runner.results.tables import Rows
 from runner.rollouts.job import Job
@@ -47,7 +47,7 @@ def unpickled(message: Any) -> Any:
     return pickle.loads(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
 
-NOT_OF_WORDS = (errors.SpecError, errors.QuestionError, errors.MergeError)
+NOT_OF_WORDS = (errors.SpecError, errors.QueryError, errors.MergeError)
 """Those that no worker has."""
 
 
@@ -128,11 +128,11 @@ def test_records_of_many_go_out_in_one_write_and_are_found_where_they_stand(tmp_
         return {"kind": "other", "sample": [f"p{number}", 0, 0, "a", 0], "text": text}
 
     async def write() -> None:
-        journal = Journal(path, first=begun("identity", "run"), run="identity", durable=durable)
+        journal = Journal(path, first=log_header("identity", "run"), run="identity", durable=durable)
         groups = [[record(0)], [record(1), record(2, "a\nb")], [record(3)]]
-        offsets = await journal.append_all(list(map(unnumbered, groups)))
+        offsets = await journal.append_all(list(map(encode_unnumbered, groups)))
         await journal.append(record(4))
-        more = await journal.append_all([unnumbered([record(5)])])
+        more = await journal.append_all([encode_unnumbered([record(5)])])
         for places, group in zip([*offsets, *more], [*groups, [record(5)]], strict=True):
             assert [journal.record(place)["sample"] for place in places] == [one["sample"] for one in group]
         await journal.close()
@@ -153,9 +153,9 @@ def test_records_of_many_go_out_in_one_write_and_are_found_where_they_stand(tmp_
     ],
 )
 def test_a_line_that_gets_its_number_later_is_the_line_that_one_process_writes(record: dict[str, object]) -> None:
-    more, last = unnumbered([record, record])
-    assert numbered(17, more, 5) == encode(17, {**record, "more": True}, 5)
-    assert numbered(18, last, 5) == encode(18, record, 5)
+    more, last = encode_unnumbered([record, record])
+    assert add_number(17, more, 5) == encode(17, {**record, "more": True}, 5)
+    assert add_number(18, last, 5) == encode(18, record, 5)
 
 
 def test_what_was_made_of_a_game_waits_on_disk_where_memory_does_not_hold_it(tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_a_write_that_fails_is_told_to_all_of_a_batch(tmp_path: Path) -> None:
     async def write() -> None:
         journal = Journal(tmp_path / "journal.jsonl", disk=Full())
         with pytest.raises(JournalError, match="No space left"):
-            await journal.append_all([unnumbered([{"kind": "a"}]), unnumbered([{"kind": "b"}])])
+            await journal.append_all([encode_unnumbered([{"kind": "a"}]), encode_unnumbered([{"kind": "b"}])])
         with pytest.raises(JournalError, match="No space left"):
-            await journal.append_all([unnumbered([{"kind": "c"}])])
+            await journal.append_all([encode_unnumbered([{"kind": "c"}])])
         await journal.close()
 
     asyncio.run(write())

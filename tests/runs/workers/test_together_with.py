@@ -74,7 +74,7 @@ def test_one_away_and_back_costs_no_game(tmp_path: Path) -> None:
     assert result.status == "done"
     assert result.manifest.transport_failed == 0
     assert log.count(f"cannot reach {servers.base_urls[1]}") == 1
-    assert "its games go to the other servers meanwhile" in log
+    assert "its games continue at the other servers" in log
     assert table(result.path, "messages") == table(whole.path, "messages")
 
 

@@ -11,7 +11,7 @@ import httpx2
 import orjson
 
 from runner.base.errors import NotPublished, ReleaseError
-from runner.base.redaction import remember
+from runner.base.redaction import remember_secret
 from runner.base.text import in_one_line, shortened
 from runner.registry.transports.http.tokens import REGISTRY, TOKEN, is_token_for_other_server, token_for
 from runner.registry.transports.http_client import ConnectionFailed, HttpClient, TransferError
@@ -60,7 +60,7 @@ class RegistryApi:
         self._has_another = token is None and is_token_for_other_server(base)
         headers = {"user-agent": "nip-run"}
         if self._token:
-            remember(self._token)  # messages of the server must not show it
+            remember_secret(self._token)  # messages of the server must not show it
             headers["authorization"] = f"Bearer {self._token}"
         # Without TLS a proxy of the environment would read the token. It does not lead to this machine anyway.
         self._client = HttpClient(base, timeouts, headers=headers, trust_env=base.startswith("https:"))
