@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -116,13 +116,20 @@ def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = No
         if benchmark not in (None, row.benchmark):
             continue
         entry = listed[row.run_id]
-        try:
+        with _omit_on_error(board, entry):
             published = _published_row(row, entry, runs[row.run_id], lineage, sessions)
             board.rows.append(replace(published, marks=[*repeats.get(entry.sha256, ()), *published.marks]))
-        except Exception as error:  # noqa: BLE001 - see `_read_manifests`
-            board.left_out.append((str(entry.reference), describe_error(error)))
     board.cycles = lineage.cycles()
     return LoadedBoard(board, releases, sessions)
+
+
+@contextmanager
+def _omit_on_error(board: RegistryBoard, entry: ReleaseEntry) -> Iterator[None]:
+    """Omit a release from a board if it causes an error, which must not prevent showing the others."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - a malformed release can cause any error
+        board.left_out.append((str(entry.reference), describe_error(error)))
 
 
 def _manifests(registry: Registry, cache: BoardCache, board: RegistryBoard) -> Iterator[tuple[ReleaseEntry, Release]]:
@@ -130,29 +137,24 @@ def _manifests(registry: Registry, cache: BoardCache, board: RegistryBoard) -> I
     entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
     registry.expect((entry, MANIFEST) for entry in entries if not cache.has_manifest(entry))
     for entry in entries:
-        try:
+        with _omit_on_error(board, entry):
             yield entry, cache.release(registry, entry)
-        except Exception as error:  # noqa: BLE001 - any error concerns only this release
-            board.left_out.append((str(entry.reference), describe_error(error)))
 
 
 def _read_sessions(
     registry: Registry, cache: BoardCache, releases: Mapping[ReleaseEntry, Release], board: RegistryBoard
 ) -> Iterator[tuple[str, LineageSession]]:
     for entry, release in releases.items():
-        try:
+        with _omit_on_error(board, entry):
             session = cache.session(entry, release)
-            if session.trains and entry.reference.kind == Kind.RUN and not session.private:
-                cache.check_training(registry, entry, release)
-        except Exception as error:  # noqa: BLE001 - see `_read_manifests`
-            board.left_out.append((str(entry.reference), describe_error(error)))
-            continue
-        if entry.reference.kind == Kind.RUN and not session.private:
-            stated = session.datapoints
-            read = partial(cache.datapoints, registry, entry, release)
-            # The inputs show what was played; the manifest's hashes are for releases without inputs.
-            session = session.with_points(lambda read=read, stated=stated: read() or stated)  # type: ignore[misc]
-        yield entry.sha256, session
+            if entry.reference.kind == Kind.RUN and not session.private:
+                if session.trains:
+                    cache.check_training(registry, entry, release)
+                stated = session.datapoints
+                read = partial(cache.datapoints, registry, entry, release)
+                # The inputs show what was played; the manifest's hashes are for releases without inputs.
+                session = session.with_points(lambda read=read, stated=stated: read() or stated)  # type: ignore[misc]
+            yield entry.sha256, session
 
 
 def _listed_runs(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:
@@ -181,10 +183,8 @@ def _read_runs(
 ) -> Iterator[tuple[str, CachedRun]]:
     registry.expect((entry, path) for entry in listed.values() for path in cache.files_to_read(entry, releases[entry]))
     for sha256, entry in listed.items():
-        try:
+        with _omit_on_error(board, entry):
             yield sha256, cache.run(registry, entry, releases[entry])
-        except Exception as error:  # noqa: BLE001 - see `_read_manifests`
-            board.left_out.append((str(entry.reference), describe_error(error)))
 
 
 def _rank_runs(
