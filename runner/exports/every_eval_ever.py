@@ -44,7 +44,8 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     subject = source.subject(options.subject, NAME)
     _check_options(options)
     record = _Record(source, options, subject)
-    folder = target / "data" / _portable(source.benchmark) / _portable(record.developer) / _portable(record.model)
+    parts = map(_portable, (source.manifest.benchmark, record.developer, record.model))
+    folder = target.joinpath("data", *parts)
     make_folders(folder)
     samples = folder / f"{record.uuid}_samples.jsonl"
     export = WrittenExport()
@@ -98,7 +99,7 @@ class _Record:
             self.developer = "unknown"
         finished = source.manifest.finished_at or source.manifest.started_at
         self._when = str(int(datetime.fromisoformat(finished).timestamp()))
-        self._evaluation = f"{source.benchmark}/{self.id}/{self._when}"
+        self._evaluation = f"{source.manifest.benchmark}/{self.id}/{self._when}"
         digest = tagged_hash(NAME, [source.folder.run_id, source.manifest.identity, subject["agent"], self._when])
         self.uuid = UUID(bytes=bytes.fromhex(digest)[:16], version=4)
 
@@ -182,7 +183,7 @@ class _Record:
             }
         return {
             "evaluation_result_id": f"{self._evaluation}#{name}",
-            "evaluation_name": self._source.benchmark,
+            "evaluation_name": self._source.manifest.benchmark,
             "source_data": self._dataset(),
             "metric_config": config,
             "score_details": {
@@ -230,7 +231,7 @@ class _Record:
             "schema_version": SCHEMA_VERSION,
             "evaluation_id": self._evaluation,
             "model_id": self.id,
-            "evaluation_name": self._source.benchmark,
+            "evaluation_name": self._source.manifest.benchmark,
             "evaluation_result_id": f"{self._evaluation}#accuracy",
             "sample_id": rollout.job.datapoint.id,
             "interaction_type": "multi_turn",

@@ -213,10 +213,6 @@ class RunSource:
             folder, manifest, plan, summary["metrics"], summary["interval"], summary.get("until", {}).get("note")
         )
 
-    @property
-    def benchmark(self) -> str:
-        return self.manifest.benchmark
-
     def agent(self, name: str) -> AgentRow:
         """Return an agent by its name.
 

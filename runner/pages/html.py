@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -122,35 +122,3 @@ def render_template(template: str, view: Any) -> Markup:
     """
     fields = view if isinstance(view, Mapping) else vars(view)
     return Markup(_environment().get_template(template).render(fields))  # noqa: S704 - the environment escapes
-
-
-def render_page(
-    title: str,
-    links: Sequence[tuple[str, str]],
-    sections: Sequence[tuple[str, Markup]],
-    about: Mapping[str, Any],
-    data: Mapping[str, bytes],
-    *,
-    connects: bool = False,
-) -> Iterator[bytes]:
-    """Yield the parts of a complete page: `about` is what the script reads first, `data` the pieces in the page."""
-    facts = {
-        "title": title,
-        "policy": policy(connects=connects),
-        "style": Markup(style()),  # noqa: S704 - ours
-        "script": Markup(script()),  # noqa: S704 - ours
-        "links": links,
-        "sections": sections,
-        "about": about,
-        "carriers": _CARRIERS,
-    }
-    before, after = render_template("base.html", facts).encode("utf-8", "backslashreplace").split(_CARRIERS.encode())
-    yield before
-    for name, piece in data.items():
-        opening_tag = Markup('<script type="application/octet-stream" id="data-{}">').format(name)
-        yield f"{opening_tag}{base64.b64encode(piece).decode()}</script>\n".encode()
-    yield after
-
-
-_CARRIERS = Markup("<!-- the data of this page -->")
-"""Marks the place of the data in a page. No other text can contain it, because its `<` would be escaped."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from runner.pages.html import render_page
+from runner.pages.html import policy, render_template, script, style
 
 StorePiece = Callable[[str, bytes], None]
 """Stores a compressed piece of data under its name: in the page itself, in a file, or in a server's memory."""
@@ -35,14 +36,33 @@ class Site:
     """Data that the script reads first; docs/reference/report-files.md documents it."""
 
 
-def as_one_file(site: Site, data: Mapping[str, bytes]) -> Iterator[bytes]:
-    """Yield the parts of a page that contains all of its data, so it can be opened from disk."""
-    return render_page(
-        site.title, site.links, [(section.route, section.html) for section in site.sections], site.about, data
-    )
+_DATA_MARK = Markup("<!-- the data of this page -->")
+"""Marks the place of the data in a page. No other text can contain it, because its `<` would be escaped."""
+
+
+def as_one_file(site: Site, data: Mapping[str, bytes], *, connects: bool = False) -> Iterator[bytes]:
+    """Yield the parts of a page that contains its data, so it can be opened from disk.
+
+    `connects` allows the page to read more data from its own server.
+    """
+    facts = {
+        "title": site.title,
+        "policy": policy(connects=connects),
+        "style": Markup(style()),  # noqa: S704 - ours
+        "script": Markup(script()),  # noqa: S704 - ours
+        "links": site.links,
+        "sections": [(section.route, section.html) for section in site.sections],
+        "about": site.about,
+        "carriers": _DATA_MARK,
+    }
+    before, after = render_template("base.html", facts).encode("utf-8", "backslashreplace").split(_DATA_MARK.encode())
+    yield before
+    for name, piece in data.items():
+        opening_tag = Markup('<script type="application/octet-stream" id="data-{}">').format(name)
+        yield f"{opening_tag}{base64.b64encode(piece).decode()}</script>\n".encode()
+    yield after
 
 
 def as_index(site: Site) -> bytes:
     """Return the page of a site whose data is in separate files, at `data/NAME.json.gz`."""
-    sections = [(section.route, section.html) for section in site.sections]
-    return b"".join(render_page(site.title, site.links, sections, site.about, {}, connects=True))
+    return b"".join(as_one_file(site, {}, connects=True))

@@ -9,15 +9,7 @@ from typing import Any
 from runner.base.hashing import tagged_hash
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
 from runner.exports.mlflow.limits import MlflowTexts
-from runner.exports.mlflow.record import (
-    GameTrace,
-    MetricPoint,
-    MlflowRun,
-    TurnSpan,
-    checked_content,
-    run_key,
-    to_milliseconds,
-)
+from runner.exports.mlflow.record import GameTrace, MetricPoint, MlflowRun, TurnSpan, checked_content, run_key, to_ms
 from runner.exports.mlflow.run_facts import TAG, common_fields, dataset_record, run_counts, run_tags
 from runner.exports.run_source import RunSource
 from runner.models.interface import LATER_CLASSES
@@ -62,7 +54,7 @@ class MlflowGames:
         if manifest.status in (Status.DONE, Status.INCOMPLETE) and self._folder.metrics.is_file():
             summary = self._folder.read_metrics()
         if manifest.status == Status.DONE and summary:
-            ended_ms = None if manifest.finished_at is None else to_milliseconds(manifest.finished_at)
+            ended_ms = None if manifest.finished_at is None else to_ms(manifest.finished_at)
             end = (point._replace(time_ms=ended_ms) for point in _end_points(manifest, summary, self._fitted))
             points = _joined(points, list(end))
         context = "training" if manifest.parent_run_id is not None and manifest.kind == "training" else "eval"

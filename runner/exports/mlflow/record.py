@@ -143,7 +143,7 @@ def checked_content(folder: RunFolder) -> Iterator[None]:
         raise RunError(f"{folder.path} is damaged: one of its files has unexpected content ({description})") from error
 
 
-def to_milliseconds(time: str) -> int:
+def to_ms(time: str) -> int:
     """Convert a time of a manifest to milliseconds since 1970.
 
     Raises:

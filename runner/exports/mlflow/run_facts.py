@@ -9,15 +9,7 @@ from typing import Any
 
 from runner.base.storage.safe_files import read_bounded
 from runner.exports.mlflow.limits import MlflowTexts
-from runner.exports.mlflow.record import (
-    STATUSES,
-    Artifact,
-    DatasetRecord,
-    flat_params,
-    model_key,
-    run_key,
-    to_milliseconds,
-)
+from runner.exports.mlflow.record import STATUSES, Artifact, DatasetRecord, flat_params, model_key, run_key, to_ms
 from runner.exports.run_source import dataset_path
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
@@ -50,8 +42,8 @@ def common_fields(
         "key": run_key(manifest),
         "name": fitted.run_name(folder.run_id),
         "status": STATUSES[manifest.status],
-        "started_ms": to_milliseconds(manifest.started_at),
-        "ended_ms": to_milliseconds(manifest.finished_at) if has_ended and manifest.finished_at else None,
+        "started_ms": to_ms(manifest.started_at),
+        "ended_ms": to_ms(manifest.finished_at) if has_ended and manifest.finished_at else None,
         "params": flat_params(resolved_spec(plan), fitted),
         "plays_with": tuple(dict.fromkeys(_trained_models(plan))),
         "artifacts": tuple(_artifacts(folder, fitted, journal=journal)) if has_ended else (),

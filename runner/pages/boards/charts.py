@@ -44,12 +44,8 @@ def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
     if len(sweep.keys) != _TWO:
         return None
     down, across = sweep.keys
-    rows, columns = (
-        list(dict.fromkeys(format_value(line.point.get(name)) for line in sweep.lines)) for name in sweep.keys
-    )
-    cells = {
-        (format_value(line.point.get(down)), format_value(line.point.get(across))): line.value for line in sweep.lines
-    }
+    rows, columns = (list(dict.fromkeys(text_of(line.point.get(name)) for line in sweep.lines)) for name in sweep.keys)
+    cells = {(text_of(line.point.get(down)), text_of(line.point.get(across))): line.value for line in sweep.lines}
     if len(cells) < len(sweep.lines) or max(len(rows), len(columns)) > _MAX_SIDE:
         return None
     names = short_names(sweep.keys)
@@ -64,6 +60,6 @@ def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
     )
 
 
-def format_value(value: Any) -> str:
+def text_of(value: Any) -> str:
     """Format the value of a sweep's key."""
     return "" if value is None else value if isinstance(value, str) else json.dumps(value)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from runner.pages.boards.charts import cost_chart, format_value, sweep_chart
+from runner.pages.boards.charts import cost_chart, sweep_chart, text_of
 from runner.pages.boards.lists import BoardPage, BoardRow, TaskList
 from runner.pages.boards.marks import MEANINGS, Mark, kinds_of
 from runner.pages.html import render_template
@@ -141,7 +141,7 @@ def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> Tas
         sweeps=[
             SweepTable(
                 sweep,
-                [(line, [format_value(line.point.get(key)) for key in sweep.keys]) for line in sweep.lines],
+                [(line, [text_of(line.point.get(key)) for key in sweep.keys]) for line in sweep.lines],
                 sweep_chart(sweep, str(index)),
             )
             for index, sweep in enumerate(listed.sweeps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from runner.pages.charts.drawing import Drawing
-from runner.pages.charts.labels import mark_invisible, width_of
+from runner.pages.charts.labels import width_of
 from runner.pages.charts.scales import Scale, Tick, decades, extent
 
 
@@ -62,7 +62,7 @@ def _draw_lower_ticks(drawing: Drawing, x: Axis, across: Scale, bottom: float) -
     ticks = x.ticks or across.ticks(max(2, int((across.end - across.start) / (size * 4))))
     last = -1e9
     for tick in ticks:
-        at, wide = across.at(tick.value), width_of(mark_invisible(tick.label), size) / 2
+        at, wide = across.at(tick.value), width_of(tick.label, size) / 2
         if at - wide < last + size * 0.5:
             continue
         last = at + wide

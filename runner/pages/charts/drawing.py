@@ -126,7 +126,7 @@ class Drawing:
         self.y += self.size * 1.2
         for series, name in enumerate(names):
             most = self.width - short_line - gap
-            wide = short_line + self.size * 0.4 + min(width_of(mark_invisible(name), self.size), most)
+            wide = short_line + self.size * 0.4 + min(width_of(name, self.size), most)
             if x and x + wide > self.width:
                 x, self.y = 0.0, self.y + self.size * 1.4
             middle = self.y - self.size * 0.35

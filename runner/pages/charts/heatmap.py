@@ -7,15 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from runner.pages.charts.drawing import Drawing, empty_chart
-from runner.pages.charts.labels import (
-    cut_to_width,
-    drawable,
-    format_number,
-    join_facts,
-    mark_invisible,
-    width_of,
-    wrap_label,
-)
+from runner.pages.charts.labels import cut_to_width, drawable, format_number, join_facts, width_of, wrap_label
 from runner.pages.charts.styles import PAGE, Look
 
 DEEPEST = 0.34
@@ -39,13 +31,13 @@ def heatmap(
     size = look.size
     texts = [[format_number(value) for value in row] for row in cells]
     narrowest = max(width_of(text, size) for row in texts for text in row) + size
-    left = min(max(width_of(mark_invisible(name), size) for name in (*rows, row_name)), look.width * 0.45) + size * 0.8
+    left = min(max(width_of(name, size) for name in (*rows, row_name)), look.width * 0.45) + size * 0.8
     wide = max(narrowest, min((look.width - left - size * 0.2) / len(columns), size * 9))
     drawing = Drawing(look, title, left + wide * len(columns) + size * 0.2)
     if column_name:
         drawing.y += size * 1.3
         drawing.text(left, drawing.y - size * 0.2, column_name, "soft", most=drawing.width - left)
-    wrapped_names = [wrap_label(mark_invisible(name), wide - size * 0.4, size) for name in columns]
+    wrapped_names = [wrap_label(name, wide - size * 0.4, size) for name in columns]
     lines = max(map(len, wrapped_names))
     drawing.y += size * (0.2 + 1.2 * lines)
     if row_name:

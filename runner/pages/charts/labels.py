@@ -39,8 +39,8 @@ def _mark(character: str) -> str:
 
 
 def width_of(text: str, size: float) -> float:
-    """Estimate the width of a text in a sans serif font of this size, rather too wide than too narrow."""
-    return size * sum(map(_width, text))
+    """Estimate the width of a text, with marks, in a sans serif font of this size, rather too wide than too narrow."""
+    return size * sum(map(_width, mark_invisible(text)))
 
 
 def _width(character: str) -> float:
@@ -70,7 +70,7 @@ def cut_to_width(text: str, most: float, size: float) -> str:
 def wrap_label(text: str, most: float, size: float, lines: int = 3) -> list[str]:
     """Wrap a name into lines after `-`, `_`, `/`, `.` or a space; the last line is cut if it is too wide."""
     wrapped: list[str] = []
-    remaining = text
+    remaining = mark_invisible(text)
     while len(wrapped) < lines - 1 and width_of(remaining, size) > most:
         end, room = 0, most
         for character in remaining:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from runner.pages.charts.drawing import Drawing, empty_chart
-from runner.pages.charts.labels import join_facts, mark_invisible, width_of
+from runner.pages.charts.labels import join_facts, width_of
 from runner.pages.charts.styles import PAGE, Look
 
 
@@ -39,7 +39,7 @@ def lineage(
     layers = _layers(nodes, links)
     size = look.size
     deep = max(layers.values()) + 1
-    widest = max(width_of(mark_invisible(label), size) for node in nodes for label in (node.name, node.subtitle))
+    widest = max(width_of(label, size) for node in nodes for label in (node.name, node.subtitle))
     gap = size * 2.2
     wide = min(max(widest + size * 1.2, size * 6), size * 15)
     drawing = Drawing(look, title, deep * wide + (deep - 1) * gap + 2)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import ScheduledRound, Speech, Stretch, fold_rounds, schedule
 from runner.pages.charts.drawing import Drawing
-from runner.pages.charts.labels import join_facts, mark_invisible, width_of
+from runner.pages.charts.labels import join_facts, width_of
 from runner.pages.charts.styles import PAGE, Look, dashes
 
 _PRIVATE = (4.0, 2.5)
@@ -106,7 +106,7 @@ class _Picture:
             return
         places = [speaker_x, *hearers] if hearers else [speaker_x]
         left, right = min(places), max(places)
-        wide = min(width_of(mark_invisible(label), size), drawing.width - self._left)
+        wide = min(width_of(label, size), drawing.width - self._left)
         begin = (left + right) / 2 - wide / 2
         if not hearers:
             begin = speaker_x + size if speaker_x + size + wide <= drawing.width else speaker_x - size - wide

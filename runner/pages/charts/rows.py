@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.estimates import ChartEstimate, values_of
-from runner.pages.charts.labels import drawable, join_facts, mark_invisible, width_of
+from runner.pages.charts.labels import drawable, join_facts, width_of
 from runner.pages.charts.scales import Scale, extent
 from runner.pages.charts.styles import PAGE, Look
 
@@ -109,7 +109,7 @@ def _draw_labels(
     """
     size, narrow = drawing.size, drawing.look.is_narrow
     widest = max(width_of(value, size) for value in values)
-    names = max(width_of(mark_invisible(estimate.name), size) for estimate in estimates)
+    names = max(width_of(estimate.name, size) for estimate in estimates)
     left = size * 0.6 if narrow else min(names, drawing.width * 0.34) + size * 1.6
     scale = Scale(*ends, left, drawing.width - size * 0.6 if narrow else drawing.width - widest - size * 1.6)
     rows = []

@@ -107,10 +107,8 @@ def _naming(manifests: Sequence[Manifest]) -> Callable[[Manifest], str]:
         lambda run: run.name,
         lambda run: f"{run.name} {point(run)}".strip(),
     ]
-    return next(
-        (scheme for scheme in schemes if len({scheme(run) for run in manifests}) == len(manifests)),
-        lambda run: run.run_id,
-    )
+    unique = (name for name in schemes if len({name(run) for run in manifests}) == len(manifests))
+    return next(unique, lambda run: run.run_id)
 
 
 def estimates(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEstimate, dict[str, Any]]]:
@@ -185,9 +183,8 @@ def results_of(system: FigureSystem) -> Results:
         UsageError: the runs are in several folders.
     """
     places = {Results.of(folder).path.resolve(): Results.of(folder) for folder in system.folders}
-    if len(places) > 1 or any(
-        not Results.of(folder).run(folder.run_id).manifest_path.is_file() for folder in system.folders
-    ):
+    elsewhere = [run for run in system.folders if not Results.of(run).run(run.run_id).manifest_path.is_file()]
+    if len(places) > 1 or elsewhere:
         raise UsageError(
             f"{comma_join(system.run_ids)} are seeds of one game in several folders: only runs in the same results "
             "folder can be pooled"

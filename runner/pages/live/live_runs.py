@@ -98,14 +98,8 @@ class LiveRuns:
         self._settled.wait(max(0.0, self._created_at + SETTLE_SECONDS - time.monotonic()))
         with self._page_lock:
             followers = list(self._followers.values())
-            versions = [
-                (
-                    follower.snapshot.generation,
-                    follower.snapshot.games.about["count"],
-                    follower.snapshot.state.get("standing"),
-                )
-                for follower in followers
-            ]
+            runs = [follower.snapshot for follower in followers]
+            versions = [(run.generation, run.games.about["count"], run.state.get("standing")) for run in runs]
             if self._page[0] != versions:
                 self._page = versions, as_index(self._site(followers))
             return self._page[1]

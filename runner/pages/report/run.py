@@ -171,8 +171,7 @@ def read_metrics(folder: RunFolder) -> Mapping[str, Any] | None:
     Raises:
         RunError: the file is damaged.
     """
-    metrics: Mapping[str, Any] | None = folder.read_metrics() if folder.metrics.is_file() else None
-    return metrics
+    return folder.read_metrics() if folder.metrics.is_file() else None
 
 
 def _links(run_id: str, games: Gathered) -> list[Link]:
