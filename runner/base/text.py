@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
@@ -121,6 +121,12 @@ def dollar_range(cost: tuple[float, float] | None) -> str:
 def comma_join(items: Iterable[str]) -> str:
     """Join items for a message: `a, b, c`."""
     return ", ".join(map(str, items))
+
+
+def list_some(items: Sequence[object], limit: int = 5) -> str:
+    """Return `a, b and 3 more`: at most `limit` items, for messages."""
+    hidden = len(items) - limit
+    return ", ".join(map(str, items[:limit])) + (f" and {hidden} more" if hidden > 0 else "")
 
 
 _FORMULA = re.compile(r"[\s\0]*[=+\-@\t\r]")

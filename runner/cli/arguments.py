@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from runner.base.text import comma_join, did_you_mean
 from runner.results.default_folder import no_folder
+
+if TYPE_CHECKING:
+    from runner.documents.releases.reference import Kind
 
 MAX_PORT = 65_535
 RUN = "a run id, the start of one, or last"
@@ -18,27 +22,37 @@ WHERE = "a folder, git:URL, hf:OWNER/NAME or https://HOST; default: $NIP_RUN_REG
 
 def folder(text: str) -> Path:
     """Return the path of a folder, which need not exist."""
-    wrong = no_folder(text)
-    if wrong is not None:
-        raise argparse.ArgumentTypeError(wrong)
+    problem = no_folder(text)
+    if problem is not None:
+        raise argparse.ArgumentTypeError(problem)
     return Path(text)
 
 
 def port(text: str) -> int:
-    """Return a TCP port; 0 means any free one."""
+    """Return a TCP port; 0 means any free port."""
     number = int(text)
     if not 0 <= number <= MAX_PORT:
         raise argparse.ArgumentTypeError(f"{number} is not a port; use 1 to {MAX_PORT}, or 0 for a free one")
     return number
 
 
+def parse_kind(text: str | None) -> Kind | None:
+    """Return the kind of component that `--kind` names."""
+    from runner.base.errors import UsageError
+    from runner.documents.releases.reference import Kind
+
+    if text is not None and text not in set(Kind):
+        raise UsageError(f"--kind {text}: unknown kind{did_you_mean(text, Kind) or f'; there are {comma_join(Kind)}'}")
+    return None if text is None else Kind(text)
+
+
 def results_option(path: Path) -> list[str]:
-    """Return the words that name a results folder in a command, none for the default one."""
+    """Return the words that select a results folder on a command line; none for the default folder."""
     return [] if path.as_posix() == "results" else ["--results", str(path)]
 
 
 class OldName(argparse.Action):
-    """An option's old name, hidden from help: sets what the new one sets and adds itself to `renamed`."""
+    """The old name of an option, hidden from help. It sets the new option's value and adds itself to `renamed`."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, new: str, **settings: Any) -> None:
         super().__init__(option_strings, dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **settings)
@@ -51,8 +65,8 @@ class OldName(argparse.Action):
         args.renamed = [*args.renamed, (option, self.new)]
 
 
-def add_shard(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--shard", metavar="K/N", help=what)
+def add_shard(parser: argparse.ArgumentParser, help_text: str) -> None:
+    parser.add_argument("--shard", metavar="K/N", help=help_text)
 
 
 def add_specs(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +77,7 @@ def add_specs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add the options that let a spec from elsewhere use keys, programs and servers."""
+    """Add the options that allow a spec from elsewhere to use keys, programs and servers."""
     add = parser.add_argument
     add(
         "--allow-key",
@@ -84,10 +98,10 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         "connection is not encrypted; repeatable")  # fmt: skip
 
 
-def add_registry(parser: argparse.ArgumentParser, what: str = "the registry") -> None:
-    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"{what}: {WHERE}")
+def add_registry(parser: argparse.ArgumentParser, label: str = "the registry") -> None:
+    parser.add_argument("--from", dest="where", metavar="WHERE", help=f"{label}: {WHERE}")
 
 
-def add_board(parser: argparse.ArgumentParser, what: str) -> None:
-    parser.add_argument("--board", action="store_true", help=what)
+def add_board(parser: argparse.ArgumentParser, help_text: str) -> None:
+    parser.add_argument("--board", action="store_true", help=help_text)
     add_registry(parser, "with --board: the leaderboard of this registry instead")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """The module of a command in `runner.cli`, and its line in the list of commands."""
+    """The module of a command in `runner.cli`, and its summary in the list of commands."""
 
     module: str
     summary: str
@@ -65,9 +65,9 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "completion": Command("completion", "print a shell's completion script"),
     },
 }
-"""The commands by what a user wants to do."""
+"""Commands grouped by what a user wants to do."""
 
 COMMANDS: Mapping[str, Command] = {name: command for group in GROUPS.values() for name, command in group.items()}
 
 RENAMED_COMMANDS: Mapping[str, str] = {"why-miss": "explain-misses"}
-"""Old names of commands that still work, each with the new one."""
+"""Old names of commands that still work, each with its new name."""

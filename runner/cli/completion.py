@@ -18,8 +18,10 @@ from runner.cli.commands import COMMANDS
 from runner.cli.terminal.output import say
 
 RUN_IDS = "sh -c '(printenv NIP_RUN_RESULTS || echo results) | xargs -I% ls %/runs 2>/dev/null; echo last'"
-"""Lists the runs in the results folder. A shell command, since Python takes too long to start, and without `$`, which
-fish would expand."""
+"""Shell command that lists the runs in the results folder.
+
+Python takes too long to start for this. The command has no `$`, which fish would expand.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The command line: arguments into a command's call, errors into exit codes.
+"""Parse the command line, run the command, and turn errors into exit codes.
 
 Only the standard library is imported until a command runs, so that help and usage errors are instant.
 """
@@ -20,16 +20,16 @@ from runner.base.exit_codes import ExitCode
 from runner.base.text import did_you_mean, escape_controls
 from runner.cli.arguments import folder
 from runner.cli.commands import COMMANDS, GROUPS, RENAMED_COMMANDS
-from runner.cli.startup import collect_seldom
-from runner.cli.terminal.output import note, prepare, print_json, say
-from runner.cli.terminal.streams import without_secrets
+from runner.cli.startup import reduce_garbage_collection
+from runner.cli.terminal.output import configure_streams, note, print_json, say
+from runner.cli.terminal.streams import redact_output
 from runner.results.default_folder import RESULTS, default_results
 from runner.version import __version__
 
 EXIT_CODES = "exit codes:\n" + "\n".join(f"  {code.value:>3}  {code.meaning}" for code in ExitCode)
 
 
-def _common(parser: argparse.ArgumentParser) -> None:
+def _add_common_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of every command")
     group.add_argument(
         "--results",
@@ -40,55 +40,55 @@ def _common(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--json", action="store_true", help="print the result as JSON")
     group.add_argument("-q", "--quiet", action="store_true", help="no progress and no notes")
-    group.add_argument("-v", "--verbose", action="count", default=0, help="say more; -v -v: tracebacks too")
+    group.add_argument("-v", "--verbose", action="count", default=0, help="print more details; -v -v: tracebacks too")
 
 
 _CHOICE = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)\Z")
-"""argparse's message about a word that is not a choice of an argument."""
+"""Matches argparse's message about a value that is not among an argument's choices."""
 
 
 class _Parser(argparse.ArgumentParser):
-    words: Sequence[str] = ()
-    """The command line."""
+    arguments: Sequence[str] = ()
+    """The complete command line."""
 
     def error(self, message: str) -> NoReturn:
-        """What is wrong has words of the command line in it."""
+        """Print the usage error, with a hint, and exit. The message may contain raw words of the command line."""
         if message.startswith("the following arguments are required"):
-            message = self._unknown() or message
-        hint = _hint(message, self._option_string_actions)
-        if "--json" in self.words:
+            message = self._report_unknown_options() or message
+        hint = _suggest_fix(message, self._option_string_actions)
+        if "--json" in self.arguments:
             from runner.cli.terminal.problems import error_object
 
             error = error_object(message, hint or f"`{self.prog} --help` lists the options")
             print_json({"ok": False, "exit_code": ExitCode.USAGE, "errors": [error]})
         super().error(escape_controls(message + (f"; {hint}" if hint else "")))
 
-    def _unknown(self) -> str | None:
-        """The complaint about unknown options, which argparse makes only where no argument is missing."""
-        before = list(self.words)[: self.words.index("--")] if "--" in self.words else self.words
-        names = [word for word in before if word.startswith("--")]
-        unknown = [word for word in names if word.partition("=")[0] not in self._option_string_actions]
+    def _report_unknown_options(self) -> str | None:
+        """Return a message about unknown options, which argparse leaves out if a required argument is missing."""
+        before = list(self.arguments)[: self.arguments.index("--")] if "--" in self.arguments else self.arguments
+        names = [argument for argument in before if argument.startswith("--")]
+        unknown = [argument for argument in names if argument.partition("=")[0] not in self._option_string_actions]
         return f"unrecognized arguments: {' '.join(unknown)}" if unknown else None
 
 
-def _hint(message: str, options: Collection[str]) -> str | None:
+def _suggest_fix(message: str, options: Collection[str]) -> str | None:
     """Return what to write instead of an unknown word, such as `--seed=3` for the override `seed=3`."""
     if (choice := _CHOICE.search(message)) is not None:
-        return did_you_mean(choice[1], (known.strip("' ") for known in choice[2].split(","))).removeprefix("; ") or None
-    words = message.split()
-    index = next((index for index, word in enumerate(words) if word.startswith("-")), None)
+        return did_you_mean(choice[1], (value.strip("' ") for value in choice[2].split(","))).removeprefix("; ") or None
+    arguments = message.split()
+    index = next((index for index, argument in enumerate(arguments) if argument.startswith("-")), None)
     if index is None or not message.startswith("unrecognized"):
         return None
-    name, _, value = words[index].partition("=")
-    # Without dashes, which make all of them alike: `--seed` is no `--shard`.
-    near = did_you_mean(name.lstrip("-"), (one.lstrip("-") for one in options))
-    if near:
-        return near.removeprefix("; ").replace("'", "'--", 1)
-    following = words[index + 1] if len(words) > index + 1 else "VALUE"
+    name, _, value = arguments[index].partition("=")
+    # Compare without the dashes: they would make `--seed` look similar to `--shard`.
+    suggestion = did_you_mean(name.lstrip("-"), (option.lstrip("-") for option in options))
+    if suggestion:
+        return suggestion.removeprefix("; ").replace("'", "'--", 1)
+    following = arguments[index + 1] if len(arguments) > index + 1 else "VALUE"
     return f"an override has no dashes: {name.lstrip('-')}={value or following}"
 
 
-def _overview() -> str:
+def _format_overview() -> str:
     width = max(map(len, COMMANDS))
     rows = "\n".join(
         f"{group}:\n" + "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in commands.items())
@@ -98,7 +98,7 @@ def _overview() -> str:
         "usage: nip-run SPEC... [KEY=VALUE...]\n       nip-run COMMAND ...\n\n"
         "Plays games between language models from a YAML spec.\n\n"
         f"{rows}\n\n"
-        "`nip-run COMMAND --help` tells more. Start with: nip-run init\n\n" + EXIT_CODES
+        "`nip-run COMMAND --help` explains a command. Start with: nip-run init\n\n" + EXIT_CODES
     )
 
 
@@ -119,23 +119,23 @@ def build_parser(name: str) -> _Parser:
         allow_abbrev=False,
     )
     command.add_arguments(parser)
-    _common(parser)
+    _add_common_options(parser)
     return parser
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
+def _parse_arguments(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
     common = _Parser(add_help=False, allow_abbrev=False)
-    common.words = arguments
-    _common(common)
-    _, words = common.parse_known_args(arguments)
-    first = next((word for word in words if not word.startswith("-")), "")
+    common.arguments = arguments
+    _add_common_options(common)
+    _, positionals = common.parse_known_args(arguments)
+    first = next((argument for argument in positionals if not argument.startswith("-")), "")
     renamed = RENAMED_COMMANDS.get(first, first)
     name, rest = "run", list(arguments)
     if renamed in COMMANDS:
         name = renamed
         rest.remove(first)
     parser = build_parser(name)
-    parser.words = arguments
+    parser.arguments = arguments
     parser.set_defaults(renamed=[(first, renamed)] if first != renamed else [])
     parsed = parser.parse_intermixed_args(rest)
     for old, new in () if parsed.quiet else parsed.renamed:
@@ -144,42 +144,42 @@ def _parsed(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code says how it ended."""
-    prepare()
-    collect_seldom()
-    with without_secrets():
+    """Run one command and return its exit code."""
+    configure_streams()
+    reduce_garbage_collection()
+    with redact_output():
         try:
-            code = _run(sys.argv[1:] if arguments is None else arguments)
+            code = _run_command_line(sys.argv[1:] if arguments is None else arguments)
             sys.stdout.flush()
         except BrokenPipeError:
-            # Whoever read our output has gone, as in `| head`; nothing more can be told.
+            # The reader of our output has closed the pipe, as `| head` does.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.DONE
         return code
 
 
-def _run(arguments: Sequence[str]) -> int:
+def _run_command_line(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        say(_overview())
+        say(_format_overview())
         return ExitCode.DONE if arguments else ExitCode.USAGE
     if arguments[0] == "--version":
         say(f"nip-run {__version__}")
         return ExitCode.DONE
     try:
-        name, parsed = _parsed(arguments)
+        name, parsed = _parse_arguments(arguments)
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else ExitCode.USAGE
     try:
-        return _executed(name, parsed)
+        return _run_command(name, parsed)
     except KeyboardInterrupt:
-        return _reported(_interrupted(name, arguments), parsed)
+        return _report_error(_interrupt_error(name, arguments), parsed)
     except BrokenPipeError:
         raise
-    except Exception as error:  # noqa: BLE001 - the last line of defence: no traceback reaches a user unasked
-        return _reported(error, parsed)
+    except Exception as error:  # noqa: BLE001 - the last resort: users see a traceback only with -v -v
+        return _report_error(error, parsed)
 
 
-def _executed(name: str, parsed: argparse.Namespace) -> int:
+def _run_command(name: str, parsed: argparse.Namespace) -> int:
     from runner.base.storage.duckdb_connections import interruptible_queries
 
     with interruptible_queries():
@@ -187,8 +187,8 @@ def _executed(name: str, parsed: argparse.Namespace) -> int:
         return code
 
 
-def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
-    """What a Ctrl-C comes to that no run has taken for its own: before its games, or after them."""
+def _interrupt_error(name: str, arguments: Sequence[str]) -> Exception:
+    """Return the error for a Ctrl-C that no run handled: before its games, or after them."""
     from runner.base.errors import Interrupted
 
     if name != "run":
@@ -198,7 +198,7 @@ def _interrupted(name: str, arguments: Sequence[str]) -> Exception:
     return error
 
 
-def _reported(error: Exception, parsed: argparse.Namespace) -> int:
+def _report_error(error: Exception, parsed: argparse.Namespace) -> int:
     from runner.base.errors import NipRunError, SpecError
     from runner.cli.terminal.problems import error_lines, error_object, error_objects
 
@@ -212,9 +212,9 @@ def _reported(error: Exception, parsed: argparse.Namespace) -> int:
         objects = [error_object(*lines)]
     if parsed.json:
         print_json({"ok": False, "exit_code": code, "errors": objects})
-    seen = error.seen_lines if isinstance(error, NipRunError) else ()
+    printed_lines = error.seen_lines if isinstance(error, NipRunError) else ()
     for line in lines:
-        if line not in seen:
+        if line not in printed_lines:
             note(line)
     if isinstance(error, SpecError) and len(error.problems) > 1:
         note(f"{len(error.problems)} problems; no model was called and nothing was written")

@@ -1,4 +1,4 @@
-"""The words of a command into points of specs, each loaded and planned once."""
+"""Turn the arguments of a command into spec points, each loaded and planned once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.base.errors import Problem, SpecError, UsageError
 from runner.base.package_data import is_file
 from runner.cli.commands import COMMANDS
-from runner.cli.terminal.output import note, warn, wrapped
+from runner.cli.terminal.output import note, warn, wrap_for_stderr
 from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
 from runner.registry.components.lookup import finder_of
 from runner.registry.fetched_release import is_fetched, open_fetched
@@ -19,7 +19,7 @@ from runner.rollouts.run_plan import sweep_problems
 from runner.runs.finished.selection import OWN_RUN, WhichRun
 from runner.runs.session.chat_format_lock import with_original_formats
 from runner.spec.experiment import SAVED_SPEC
-from runner.spec.loader import Spec, load_all
+from runner.spec.loader import Spec, load_specs
 from runner.spec.model_sources import FindRun
 from runner.spec.warnings.catalog import warnings_of
 from runner.training.plan import AnyPlan, plan_of
@@ -27,67 +27,72 @@ from runner.training.plan import AnyPlan, plan_of
 
 @dataclass(frozen=True, eq=False)
 class SpecPoint:
-    """One point of a spec that a command was given, and the file that it stands in."""
+    """A point of a spec that a command was given, with the path of the spec file."""
 
     path: str
     plan: AnyPlan
     notes: tuple[str, ...] = ()
-    """What there is to say of it before anything is played."""
+    """Messages to print before anything is played."""
 
     @property
     def spec(self) -> Spec:
         return self.plan.spec
 
 
-def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Spec files and overrides: a word with `=`, `+` or `~` is an override, unless there is such a file or run."""
-    _refuse_blanks(words)
-    specs: list[str] = []
+def split_arguments(
+    arguments: Sequence[str], *, kind: str = "spec", hint: str = "put a spec file before them"
+) -> tuple[list[str], list[str]]:
+    """Split arguments into spec files, or runs, and overrides. `kind` and `hint` are for messages.
+
+    An argument with `=`, `+` or `~` is an override, unless a spec file or run of that name exists.
+    """
+    _reject_spaces_around_equals(arguments)
+    names: list[str] = []
     overrides: list[str] = []
-    for word in words:
-        is_override = ("=" in word or word[:1] in "+~") and not any(map(is_file, (Path(word), Path(word) / SAVED_SPEC)))
-        (overrides if is_override else specs).append(word)
-    if not all(words):
-        raise UsageError("the name of a spec is empty; give a spec file or a run folder")
-    if not specs:
-        raise UsageError(f"no spec is given: {' '.join(words)!r} are only overrides; put a spec file before them")
-    return specs, overrides
+    for arg in arguments:
+        is_override = ("=" in arg or arg[:1] in "+~") and not any(map(is_file, (Path(arg), Path(arg) / SAVED_SPEC)))
+        (overrides if is_override else names).append(arg)
+    if not all(arguments):
+        raise UsageError(f"the name of a {kind} is empty; give a spec file or a run folder")
+    if not names:
+        raise UsageError(f"no {kind} given: {' '.join(arguments)!r} are only overrides; {hint}")
+    return names, overrides
 
 
-def _refuse_blanks(words: Sequence[str]) -> None:
-    """See that no override was cut by blanks around its `=`.
+def _reject_spaces_around_equals(arguments: Sequence[str]) -> None:
+    """Check that no override was split by spaces around its `=`.
 
     Raises:
-        UsageError: one was; with how to write it.
+        UsageError: an override was split; the message shows how to write it.
     """
-    for index, word in enumerate(words):
-        following = next(iter(words[index + 1 :]), "")
-        if index and word.startswith("="):
-            key, value = words[index - 1], word[1:] or following
-        elif word.endswith("=") and following and "=" not in following and not is_file(Path(following)):
-            key, value = word[:-1], following
+    for index, argument in enumerate(arguments):
+        following = next(iter(arguments[index + 1 :]), "")
+        if index and argument.startswith("="):
+            key, value = arguments[index - 1], argument[1:] or following
+        elif argument.endswith("=") and following and "=" not in following and not is_file(Path(following)):
+            key, value = argument[:-1], following
         else:
             continue
-        written = shlex.quote(f"{key}={value or 'VALUE'}")
-        raise UsageError(f"spaces around the = of an override; write {written}, in quotes if the value has spaces")
+        correct_form = shlex.quote(f"{key}={value or 'VALUE'}")
+        raise UsageError(f"spaces around the = of an override; write {correct_form}, in quotes if the value has spaces")
 
 
-def load_points(words: Sequence[str], find_run: FindRun, *, quiet: bool) -> list[SpecPoint]:
-    """Every point of every spec; all errors of all of them at once, old names of keys as notes.
+def load_points(arguments: Sequence[str], find_run: FindRun, *, quiet: bool) -> list[SpecPoint]:
+    """Load every point of every spec, and report all errors of all specs at once.
 
-    `find_run` looks up the runs that specs name.
+    `find_run` looks up the runs that specs name. Notes about old names of keys are printed unless `quiet`.
     """
-    specs, overrides = split_words(words)
+    specs, overrides = split_arguments(arguments)
     loaded: list[SpecPoint] = []
     problems: list[Problem] = []
     for path in specs:
         try:
-            points = load_all(path, overrides, find_run, finder_of(path), also=list(COMMANDS))
+            points = load_specs(path, overrides, find_run, finder_of(path), also=list(COMMANDS))
             plans = [plan_of(spec) for spec in points]
             problems.extend(sweep_problems(path, plans))
             loaded.extend(SpecPoint(path, plan) for plan in plans)
         except SpecError as error:
-            _check_rows(path, error)
+            _raise_if_rows_missing(path, error)
             problems.extend(error.problems)
     if problems:
         raise SpecError(problems)
@@ -95,30 +100,30 @@ def load_points(words: Sequence[str], find_run: FindRun, *, quiet: bool) -> list
     return loaded
 
 
-def _check_rows(path: str, error: SpecError) -> None:
-    """Of a got run that was published without the rows of its dataset, say how they come to it.
+def _raise_if_rows_missing(path: str, error: SpecError) -> None:
+    """Explain how to get the dataset's rows if a downloaded run was published without them.
 
     Raises:
-        UsageError: they are what is missing.
+        UsageError: the rows are missing.
     """
     if any(problem.key == "dataset.path" for problem in error.problems) and is_fetched(Path(path)):
-        got = open_fetched(Path(path))
-        if lacks_rows(got):
-            raise UsageError(f"{path}: {describe_missing_rows(got)}") from error
+        release = open_fetched(Path(path))
+        if lacks_rows(release):
+            raise UsageError(f"{path}: {describe_missing_rows(release)}") from error
 
 
-def points_as_begun(points: Sequence[SpecPoint], results: Results, which: WhichRun = OWN_RUN) -> list[SpecPoint]:
-    """The points of a command in the chat formats that their runs began in, with what there is to say of that."""
-    own = {point.plan.run_id for point in points}
-    found = []
+def keep_chat_formats(points: Sequence[SpecPoint], results: Results, which: WhichRun = OWN_RUN) -> list[SpecPoint]:
+    """Return the points with the chat formats that their runs started with, and a note if a format differs."""
+    run_ids = {point.plan.run_id for point in points}
+    updated = []
     for point in points:
-        plan, begun = with_original_formats(point.plan, results, which, other_run_ids=own - {point.plan.run_id})
-        found.append(replace(point, plan=plan, notes=() if begun is None else (begun,)))
-    return found
+        plan, note = with_original_formats(point.plan, results, which, other_run_ids=run_ids - {point.plan.run_id})
+        updated.append(replace(point, plan=plan, notes=() if note is None else (note,)))
+    return updated
 
 
 def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:
-    """Tell which keys of specs stand there by their old names."""
+    """Print a note for each spec key that is written with its old name."""
     if quiet:
         return
     for line in dict.fromkeys(str(key) for spec in specs for key in spec.renamed):
@@ -128,4 +133,4 @@ def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:
 def show_warnings(points: Sequence[SpecPoint], find_warnings: Callable[[Spec], Iterable[str]] = warnings_of) -> None:
     """Print each warning once, on stderr."""
     for line in dict.fromkeys(line for point in points for line in find_warnings(point.spec)):
-        warn(wrapped(f"warning: {line}"))
+        warn(wrap_for_stderr(f"warning: {line}"))

@@ -1,4 +1,4 @@
-"""A process that costs no more than its work: what packages do at their import, kept small for a command."""
+"""Process settings that make commands start faster and use fewer threads."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-YOUNG = 10_000
-"""Objects after which garbage is looked for, not 700: the packages that a run imports make half a million to keep."""
+GC_THRESHOLD = 10_000
+"""Number of new objects that triggers a garbage collection; 700 is too few for the half million of a run's imports."""
 
-_THREADS = "OPENBLAS_NUM_THREADS"
+_BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 
-def collect_seldom() -> None:
-    """Collect garbage less often."""
-    gc.set_threshold(YOUNG, 10, 10)
+def reduce_garbage_collection() -> None:
+    """Run the garbage collector less often."""
+    gc.set_threshold(GC_THRESHOLD, 10, 10)
 
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Have numpy and SciPy, if imported in here, start no thread a core for linear algebra: a run has none to do.
+    """Let NumPy and SciPy, if imported within this context, use one thread for linear algebra.
 
-    The variable is gone afterwards, since processes that the run starts, such as a trainer, may need the threads.
+    A run has no large matrices. The variable is removed afterwards, since processes that the run starts, such as a
+    trainer, may need the threads.
     """
-    if _THREADS in os.environ:
+    if _BLAS_THREADS in os.environ:
         yield
         return
-    os.environ[_THREADS] = "1"
+    os.environ[_BLAS_THREADS] = "1"
     try:
         yield
     finally:
-        del os.environ[_THREADS]
+        del os.environ[_BLAS_THREADS]

@@ -70,6 +70,10 @@ class LayeredData:
         place = self._place(at)
         return replace(place, is_own=False) if self.has_foreign_data else place
 
+    def problem_at(self, key_path: KeyPath, message: str) -> Problem:
+        """Return a problem of the value at a key."""
+        return Problem(self.place(key_path), ".".join(map(str, key_path)), message)
+
     def place_of_value(self, at: KeyPath) -> Place:
         """Return the place for a message about this value alone, which may quote it if it is all the spec's own."""
         derived = any(at[:end] in self.interpolated for end in range(len(at)))

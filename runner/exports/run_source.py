@@ -21,7 +21,7 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
-from runner.spec.paired_design import exchanged
+from runner.spec.paired_design import exchange_players
 
 
 class ChatLine(NamedTuple):
@@ -261,7 +261,7 @@ class RunSource:
     def _casts(self) -> dict[bool, dict[str, AgentRow]]:
         """The agents by role, each with the model that plays it, by whether seats are swapped."""
         rows = {row["agent"]: row for row in self.manifest.agents}
-        swapped = exchanged(rows, self.plan.seats)
+        swapped = exchange_players(rows, self.plan.seats)
         return {
             False: rows,
             True: {seat: {**swapped[seat], "agent": seat, "role": rows[seat]["role"]} for seat in rows},
@@ -270,7 +270,7 @@ class RunSource:
     @cached_property
     def _players(self) -> dict[bool, dict[str, str]]:
         names = {row["agent"]: row["agent"] for row in self.manifest.agents}
-        return {False: names, True: exchanged(names, self.plan.seats)}
+        return {False: names, True: exchange_players(names, self.plan.seats)}
 
     @property
     def exchange(self) -> str | None:

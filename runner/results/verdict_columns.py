@@ -14,7 +14,7 @@ from runner.game.protocols.protocol import Protocol
 from runner.results.estimates import Estimate, estimates_of, forecast_estimates, vote_curve
 from runner.results.game_measurements import GameVerdict
 from runner.results.metric_table import CONFIDENCE_KINDS, Source
-from runner.spec.paired_design import exchanged
+from runner.spec.paired_design import exchange_players
 from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.clustered_means import Codes, Floats
 from runner.statistics.verdicts import UNSET, Verdicts
@@ -144,7 +144,7 @@ class JudgedGames:
 
     def _stances_by_player(self, blocks: Verdicts, stances: dict[str, Codes]) -> dict[str, Codes]:
         """Return the stances of each entry of `agents`, in whichever seat it plays, from those of each seat."""
-        swapped_stances = exchanged(stances, self._seats)
+        swapped_stances = exchange_players(stances, self._seats)
         if blocks.swapped is None:
             return stances
         return {

@@ -33,11 +33,11 @@ from runner.rollouts.identity import (
 from runner.rollouts.job import Job
 from runner.rollouts.recorded_debates import Debate, Debates, job_key
 from runner.rollouts.shard_budget import Shares
-from runner.spec.datasets.datapoint import Datapoint, grouped
+from runner.spec.datasets.datapoint import Datapoint, group_datapoints
 from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import Experiment
 from runner.spec.loader import Spec
-from runner.spec.paired_design import Seats, exchanged, swapped_seats
+from runner.spec.paired_design import Seats, exchange_players, swapped_seats
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Plan:
 
     @property
     def run_id(self) -> str:
-        return self.spec.begun_as or f"{self.spec.experiment.name}-{self.identity[:10]}"
+        return self.spec.resumed_run_id or f"{self.spec.experiment.name}-{self.identity[:10]}"
 
     @property
     def games(self) -> Plan:
@@ -212,7 +212,8 @@ class Plan:
             return
         seed = self.spec.experiment.seed
         for group in sorted(
-            grouped(points), key=lambda members: (derived_seed("until", seed, members[0].group), members[0].group)
+            group_datapoints(points),
+            key=lambda members: (derived_seed("until", seed, members[0].group), members[0].group),
         ):
             yield from ((point, number) for number in repeats for point in group)
 
@@ -258,17 +259,17 @@ class Plan:
     def _groups(self) -> dict[bool, dict[str, str]]:
         """The model group of each seat, for games without and with swapped seats."""
         agents = self.spec.experiment.agents
-        cast = {False: agents, True: exchanged(agents, self.seats)}
+        cast = {False: agents, True: exchange_players(agents, self.seats)}
         return {swapped: {name: agent.model for name, agent in seated.items()} for swapped, seated in cast.items()}
 
     def agents(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
         """Return the agents by seat, without a connection: the caller passes the function that calls their models."""
         experiment, protocol, runtime = self.spec.experiment, self.spec.protocol, AgentRuntime(self.spec.prompts)
         if swapped:
-            experiment = replace(experiment, agents=exchanged(experiment.agents, self.seats))
+            experiment = replace(experiment, agents=exchange_players(experiment.agents, self.seats))
         return {name: OpenAiWholeAgent(experiment, runtime, name, protocol) for name in protocol.agent_names}
 
     def players(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
         """Return the agents by the entry of `agents` that plays them; swapped seats exchange two entries."""
         agents = self.agents(swapped=swapped)
-        return exchanged(agents, self.seats) if swapped else agents
+        return exchange_players(agents, self.seats) if swapped else agents

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.base.text import counted
 from runner.models.settings import ModelSettings
-from runner.spec.datasets.datapoint import Datapoint, grouped
+from runner.spec.datasets.datapoint import Datapoint, group_datapoints
 from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import Experiment
 
@@ -75,7 +75,7 @@ def _limited(group: str, settings: ModelSettings, shares: Mapping[str, float]) -
 def find_shard_problems(experiment: Experiment, points: Sequence[Datapoint], shard: Shard) -> list[str]:
     """Return all reasons why a run cannot be played in this many shards."""
     problems = list(_unsupported_settings(experiment))
-    groups = len(grouped(points))
+    groups = len(group_datapoints(points))
     if shard.of > groups:
         unit = "groups" if any(point.group != point.id for point in points) else "datapoints"
         problems.append(

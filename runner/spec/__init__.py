@@ -1,1 +1,1 @@
-"""Spec files and overrides into a frozen `Spec`, or all errors with their places."""
+"""Load spec files and overrides into a frozen `Spec`, or report all errors with their places."""

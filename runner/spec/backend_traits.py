@@ -1,6 +1,6 @@
-"""What each fine-tune backend can do: asked by the checks of a spec and by training, in the place of its name.
+"""Capabilities of the fine-tune backends, which checks and training use instead of comparing backend names.
 
-The backends themselves, under the same names, are `runner.training.backends.registry.BACKENDS`.
+The backends themselves, under the same names, are in `runner.training.backends.registry.BACKENDS`.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ BackendName = Literal["openai", "command", "files", "dummy"]
 DatasetFormat = Literal["openai", "trl"]
 
 HYPERPARAMETERS = ("n_epochs", "batch_size", "learning_rate_multiplier", "beta")
-"""The keys of a trainer that decide what it makes of a dataset; the others say where and how it is asked."""
+"""Keys of a trainer that affect the trained model; the other keys say where and how it is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackendTraits:
-    """One backend, as far as others must know it."""
+    """Capabilities of one backend."""
 
     reads: frozenset[str] = frozenset()
-    """The keys of a trainer that it reads, besides those that every backend does."""
+    """Keys of a trainer that the backend reads, in addition to the keys that every backend reads."""
     requires: frozenset[str] = frozenset()
-    """Those of them that it cannot do without."""
+    """Keys among `reads` that must be set."""
     instead: str = ""
-    """Why it does not read hyperparameters, and what to do instead."""
+    """Why the backend does not read hyperparameters, and what to do instead."""
     format: DatasetFormat = "openai"
-    """The format of its datasets where the spec names none."""
+    """Format of its datasets if the spec names none."""
     poll_seconds: float = 30.0
-    """From one poll to the next: short for a local process, long for a server."""
+    """Time between two polls: short for a local process, long for a server."""
     min_examples: int = 1
-    """It refuses datasets with fewer."""
+    """The backend rejects datasets with fewer examples."""
     trains_at_server: bool = False
-    """The model group's own server does the training, so it must have a fine-tuning API."""
+    """The model group's server does the training, so it needs a fine-tuning API."""
     names_only: bool = False
-    """Nothing is trained: what comes out is a name that no server knows."""
+    """Nothing is trained: the result is a name that no server knows."""
     by_hand: bool = False
-    """The user trains, and gives the name with `--set-model`; the user may edit the dataset before."""
+    """The user trains, may edit the dataset before, and gives the model's name with `--set-model`."""
 
 
 TRAITS: Mapping[BackendName, BackendTraits] = {
@@ -47,10 +47,10 @@ TRAITS: Mapping[BackendName, BackendTraits] = {
     "command": BackendTraits(
         reads=frozenset({"command", "files", "load_lora"}),
         requires=frozenset({"command"}),
-        instead="your trainer is not told; give it in `command`",
+        instead="your trainer does not receive it; pass it in `command`",
         format="trl",
         poll_seconds=1.0,
     ),
-    "files": BackendTraits(instead="you train by hand and choose it yourself; leave it out", by_hand=True),
+    "files": BackendTraits(instead="you choose it yourself when you train by hand; leave it out", by_hand=True),
     "dummy": BackendTraits(instead="nothing is trained; leave it out", names_only=True),
 }

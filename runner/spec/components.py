@@ -1,8 +1,8 @@
-"""Releases that a spec names by reference, into the files and settings that stand for them.
+"""Resolve the releases that a spec names by reference into files and settings.
 
-`owner/name@version` may stand wherever a path to a component may; in an entry of `agents`, `models` and
-`training.trainers` it stands at `use`, and what it holds is taken beneath what the entry says itself. A file or folder
-that is there under such a name is meant before any release.
+A reference `owner/name@version` may be used instead of any path to a component. In an entry of `agents`, `models` and
+`training.trainers` it is the value of `use`, and the entry's other keys take precedence over the release. A file or
+folder of that name takes precedence over a release.
 """
 
 from __future__ import annotations
@@ -21,242 +21,244 @@ from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind, is_reference
 from runner.documents.source_tree import ProjectTree
 from runner.models.settings import NOT_PUBLISHED, ModelSettings
-from runner.spec.chat_formats import resolved
+from runner.spec.chat_formats import resolve_chat_formats
 
 USE = "use"
 MODEL_GROUP = "model_group"
-"""In an agent's file: the group of its model, which is called as its `model` says."""
+"""Key in an agent's file with its model group, which the agent's `model` names."""
 WEIGHTS = "weights"
-"""In a model's file: what is known of its weights, which no run needs to know."""
+"""Key in a model's file with facts about its weights, which runs do not need."""
 
-_OF_RUNS = ("run", "from_run", "from_group")
+_RUN_KEYS = ("run", "from_run", "from_group")
 
 
 @dataclass(frozen=True)
 class ComponentUse:
-    """A release that a spec names: the file or folder that it stands for, and which release it is."""
+    """A release that a spec names, and the file or folder that replaces the reference."""
 
     path: Path
     release: str
-    """`kind/owner/name@version`, never the newest."""
+    """`kind/owner/name@version` with an exact version."""
     sha256: str
-    """Of its manifest."""
+    """SHA-256 of its manifest."""
 
     @property
     def folder(self) -> Path:
-        """That of the release."""
+        """The folder of the release."""
         return self.path if package_data.is_folder(self.path) else self.path.parent
 
 
 FindComponent = Callable[[Kind, str], ComponentUse]
-"""Looks an installed release up, as a spec names it. Raises `UsageError` or `ReleaseError` where it cannot be used."""
+"""Looks up an installed release by its name in a spec; raises `UsageError` or `ReleaseError` if unusable."""
 
 
-def none_installed(kind: Kind, named: str) -> ComponentUse:
-    """Finds none: for specs that are loaded apart from what is installed."""
-    raise UsageError(f"{kind} {named}: releases are found where a spec is loaded by nip-run or `runner.load_spec`")
+def reject_references(kind: Kind, name: str) -> ComponentUse:
+    """Raise an error: used if specs are loaded without access to installed releases."""
+    raise UsageError(f"{kind} {name}: releases can only be used if the spec is loaded by nip-run or `runner.load_spec`")
 
 
 @dataclass
 class Components:
-    """The releases that one point of a spec names, by slot, as they are found."""
+    """The releases that one point of a spec names, by slot; filled while they are looked up."""
 
     look_up: FindComponent
     tree: ProjectTree
     uses: dict[str, ComponentUse] = field(default_factory=dict)
-    _brought: dict[str, Any] = field(default_factory=dict)
-    """Model groups that came with agents."""
+    _added_groups: dict[str, Any] = field(default_factory=dict)
+    """Model groups that agents added."""
 
     def find_base(self, name: str, folder: Path) -> Path | None:
-        """What a spec extends: a file, or an installed spec.
+        """Return the file that a spec extends: a local file or an installed spec.
 
         Raises:
-            NipRunError: that spec cannot be used.
+            NipRunError: the installed spec cannot be used.
         """
-        found = package_data.find_file(name, folder)
-        if found is None and (hint := self._versionless(Kind.SPEC, name)):
+        path = package_data.find_file(name, folder)
+        if path is None and (hint := self._suggest_version(Kind.SPEC, name)):
             raise UsageError(hint)
-        if found is None and is_reference(name):
-            number = sum(slot.startswith("extends:") for slot in self.uses)
-            return self._found(f"extends:{number}", Kind.SPEC, name).path
-        return found
+        if path is None and is_reference(name):
+            index = sum(slot.startswith("extends:") for slot in self.uses)
+            return self._look_up(f"extends:{index}", Kind.SPEC, name).path
+        return path
 
     def take(self, layered: LayeredData) -> Iterator[Problem]:
-        """Put what is named by reference into the data of a spec, in the place of the references."""
-        for at, kind in _PATHS:
-            yield from self._take_path(layered, at, kind)
-        for above, kind in _ENTRIES:
-            entries = _value(layered.data, above)
+        """Replace the references in the data of a spec by what they refer to; yield problems."""
+        for key_path, kind in _PATH_KEYS:
+            yield from self._resolve_path(layered, key_path, kind)
+        for section, kind in _ENTRY_SECTIONS:
+            entries = _value_at(layered.data, section)
             for name in list(entries) if isinstance(entries, dict) else ():
                 if isinstance(entries[name], dict) and USE in entries[name]:
-                    yield from self._take_entry(layered, (*above, name), kind)
+                    yield from self._resolve_entry(layered, (*section, name), kind)
 
-    def _found(self, slot: str, kind: Kind, named: str) -> ComponentUse:
-        use = self.uses[slot] = self.look_up(kind, named)
+    def _look_up(self, slot: str, kind: Kind, name: str) -> ComponentUse:
+        use = self.uses[slot] = self.look_up(kind, name)
         self.tree.extra_folders.append(use.folder.resolve())
         return use
 
-    def _versionless(self, kind: Kind, named: str) -> str | None:
-        """What to say of a name that is no path but that of an installed release, without its version."""
-        if "@" in named or not is_reference(f"{named}@1"):
+    def _suggest_version(self, kind: Kind, name: str) -> str | None:
+        """Return a hint if a name is not a path but an installed release without its version."""
+        if "@" in name or not is_reference(f"{name}@1"):
             return None
         try:
-            version = self.look_up(kind, named).release.rpartition("@")[2]
+            version = self.look_up(kind, name).release.rpartition("@")[2]
         except NipRunError:
             return None
         return (
-            f"there is no such file, and a release is named with its version: {named}@{version}, which is installed, "
-            f"or {named}@latest"
+            f"no such file; to use the installed release, add its version: {name}@{version}; for the newest: "
+            f"{name}@latest"
         )
 
-    def _take_path(self, layered: LayeredData, at: KeyPath, kind: Kind) -> Iterator[Problem]:
-        named = _value(layered.data, at)
-        if not isinstance(named, str) or package_data.find_file(named, layered.folder(at)):
+    def _resolve_path(self, layered: LayeredData, key_path: KeyPath, kind: Kind) -> Iterator[Problem]:
+        name = _value_at(layered.data, key_path)
+        if not isinstance(name, str) or package_data.find_file(name, layered.folder(key_path)):
             return
-        if hint := self._versionless(kind, named):
-            yield _problem(layered, at, hint)
-            del _value(layered.data, at[:-1])[at[-1]]
+        if hint := self._suggest_version(kind, name):
+            yield layered.problem_at(key_path, hint)
+            del _value_at(layered.data, key_path[:-1])[key_path[-1]]
             return
-        if not is_reference(named):
+        if not is_reference(name):
             return
         try:
-            use = self._found(str(at[0]), kind, named)
+            use = self._look_up(str(key_path[0]), kind, name)
         except NipRunError as error:
-            yield _problem(layered, at, str(error))
-            named_by = _value(layered.data, at[:-1])
-            del named_by[at[-1]]  # what else there is to say of it would be that there is no such file
+            yield layered.problem_at(key_path, str(error))
+            parent = _value_at(layered.data, key_path[:-1])
+            del parent[key_path[-1]]  # prevents a second problem about a missing file
             return
-        _value(layered.data, at[:-1])[at[-1]] = str(use.path)
+        _value_at(layered.data, key_path[:-1])[key_path[-1]] = str(use.path)
 
-    def _take_entry(self, layered: LayeredData, at: KeyPath, kind: Kind) -> Iterator[Problem]:
-        entry = _value(layered.data, at)
-        named, said = entry.pop(USE), (*at, USE)
-        if named is None:
+    def _resolve_entry(self, layered: LayeredData, key_path: KeyPath, kind: Kind) -> Iterator[Problem]:
+        entry = _value_at(layered.data, key_path)
+        name, use_path = entry.pop(USE), (*key_path, USE)
+        if name is None:
             return
-        if not isinstance(named, str) or not is_reference(named):
-            hint = self._versionless(kind, named) if isinstance(named, str) else None
-            wrong = "a reference belongs here: OWNER/NAME@VERSION; a path cannot stand here"
-            yield _problem(layered, said, hint or wrong)
+        if not isinstance(name, str) or not is_reference(name):
+            hint = self._suggest_version(kind, name) if isinstance(name, str) else None
+            message = "must be a reference such as OWNER/NAME@VERSION; a path is not allowed here"
+            yield layered.problem_at(use_path, hint or message)
             return
         try:
-            use = self._found(".".join(map(str, at)), kind, named)
+            use = self._look_up(".".join(map(str, key_path)), kind, name)
         except NipRunError as error:
-            yield _problem(layered, said, str(error))
+            yield layered.problem_at(use_path, str(error))
             return
         content = load_layers(use.path, str(use.path), (), lambda *_: None, tree=self.tree)
         if content.problems:
             yield from content.problems
             return
-        layered.folders.update(content.folders)  # so that the spec counts as one that came from elsewhere
-        yield from self._take_content(layered, at, content, use)
+        layered.folders.update(content.folders)  # the spec now counts as one from elsewhere
+        yield from self._merge_component(layered, key_path, content, use)
 
-    def _take_content(
-        self, layered: LayeredData, at: KeyPath, content: LayeredData, use: ComponentUse
+    def _merge_component(
+        self, layered: LayeredData, key_path: KeyPath, content: LayeredData, use: ComponentUse
     ) -> Iterator[Problem]:
         content.data.pop(WEIGHTS, None)
-        group = content.data.pop(MODEL_GROUP, None) if at[0] == "agents" else None
-        for key in _OF_RUNS if at[0] == "models" else ():
+        group = content.data.pop(MODEL_GROUP, None) if key_path[0] == "agents" else None
+        for key in _RUN_KEYS if key_path[0] == "models" else ():
             if content.data.get(key) is not None:
-                yield _problem(content, (key,), f"a published model names no run; {use.release} cannot be used")
+                yield content.problem_at((key,), f"a published model must not name a run; {use.release} cannot be used")
                 return
-        said_its_model = "model" in _value(layered.data, at)
-        _put_beneath(layered, at, content, ())
-        if isinstance(group, dict) and not said_its_model:
+        has_own_model = "model" in _value_at(layered.data, key_path)
+        _add_missing_keys(layered, key_path, content, ())
+        if isinstance(group, dict) and not has_own_model:
             content.data[MODEL_GROUP] = group
-            yield from self._take_group(layered, at, content, use)
+            yield from self._add_group(layered, key_path, content, use)
 
-    def _take_group(
-        self, layered: LayeredData, at: KeyPath, content: LayeredData, use: ComponentUse
+    def _add_group(
+        self, layered: LayeredData, key_path: KeyPath, content: LayeredData, use: ComponentUse
     ) -> Iterator[Problem]:
-        """Add the model group that an agent brings, beneath what the spec says of a group of this name.
+        """Add the model group that an agent brings; keys of a group of this name in the spec take precedence.
 
-        The agent plays by the spec's own group of this name if that is the same model. If it is another one, the group
+        If the spec defines a group of this name, the agent uses it if it is the same model. Otherwise the added group
         is called `AGENT_GROUP`.
         """
-        named, group = content.data.get("model"), content.data[MODEL_GROUP]
+        group_name, group = content.data.get("model"), content.data[MODEL_GROUP]
         models = layered.data.setdefault("models", {})
-        if not isinstance(named, str) or not isinstance(models, dict):
-            return  # which the schema finds
-        own = f"{at[-1]}_{named}"
-        for name in (named, own):
-            there = models.get(name)
-            is_defined = isinstance(there, dict) and bool(there.keys() & {"model", "provider", "from_run"})
-            is_own = is_defined and name not in self._brought
-            if not (_is_same_model(there, group) if is_own else self._brought.setdefault(name, group) == group):
+        if not isinstance(group_name, str) or not isinstance(models, dict):
+            return  # the schema reports it
+        prefixed_name = f"{key_path[-1]}_{group_name}"
+        for name in (group_name, prefixed_name):
+            existing = models.get(name)
+            is_defined = isinstance(existing, dict) and bool(existing.keys() & {"model", "provider", "from_run"})
+            is_from_spec = is_defined and name not in self._added_groups
+            if not (
+                _is_same_model(existing, group) if is_from_spec else self._added_groups.setdefault(name, group) == group
+            ):
                 continue
-            _value(layered.data, at)["model"] = name
-            if not is_own and isinstance(models.setdefault(name, {}), dict):
-                _put_beneath(layered, ("models", name), content, (MODEL_GROUP,))
+            _value_at(layered.data, key_path)["model"] = name
+            if not is_from_spec and isinstance(models.setdefault(name, {}), dict):
+                _add_missing_keys(layered, ("models", name), content, (MODEL_GROUP,))
             return
-        message = f"{use.release} brings a model group {named!r}, and there are others called {named!r} and {own!r}"
-        key = ".".join(map(str, at))
-        yield _problem(layered, at, f"{message}; rename one of those, or set {key}.model to the one to play by")
+        used_names = f"{group_name!r} and {prefixed_name!r}"
+        message = f"{use.release} brings a model group {group_name!r}, and there are others called {used_names}"
+        key = ".".join(map(str, key_path))
+        yield layered.problem_at(key_path, f"{message}; rename one of those, or set {key}.model to the group to use")
 
 
-def _is_same_model(ours: Any, brought: Mapping[str, Any]) -> bool:
-    """Whether a model group of the spec is the one that an agent brings, wherever it is served."""
-    if brought.get("base_url") == NOT_PUBLISHED and ours.get("base_url"):
-        brought = {**brought, "base_url": ours["base_url"]}
-    said = {"ours": ours, "brought": brought}
+def _is_same_model(local: Any, added: Mapping[str, Any]) -> bool:
+    """Return whether a model group of the spec and the one that an agent brings are the same model at any address."""
+    if added.get("base_url") == NOT_PUBLISHED and local.get("base_url"):
+        added = {**added, "base_url": local["base_url"]}
+    written = {"ours": local, "brought": added}
     try:
-        groups = resolved({name: from_plain(ModelSettings, group) for name, group in said.items()}, said, {})
-    except (TypeError, ValueError, KeyError):  # which the schema finds
+        settings = resolve_chat_formats(
+            {name: from_plain(ModelSettings, group) for name, group in written.items()}, written, {}
+        )
+    except (TypeError, ValueError, KeyError):  # the schema reports it
         return False
-    return groups["ours"] == groups["brought"]
+    return settings["ours"] == settings["brought"]
 
 
-_PATHS: tuple[tuple[KeyPath, Kind], ...] = (
+_PATH_KEYS: tuple[tuple[KeyPath, Kind], ...] = (
     (("protocol", "use"), Kind.PROTOCOL),
     (("prompts",), Kind.PROMPTS),
     (("dataset", "path"), Kind.DATASET),
 )
-_ENTRIES: tuple[tuple[KeyPath, Kind], ...] = (
+_ENTRY_SECTIONS: tuple[tuple[KeyPath, Kind], ...] = (
     (("models",), Kind.MODEL),
     (("agents",), Kind.AGENT),
     (("training", "trainers"), Kind.TRAINER),
 )
 
 
-def _put_beneath(layered: LayeredData, at: KeyPath, content: LayeredData, source: KeyPath) -> None:
-    """Add what a component says, and the spec does not, with the places where it says it."""
-    mine, theirs = _value(layered.data, at), _value(content.data, source)
-    for name, value in theirs.items():
-        if name not in mine:
-            mine[name] = value
-            key = (*source, name)
+def _add_missing_keys(layered: LayeredData, key_path: KeyPath, content: LayeredData, source: KeyPath) -> None:
+    """Add keys that a component sets and the spec does not, with their places."""
+    target, added = _value_at(layered.data, key_path), _value_at(content.data, source)
+    for name, value in added.items():
+        if name not in target:
+            target[name] = value
+            source_path = (*source, name)
             layered.places.update(
                 {
-                    (*at, *where[len(source) :]): place
-                    for where, place in content.places.items()
-                    if where[: len(key)] == key
+                    (*key_path, *path[len(source) :]): place
+                    for path, place in content.places.items()
+                    if path[: len(source_path)] == source_path
                 }
             )
-        elif isinstance(value, dict) and isinstance(mine[name], dict):
-            _put_beneath(layered, (*at, name), content, (*source, name))
+        elif isinstance(value, dict) and isinstance(target[name], dict):
+            _add_missing_keys(layered, (*key_path, name), content, (*source, name))
 
 
-def _value(data: Any, at: KeyPath) -> Any:
-    for part in at:
+def _value_at(data: Any, key_path: KeyPath) -> Any:
+    for part in key_path:
         data = data.get(part) if isinstance(data, dict) else None
     return data
 
 
-def _problem(layered: LayeredData, at: KeyPath, message: str) -> Problem:
-    return Problem(layered.place(at), ".".join(map(str, at)), message)
-
-
-def without_what_follows(problems: Iterable[Problem], refused: Iterable[Problem]) -> list[Problem]:
-    """Problems without those of what a release would have held that cannot be used."""
-    keys = {problem.key for problem in refused}
-    above = {key.rpartition(".")[0] for key in keys if "." in key}
+def drop_consequences(problems: Iterable[Problem], unusable: Iterable[Problem]) -> list[Problem]:
+    """Return the problems without any that follow from releases that cannot be used."""
+    keys = {problem.key for problem in unusable}
+    parents = {key.rpartition(".")[0] for key in keys if "." in key}
     missing = tuple(f"missing key: {key};" for key in keys)
     return [
-        one
-        for one in problems
-        if not one.message.startswith(missing) and not any(f"{one.key}.".startswith(f"{key}.") for key in above)
+        problem
+        for problem in problems
+        if not problem.message.startswith(missing)
+        and not any(f"{problem.key}.".startswith(f"{key}.") for key in parents)
     ]
 
 
-def recorded(uses: Mapping[str, ComponentUse]) -> dict[str, dict[str, str]]:
-    """As a run's manifest has them."""
+def manifest_entries(uses: Mapping[str, ComponentUse]) -> dict[str, dict[str, str]]:
+    """Return the used releases as a run's manifest records them."""
     return {slot: {"release": use.release, "sha256": use.sha256} for slot, use in sorted(uses.items())}

@@ -1,4 +1,4 @@
-"""A spec file and overrides into a `Spec` for each point of its sweep, or every problem at once."""
+"""Load a spec file and overrides into a `Spec` for each point of its sweep, or report every problem at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.base import package_data
 from runner.base.errors import Place, Problem, SpecError
-from runner.base.text import comma_join, did_you_mean_file
+from runner.base.text import did_you_mean_file, list_some
 from runner.documents.layer_merge import load_layers
 from runner.documents.layered_data import LayeredData
 from runner.documents.overrides import Override
@@ -18,158 +18,148 @@ from runner.documents.schema_check import check
 from runner.documents.source_tree import ProjectTree
 from runner.game.prompts.templates import SUFFIX as TEMPLATE
 from runner.spec.assembly import Readers, Spec, assemble
-from runner.spec.components import Components, FindComponent, none_installed, without_what_follows
+from runner.spec.components import Components, FindComponent, drop_consequences, reject_references
 from runner.spec.datasets.loader import Dataset
 from runner.spec.datasets.typed_rows import CSV, JSON, PARQUET
 from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC
-from runner.spec.model_sources import FindRun, no_runs, take_models
+from runner.spec.model_sources import FindRun, reject_run_ids, resolve_model_sources
 from runner.spec.origin import path_problems
-from runner.spec.rejudged_run import take_debates
+from runner.spec.rejudged_run import resolve_rejudged_run
 from runner.spec.schemas import experiment_schema, removable_spec_keys, resettable_spec_keys
-from runner.spec.source_files import SpecSources, as_words
+from runner.spec.source_files import SpecSources, as_arguments
 from runner.spec.sweep import Sweep
-from runner.spec.training_continuation import take_start
+from runner.spec.training_continuation import resolve_training_start
 
 __all__ = ["Spec", "load_spec", "load_specs"]
 
-_SHOWN = 5
 _PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
-"""Keys that a protocol file has, and no spec."""
+"""Keys of a protocol file that a spec does not have."""
 
 _NO_SWEEP = Override(f"{SWEEP}={{}}")
-"""What makes a spec one of its points, before that point's own overrides."""
+"""Override that removes the sweep, applied before the overrides of a single point."""
 
-_PROTOCOL_ALSO = {"name", "description", "agents"}
+_SHARED_KEYS = {"name", "description", "agents"}
 """Keys that both have."""
 
 
 SpecSource = str | Path | Mapping[str, Any]
-"""A spec's file, given here or built in; a run's folder; or what such a file says, as a mapping."""
+"""A spec file, given or built in; a run's folder; or the content of a spec file as a mapping."""
 Overrides = str | Sequence[str] | Mapping[str, Any]
-"""Lines as on the command line, `KEY=VALUE`, `+KEY=VALUE` and `~KEY`, or one; or values by dotted key, as they are."""
+"""`KEY=VALUE`, `+KEY=VALUE` and `~KEY` as on the command line, or a mapping of dotted keys to values."""
 
 
 def load_spec(
     source: SpecSource,
     overrides: Overrides = (),
-    find_run: FindRun = no_runs,
-    find_component: FindComponent = none_installed,
+    find_run: FindRun = reject_run_ids,
+    find_component: FindComponent = reject_references,
 ) -> Spec:
-    """Load a spec without a sweep; see `runner.api.load_spec`, which finds runs in a results folder.
+    """Load a spec without a sweep. `runner.api.load_spec` also finds runs in a results folder.
 
     Raises:
-        SpecError: with everything that is wrong, in all files, as `problems`; also where the spec sweeps.
+        SpecError: the spec has errors, all of them listed in `problems`; or it has a sweep.
     """
-    return _only(source, load_specs(source, overrides, find_run, find_component))
+    return _single_spec(source, load_specs(source, overrides, find_run, find_component))
 
 
-def load_saved(path: str | Path, given: Dataset | None = None) -> Spec:
-    """Load the spec that was saved with a run, to read its records: it may hold what is no longer played.
+def load_saved(path: str | Path, known_dataset: Dataset | None = None) -> Spec:
+    """Load the spec that was saved with a run, to read its records. It may have settings that are no longer accepted.
 
-    `given` is what is known of its datapoints, where their rows are not there.
+    `known_dataset` has the known facts about its datapoints if their rows are missing.
 
     Raises:
-        SpecError: with everything that is wrong, in all files.
+        SpecError: the spec has errors; lists all of them.
     """
-    return _only(path, _load(Path(path), path, (), saved=True, found_by=(no_runs, none_installed), given=given))
+    lookups = (reject_run_ids, reject_references)
+    return _single_spec(path, _load(Path(path), path, (), saved=True, lookups=lookups, known_dataset=known_dataset))
 
 
-def _only(source: SpecSource, specs: Sequence[Spec]) -> Spec:
-    """The one point that there is.
+def _single_spec(source: SpecSource, specs: Sequence[Spec]) -> Spec:
+    """Return the only point.
 
     Raises:
-        SpecError: there are several.
+        SpecError: there are several points.
     """
     if len(specs) > 1:
-        raise SpecError(
-            [Problem(Place(_shown(source)), "sweep", f"the spec sweeps over {len(specs)} points; use load_specs")]
-        )
+        message = f"the spec sweeps over {len(specs)} points; use load_specs"
+        raise SpecError([Problem(Place(_display_name(source)), "sweep", message)])
     return specs[0]
 
 
 def load_specs(
     source: SpecSource,
     overrides: Overrides = (),
-    find_run: FindRun = no_runs,
-    find_component: FindComponent = none_installed,
-) -> list[Spec]:
-    """Load every point of a spec's sweep, in order; see `runner.api.load_specs`.
-
-    Raises:
-        SpecError: with everything that is wrong, in all files and all points.
-    """
-    return load_all(source, overrides, find_run, find_component)
-
-
-def load_all(
-    source: SpecSource,
-    overrides: Overrides = (),
-    find_run: FindRun = no_runs,
-    find_component: FindComponent = none_installed,
+    find_run: FindRun = reject_run_ids,
+    find_component: FindComponent = reject_references,
     *,
     also: Sequence[str] = (),
     tree: ProjectTree | None = None,
 ) -> list[Spec]:
-    """`load_specs`; `also` are other words that a misspelt file may have been meant for, such as commands.
+    """Load every point of a spec's sweep, in order. `runner.api.load_specs` also finds runs in a results folder.
 
-    `tree` holds the files that are a mapping's own, by default the current folder's.
-    """
-    if isinstance(source, Mapping):
-        return _load(Path(_WRITTEN), source, overrides, saved=False, found_by=(find_run, find_component), tree=tree)
-    saved = Path(source) / SAVED_SPEC
-    path = saved if package_data.is_file(saved) else source  # the folder of a run
-    return _load(_found(path, also), path, overrides, saved=False, found_by=(find_run, find_component))
-
-
-def read_written(path: str | Path, find_component: FindComponent = none_installed) -> LayeredData:
-    """What a spec's file says with all that it extends, before anything that it names is read: its sweep is not played.
+    `also` has further names, such as commands, to suggest for an unknown file. `tree` has the files that belong to a
+    mapping, by default those of the current folder.
 
     Raises:
-        SpecError: with everything that is wrong before the keys are looked at.
+        SpecError: the spec or a point has errors; lists all of them.
     """
-    found = _found(path, ())
-    return _layers(found, path, (), Components(find_component, ProjectTree.of(found)))
+    lookups = (find_run, find_component)
+    if isinstance(source, Mapping):
+        return _load(Path(_NAME_WITHOUT_FILE), source, overrides, saved=False, lookups=lookups, tree=tree)
+    saved = Path(source) / SAVED_SPEC
+    path = saved if package_data.is_file(saved) else source  # the folder of a run
+    return _load(_find_spec_file(path, also), path, overrides, saved=False, lookups=lookups)
 
 
-_WRITTEN = "spec"
-"""How messages name a spec that is in no file."""
+def read_spec_data(path: str | Path, find_component: FindComponent = reject_references) -> LayeredData:
+    """Return the content of a spec file and what it extends, with its sweep, without reading files that it names.
+
+    Raises:
+        SpecError: the files have errors that prevent checking the keys; lists all of them.
+    """
+    spec_file = _find_spec_file(path, ())
+    return _load_layers(spec_file, path, (), Components(find_component, ProjectTree.of(spec_file)))
 
 
-def _shown(source: SpecSource) -> str:
-    return _WRITTEN if isinstance(source, Mapping) else str(source)
+_NAME_WITHOUT_FILE = "spec"
+"""How messages name a spec without a file."""
 
 
-def _overrides(given: Overrides) -> list[Override]:
-    if isinstance(given, Mapping):
-        return [Override(f"{key}=...", Place(f"override {key!r}"), (value,)) for key, value in given.items()]
-    lines: list[Any] = [given] if isinstance(given, str) else list(given)
-    odd = [line for line in lines if not isinstance(line, str)]
-    if odd:
-        message = "an override is a text, KEY=VALUE, +KEY=VALUE or ~KEY; or give a mapping of keys to values"
-        raise SpecError([Problem(Place(f"override {line!r}"), "", message) for line in odd])
+def _display_name(source: SpecSource) -> str:
+    return _NAME_WITHOUT_FILE if isinstance(source, Mapping) else str(source)
+
+
+def _parse_overrides(overrides: Overrides) -> list[Override]:
+    if isinstance(overrides, Mapping):
+        return [Override(f"{key}=...", Place(f"override {key!r}"), (value,)) for key, value in overrides.items()]
+    lines: list[Any] = [overrides] if isinstance(overrides, str) else list(overrides)
+    invalid = [line for line in lines if not isinstance(line, str)]
+    if invalid:
+        message = "an override must be text (KEY=VALUE, +KEY=VALUE or ~KEY), or pass a mapping of keys to values"
+        raise SpecError([Problem(Place(f"override {line!r}"), "", message) for line in invalid])
     return [Override(line) for line in lines]
 
 
 def _load(
-    found: Path,
+    spec_file: Path,
     source: SpecSource,
     overrides: Overrides,
     *,
     saved: bool,
-    found_by: tuple[FindRun, FindComponent],
+    lookups: tuple[FindRun, FindComponent],
     tree: ProjectTree | None = None,
-    given: Dataset | None = None,
+    known_dataset: Dataset | None = None,
 ) -> list[Spec]:
-    find_run, find_component = found_by
-    said = _overrides(overrides)
-    path = None if isinstance(source, Mapping) else found.absolute()
-    tree = tree or ProjectTree.of(found)
+    find_run, find_component = lookups
+    parsed_overrides = _parse_overrides(overrides)
+    path = None if isinstance(source, Mapping) else spec_file.absolute()
+    tree = tree or ProjectTree.of(spec_file)
     components = Components(find_component, tree)
-    layered = _layers(found, source, said, components)
-    readers = Readers(saved=saved, given=given)
+    layered = _load_layers(spec_file, source, parsed_overrides, components)
+    readers = Readers(saved=saved, known_dataset=known_dataset)
     sweep = Sweep(layered)
     sweep.check_size()
-    overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in said)
+    overridden = frozenset(override.text.partition("=")[0].lstrip("+~") for override in parsed_overrides)
     problems = list(layered.wrong_nulls)
     if layered.data.get(SWEEP):
         problems.extend(problem for problem in check(layered, experiment_schema()) if problem.key.startswith(SWEEP))
@@ -177,15 +167,18 @@ def _load(
     specs = []
     for point in sweep.points() if sweep.size else [None]:
         try:
-            swept, named = layered, components
+            point_data, point_components = layered, components
             if point is not None:
-                named = Components(find_component, tree)
-                swept = _layers(found, source, [*said, _NO_SWEEP, *point], named)
+                point_components = Components(find_component, tree)
+                point_data = _load_layers(spec_file, source, [*parsed_overrides, _NO_SWEEP, *point], point_components)
             values = {override.text.partition("=")[0]: (override.value or (None,))[0] for override in point or ()}
             places = {override.text.partition("=")[0]: override.place for override in point or () if override.place}
-            spec = _assembled(swept, readers, named, find_run)
-            written = SpecSources(tuple(swept.read), as_words([*said, *([] if point is None else [_NO_SWEEP, *point])]))
-            origin = replace(spec.origin, written=written)
+            spec = _assemble_point(point_data, readers, point_components, find_run)
+            sources = SpecSources(
+                tuple(point_data.read),
+                as_arguments([*parsed_overrides, *([] if point is None else [_NO_SWEEP, *point])]),
+            )
+            origin = replace(spec.origin, written=sources)
             specs.append(
                 replace(spec, point=values, point_places=places, path=path, overridden=overridden, origin=origin)
             )
@@ -196,79 +189,86 @@ def _load(
     return specs
 
 
-def _assembled(layered: LayeredData, readers: Readers, components: Components, find_run: FindRun) -> Spec:
-    """One point, with what it names of releases and runs put in.
+def _assemble_point(layered: LayeredData, readers: Readers, components: Components, find_run: FindRun) -> Spec:
+    """Assemble one point, including the releases and runs that it names.
 
     Raises:
         SpecError: with everything that is wrong.
     """
-    if wrong := list(path_problems(layered, saved=readers.saved)):
-        raise SpecError(wrong)
-    begun = list(take_start(layered, find_run, components.look_up))  # which may name a release, too
-    refused = list(components.take(layered))
-    if wrong := [*begun, *take_models(layered, find_run), *take_debates(layered, find_run)]:
-        raise SpecError([*refused, *wrong])
+    if problems := list(path_problems(layered, saved=readers.saved)):
+        raise SpecError(problems)
+    start_problems = list(resolve_training_start(layered, find_run, components.look_up))  # may also name a release
+    component_problems = list(components.take(layered))
+    if problems := [
+        *start_problems,
+        *resolve_model_sources(layered, find_run),
+        *resolve_rejudged_run(layered, find_run),
+    ]:
+        raise SpecError([*component_problems, *problems])
     try:
         spec = assemble(layered, readers)
     except SpecError as error:
-        raise SpecError([*refused, *without_what_follows(error.problems, refused)]) from error
-    if refused:
-        raise SpecError(refused)
+        raise SpecError([*component_problems, *drop_consequences(error.problems, component_problems)]) from error
+    if component_problems:
+        raise SpecError(component_problems)
     return replace(spec, components=components.uses)
 
 
-def _found(path: str | Path, also: Sequence[str]) -> Path:
-    """The file of a spec, given here or built in.
+def _find_spec_file(path: str | Path, also: Sequence[str]) -> Path:
+    """Return the file of a spec, given or built in.
 
     Raises:
-        SpecError: there is none; with the nearest name.
+        SpecError: there is no such file; suggests the nearest name.
     """
-    found = package_data.find_file(str(path), Path())
-    if found is not None and package_data.is_file(found) and _other_kind(found, found) is None:
-        return found
-    taken_for = _other_kind(Path(path), found)
-    if taken_for is not None:
-        raise SpecError([Problem(Place(str(path)), "", taken_for, taken_for)])
-    beside = Path(path).parent
-    there = [
-        p.name
-        for folder in (beside, package_data.root() / "specs")
+    file = package_data.find_file(str(path), Path())
+    if file is not None and package_data.is_file(file) and _describe_other_kind(file, file) is None:
+        return file
+    other_kind = _describe_other_kind(Path(path), file)
+    if other_kind is not None:
+        raise SpecError([Problem(Place(str(path)), "", other_kind, other_kind)])
+    folder_of_path = Path(path).parent
+    available = [
+        file_.name
+        for folder in (folder_of_path, package_data.root() / "specs")
         if package_data.is_folder(folder)
-        for p in folder.glob("*.yaml")
+        for file_ in folder.glob("*.yaml")
     ]
-    hint = did_you_mean_file(Path(path).name, [*there, *also])
-    raise SpecError([Problem(Place(str(path)), "", f"no such spec file, here or among the built-in ones{hint}")])
+    hint = did_you_mean_file(Path(path).name, [*available, *also])
+    message = f"no such spec file, neither here nor among the built-in specs{hint}"
+    raise SpecError([Problem(Place(str(path)), "", message)])
 
 
-def _other_kind(path: Path, found: Path | None) -> str | None:
-    """What a name or a file is that is no spec, and how a spec names it."""
+def _describe_other_kind(path: Path, file: Path | None) -> str | None:
+    """Describe what a name or a file is instead of a spec, and how a spec would name it; None if it may be a spec."""
     suffix = path.suffix.lower()
     if suffix in (*JSON, *CSV, *PARQUET) and suffix != ".json":
         return f"a dataset, not a spec; name it in a spec: dataset: {{path: {path}}}"
     if suffix == TEMPLATE:
         return f"a prompt template, not a spec; name its folder in a spec: prompts: {path.parent}"
-    if found is not None and not package_data.is_folder(found) and not package_data.is_file(found):
+    if file is not None and not package_data.is_folder(file) and not package_data.is_file(file):
         return "not a regular file; give a .yaml file, or the folder of a run"
-    if found is None or not package_data.is_folder(found):
+    if file is None or not package_data.is_folder(file):
         return None
-    if any(found.glob(f"*{TEMPLATE}")):
+    if any(file.glob(f"*{TEMPLATE}")):
         return f"a folder of prompt templates, not a spec; name it in a spec: prompts: {path}"
-    specs = sorted(file.name for file in found.glob("*.yaml"))
-    there = f"give a file of it: {comma_join(specs[:_SHOWN])}" if specs else "give a .yaml file, or the folder of a run"
-    return f"a folder, not a spec; {there}"
+    specs = sorted(member.name for member in file.glob("*.yaml"))
+    hint = f"give a file of it: {list_some(specs)}" if specs else "give a .yaml file, or the folder of a run"
+    return f"a folder, not a spec; {hint}"
 
 
-def _layers(found: Path, source: SpecSource, overrides: Sequence[Override], components: Components) -> LayeredData:
-    """The spec's file with all it extends and all overrides.
+def _load_layers(
+    spec_file: Path, source: SpecSource, overrides: Sequence[Override], components: Components
+) -> LayeredData:
+    """Return the spec's file with everything it extends and all overrides.
 
     Raises:
-        SpecError: with everything that is wrong before the keys are looked at.
+        SpecError: the files have errors that prevent checking the keys; lists all of them.
     """
     keys = experiment_schema()["properties"]
-    written = source if isinstance(source, Mapping) else None
+    content = source if isinstance(source, Mapping) else None
     layered = load_layers(
-        found,
-        _shown(source),
+        spec_file,
+        _display_name(source),
         overrides,
         components.find_base,
         RENAMED_KEYS,
@@ -276,12 +276,12 @@ def _layers(found: Path, source: SpecSource, overrides: Sequence[Override], comp
         removable=removable_spec_keys(),
         resettable=resettable_spec_keys(),
         tree=components.tree,
-        written=written,
+        written=content,
     )
-    if _PROTOCOL_KEYS & layered.data.keys() and not layered.data.keys() & keys.keys() - _PROTOCOL_ALSO:
-        shown = _shown(source)
-        message = f"a protocol file, not a spec; name it in a spec: protocol: {{use: {shown}}}"
-        raise SpecError([Problem(Place(shown), "", message, "a protocol file, not a spec")])
+    if _PROTOCOL_KEYS & layered.data.keys() and not layered.data.keys() & keys.keys() - _SHARED_KEYS:
+        name = _display_name(source)
+        message = f"a protocol file, not a spec; name it in a spec: protocol: {{use: {name}}}"
+        raise SpecError([Problem(Place(name), "", message, "a protocol file, not a spec")])
     if layered.problems:
         raise SpecError([*layered.problems, *layered.wrong_nulls])
     return layered

@@ -1,7 +1,7 @@
-"""Models of other runs, by the run that trained them, into what a spec says of a model: `from_run: RUN@i3`.
+"""Resolve `from_run: RUN@i3`, which takes a model of another run, into the settings of a model group.
 
-What a run's models are is read from its saved spec and the log of its stages. It is written into the spec, so that
-what is saved with a run depends on no other run.
+The models of a run are read from its saved spec and its stage log. They are written into the spec, so that a run's
+saved spec does not depend on other runs.
 """
 
 from __future__ import annotations
@@ -27,35 +27,37 @@ from runner.spec.experiment import RENAMED_KEYS, SAVED_SPEC
 from runner.spec.origin import DATA, fetched_folder, read_marker
 
 FROM_RUN, FROM_GROUP = "from_run", "from_group"
-_LATER = ("base_url", "api_key_env", "headers", "session_id", "chat_format", "system_role", "send_name", "price")
-"""What is that run's, too, where the spec does not say it: where the model is served, and in which form it is asked."""
+_INHERITED_KEYS = (
+    "base_url", "api_key_env", "headers", "session_id", "chat_format", "system_role", "send_name", "price"
+)  # fmt: skip
+"""Keys taken from the other run unless the spec sets them: where the model is served, and its chat format."""
 
-_STEP = frozenset(field.name for field in fields(FineTuneStep))
-_NAMED = re.compile(r"(?P<run>.+?)(?:@(?:i(?P<iteration>[0-9]{1,4})|(?P<last>last)))?")
+_STEP_KEYS = frozenset(field.name for field in fields(FineTuneStep))
+_MODEL_PATTERN = re.compile(r"(?P<run>.+?)(?:@(?:i(?P<iteration>[0-9]{1,4})|(?P<last>last)))?")
 
 
 FindRun = Callable[[str], Path]
-"""Looks up a run's folder by its id, or the start of it. Raises `UsageError` where there is none, or several."""
+"""Looks up a run's folder by its id or the start of it; raises `UsageError` if no run or several match."""
 
 
-def no_runs(name: str) -> Path:
-    """Finds none: for specs that are loaded apart from a results folder."""
-    raise UsageError(f"no run folder {name!r}; by an id it is found where a results folder is given")
+def reject_run_ids(name: str) -> Path:
+    """Raise an error: used if specs are loaded without a results folder."""
+    raise UsageError(f"no run folder {name!r}; to name a run by its id, load the spec with a results folder")
 
 
-class WrongModel(Exception):
-    """Why no model can be taken, and what to write."""
+class ModelError(Exception):
+    """Raised if no model can be taken; the message says why and what to write."""
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A run whose models are taken."""
+    """A run that models are taken from."""
 
     path: Path
 
     @cached_property
     def fetched(self) -> Path | None:
-        """The folder that it was unpacked into, where it came from elsewhere."""
+        """The folder that the run was downloaded into; None for a local run."""
         return fetched_folder([self.path])
 
     @cached_property
@@ -65,10 +67,12 @@ class ModelSource:
 
     @cached_property
     def groups(self) -> Mapping[str, Mapping[str, Any]]:
-        """Its model groups before any training."""
-        found = self.spec.get("models")
+        """The run's model groups before any training."""
+        models = self.spec.get("models")
         return (
-            {name: group for name, group in found.items() if isinstance(group, dict)} if isinstance(found, dict) else {}
+            {name: group for name, group in models.items() if isinstance(group, dict)}
+            if isinstance(models, dict)
+            else {}
         )
 
     @property
@@ -76,175 +80,183 @@ class ModelSource:
         return bool(self.spec.get("kind") == "training")
 
     @cached_property
-    def switched(self) -> list[Mapping[str, Any]]:
-        """The models that each iteration has ended with, by group: those that it trained."""
+    def iteration_models(self) -> list[Mapping[str, Any]]:
+        """The trained models at the end of each iteration, by group."""
         log = self.path / STAGE_LOG
         if not package_data.is_file(log):
             return []
         try:
             records = [record for _, record in read_journal(log) if record.get("stage") == "switched"]
         except (JournalError, RunError) as error:
-            raise WrongModel(str(error)) from error
+            raise ModelError(str(error)) from error
         return [record["models"] for record in sorted(records, key=lambda record: record["iteration"])]
 
     def state(self, group: str, iteration: int) -> dict[str, Any]:
-        """The model that an iteration plays with: its name, what it began as, and every training since."""
+        """Return the model that an iteration plays with: its name, its base model, and its lineage."""
         untrained = self.groups[group]
         name = untrained.get("model")
-        found: Mapping[str, Any] = {
+        model: Mapping[str, Any] = {
             "model": name,
             "base_model": untrained.get("base_model"),
             "lineage": untrained.get("lineage") or [],
         }
-        for models in self.switched[:iteration]:
-            found = models.get(group, found)
-        lineage = [{key: step[key] for key in step.keys() & _STEP} for step in found["lineage"]]
+        for models in self.iteration_models[:iteration]:
+            model = models.get(group, model)
+        lineage = [{key: step[key] for key in step.keys() & _STEP_KEYS} for step in model["lineage"]]
         release = (None if self.fetched is None else read_marker(self.fetched)) or {}
         if lineage and release and lineage[-1].get("release") is None:
             lineage[-1] |= {"release": release["release"], "release_sha256": release["sha256"]}
-        return {**found, "lineage": lineage}
+        return {**model, "lineage": lineage}
 
-    def iteration(self, named: re.Match[str]) -> int:
-        """The number of iterations behind the models that are meant."""
-        done = len(self.switched)
-        if named["iteration"] is not None:
-            asked = int(named["iteration"])
+    def iteration(self, match: re.Match[str]) -> int:
+        """Return the number of finished iterations behind the named models."""
+        done = len(self.iteration_models)
+        if match["iteration"] is not None:
+            requested = int(match["iteration"])
             if not self.trains:
-                raise WrongModel(
-                    f"run {self.path.name} is a benchmark, whose models have no iterations; leave @i{asked} out"
-                )
-            if asked > done:
-                raise WrongModel(f"no iteration {asked}: {self.there}")
-            return asked
-        asked = self.spec["training"].get("iterations", 1) if self.trains else 0
-        if done < asked:
-            raise WrongModel(f"it is not finished, so that it has no last models yet: {self.there}; take one of them")
+                raise ModelError(f"run {self.path.name} is a benchmark without iterations; remove @i{requested}")
+            if requested > done:
+                raise ModelError(f"no iteration {requested}: {self.description}")
+            return requested
+        requested = self.spec["training"].get("iterations", 1) if self.trains else 0
+        if done < requested:
+            raise ModelError(
+                f"the run is not finished, so it has no last models yet: {self.description}; choose one of these"
+            )
         return done
 
     @property
-    def there(self) -> str:
-        """Which models there are, in words."""
-        return f"run {self.path.name} has iterations i0..i{len(self.switched)} of groups {comma_join(self.groups)}"
+    def description(self) -> str:
+        """A description of the available models."""
+        return (
+            f"run {self.path.name} has iterations i0..i{len(self.iteration_models)} of groups {comma_join(self.groups)}"
+        )
 
 
-def take_models(layered: LayeredData, find_run: FindRun) -> Iterator[Problem]:
-    """Put the models of other runs into the data of a spec, and take the keys out that name them.
+def resolve_model_sources(layered: LayeredData, find_run: FindRun) -> Iterator[Problem]:
+    """Write the models of other runs into the data of a spec, and remove the keys that name them.
 
-    `find_run` looks a run up by its id.
+    `find_run` looks up a run by its id.
     """
     models = layered.data.get("models")
     for group, settings in models.items() if isinstance(models, dict) else ():
         if isinstance(settings, dict) and isinstance(settings.get(FROM_RUN), str):
             yield from _take_model(layered, group, settings, find_run)
         elif isinstance(settings, dict) and settings.get(FROM_GROUP) is not None:
-            at: KeyPath = ("models", group, FROM_GROUP)
-            yield Problem(layered.place(at), ".".join(map(str, at)), "this is for from_run; add it, or leave this out")
+            key_path: KeyPath = ("models", group, FROM_GROUP)
+            yield layered.problem_at(key_path, "needs from_run; add from_run, or remove this")
     training = layered.data.get("training")
     rerun = training.get("rerun_tests") if isinstance(training, dict) else None
     if isinstance(rerun, dict) and isinstance(rerun.get("run"), str) and not rerun.get("models"):
-        yield from _take_all(layered, rerun, find_run)
+        yield from _take_all_models(layered, rerun, find_run)
 
 
 def _take_model(layered: LayeredData, group: str, settings: dict[str, Any], find_run: FindRun) -> Iterator[Problem]:
-    at: KeyPath = ("models", group, FROM_RUN)
-    said, name = settings.pop(FROM_RUN), settings.pop(FROM_GROUP, None) or group
+    key_path: KeyPath = ("models", group, FROM_RUN)
+    text, group_in_run = settings.pop(FROM_RUN), settings.pop(FROM_GROUP, None) or group
     try:
-        _refuse_two_models(layered, at, settings)
-        found = named_model(said)
-        source = source_at(layered, at, found["run"], find_run)
-        if name not in source.groups:
-            raise WrongModel(f"no model group {name!r}{did_you_mean(str(name), source.groups)}; {source.there}")
-        _put(layered, at, settings, source, name, iteration=source.iteration(found))
-    except WrongModel as wrong:
-        yield Problem(layered.place(at), ".".join(map(str, at)), str(wrong))
-
-
-def _take_all(layered: LayeredData, rerun: dict[str, Any], find_run: FindRun) -> Iterator[Problem]:
-    """The models of all iterations, for `training.rerun_tests`."""
-    at: KeyPath = ("training", "rerun_tests", "run")
-    try:
-        source = source_at(layered, at, rerun["run"], find_run)
-        groups = layered.data.get("models")
-        mine = [name for name in source.groups if isinstance(groups, dict) and isinstance(groups.get(name), dict)]
-        trained = sorted({name for models in source.switched for name in models})
-        if not trained:
-            raise WrongModel(
-                f"run {source.path.name} has finished no iteration, so that there are no models to test again"
+        _reject_two_models(layered, key_path, settings)
+        match = parse_model_name(text)
+        source = find_model_source(layered, key_path, match["run"], find_run)
+        if group_in_run not in source.groups:
+            raise ModelError(
+                f"no model group {group_in_run!r}{did_you_mean(str(group_in_run), source.groups)}; {source.description}"
             )
-        if not set(trained) & set(mine):
-            raise WrongModel(f"run {source.path.name} trains {comma_join(trained)}, no model group of this spec")
-        for name in mine:
+        _set_model(layered, key_path, settings, source, group_in_run, iteration=source.iteration(match))
+    except ModelError as error:
+        yield layered.problem_at(key_path, str(error))
+
+
+def _take_all_models(layered: LayeredData, rerun: dict[str, Any], find_run: FindRun) -> Iterator[Problem]:
+    """Write the models of all iterations into the data, for `training.rerun_tests`."""
+    key_path: KeyPath = ("training", "rerun_tests", "run")
+    try:
+        source = find_model_source(layered, key_path, rerun["run"], find_run)
+        groups = layered.data.get("models")
+        shared = [name for name in source.groups if isinstance(groups, dict) and isinstance(groups.get(name), dict)]
+        trained = sorted({name for models in source.iteration_models for name in models})
+        if not trained:
+            raise ModelError(
+                f"run {source.path.name} has not finished an iteration, so there are no models to test again"
+            )
+        if not set(trained) & set(shared):
+            raise ModelError(
+                f"run {source.path.name} trains {comma_join(trained)}, which are not model groups of this spec"
+            )
+        for name in shared:
             assert isinstance(groups, dict)
-            _put(layered, at, groups[name], source, name, iteration=0)
-    except WrongModel as wrong:
-        yield Problem(layered.place(at), ".".join(map(str, at)), str(wrong))
+            _set_model(layered, key_path, groups[name], source, name, iteration=0)
+    except ModelError as error:
+        yield layered.problem_at(key_path, str(error))
         return
-    done = len(source.switched)
-    kept = [name for name in trained if name in mine]
+    done = len(source.iteration_models)
+    trained_and_shared = [name for name in trained if name in shared]
     rerun |= {
         "run": source.path.name,
-        "models": [{name: source.state(name, n + 1) for name in kept} for n in range(done)],
+        "models": [{name: source.state(name, i + 1) for name in trained_and_shared} for i in range(done)],
     }
     layered.data["training"]["iterations"] = done
 
 
-def _refuse_two_models(layered: LayeredData, at: KeyPath, settings: Mapping[str, Any]) -> None:
-    """A model that is named beside `from_run`, or above it; that of a base is what it takes the place of."""
+def _reject_two_models(layered: LayeredData, key_path: KeyPath, settings: Mapping[str, Any]) -> None:
+    """Reject a model that is set next to or above `from_run`. A model of an extended file is replaced instead."""
     if settings.get("model") is None:
         return
-    model, run = (layered.place((*at[:-1], key)).file for key in ("model", at[-1]))
-    order = {file: number for number, file in enumerate(layered.files)}  # a base stands behind what extends it
+    model, run = (layered.place((*key_path[:-1], key)).file for key in ("model", key_path[-1]))
+    # An extended file comes after the file that extends it.
+    order = {file: index for index, file in enumerate(layered.files)}
     if model == run or order.get(model, -1) < order.get(run, -1):
-        raise WrongModel(
-            f"{FROM_RUN} says which model it is, and so does models.{at[1]}.model; leave one out, or set it to null"
-        )
+        raise ModelError(f"{FROM_RUN} and models.{key_path[1]}.model both set the model; remove one, or set it to null")
 
 
-def _put(
-    layered: LayeredData, at: KeyPath, settings: dict[str, Any], source: ModelSource, group: str, *, iteration: int
+def _set_model(
+    layered: LayeredData, path: KeyPath, settings: dict[str, Any], source: ModelSource, group: str, *, iteration: int
 ) -> None:
-    """One model into a group of the spec, with where it is served."""
-    theirs = source.groups[group]
-    provider = theirs.get("provider", DEFAULT_PROVIDER)
+    """Write one model into a group of the spec, including where it is served."""
+    source_group = source.groups[group]
+    provider = source_group.get("provider", DEFAULT_PROVIDER)
     if PROVIDERS[provider].needs_run:
-        raise WrongModel(f"group {group!r} of run {source.path.name} replays a run, and has no model")
-    ours = settings.setdefault("provider", provider)
-    if ours != provider and ours in PROVIDERS and PROVIDERS[ours].needs_model:
-        raise WrongModel(f"{group} of run {source.path.name} is played by provider {provider}, not {ours}; set it so")
-    taken = source.state(group, iteration)
-    if ours == provider:
-        theirs = {"chat_format": "openai", **theirs}  # 0.1.0 knew no other, and wrote none
+        raise ModelError(f"group {group!r} of run {source.path.name} replays a run, so it has no model")
+    own_provider = settings.setdefault("provider", provider)
+    if own_provider != provider and own_provider in PROVIDERS and PROVIDERS[own_provider].needs_model:
+        raise ModelError(
+            f"{group} of run {source.path.name} uses provider {provider}, not {own_provider}; "
+            f"set models.{path[1]}.provider={provider}"
+        )
+    model = source.state(group, iteration)
+    if own_provider == provider:
+        source_group = {"chat_format": "openai", **source_group}  # 0.1.0 had no other format, and did not write it
         if source.fetched is not None:
-            theirs = _without_server(theirs)
-        taken |= {key: theirs[key] for key in _LATER if key in theirs and key not in settings}
-    for key, value in taken.items():
+            source_group = _remove_server(source_group)
+        model |= {key: source_group[key] for key in _INHERITED_KEYS if key in source_group and key not in settings}
+    for key, value in model.items():
         settings[key] = value
-        layered.places[(*at[:2], key)] = layered.place(at)
+        layered.places[(*path[:2], key)] = layered.place(path)
 
 
-def _without_server(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a run from elsewhere: whom a key is sent to is for whoever plays it to say."""
-    kept = {key: value for key, value in theirs.items() if key not in ("base_url", "api_key_env", "headers")}
-    return {**kept, "base_url": NOT_PUBLISHED} if theirs.get("base_url") is not None else kept
+def _remove_server(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of a run from elsewhere without its server: the user decides who receives a key."""
+    rest = {key: value for key, value in settings.items() if key not in ("base_url", "api_key_env", "headers")}
+    return {**rest, "base_url": NOT_PUBLISHED} if settings.get("base_url") is not None else rest
 
 
-def named_model(said: str) -> re.Match[str]:
-    found = _NAMED.fullmatch(said)
-    if found is None or "@" in found["run"]:
-        raise WrongModel(f"{said!r} names no model; write RUN, RUN@i3 (what iteration 3 plays with) or RUN@last")
-    return found
+def parse_model_name(text: str) -> re.Match[str]:
+    match = _MODEL_PATTERN.fullmatch(text)
+    if match is None or "@" in match["run"]:
+        raise ModelError(f"{text!r} is not a model of a run; write RUN, RUN@i3 (the model in iteration 3) or RUN@last")
+    return match
 
 
-def source_at(layered: LayeredData, at: KeyPath, run: str, find_run: FindRun) -> ModelSource:
-    """The run that is meant: by its folder, from that of the file that says it, or by its id."""
-    beside = layered.folder(at) / run
-    inside = beside / DATA
+def find_model_source(layered: LayeredData, key_path: KeyPath, run: str, find_run: FindRun) -> ModelSource:
+    """Return the named run: by its folder, relative to the file that names it, or by its id."""
+    folder = layered.folder(key_path) / run
+    data_folder = folder / DATA
     try:
-        if package_data.is_file(inside / SAVED_SPEC) and package_data.is_file(inside / "manifest.json"):
-            found = inside.resolve()
+        if package_data.is_file(data_folder / SAVED_SPEC) and package_data.is_file(data_folder / "manifest.json"):
+            run_folder = data_folder.resolve()
         else:
-            found = beside.resolve() if package_data.is_file(beside / SAVED_SPEC) else find_run(run)
+            run_folder = folder.resolve() if package_data.is_file(folder / SAVED_SPEC) else find_run(run)
     except UsageError as error:
-        raise WrongModel(str(error)) from error
-    layered.folders.setdefault(str(found / SAVED_SPEC), found)  # one that was fetched may say who gets which key
-    return ModelSource(found)
+        raise ModelError(str(error)) from error
+    layered.folders.setdefault(str(run_folder / SAVED_SPEC), run_folder)  # marks the spec as fetched if the run was
+    return ModelSource(run_folder)

@@ -1,8 +1,8 @@
-"""Where a spec came from: the user's own files are trusted, and what was fetched from elsewhere is not.
+"""Distinguish the user's own spec files, which are trusted, from downloaded ones, which are not.
 
-A spec is fetched if any of its files is (see `runner.documents.fetched_files`). To trust one for good is to copy it
-out. What is checked here is which files a fetched file may name by the keys of a spec; `extends` is checked where files
-are read.
+A spec counts as downloaded if any of its files is (see `runner.documents.fetched_files`). Copying a file out of the
+downloaded folder makes it trusted. This module checks which files a downloaded file may name by the keys of a spec;
+`extends` is checked when files are read.
 """
 
 from __future__ import annotations
@@ -26,104 +26,104 @@ from runner.spec.experiment import Experiment
 __all__ = ["DATA", "MARKER", "fetched_folder", "path_problems", "read_marker"]
 
 DATA = "data"
-"""The folder of a got run, in the folder that the release was got into."""
+"""The run's folder within a folder that a release was downloaded into."""
 
-_Named = Callable[[str, Path], Path | None]
-"""What a spec's value, in a file of this folder, names; None: nothing that is read."""
+_Lookup = Callable[[str, Path], Path | None]
+"""Returns the path that a value in a file of this folder refers to; None if nothing is read."""
 
 _ITERATION = re.compile(r"@(?:i[0-9]{1,4}|last)\Z")
 
 
-def _found(name: str, folder: Path) -> Path | None:
+def _find_file(name: str, folder: Path) -> Path | None:
     return package_data.find_file(name, folder)
 
 
-def _dataset(name: str, folder: Path) -> Path | None:
-    return None if name.startswith(HUB) else _found(name, folder)
+def _find_dataset(name: str, folder: Path) -> Path | None:
+    return None if name.startswith(HUB) else _find_file(name, folder)
 
 
-def _beside(name: str, folder: Path) -> Path:
+def _join_folder(name: str, folder: Path) -> Path:
     return folder / name
 
 
-def _run(name: str, folder: Path) -> Path:
+def _find_run_folder(name: str, folder: Path) -> Path:
     return folder / _ITERATION.sub("", name)
 
 
-NAMING: dict[KeyPath, _Named] = {
-    ("dataset", "path"): _dataset,
+PATH_LOOKUPS: dict[KeyPath, _Lookup] = {
+    ("dataset", "path"): _find_dataset,
     ("protocol", "use"): find_protocol,
-    ("prompts",): _found,
-    ("cache",): _beside,
-    ("rejudge", "run"): _beside,
-    ("models", "*", "run"): _beside,
-    ("models", "*", "from_run"): _run,
-    ("training", "rerun_tests", "run"): _run,
-    ("training", "from"): _run,
+    ("prompts",): _find_file,
+    ("cache",): _join_folder,
+    ("rejudge", "run"): _join_folder,
+    ("models", "*", "run"): _join_folder,
+    ("models", "*", "from_run"): _find_run_folder,
+    ("training", "rerun_tests", "run"): _find_run_folder,
+    ("training", "from"): _find_run_folder,
 }
-"""Every key by which a spec names a file, or the folder of a run, and how it is looked up; `*` is any one name.
+"""Every key that names a file or a run's folder, and its lookup; `*` stands for any name.
 
-`until.compare` names a run, too; `runs.comparing` sees to it when it is played.
+`until.compare` also names a run; it is checked when the spec is played.
 """
 
-assert set(path_keys(Experiment)) <= NAMING.keys()
+assert set(path_keys(Experiment)) <= PATH_LOOKUPS.keys()
 
-_BY_ID = {
+_RUN_ID_KEYS = {
     ("rejudge", "run"),
     ("models", "*", "from_run"),
     ("training", "rerun_tests", "run"),
     ("training", "from"),
 }
-"""Those by which a run may be named by its id, in the user's own results."""
+"""Keys that may name a run of the user's results by its id."""
 
-_NOT_READ = {("cache",)}
-"""Those that are of no matter to who reads the records of a run."""
+_IGNORED_FOR_SAVED = {("cache",)}
+"""Keys that do not matter for reading the records of a run."""
 
 
 def path_problems(layered: LayeredData, *, saved: bool) -> Iterator[Problem]:
-    """The files and runs that a fetched file names and may not; with `saved`, for who reads records alone."""
+    """Yield problems of files and runs that a downloaded file must not name; `saved`: only records will be read."""
     if fetched_folder(layered.folders.values()) is None:
         return
-    for key, named in NAMING.items():
-        for at, value in _values(layered.data, key, ()):
-            if isinstance(value, str) and layered.is_set_by_file(at) and not (saved and key in _NOT_READ):
-                why = _why(key, value, layered.folder(at), named)
-                if why is not None and not _is_only_a_name(layered, key):
-                    where = ".".join(map(str, at))
-                    yield Problem(layered.place(at), where, f"{why}. If you mean it, say it yourself: {where}=...")
-    for at, _ in _values(layered.data, ("execution", "*"), ()):
-        if not saved and layered.is_set_by_file(at) and fetched_folder([layered.folder(at)]) is not None:
-            where = ".".join(map(str, at))
-            why = "what plays the games, and on whose machines, is not for what came from elsewhere to say"
-            yield Problem(layered.place(at), where, f"{why}. If you mean it, say it yourself: {where}=...")
+    for key, lookup in PATH_LOOKUPS.items():
+        for path, value in _find_values(layered.data, key, ()):
+            if isinstance(value, str) and layered.is_set_by_file(path) and not (saved and key in _IGNORED_FOR_SAVED):
+                reason = _explain_refusal(key, value, layered.folder(path), lookup)
+                if reason is not None and not _is_only_a_name(layered, key):
+                    dotted_key = ".".join(map(str, path))
+                    yield layered.problem_at(path, f"{reason}. To allow it, set it yourself: {dotted_key}=...")
+    for path, _ in _find_values(layered.data, ("execution", "*"), ()):
+        if not saved and layered.is_set_by_file(path) and fetched_folder([layered.folder(path)]) is not None:
+            dotted_key = ".".join(map(str, path))
+            reason = "a spec from elsewhere must not choose which machines play the games"
+            yield layered.problem_at(path, f"{reason}. To allow it, set it yourself: {dotted_key}=...")
 
 
-def _why(key: KeyPath, value: str, folder: Path, named: _Named) -> str | None:
-    """Why what is said in a file of this folder may not be; None where it may."""
+def _explain_refusal(key: KeyPath, value: str, folder: Path, lookup: _Lookup) -> str | None:
+    """Return why a value in a file of this folder is not allowed; None if it is."""
     if fetched_folder([folder]) is None:
         return None
     if key == ("dataset", "path") and value.startswith(HUB):
-        return "it is on the Hub, which what came from elsewhere may not contact"
-    path = named(value, folder)
+        return "a spec from elsewhere must not load datasets from the Hub"
+    path = lookup(value, folder)
     if is_reference(value) and (path is None or not package_data.exists(path)):
         return None  # an installed release, which the user pinned
-    if key in _BY_ID and (path is None or not package_data.exists(path)):
-        return "it is no folder beside the spec, and what came from elsewhere may not name runs by their ids"
+    if key in _RUN_ID_KEYS and (path is None or not package_data.exists(path)):
+        return "there is no such folder next to the spec, and a spec from elsewhere must not name runs by id"
     return None if path is None else path_refusal(folder, path)
 
 
 def _is_only_a_name(layered: LayeredData, key: KeyPath) -> bool:
-    """Whether a run is named whose models stand in the spec already."""
+    """Return whether the key names a run whose models are already written in the spec."""
     training = layered.data.get("training")
     rerun = training.get("rerun_tests") if isinstance(training, dict) else None
     return key == ("training", "rerun_tests", "run") and isinstance(rerun, dict) and bool(rerun.get("models"))
 
 
-def _values(data: Any, key: KeyPath, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """What stands at a key, for each name that its `*` may be."""
+def _find_values(data: Any, key: KeyPath, key_path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield the values at a key, for each name that `*` may stand for, with their full keys."""
     if not key:
-        yield at, data
+        yield key_path, data
     elif isinstance(data, dict):
         for name in data if key[0] == "*" else [key[0]]:
             if name in data:
-                yield from _values(data[name], key[1:], (*at, name))
+                yield from _find_values(data[name], key[1:], (*key_path, name))

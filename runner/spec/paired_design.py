@@ -1,7 +1,7 @@
-"""What is paired by design: the plays of each datapoint that are one block, and the players who exchange their seats.
+"""Paired designs: games of a datapoint that form one block, and players that exchange their seats.
 
 A seat is an agent of the protocol: its name, prompt, channels, stance and rewards. Its player is what the spec's
-`agents` say of it: a model group, and how long its answers may be.
+`agents` set for it: a model group and a word limit.
 """
 
 from __future__ import annotations
@@ -24,76 +24,76 @@ _RANDOMIZED = "randomize_prover_stance"
 
 
 def swapped_seats(experiment: Experiment, protocol: Protocol) -> Seats | None:
-    """The seats that exchange their players in half of the plays; None where the spec asks for no swap."""
+    """Return the seats whose players are exchanged in half of the games; None if the spec has no swap."""
     if experiment.seats is None:
         return None
     if not isinstance(experiment.seats, str):
         first, second = experiment.seats["swap"]
         return first, second
-    (pair,) = _pairs(experiment, protocol)
+    (pair,) = _differing_pairs(experiment, protocol)
     return pair
 
 
-def exchanged(agents: Mapping[str, T], seats: Seats | None) -> dict[str, T]:
-    """What there is of each agent, with that of two seats exchanged, in the same order."""
-    found = dict(agents)
+def exchange_players(agents: Mapping[str, T], seats: Seats | None) -> dict[str, T]:
+    """Return the values of all agents, with those of two seats exchanged, in the same order."""
+    values = dict(agents)
     if seats is not None:
         first, second = seats
-        found[first], found[second] = agents[second], agents[first]
-    return found
+        values[first], values[second] = agents[second], agents[first]
+    return values
 
 
 def design_problems(experiment: Experiment, protocol: Protocol, prompts: PromptSet, at: PlaceOf) -> Iterator[Problem]:
-    """Blocks that make no sense, each with what to say instead."""
-    asked = [name for name in ("stances", "seats") if getattr(experiment, name) is not None]
-    for name in asked:
+    """Yield a problem for each block design that is not possible, with what to do instead."""
+    design_keys = [name for name in ("stances", "seats") if getattr(experiment, name) is not None]
+    for name in design_keys:
         if experiment.kind == "training":
-            yield Problem(at(name), name, "this pairs what is measured, and is for `kind: benchmark`; leave it out")
+            yield Problem(at(name), name, "only for `kind: benchmark`, since it pairs measurements; remove it")
         elif experiment.rollouts.num_responses_per_timestep is not None:
             yield Problem(
                 at(name), name,
-                "trees of responses are not played in pairs; leave this out, or rollouts.num_responses_per_timestep",
+                "trees of responses cannot be paired; remove this, or rollouts.num_responses_per_timestep",
             )  # fmt: skip
     if experiment.stances is not None:
-        whys = [*_no_stances(protocol)] or [*_untold(protocol, prompts)]
-        yield from (Problem(at("stances"), "stances", why) for why in whys)
+        reasons = [*_stance_problems(protocol)] or [*_silent_template_problems(protocol, prompts)]
+        yield from (Problem(at("stances"), "stances", reason) for reason in reasons)
     if experiment.seats is not None:
-        yield from (Problem(at("seats"), "seats", why) for why in _no_swap(experiment, protocol))
+        yield from (Problem(at("seats"), "seats", reason) for reason in _swap_problems(experiment, protocol))
 
 
-def _no_stances(protocol: Protocol) -> Iterator[str]:
-    """Why datapoints cannot be played with both stances."""
+def _stance_problems(protocol: Protocol) -> Iterator[str]:
+    """Yield why datapoints cannot be played with both stances."""
     if not protocol.prover_names:
-        yield f"{protocol.name} has no prover, and so no stance; leave it out"
+        yield f"{protocol.name} has no prover, so no stance; remove it"
     elif protocol.samples_stance:
         yield (
-            f"in {protocol.name} a lot draws which of the opposed provers is heard, and its stance with it: no game "
-            "has two sides to exchange; leave it out, and take more rollouts.per_datapoint"
+            f"in {protocol.name} one of the opposed provers is chosen at random, and its stance with it, so no game "
+            "has two sides to exchange; remove it, and raise rollouts.per_datapoint instead"
         )
     elif _RANDOMIZED in protocol.file.fixed and not (
         protocol.are_opposed or protocol.parameters.randomize_prover_stance
     ):
         stance = stance_word(protocol.default_stance(protocol.prover_names[0]))
-        yield f"{protocol.name} fixes that {comma_join(protocol.prover_names)} argues {stance}; leave it out"
+        yield f"in {protocol.name} {comma_join(protocol.prover_names)} always argues {stance}; remove it"
 
 
-def _untold(protocol: Protocol, prompts: PromptSet) -> Iterator[str]:
-    """Opposed provers that would argue as ever, and be paid for the opposite."""
-    silent = [name + SUFFIX for name in _untold_provers(protocol, prompts)] if protocol.are_opposed else []
-    if silent:
+def _silent_template_problems(protocol: Protocol, prompts: PromptSet) -> Iterator[str]:
+    """Yield a problem if opposed provers would argue the same as before, but be rewarded for the opposite."""
+    templates = [name + SUFFIX for name in _provers_without_stance(protocol, prompts)] if protocol.are_opposed else []
+    if templates:
         yield (
-            f"exchanges what provers argue, which the prompts of {comma_join(silent)} do not depend on; "
-            "say what to argue by `stance` ({% if stance == 'accept' %}...)"
+            f"exchanges what provers argue, but the prompts of {comma_join(templates)} do not depend on it; "
+            "use the variable `stance` in them ({% if stance == 'accept' %}...)"
         )
 
 
-def _untold_provers(protocol: Protocol, prompts: PromptSet) -> list[str]:
+def _provers_without_stance(protocol: Protocol, prompts: PromptSet) -> list[str]:
     return [name for name in protocol.prover_names if "stance" not in prompts.variables[name]]
 
 
-def _pairs(experiment: Experiment, protocol: Protocol) -> Sequence[Seats]:
-    """The pairs of seats of one role whose players differ."""
-    return [pair for pair in _seats_of_one_role(protocol) if _differ(experiment, pair)]
+def _differing_pairs(experiment: Experiment, protocol: Protocol) -> Sequence[Seats]:
+    """Return the pairs of seats of one role whose players differ."""
+    return [pair for pair in _seats_of_one_role(protocol) if _have_different_players(experiment, pair)]
 
 
 def _seats_of_one_role(protocol: Protocol) -> Iterator[Seats]:
@@ -102,48 +102,50 @@ def _seats_of_one_role(protocol: Protocol) -> Iterator[Seats]:
             yield first, second
 
 
-def _differ(experiment: Experiment, pair: Seats) -> bool:
+def _have_different_players(experiment: Experiment, pair: Seats) -> bool:
     first, second = (experiment.agents[name] for name in pair)
     return (first.model, first.max_response_words) != (second.model, second.max_response_words)
 
 
-def _no_swap(experiment: Experiment, protocol: Protocol) -> Iterator[str]:
+def _swap_problems(experiment: Experiment, protocol: Protocol) -> Iterator[str]:
     seats = experiment.seats
     possible = list(_seats_of_one_role(protocol))
     if not possible:
-        instead = " (`stances: both` pairs its plays)" if not list(_no_stances(protocol)) else ""
-        yield f"{protocol.name} has no two seats of one role; leave it out{instead}"
+        hint = " (`stances: both` pairs its games)" if not list(_stance_problems(protocol)) else ""
+        yield f"{protocol.name} has no two seats of one role; remove it{hint}"
     elif not isinstance(seats, Mapping):
-        pairs = _pairs(experiment, protocol)
-        named = " or ".join(f"{{swap: [{first}, {second}]}}" for first, second in pairs)
+        pairs = _differing_pairs(experiment, protocol)
+        choices = " or ".join(f"{{swap: [{first}, {second}]}}" for first, second in pairs)
         if not pairs:
             yield (
-                "no two seats of one role differ in model or max_response_words, so that a swap would play the same "
-                "again; give one of them another model, or leave it out"
+                "no two seats of one role differ in model or max_response_words, so a swap would repeat the same "
+                "games; set another model for one of them, or remove it"
             )
         elif len(pairs) > 1:
-            yield f"the players of several pairs of seats differ; name the pair: {named}"
+            yield f"the players of several pairs of seats differ; name the pair: {choices}"
     else:
         for name in seats["swap"]:
             if name not in protocol.agent_names:
                 hint = did_you_mean(name, protocol.agent_names)
                 yield f"{protocol.name} has no agent {name!r}{hint}"
-        known = all(name in protocol.agent_names for name in seats["swap"])
-        if known and tuple(sorted(seats["swap"])) not in {tuple(sorted(pair)) for pair in possible}:
+        are_known = all(name in protocol.agent_names for name in seats["swap"])
+        if are_known and tuple(sorted(seats["swap"])) not in {tuple(sorted(pair)) for pair in possible}:
             yield f"{' and '.join(seats['swap'])} are seats of different roles, and players do not change roles"
 
 
 def design_notes(experiment: Experiment, protocol: Protocol, prompts: PromptSet) -> Iterator[str]:
-    """What a design comes to where it pairs like with like."""
-    if experiment.stances is not None and len(_untold_provers(protocol, prompts)) == len(protocol.prover_names):
+    """Yield notes on designs that pair equal games."""
+    if experiment.stances is not None and len(_provers_without_stance(protocol, prompts)) == len(protocol.prover_names):
         templates = comma_join(name + SUFFIX for name in protocol.prover_names)
-        yield f"stances: {templates} never use `stance`, so that both plays of a datapoint ask provers the same"
+        yield f"stances: {templates} never use `stance`, so both games of a datapoint ask provers the same"
     seats = swapped_seats(experiment, protocol)
-    if seats is not None and not _differ(experiment, seats):
-        yield f"seats: {' and '.join(seats)} have the same player, so that a swap plays the same again"
-    differ = [pair for pair in _pairs(experiment, protocol) if seats is None and protocol.exchanges_stances]
-    if differ:
+    if seats is not None and not _have_different_players(experiment, seats):
+        yield f"seats: {' and '.join(seats)} have the same player, so a swap repeats the same games"
+    differing = [
+        pair for pair in _differing_pairs(experiment, protocol) if seats is None and protocol.exchanges_stances
+    ]
+    if differing:
         yield (
-            f"stances: the players of {' and '.join(differ[0])} differ, so that position_bias is the seat's and the "
-            "player's together; `seats: swap` beside it tells them apart"
+            f"stances: the players of {' and '.join(differing[0])} differ, so position_bias mixes effects of the "
+            "seat and the player; add `seats: swap` to separate them"
         )

@@ -1,4 +1,4 @@
-"""The run whose debates a spec has judged again: where its records are, and by what they are told from others."""
+"""The run whose debates a spec judges again: its records and its identity."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from runner.spec.model_sources import FindRun
 from runner.spec.sound_spec import SoundSpec
 
 DEBATES = "debates.jsonl"
-"""The debates that a run judges, in its `inputs/`: one that is moved needs no other run."""
+"""File in a run's `inputs/` with the debates that it judges, so that a moved run needs no other run."""
 
-AT = ("rejudge", "run")
-MAX_HEAD = 16 << 20
+RUN_KEY = ("rejudge", "run")
+MAX_HEADER_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class Rejudged:
+class RejudgedRun:
     """A run whose debates are judged again."""
 
     path: Path
-    """Its folder; or the file of debates that a run which judged them was saved with."""
+    """The run's folder, or the file of debates that was saved with a run that judged them."""
     run_id: str
     identity: str
-    """Of that run: one that has grown since is the same."""
+    """Identity of that run, which stays the same if the run grows."""
     journal_sha256: str
-    """Of the journal that has the debates, as it is now."""
+    """SHA-256 of the journal with the debates, in its current state."""
 
     @property
     def is_folder(self) -> bool:
@@ -44,88 +44,90 @@ class Rejudged:
 
     @property
     def prompts(self) -> Path:
-        """The templates that it was played with."""
+        """The templates that the run was played with."""
         return self.path / "inputs" / "prompts" if self.is_folder else self.path.parent / "prompts"
 
 
-def read_head(path: Path) -> dict[str, Any]:
-    """The first line of a file of debates.
+def read_debates_header(path: Path) -> dict[str, Any]:
+    """Return the first line of a file of debates.
 
     Raises:
-        RunError: it is none.
+        RunError: the file has no debates.
     """
     try:
         with open_to_read(path) as file:
-            head = json.loads(file.readline(MAX_HEAD))
-        if not isinstance(head, dict) or not {"run_id", "identity", "journal_sha256", "context"} <= head.keys():
-            raise ValueError("no head")
+            header = json.loads(file.readline(MAX_HEADER_BYTES))
+        if not isinstance(header, dict) or not {"run_id", "identity", "journal_sha256", "context"} <= header.keys():
+            raise ValueError("invalid header")
     except (OSError, ValueError) as error:
-        raise RunError(f"{path} holds no debates; give the folder of a run") from error
-    return head
+        raise RunError(f"{path} has no debates; set the folder of a run") from error
+    return header
 
 
-def take_debates(layered: LayeredData, find_run: FindRun) -> Iterator[Problem]:
-    """Put the folder of the run whose debates are judged into the data of a spec, where that says its id.
+def resolve_rejudged_run(layered: LayeredData, find_run: FindRun) -> Iterator[Problem]:
+    """Replace the id of the run whose debates are judged by its folder, in the data of a spec.
 
-    `find_run` looks a run up by its id.
+    `find_run` looks up a run by its id.
     """
     section = layered.data.get("rejudge")
     if not isinstance(section, dict):
         return
     run = section.get("run")
-    if not isinstance(run, str) or not run or is_folder(_path(layered)) or is_file(_path(layered)):
+    if not isinstance(run, str) or not run or is_folder(_path_of_run(layered)) or is_file(_path_of_run(layered)):
         return
     try:
         section["run"] = str(find_run(run).absolute())
     except UsageError as error:
-        yield Problem(layered.place(AT), "rejudge.run", str(error))
+        yield Problem(layered.place(RUN_KEY), "rejudge.run", str(error))
 
 
-def find_rejudged(layered: LayeredData, journal_hash: Any) -> Rejudged | None:
-    """The run that a sound spec names.
+def find_rejudged(layered: LayeredData, journal_hash: Any) -> RejudgedRun | None:
+    """Return the run whose debates a sound spec judges.
 
     Raises:
-        RunError: its records cannot be read.
+        RunError: the run's records cannot be read.
     """
     section = layered.data.get("rejudge")
     if not section:
         return None
-    path = _path(layered)
+    path = _path_of_run(layered)
     saved = path / "inputs" / DEBATES if is_folder(path) else path
-    if is_file(saved):  # where a run judges another's debates, so does who judges it again
-        head, journal = read_head(saved), None
+    if is_file(saved):  # the run itself judges debates of another run; use the same debates
+        header, digest = read_debates_header(saved), None
     else:
-        head, journal = read_json(path / "manifest.json"), journal_hash(path)
-    return Rejudged(path, str(head.get("run_id")), str(head.get("identity")), journal or str(head["journal_sha256"]))
+        header, digest = read_json(path / "manifest.json"), journal_hash(path)
+    return RejudgedRun(
+        path, str(header.get("run_id")), str(header.get("identity")), digest or str(header["journal_sha256"])
+    )
 
 
 def rejudge_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
-    """What is wrong with the run that is to be judged again."""
+    """Yield problems of the run whose debates are judged."""
     run = sound.section("rejudge").get("run")
     if run is None:
         return
-    path, place = _path(layered), layered.place(AT)
+    path, place = _path_of_run(layered), layered.place(RUN_KEY)
     needed = (JOURNAL, "spec.yaml", "manifest.json")
-    if is_folder(path) and not all(is_file(path / one) and os.access(path / one, os.R_OK) for one in needed):
+    if is_folder(path) and not all(is_file(path / name) and os.access(path / name, os.R_OK) for name in needed):
         yield Problem(
-            place, "rejudge.run", f"{run!r} lacks one of {', '.join(needed)}; give the folder of a run of games"
+            place, "rejudge.run", f"{run!r} lacks one of {', '.join(needed)}; set the folder of a run with games"
         )
 
 
-def conflicts(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Keys that do not go with `rejudge` or `votes`, and why."""
+def rejudge_conflicts(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yield keys that cannot be combined with `rejudge` or `votes`, and why."""
     trees = experiment.rollouts.num_responses_per_timestep is not None
     if experiment.votes > 1 and trees:
-        yield "votes", "votes are for single games: each answer of a tree is a branch of its own; leave votes out"
+        yield "votes", "cannot be combined with trees of responses, where each answer is a branch; remove votes"
     if experiment.rejudge is None:
         return
     if experiment.kind != "benchmark":
-        yield "kind", "to judge debates again is a benchmark; set kind: benchmark"
+        yield "kind", "judging debates again is a benchmark; set kind: benchmark"
     if experiment.fine_tune is not None:
-        yield "fine_tune", "these debates are another run's: build the files from that one, and set fine_tune: null"
+        yield "fine_tune", "the debates belong to another run; build the files from that run, and set fine_tune: null"
     if trees:
-        yield "rollouts.num_responses_per_timestep", "trees cannot be judged again: their branches share rounds"
+        yield "rollouts.num_responses_per_timestep", "trees cannot be judged again (shared rounds); remove it"
 
 
-def _path(layered: LayeredData) -> Path:
-    return layered.folder(AT) / str(layered.data["rejudge"]["run"])
+def _path_of_run(layered: LayeredData) -> Path:
+    return layered.folder(RUN_KEY) / str(layered.data["rejudge"]["run"])

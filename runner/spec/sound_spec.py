@@ -1,4 +1,4 @@
-"""What of a spec the schema has nothing against: the other checks look at that alone."""
+"""The parts of a spec without schema errors, which further checks look at."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SoundSpec:
-    """What of the data the schema has nothing against."""
+    """The data of a spec, without the keys that have schema errors."""
 
     data: Mapping[str, Any]
     broken: frozenset[str]
 
     def section(self, *at: str) -> dict[str, Any]:
-        """A mapping's entries without those that are wrong in themselves or below."""
+        """Return a section's entries without any that have errors in them."""
         value: Any = self.data
         for part in at:
             value = value.get(part) if isinstance(value, dict) else None
@@ -27,7 +27,7 @@ class SoundSpec:
         }
 
     def mappings(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Each entry of a section of mappings, such as `models`, without what is wrong in it."""
+        """Yield each entry of a section of mappings, such as `models`, without keys that have errors."""
         entries: Any = self.data.get(name)
         for entry, value in entries.items() if isinstance(entries, dict) else ():
             if isinstance(value, dict):

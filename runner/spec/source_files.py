@@ -1,4 +1,4 @@
-"""A spec as its user wrote it: its files, each by its exact bytes, and what was changed on the command line."""
+"""The sources of a spec: its files with their exact bytes, and the overrides on the command line."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from runner.documents.yaml_writer import dump_inline
 
 @dataclass(frozen=True)
 class SpecSources:
-    """What a spec was loaded from."""
+    """The files and overrides that a spec was loaded from."""
 
     files: tuple[FileRead, ...] = ()
-    """Its own first, where it has one, then those that it extends; one that is extended twice stands there twice."""
+    """The spec's own file first, if any, then the files it extends; a file extended twice is listed twice."""
     overrides: tuple[str, ...] = ()
-    """As they are given on the command line, those of a point of a sweep too."""
+    """Overrides as written on the command line, including those of a point of a sweep."""
 
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """Where a spec found what it names."""
+    """Files that a spec names, as they were found."""
 
     protocol: tuple[Path, ...] = ()
-    """The protocol's file, then those that it extends."""
+    """The protocol's file, then the files it extends."""
     prompts: Path | None = None
     """The folder of templates."""
     templates: tuple[Path, ...] = ()
     dataset: Path | None = None
-    """None: on the Hub."""
+    """The dataset's file; None if it is on the Hub."""
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Where all of a spec came from; of one that was made in another way than by loading it, nothing is known."""
+class SpecOrigin:
+    """The files of a spec and the files that it names; empty if the spec was not loaded from files."""
 
     written: SpecSources = field(default_factory=SpecSources)
     named: NamedFiles = field(default_factory=NamedFiles)
 
 
-def as_words(overrides: Sequence[Override]) -> tuple[str, ...]:
-    """Overrides as words of a command line."""
-    return tuple(_word(override) for override in overrides)
+def as_arguments(overrides: Sequence[Override]) -> tuple[str, ...]:
+    """Return overrides as arguments of a command line."""
+    return tuple(_as_argument(override) for override in overrides)
 
 
-def _word(override: Override) -> str:
+def _as_argument(override: Override) -> str:
     if override.value is None:
         return override.text
-    # What no YAML can hold was refused before, or is refused by who loads it.
+    # A value that YAML cannot represent was rejected earlier, or will be by the loader.
     return f"{override.text.removesuffix('...')}{dump_inline(to_plain_values(override.value[0], []))}"

@@ -1,7 +1,7 @@
-"""The sweep of a spec into its points: each a list of overrides, at the places where their values stand.
+"""Expand the sweep of a spec into points: lists of overrides, with the places of their values.
 
-A sweep is a mapping of dotted keys to lists, of which every combination is a point (a grid); under `zip` in it, lists
-of one length that advance together; or a list of points, each a mapping of dotted keys to values.
+A sweep is a mapping of dotted keys to lists, whose combinations are the points (a grid). Lists under `zip` in it have
+the same length and advance together. Alternatively it is a list of points, each a mapping of dotted keys to values.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from runner.documents.renamed_keys import SWEEP, ZIP
 from runner.spec.experiment import MAX_SWEEP_POINTS
 
 Step = list[Override]
-"""What one step along an axis sets."""
+"""The overrides of one step along an axis."""
 
 
 class Sweep:
-    """A sweep, as far as it is sound, as axes: every combination of their steps is a point."""
+    """A sweep as axes, as far as it is sound: every combination of their steps is a point."""
 
     def __init__(self, layered: LayeredData) -> None:
         self._layered = layered
@@ -38,51 +38,48 @@ class Sweep:
 
     @property
     def size(self) -> int:
-        """The number of points; 0: there is no sweep."""
+        """The number of points; 0 if there is no sweep."""
         return math.prod(map(len, self.axes)) if self.axes else 0
 
     def check_size(self) -> None:
-        """Refuse more points than `max_sweep_points`, before any of them is made.
+        """Check that there are at most `max_sweep_points` points, before any of them is built.
 
         Raises:
-            SpecError: there are.
+            SpecError: there are more points.
         """
-        most = self._layered.data.get("max_sweep_points", MAX_SWEEP_POINTS)
-        if isinstance(most, int) and self.size > most:
+        limit = self._layered.data.get("max_sweep_points", MAX_SWEEP_POINTS)
+        if isinstance(limit, int) and self.size > limit:
             message = (
-                f"{self.size:,} combinations are more than max_sweep_points ({most:,}); sweep over fewer, or set it "
-                "higher"
+                f"{self.size:,} combinations are more than max_sweep_points ({limit:,}); reduce the sweep, or "
+                "raise the limit"
             )
-            raise SpecError([Problem(self._layered.place((SWEEP,)), SWEEP, message)])
+            raise SpecError([self._layered.problem_at((SWEEP,), message)])
 
     def points(self) -> Iterator[list[Override]]:
-        """The points in order: the first axis varies slowest."""
+        """Yield the points in order: the first axis varies slowest."""
         for steps in product(*self.axes) if self.size else ():
             yield [override for step in steps for override in step]
 
     def problems(self) -> Iterator[Problem]:
-        """Problems beyond the schema: lists of several lengths in `zip`, a key that is swept over twice."""
+        """Yield problems beyond the schema: lists of different lengths in `zip`, keys in both `zip` and the grid."""
         longest = max((len(values) for values in self._zip.values() if isinstance(values, list)), default=0)
         for key, values in self._zip.items():
-            at = (SWEEP, ZIP, key)
+            key_path = (SWEEP, ZIP, key)
             if isinstance(values, list) and len(values) != longest:
-                yield self._problem(
-                    at,
-                    f"{len(values)} values, where another list of `zip` has {longest}; they advance together: give all "
-                    "the same number, or take the key out of `zip` to combine it with all",
+                yield self._layered.problem_at(
+                    key_path,
+                    f"{len(values)} values, but another list of `zip` has {longest}; lists of `zip` advance together: "
+                    "make them equally long, or move the key out of `zip` to combine it with all others",
                 )
             if key in self._layered.data[SWEEP]:
-                yield self._problem(at, "swept over in the grid, too; leave one out")
+                yield self._layered.problem_at(key_path, "the grid also sweeps over this key; remove one of the two")
 
-    def _problem(self, at: KeyPath, message: str) -> Problem:
-        return Problem(self._layered.place(at), ".".join(map(str, at)), message)
+    def _override(self, key: str, value: Any, key_path: KeyPath) -> Override:
+        return Override(f"{key}=...", self._layered.place(key_path), (value,))
 
-    def _override(self, key: str, value: Any, at: KeyPath) -> Override:
-        return Override(f"{key}=...", self._layered.place(at), (value,))
-
-    def _values(self, key: str, values: Any, at: KeyPath) -> list[Step]:
-        found = values if isinstance(values, list) else []
-        return [[self._override(key, value, (*at, index))] for index, value in enumerate(found)]
+    def _values(self, key: str, values: Any, key_path: KeyPath) -> list[Step]:
+        list_values = values if isinstance(values, list) else []
+        return [[self._override(key, value, (*key_path, index))] for index, value in enumerate(list_values)]
 
     def _zipped(self) -> list[Step]:
         columns = [self._values(key, values, (SWEEP, ZIP, key)) for key, values in self._zip.items()]

@@ -23,42 +23,42 @@ from runner.spec.origin import DATA, fetched_folder
 from runner.spec.training_settings import TrainerSettings
 
 FOLDER = "trainers"
-"""The name of a folder of stored files: in `inputs/` of a run, or in the release of a component."""
+"""Name of the folder of stored files: in `inputs/` of a run, or in the release of a component."""
 INDEX = "trainers.json"
 MAX_INDEX = 1 << 20
-NO_FILES = "its script: none came with it, and the command runs in the current folder"
+NO_FILES = "its script: it was not published, and the command runs in the current folder"
 
-_PLACES = (f"inputs/{FOLDER}", f"{DATA}/inputs/{FOLDER}", FOLDER)
-"""Where stored files are, from the folder of the file that says the command: a run's, a got run's, a component's."""
+_INDEX_FOLDERS = (f"inputs/{FOLDER}", f"{DATA}/inputs/{FOLDER}", FOLDER)
+"""Folders of stored files, relative to the file with the command: in a run, a downloaded run, a component."""
 
 
 def stored_name(group: str, path: str) -> str:
-    """Return the name that a trainer's file is stored under, beside the index."""
+    """Return the name that a trainer's file is stored under, relative to the index."""
     return f"{group}/{path}.txt"
 
 
 def is_storable(group: str, path: str) -> bool:
-    """Whether a trainer's file can be in a release, wherever that stores it."""
-    return path_problem(f"{_PLACES[1]}/{stored_name(group, path)}") is None
+    """Return whether a trainer's file can be stored in a release of any kind."""
+    return path_problem(f"{_INDEX_FOLDERS[1]}/{stored_name(group, path)}") is None
 
 
 @dataclass(frozen=True)
 class TrainerFiles:
-    """The stored files of one trainer, and what it needs besides them."""
+    """The stored files of one trainer, and what else it needs."""
 
     folder: Path
-    """That of the index."""
+    """The folder of the index."""
     group: str
     files: Mapping[str, Mapping[str, Any]]
-    """By path relative to the folder that the trainer runs in: `sha256`, `size` and whether it is `executable`."""
+    """Facts by path relative to the trainer's folder: `sha256`, `size` and whether it is `executable`."""
     missing: tuple[str, ...]
-    """What somebody else needs to run the trainer and does not get with it, one sentence each."""
+    """Sentences about what others need to run the trainer but do not get with it."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file.
 
         Raises:
-            ReleaseError: it is missing, or is not as it was stored.
+            ReleaseError: the file is missing, or was changed.
         """
         stored = stored_name(self.group, path)
         try:
@@ -68,8 +68,8 @@ class TrainerFiles:
             raise ReleaseError(f"cannot read {self.folder / stored}: {error.strerror}") from error
         if hashlib.sha256(data).hexdigest() != self.files[path]["sha256"]:
             raise ReleaseError(
-                f"{self.folder / stored} was changed after it was stored; restore it (`nip-run verify` names what was "
-                "changed), or set training.trainers.GROUP.command to a trainer of your own"
+                f"{self.folder / stored} was changed after it was stored; restore it (`nip-run verify` lists changed "
+                "files), or set training.trainers.GROUP.command to your own trainer"
             )
         return data
 
@@ -82,14 +82,14 @@ def read_index(folder: Path) -> dict[str, TrainerFiles]:
     """
     try:
         with open_below(folder, (INDEX,)) as file:
-            said = parse_strict_json(file.read(MAX_INDEX + 1))
-        if said["format"] != 1:
+            index = parse_strict_json(file.read(MAX_INDEX + 1))
+        if index["format"] != 1:
             raise ReleaseError(f"{folder / INDEX} was written by a newer nip-run; update nip-run")
-        found = {
+        trainers = {
             group: TrainerFiles(folder, group, dict(entry["files"]), tuple(map(str, entry["missing"])))
-            for group, entry in said["trainers"].items()
+            for group, entry in index["trainers"].items()
         }
-        for files in found.values():
+        for files in trainers.values():
             for path, facts in files.files.items():
                 if not is_storable(files.group, path) or {*map(type, facts.values())} - {str, int, bool}:
                     raise ValueError(f"{path!r} cannot be a trainer's file")
@@ -98,25 +98,25 @@ def read_index(folder: Path) -> dict[str, TrainerFiles]:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReleaseError(f"{folder / INDEX} is damaged: {error}") from error
-    return found
+    return trainers
 
 
 def find_trainer_files(layered: LayeredData, group: str, trainer: TrainerSettings) -> TrainerFiles | None:
-    """Return the files that came with a fetched trainer; None if it is the user's own.
+    """Return the files that came with a downloaded trainer; None if the trainer is the user's own.
 
     Raises:
-        ReleaseError: as `read_index`; or a fetched file lists files for a command of the user's own.
+        ReleaseError: as in `read_index`; or a downloaded file lists files for the user's own command.
     """
-    at: KeyPath = ("training", "trainers", group)
-    folders = {key: layered.folder((*at, key)) for key in ("command", "files") if getattr(trainer, key) is not None}
-    fetched = {key for key, folder in folders.items() if layered.is_set_by_file((*at, key)) and _is_fetched(folder)}
+    path: KeyPath = ("training", "trainers", group)
+    folders = {key: layered.folder((*path, key)) for key in ("command", "files") if getattr(trainer, key) is not None}
+    fetched = {key for key, folder in folders.items() if layered.is_set_by_file((*path, key)) and _is_fetched(folder)}
     if fetched == {"files"}:
         raise ReleaseError(
-            f"`files` is from elsewhere, and the command is yours; set training.trainers.{group}.files, or to null"
+            f"`files` is from elsewhere, but the command is yours; set training.trainers.{group}.files, or to null"
         )
-    for place in _PLACES if "command" in fetched else ():
-        stored = read_index(folders["command"] / place)
-        if place == FOLDER and len(stored) == 1:  # a trainer component, whose user may call the group otherwise
+    for index_folder in _INDEX_FOLDERS if "command" in fetched else ():
+        stored = read_index(folders["command"] / index_folder)
+        if index_folder == FOLDER and len(stored) == 1:  # a trainer component; the spec may name the group differently
             return next(iter(stored.values()))
         if group in stored:
             return stored[group]

@@ -1,4 +1,4 @@
-"""`training.from`: what a training goes on from, written as where each of its model groups is taken from."""
+"""Resolve `training.from`, the run or model that a training continues, into `from_run` or `use` of model groups."""
 
 from __future__ import annotations
 
@@ -14,77 +14,77 @@ from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind, is_reference, parse
 from runner.spec.components import FindComponent
-from runner.spec.model_sources import FROM_GROUP, FROM_RUN, FindRun, WrongModel, named_model, source_at
+from runner.spec.model_sources import FROM_GROUP, FROM_RUN, FindRun, ModelError, find_model_source, parse_model_name
 
 USE = "use"
-"""In a model group: an installed model."""
+"""Key of a model group that names an installed model."""
 
 
-def take_start(layered: LayeredData, find_run: FindRun, find_component: FindComponent) -> Iterator[Problem]:
-    """Put what a training goes on from into its model groups, before releases and runs are looked up for them."""
+def resolve_training_start(layered: LayeredData, find_run: FindRun, find_component: FindComponent) -> Iterator[Problem]:
+    """Write what a training continues from into its model groups, before releases and runs are looked up for them."""
     training, models = layered.data.get("training"), layered.data.get("models")
-    said = training.pop("from", None) if isinstance(training, dict) else None
-    if said is None or not isinstance(training, dict) or not isinstance(models, dict):
+    start = training.pop("from", None) if isinstance(training, dict) else None
+    if start is None or not isinstance(training, dict) or not isinstance(models, dict):
         return
     if layered.data.get("kind") != "training":
-        return  # for which the section itself is wrong
-    at: KeyPath = ("training", "from")
+        return  # another check reports the section itself
+    key_path: KeyPath = ("training", "from")
     trainers = training.get("trainers")
     groups = [name for name in models if isinstance(trainers, dict) and name in trainers]
     try:
-        if not isinstance(said, str):
-            raise WrongModel("a run or an installed model belongs here, as a text")
-        key, named = (USE, groups) if _is_release(layered, at, said) else (FROM_RUN, [])
+        if not isinstance(start, str):
+            raise ModelError("must be text: a run or an installed model")
+        key, continued = (USE, groups) if _is_release(layered, key_path, start) else (FROM_RUN, [])
         if key == FROM_RUN:
-            source = source_at(layered, at, named_model(said)["run"], find_run)
-            trained = {name for states in source.switched for name in states}
-            named = [name for name in groups if name in trained]
-            if not named:
-                there = f"trained {comma_join(sorted(trained))}" if trained else "has trained no model"
-                raise WrongModel(
-                    f"run {source.path.name} {there}, and this spec trains {comma_join(groups) or 'none'}; "
-                    f"say models.GROUP.{FROM_RUN} and {FROM_GROUP} instead"
+            source = find_model_source(layered, key_path, parse_model_name(start)["run"], find_run)
+            trained = {name for states in source.iteration_models for name in states}
+            continued = [name for name in groups if name in trained]
+            if not continued:
+                history = f"trained {comma_join(sorted(trained))}" if trained else "has trained no model"
+                raise ModelError(
+                    f"run {source.path.name} {history}, and this spec trains {comma_join(groups) or 'none'}; "
+                    f"set models.GROUP.{FROM_RUN} and {FROM_GROUP} instead"
                 )
-        elif len(groups) != 1 and (group := _group_of(said, find_component)) in groups:
-            named = [str(group)]
+        elif len(groups) != 1 and (group := _group_of(start, find_component)) in groups:
+            continued = [str(group)]
         elif len(groups) != 1:
-            raise WrongModel(
-                f"of which group is it the model? This spec trains {comma_join(groups)}; say models.GROUP.use"
+            raise ModelError(
+                f"the model's group is unclear: this spec trains {comma_join(groups)}; set models.GROUP.use instead"
             )
-        for name in named:
+        for name in continued:
             if not isinstance(models[name], dict):
-                continue  # which the schema finds
+                continue  # the schema reports it
             if models[name].get(key) is not None:
-                raise WrongModel(f"models.{name}.{key} says what it goes on from, too; leave one out")
+                raise ModelError(f"models.{name}.{key} also sets what the group continues from; remove one of the two")
             if key == USE and models[name].get("model") is not None:
-                raise WrongModel(f"models.{name}.model says which model it is, too; leave it out, or set it to null")
-            models[name][key] = said
-            layered.places["models", name, key] = layered.place(at)
-    except WrongModel as wrong:
-        yield Problem(layered.place(at), ".".join(map(str, at)), str(wrong))
+                raise ModelError(f"models.{name}.model also sets the model; remove it, or set it to null")
+            models[name][key] = start
+            layered.places["models", name, key] = layered.place(key_path)
+    except ModelError as error:
+        yield layered.problem_at(key_path, str(error))
 
 
-def _group_of(said: str, find_component: FindComponent) -> object:
-    """The group that an installed model was trained as, as its release says; None where that is not known."""
+def _group_of(name: str, find_component: FindComponent) -> object:
+    """Return the group that an installed model was trained as, according to its release; None if unknown."""
     try:
-        found = find_component(Kind.MODEL, said)
-        return Release.from_bytes(read_bounded(found.folder / MANIFEST, MAX_MANIFEST)).facts.get("group")
+        release_use = find_component(Kind.MODEL, name)
+        return Release.from_bytes(read_bounded(release_use.folder / MANIFEST, MAX_MANIFEST)).facts.get("group")
     except (NipRunError, OSError):
-        return None  # which is told where the group's model is looked up
+        return None  # reported when the group's model is looked up
 
 
-def _is_release(layered: LayeredData, at: KeyPath, said: str) -> bool:
-    """Whether a model's release is meant, and no run's folder or id.
+def _is_release(layered: LayeredData, key_path: KeyPath, text: str) -> bool:
+    """Return whether the text names a model's release, and not a run's folder or id.
 
     Raises:
-        WrongModel: a release of another kind is.
+        WrongModel: it names a release of another kind.
     """
-    folder = layered.folder(at)
-    if not is_reference(said) or any(package_data.is_folder(folder / name) for name in (said, said.rpartition("@")[0])):
+    folder = layered.folder(key_path)
+    if not is_reference(text) or any(package_data.is_folder(folder / name) for name in (text, text.rpartition("@")[0])):
         return False
     try:
-        parse(said, Kind.MODEL)
+        parse(text, Kind.MODEL)
     except UsageError as error:
-        got = f"{error}; a published run is got first: nip-run get {said} DIR, and then training.from: DIR"
-        raise WrongModel(got) from error
+        message = f"{error}; to continue a published run: nip-run get {text} DIR, and then training.from: DIR"
+        raise ModelError(message) from error
     return True

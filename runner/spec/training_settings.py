@@ -15,73 +15,72 @@ MAX_ITERATIONS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """When models are tested, and on what. A test before iteration N is of the models that N plays with."""
+    """The tests of models. A test before iteration N uses the models that N plays with."""
 
     scheme: Literal["none", "all", "last", "first_and_last"] = option(
         "`all`: before each iteration and after the last; `last`: the final models; `first_and_last`: the untrained "
         "and the final ones.",
         default="last",
     )
-    split: str = option(
-        "The split that is tested on; no datapoint of it may be trained on.", default="test", minLength=1
-    )
+    split: str = option("The split for tests; none of its datapoints may be trained on.", default="test", minLength=1)
     limit: int | None = option(
-        "At most this many datapoints, the same at each test: the first of the file, or of the shuffled order with "
+        "Maximum number of datapoints, the same in each test: the first in the file, or in the shuffled order with "
         "`dataset.shuffle`; null: all.",
         default=None,
         minimum=1,
         example=100,
     )
-    per_datapoint: int = option("Plays of each datapoint.", default=1, minimum=1)
+    per_datapoint: int = option("Games of each datapoint.", default=1, minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionSettings:
-    """Which rollouts expert iteration trains on, for each agent by its own reward."""
+    """The rollouts that expert iteration trains on, selected for each agent by its own reward."""
 
     method: Literal["threshold", "weighted_sampling"] = option(
-        "`threshold`: all rollouts of at least `reward_threshold`. `weighted_sampling`: drawn, likelier the more they "
-        "earned.",
+        "`threshold`: all rollouts with a reward of at least `reward_threshold`. `weighted_sampling`: a random sample, "
+        "weighted by reward.",
         default="threshold",
     )
-    reward_threshold: float = option("The least reward of a rollout, ties included.", default=0.9)
+    reward_threshold: float = option("The minimum reward of a selected rollout.", default=0.9)
     sample_size_factor: float = option(
-        "Weighted sampling: how many are drawn, as a share of the rollouts.",
+        "Weighted sampling: sample size as a share of the rollouts.",
         default=0.5,
         exclusiveMinimum=0,
         maximum=100,
     )
     minimum: float | None = option(
-        "Weighted sampling: rewards up to this have weight 0; null: the least there is.",
+        "Weighted sampling: rewards up to this have weight 0; null: the smallest reward.",
         default=None,
         example=0.0,
     )
     epsilon: float = option(
-        "Weighted sampling: the weight of an even chance beside that by reward, so that bad rollouts are drawn too.",
+        "Weighted sampling: a constant added to each weight, so that low rewards are sampled too.",
         default=0.01,
         minimum=0,
         maximum=100,
     )
-    replacement: bool = option("Weighted sampling: whether a rollout may be drawn again.", default=True)
+    replacement: bool = option("Weighted sampling: sample with replacement.", default=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuessReplacement:
-    """For a share of the rollouts the verifier is trained on the true label instead of its own guess."""
+    """Training of the verifier on the true label instead of its own guess, for a share of the rollouts."""
 
     proportion: float = option("The share of the rollouts, in the first iteration.", default=0.0, minimum=0, maximum=1)
     annealing: Literal["none", "linear", "exponential"] = option(
-        "How it shrinks: `linear` by the rate, `exponential` to (1 - rate) of itself, each iteration.", default="none"
+        "How the share decreases each iteration: `linear` by the rate, `exponential` by the factor (1 - rate).",
+        default="none",
     )
     annealing_rate: float = option("The rate of the annealing.", default=0.1, minimum=0, maximum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerSettings:
-    """Where and how one model group is fine-tuned."""
+    """The fine-tuning of one model group."""
 
     backend: BackendName = option(
-        "`openai`: jobs of a server with OpenAI's fine-tuning API. `command`: your own trainer. `files`: writes "
+        "`openai`: jobs on a server with OpenAI's fine-tuning API. `command`: your own trainer. `files`: writes "
         "the files and waits for `--set-model GROUP=NAME`. `dummy`: a toy for dry runs, a new name at once.",
         example="command",
     )
@@ -97,25 +96,25 @@ class TrainerSettings:
         minItems=1,
     )
     files: tuple[str, ...] | None = option(
-        "`command`: files and folders that the trainer reads besides its script, such as modules that it imports, "
+        "`command`: files and folders that the trainer reads in addition to its script, such as imported modules, "
         "relative to the current folder of nip-run. They are stored with the run and published with it.",
         default=None,
         example=["trainer_helpers.py"],
         minItems=1,
     )
     load_lora: bool = option(
-        "`command`: what it leaves in {output} is a LoRA adapter, which every server of the group is told to load by "
-        "vLLM's `/v1/load_lora_adapter` under the new model's name, and to unload when it is played with no more.",
+        "`command`: the trainer writes a LoRA adapter to {output}. Each server of the group loads it under the new "
+        "model's name with vLLM's `/v1/load_lora_adapter`, and unloads it when it is no longer used.",
         default=False,
     )
     n_epochs: int | None = option(
         "`openai`: passes over the dataset; null: the provider's default.", default=None, minimum=1, example=3
     )
     batch_size: int | None = option(
-        "`openai`: examples a step; null: the provider's default.", default=None, minimum=1, example=8
+        "`openai`: examples per step; null: the provider's default.", default=None, minimum=1, example=8
     )
     learning_rate_multiplier: float | None = option(
-        "`openai`: its hyperparameter; null: the provider's default.", default=None, exclusiveMinimum=0, example=1.0
+        "`openai`: a hyperparameter; null: the provider's default.", default=None, exclusiveMinimum=0, example=1.0
     )
     beta: float | None = option(
         "`openai`, malt: DPO's weight of staying close to the base model; null: the provider's default.",
@@ -137,7 +136,7 @@ class TrainerSettings:
         maxLength=64,
     )
     poll_seconds: float | None = option(
-        "Seconds from one poll of a job to the next; null: 1 for `command`, else 30.",
+        "Seconds between two polls of a job; null: 1 for `command`, else 30.",
         default=None,
         exclusiveMinimum=0,
         example=30.0,
@@ -150,12 +149,12 @@ class TrainerSettings:
 
     @property
     def traits(self) -> BackendTraits:
-        """What its backend can do."""
+        """The capabilities of its backend."""
         return TRAITS[self.backend]
 
     @property
     def dataset_format(self) -> DatasetFormat:
-        """The format of the datasets that it gets."""
+        """The format of the datasets that it receives."""
         return self.format or self.traits.format
 
     @property
@@ -165,16 +164,16 @@ class TrainerSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModel:
-    """A model that a training run has come to."""
+    """A model that a training run has produced."""
 
     model: str = option("Its name.", example="qwen3-4b-nip-1")
-    base_model: str = option("What it began as.", example="Qwen/Qwen3-4B")
+    base_model: str = option("The model before any training.", example="Qwen/Qwen3-4B")
     lineage: tuple[FineTuneStep, ...] = option("Fine-tuning lineage, oldest first.", default=())
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerunTests:
-    """Whose models are tested again."""
+    """The training run whose models are tested again."""
 
     run: str = option("The training run: its id, the start of it, or its folder.", example="ei-nip-0123456789")
     models: tuple[Mapping[str, TrainedModel], ...] = option(
@@ -186,62 +185,61 @@ class RerunTests:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """What a training run learns from its rollouts, and how."""
+    """The way a training run learns from its rollouts."""
 
     method: Literal["expert_iteration", "malt"] = option(
-        "`expert_iteration`: supervised on the rollouts that paid. `malt`: preferences between the answers of trees "
-        "(rollouts.num_responses_per_timestep).",
+        "`expert_iteration`: supervised training on rollouts with high rewards. `malt`: preferences between answers of "
+        "trees (rollouts.num_responses_per_timestep).",
         example="expert_iteration",
     )
     from_: str | None = option(
-        "Go on from the models of another run, each trained group from its own: RUN, RUN@i3 (what iteration 3 plays "
-        "with) or a folder that `get` left; or from an installed model, `OWNER/NAME@VERSION`, where one group is "
-        "trained. Saved with the run is what this comes to, as of `models.GROUP.from_run` and `models.GROUP.use`.",
+        "Continue from the models of another run, each trained group from its own: RUN, RUN@i3 (iteration 3) or a "
+        "folder written by `get`. If one group is trained, also an installed model, `OWNER/NAME@VERSION`. The run's "
+        "saved spec has the resolved models, as with `models.GROUP.from_run` and `models.GROUP.use`.",
         default=None,
         example="ei-nip-0123456789",
         minLength=1,
     )
     iterations: int = option(
-        "How often to play, train and switch models.", default=1, minimum=1, maximum=MAX_ITERATIONS
+        "Number of iterations: play, train, switch models.", default=1, minimum=1, maximum=MAX_ITERATIONS
     )
     datapoints_per_iteration: int | None = option(
-        "How many datapoints each iteration plays, in a seeded order that starts again when all have been played; "
-        "null: all of them.",
+        "Datapoints per iteration, in a seeded order that starts again when all have been played; null: all of them.",
         default=None,
         minimum=1,
         example=100,
     )
-    test: EvaluationSettings = option("When models are tested, and on what.", factory=EvaluationSettings)
+    test: EvaluationSettings = option("When models are tested, and their test datapoints.", factory=EvaluationSettings)
     selection: SelectionSettings = option("Expert iteration: which rollouts are trained on.", factory=SelectionSettings)
     guess_replacement: GuessReplacement = option(
-        "Expert iteration: true labels in the place of the verifier's guesses.", factory=GuessReplacement
+        "Expert iteration: true labels instead of the verifier's guesses.", factory=GuessReplacement
     )
     on_all_previous_rollouts: bool = option(
-        "Train on the rollouts of all iterations so far; false: of the last alone.", default=False
+        "Train on the rollouts of all iterations so far; false: only of the last one.", default=False
     )
     from_scratch: bool = option(
-        "Each job starts from the base model; false: from the last one trained. A trainer may say otherwise.",
+        "Each job starts from the base model; false: from the last trained model. A trainer can override it.",
         default=False,
     )
     min_examples: int = option(
-        "A group with fewer examples is not trained in that iteration, and the run says so; OpenAI asks for 10.",
+        "A group with fewer examples is not trained in that iteration, and the run reports it; OpenAI needs 10.",
         default=10,
         minimum=1,
     )
     trainers: Mapping[str, TrainerSettings] = option(
-        "The trainer of each model group that is trained.",
+        "The trainer of each trained model group.",
         example={"strong": {"backend": "command", "command": ["python", "train.py", "{dataset}", "{model_file}"]}},
     )
 
     rerun_tests: RerunTests | None = option(
-        "Train nothing: test the models of all iterations of a training run again, by this spec's `test.split`, "
-        "`test.limit` and `test.per_datapoint`, with its dataset, prompts and protocol. `iterations` is that of the "
-        "run. null: train.",
+        "Train nothing: test the models of all iterations of a training run again, with this spec's `test.split`, "
+        "`test.limit`, `test.per_datapoint`, dataset, prompts and protocol. `iterations` is taken from the run. "
+        "null: train.",
         default=None,
         example={"run": "ei-nip-0123456789"},
     )
 
     def starts_from_scratch(self, group: str) -> bool:
-        """Whether each job of a model group starts from the base model."""
-        chosen = self.trainers[group].from_scratch
-        return self.from_scratch if chosen is None else chosen
+        """Return whether each job of a model group starts from the base model."""
+        of_trainer = self.trainers[group].from_scratch
+        return self.from_scratch if of_trainer is None else of_trainer

@@ -16,8 +16,8 @@ from runner.models.settings import ModelSettings
 from runner.rollouts.plan import Plan
 from runner.runs.finished.debates import build_games_plan
 from runner.spec.backend_traits import HYPERPARAMETERS
-from runner.spec.datasets.datapoint import Datapoint, grouped
-from runner.spec.experiment import LONGEST_RUN_ID
+from runner.spec.datasets.datapoint import Datapoint, group_datapoints
+from runner.spec.experiment import MAX_RUN_ID_LENGTH
 from runner.spec.loader import Spec
 from runner.spec.training_settings import MAX_ITERATIONS, TrainerSettings, TrainingSettings
 from runner.training.backends.interface import Method
@@ -46,7 +46,7 @@ def check_run_id(run_id: str) -> None:
     Raises:
         UsageError: it is too long.
     """
-    max_length = LONGEST_RUN_ID - MAX_PART_SUFFIX
+    max_length = MAX_RUN_ID_LENGTH - MAX_PART_SUFFIX
     if len(run_id) > max_length:
         raise UsageError(
             f"--run-id {run_id}: it has {len(run_id)} characters; the maximum for a training run is {max_length}, "
@@ -134,7 +134,7 @@ class TrainingPlan:
 
     @property
     def run_id(self) -> str:
-        return self.spec.begun_as or f"{self.spec.experiment.name}-{self.identity[:10]}"
+        return self.spec.resumed_run_id or f"{self.spec.experiment.name}-{self.identity[:10]}"
 
     @property
     def trained(self) -> dict[str, list[str]]:
@@ -161,7 +161,7 @@ class TrainingPlan:
             seed=derived_seed("iteration", self.spec.experiment.seed, iteration),
         )
         dataset = replace(self.spec.dataset, datapoints=self.datapoints(iteration))
-        return replace(self.spec, experiment=experiment, dataset=dataset, test=None, begun_as=None)
+        return replace(self.spec, experiment=experiment, dataset=dataset, test=None, resumed_run_id=None)
 
     def test_spec(self, models: Models) -> Spec:
         """Return the spec of the games that test the models; all tests play the same games."""
@@ -176,7 +176,7 @@ class TrainingPlan:
             dataset=replace(experiment.dataset, split=test.split, limit=test.limit),
             rollouts=replace(experiment.rollouts, per_datapoint=test.per_datapoint, num_responses_per_timestep=None),
         )
-        return replace(self.spec, experiment=experiment, dataset=self.spec.test, test=None, begun_as=None)
+        return replace(self.spec, experiment=experiment, dataset=self.spec.test, test=None, resumed_run_id=None)
 
     def all_games(self) -> list[Plan]:
         """Return the plans of all iterations and tests, with untrained models instead of the unknown trained ones."""
@@ -205,7 +205,7 @@ class TrainingPlan:
             selected, deferred = [], []
             while len(selected) < size:
                 if not queue:
-                    groups = grouped(points)
+                    groups = group_datapoints(points)
                     random.Random(derived_seed("epoch", self.spec.experiment.seed, epoch)).shuffle(groups)
                     queue = [point for group in groups for point in group]
                     epoch += 1

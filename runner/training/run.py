@@ -170,11 +170,11 @@ class _Work:
         # All parts have the protocol hash and the sources that the run started with. An earlier version may have
         # computed the hash in another way.
         recorded = {
-            **games.as_recorded,
+            **games.recorded_fields,
             "protocol_sha256": self.manifest.protocol_sha256,
             "sources": self.manifest.sources,
         }
-        games = replace(games, as_recorded=recorded)
+        games = replace(games, recorded_fields=recorded)
         try:
             result = run_games(Plan(games), self.results, part_id, part_options, part)
         except Interrupted as error:

@@ -142,7 +142,7 @@ def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
         "dataset.stop: the value contains itself; write it out",
         "seed: a text, number, list or mapping belongs here, not numpy.ndarray",
     ]
-    with pytest.raises(SpecError, match="an override is a text"):
+    with pytest.raises(SpecError, match="an override must be text"):
         runner.load_spec(path, [3])  # type: ignore[list-item]
 
 

@@ -125,7 +125,7 @@ def test_help_names_every_command_with_its_summary(folder: Path) -> None:
         (("run",), "required"),
         (("run", "--nonsense", "spec.yaml"), "--nonsense"),
         (("spec.yml",), "did you mean 'spec.yaml'"),
-        (("run", "seed=3"), "no spec is given"),
+        (("run", "seed=3"), "no spec given"),
         (("check", "spec.yaml", "sed=3"), "did you mean 'seed'"),
         (("render", "spec.yaml"), "one spec and one agent"),
         (("render", "spec.yaml", "verifyer"), "did you mean 'verifier'"),

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from runner.base.package_data import PROTOCOLS
-from runner.cli.experiments.init import COMMENTS_AT, add_arguments
+from runner.cli.experiments.init import COMMENT_COLUMN, add_arguments
 from runner.game.protocols.loader import builtin_names, protocol_editor_schema
 from runner.spec.schemas import editor_schema
 from tests.support.paths import ROOT
@@ -88,7 +88,7 @@ def test_comments_stand_below_each_other_and_quiet_says_nothing(tmp_path: Path, 
     assert told(tmp_path, "init", "--protocol", "merlin_arthur", "-q", str(other)) == ""
     lines = [line for line in (other / "spec.yaml").read_text().splitlines() if "  # CHANGE: " in line]
     assert len(lines) >= 4
-    assert {line.index("# CHANGE") for line in lines} == {COMMENTS_AT}
+    assert {line.index("# CHANGE") for line in lines} == {COMMENT_COLUMN}
 
 
 def test_an_empty_name_is_no_folder(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_an_interrupted_publish_is_seen_by_nobody_and_done_again(
     words = ("publish", run, "--to", tmp_path / "registry", "--as", "acme", "--licence", "MIT", "--force")
     done = interrupted(event, name, words, tmp_path)
     assert done.returncode == 128 + signal.SIGINT, done.stderr
-    assert "nobody sees anything" in done.stderr
+    assert "not published completely stays invisible" in done.stderr
     with connect(str(tmp_path / "registry")) as registry:
         assert registry.entries() == []
     again = nip_run_here(*words, cwd=tmp_path)

@@ -208,7 +208,7 @@ MISTAKES: dict[str, Mistake] = {
         ("prover: {model: strong}", "_default: {model: stron}"), "spec.yaml:11:14", "no model group 'stron'",
         "'strong'"),
     "a missing dataset": Mistake(
-        ("data.csv", "dota.csv"), "spec.yaml:2:11", "no file 'dota.csv' beside the spec", "'data.csv'"),
+        ("data.csv", "dota.csv"), "spec.yaml:2:11", "no file 'dota.csv' next to the spec", "'data.csv'"),
     "a missing folder of prompts": Mistake(
         ("prompts: prompts", "prompts: promts"), "spec.yaml:6:1", "no folder 'promts'", "'prompts'"),
     "a missing template": Mistake(
@@ -227,7 +227,7 @@ MISTAKES: dict[str, Mistake] = {
     "labels that are other words": Mistake(
         None, "spec.yaml:2:11", "maybe", "", files={"data.csv": DATA.replace("a,1", "a,maybe")}),
     "ids that stand twice": Mistake(
-        None, "spec.yaml:2:11", "duplicate ids: a", "an id of its own", files={"data.csv": DATA.replace("b,0",
+        None, "spec.yaml:2:11", "duplicate ids: a", "ids must be unique", files={"data.csv": DATA.replace("b,0",
         "a,0")}),
     "no column of labels": Mistake(
         None, "spec.yaml:2:1", "no column 'label'", "dataset.columns.label=", files={"data.csv": DATA.replace("label",
@@ -237,14 +237,14 @@ MISTAKES: dict[str, Mistake] = {
         "it has id, label"),
     "a split that is not there": Mistake(
         ("path: data.csv", "path: data.csv, split: test"), "spec.yaml:2:27", "no column 'split'",
-        "leave the split out"),
+        "remove the split"),
     # Sweeps, bases and interpolations
     "a sweep over a single value": Mistake(
         "sweep: {seed: 3}\n", "spec.yaml:13:9", "a list belongs here, not 3", "[3]"),
     "a sweep over an unknown key": Mistake("sweep: {sed: [1]}\n", "spec.yaml:13:15", "unknown key", "'seed'"),
     "zipped lists of two lengths": Mistake(
-        "sweep: {zip: {seed: [1, 2], description: [a]}}\n", "spec.yaml:13:29", "1 values, where another list",
-        "the same number"),
+        "sweep: {zip: {seed: [1, 2], description: [a]}}\n", "spec.yaml:13:29", "1 values, but another list",
+        "make them equally long"),
     "a base that is not there": Mistake(
         "extends: bse.yaml\n", "spec.yaml:13:1", "no file 'bse.yaml'", "'base.yaml'", files={"base.yaml": "seed: 1\n"}),
     "files that extend each other": Mistake(

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from runner.cli.terminal.layout import GAP, Column, fitted
-from runner.cli.terminal.output import short_time
+from runner.cli.terminal.layout import GAP, Column, fit_columns
+from runner.cli.terminal.output import format_time
 
 TEXT, ID, NUMBER = Column(16, 60), Column(40, 40), Column(4, 4)
 
@@ -29,9 +29,9 @@ TEXT, ID, NUMBER = Column(16, 60), Column(40, 40), Column(4, 4)
 def test_texts_fold_then_columns_are_left_out_and_no_id_is_broken(
     width: int, drop: tuple[int, ...], expected: dict[int, int]
 ) -> None:
-    found = fitted((ID, TEXT, NUMBER), width, drop)
+    found = fit_columns((ID, TEXT, NUMBER), width, drop)
     assert found == expected
-    narrowest = sum(column.least for index, column in enumerate((ID, TEXT, NUMBER)) if index in found)
+    narrowest = sum(column.min_width for index, column in enumerate((ID, TEXT, NUMBER)) if index in found)
     assert sum(found.values()) + GAP * (len(found) - 1) <= max(width, narrowest + GAP * (len(found) - 1))
 
 
@@ -49,8 +49,8 @@ def test_texts_fold_then_columns_are_left_out_and_no_id_is_broken(
 )
 def test_a_time_is_short(ago: timedelta, shown: str) -> None:
     now = datetime(2026, 11, 22, 15, 31, tzinfo=UTC)
-    assert short_time((now - ago).isoformat(), now) == shown
+    assert format_time((now - ago).isoformat(), now) == shown
 
 
 def test_what_is_no_time_is_shown_as_it_is() -> None:
-    assert (short_time(None), short_time("soon")) == ("-", "soon")
+    assert (format_time(None), format_time("soon")) == ("-", "soon")

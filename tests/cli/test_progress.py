@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.cli.terminal.progress import Display, RunProgress, WatchedRun, watching
+from runner.cli.terminal.progress import Display, RunProgress, WatchedRun, show_progress
 from runner.models.usage_totals import UsageTotals
 from runner.runs.execution.accounting import Progress
 from tests.support.servers.chat_client import serving
@@ -29,9 +29,9 @@ def shown(width: int, seconds: float = 30.0, name: str = "quickstart", point: st
     moving = progress(**more)
     jobs, failures = moving.jobs, moving.failures
     moving.jobs = moving.failures = 0
-    view.within(moving, width)
+    view.fit_line(moving, width)
     moving.jobs, moving.failures, now = jobs, failures, now + seconds
-    return view.within(moving, width)
+    return view.fit_line(moving, width)
 
 
 def test_a_wide_terminal_has_all_of_it() -> None:
@@ -91,11 +91,11 @@ def test_narrow_terminals_keep_the_count_then_the_cost_then_calls_in_flight_then
 def test_the_last_error_is_gone_some_seconds_after_the_last_failure() -> None:
     now, moving = 0.0, progress(failures=0)
     view = RunProgress("x", clock=lambda: now)
-    view.whole(moving)
+    view.full_line(moving)
     seen = []
     for seconds, failures in ((20.0, 1), (34.0, 1), (36.0, 1), (40.0, 2), (60.0, 2)):
         now, moving.failures = seconds, failures
-        seen.append("error: 429" in view.whole(moving))
+        seen.append("error: 429" in view.full_line(moving))
     assert seen == [True, True, False, True, False]
 
 
@@ -110,7 +110,7 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
     view = RunProgress("x", clock=lambda: now)
     for second in range(0, 601, 5):
         now, moving.jobs = float(second), min(2 * second, 200) + max(second - 300, 0)
-        line = view.whole(moving)
+        line = view.full_line(moving)
     assert "1.0/s" in line
     assert "8:20 left" in line
 
@@ -137,7 +137,7 @@ class Seen(Display):
     def after(self, place: int, moved: Progress) -> str:
         self._latest[place] = moved
         shown, now = self._view(place)
-        return shown.whole(now)
+        return shown.full_line(now)
 
 
 def test_points_side_by_side_are_one_line_of_their_sums_without_accuracy() -> None:
@@ -148,20 +148,20 @@ def test_points_side_by_side_are_one_line_of_their_sums_without_accuracy() -> No
     assert "24 in flight" in line
     assert "$0.50" in line
     assert "accuracy" not in line
-    seen.ended(2)  # it was finished before, and moved never
+    seen.mark_finished(2)  # it was finished before, and moved never
     assert seen.after(0, progress(jobs=96, failures=0)).startswith("198/288 rollouts, point 2 of 4")
     assert seen.after(3, progress(stage="iteration 0 (1 of 2): games")).startswith("45/96 rollouts, point 4 of 4, it")
 
 
 def test_what_several_points_note_or_warn_of_alike_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     told: set[str] = set()
-    with watching([WatchedRun("a", 9), WatchedRun("a", 9)], told, quiet=False) as display:
-        first, second = display.of(0), display.of(1)
+    with show_progress([WatchedRun("a", 9), WatchedRun("a", 9)], told, quiet=False) as display:
+        first, second = display.watcher(0), display.watcher(1)
         assert first is not None
         assert second is not None
         for watch in (first, second):
             watch(progress(notes=["the same"], warnings={"http://x": "cannot reach http://x"}))
-        display.ended(0)
+        display.mark_finished(0)
         second(progress(notes=["the same", "another"], warnings={}))
     assert capsys.readouterr().err.splitlines() == [
         "a: note: the same", "a: cannot reach http://x", "a: note: another", "a: http://x answers again",

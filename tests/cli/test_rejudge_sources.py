@@ -118,7 +118,7 @@ def test_what_was_judged_so_is_named_and_the_sources_prefix_means_it(
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as err:
         assert main([*words, "-q", "--run-id", "any-1-judged"]) == 0
         assert main([*words, "--run-id", "any-1-judged"]) == 0
-    assert "any-1 was judged so already: any-1-judged; --again" in err.getvalue()
+    assert "any-1 was already judged by any-1-judged; to judge it again, add --again" in err.getvalue()
 
 
 def test_from_another_folder_a_wrong_override_is_shown(

@@ -52,8 +52,8 @@ def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path)
     for words, said in (
         ((whole.name,), f"--run-id {whole.name} --shard K/2"),
         ((str(whole),), f"nip-run merge {whole.name}"),
-        ((whole.name, "--shard", "2/2"), f"this one is begun by the spec (nip-run SPEC --run-id {whole.name} --shard"),
-        ((whole.name, "--shard", "1/3"), "not in 3; by its name a part goes on that has begun"),
+        ((whole.name, "--shard", "2/2"), f"to start this one: nip-run SPEC --run-id {whole.name} --shard"),
+        ((whole.name, "--shard", "1/3"), "not in 3; to resume a started shard: nip-run"),
     ):
         refused, checked = run(tmp_path, *words), run(tmp_path, "check", *words)
         assert (refused.returncode, checked.returncode) == (2, 2)
@@ -63,7 +63,7 @@ def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path)
     last = run(tmp_path, "spec.yaml", "--shard", "2/2", "--json")
     assert [one["run_id"] for one in json.loads(last.stdout)] == [f"{whole.name}/shards/2-of-2", whole.name]
     assert json.loads(last.stdout)[1]["rollouts"] == 4
-    assert run(tmp_path, "spec.yaml").stderr.count("was played already") == 1
+    assert run(tmp_path, "spec.yaml").stderr.count("was already played") == 1
     again = run(tmp_path, "merge", "tiny")
     assert (again.returncode, "was merged already; nothing was changed" in again.stderr) == (0, True)
 
@@ -79,7 +79,7 @@ def test_a_part_is_resumed_by_its_folder_and_by_no_other_number(tmp_path: Path) 
         part = only_run(tmp_path / "results") / "shards" / "1-of-2"
         wrong = run(tmp_path, str(part), "--shard", "2/2", "budget.completions=2000")
         assert wrong.returncode == 2
-        assert "was saved with shard 1/2" in wrong.stderr
+        assert "is the saved spec of shard 1/2" in wrong.stderr
         assert run(tmp_path, str(part), "budget.completions=20").returncode == 3
         again = run(tmp_path, part.parents[1].name, "--shard", "1/2", "budget.completions=2000")
         assert again.returncode == 0, again.stderr
@@ -118,7 +118,7 @@ def test_a_merge_that_cannot_be_made_is_said_by_the_last_shard_and_by_merge(tmp_
     assert json.loads(asked.stdout)["errors"]
     part = str(whole / "shards" / "2-of-2")
     published = run(tmp_path, "publish", part, "--to", "board", "--as", "acme", "--licence", "MIT", "--dry-run")
-    assert "which is published as a whole: nip-run merge" in published.stderr
+    assert "merge the run, then publish it: nip-run merge" in published.stderr
     assert "merge them, and judge the merged run" in run(tmp_path, "rejudge", part, "votes=3").stderr
 
 
@@ -141,7 +141,7 @@ def test_parts_on_other_disks_are_merged_by_their_folders(tmp_path: Path) -> Non
     other = run(tmp_path, "merge", "nobody", *copies, "--results", "second")
     assert other.returncode == 2
     assert (
-        f"'nobody': no run in second was played in shards by this name, and the parts given are of {merged.name}"
+        f"'nobody': no run of this name in second was played in shards, and the given shards belong to {merged.name}"
         in (other.stderr)
     )
     assert not (tmp_path / "second").exists()
@@ -152,7 +152,7 @@ def test_parts_on_other_disks_are_merged_by_their_folders(tmp_path: Path) -> Non
     assert "missing: 1/2" in damaged.stderr
     wrong = run(tmp_path, "merge", "nobody", "copy9")
     assert wrong.returncode == 2
-    assert wrong.stderr.count("no run in results was played in shards by this name") == 2
+    assert wrong.stderr.count("no run of this name in results was played in shards") == 2
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "\udc80", "..", "nobody"])

@@ -13,9 +13,9 @@ import orjson
 import pytest
 
 from runner.base.errors import UsageError
-from runner.cli.terminal.learning_curve import curve, show_training
-from runner.cli.terminal.output import NARROWEST
-from runner.cli.terminal.wrapping import cells, wrapped
+from runner.cli.terminal.learning_curve import format_curve, show_training
+from runner.cli.terminal.output import MIN_WRAP_WIDTH
+from runner.cli.terminal.wrapping import display_width, wrap_lines
 from runner.results.leaderboard.results_folder import Results
 from tests.cli.test_cli import Called, called
 from tests.support.runs import only_run, played, table
@@ -122,7 +122,7 @@ def test_a_repeat_of_a_datapoint_is_chosen(served: Shown) -> None:
     for repeat in range(REPEATS):
         shown = served.json("last", "p2", "--repeat", str(repeat))
         assert (shown["datapoint"]["id"], shown["repeat"]) == ("p2", repeat)
-    assert f"1 of {REPEATS} rollouts" in served.show("last", "p2").stderr
+    assert f"matches {REPEATS} rollouts" in served.show("last", "p2").stderr
     assert called("show", "last", "p2", "--repeat", "9", cwd=served.folder).returncode == 2
 
 
@@ -170,7 +170,7 @@ def test_calls_that_failed_are_shown_with_what_the_server_said(served: Shown) ->
     failed = next(row for row in served.rows("completions") if row["latency_ms"] is None)
     shown = served.show("last", failed["rollout_id"]).stdout
     assert f"[round {failed['round']}] {failed['agent']} (call failed)\n" in shown
-    assert re.search(r"; asked\s+again\s+after\s+\d+\.\d+\s+s", shown)
+    assert re.search(r"; retried\s+after\s+\d+\.\d+\s+s", shown)
 
 
 # What was sent
@@ -205,7 +205,7 @@ def test_a_prompt_that_the_folder_no_longer_gives_is_refused(served: Shown, tmp_
     [
         (("last", "p0", "--prompt", "verifyer"), "did you mean 'verifier'"),
         (("last", "p0", "--prompt", "prover", "--round", "0"), "not 0"),
-        (("last", "p0", "--round", "99"), "there is no 99"),
+        (("last", "p0", "--round", "99"), "has no round 99"),
         (("last", "--prompt", "prover"), "nip-run show RUN ROLLOUT --prompt prover"),
         (("last", "--limit", "-1"), "--limit -1"),
     ],
@@ -245,7 +245,7 @@ def test_last_is_the_run_that_was_begun_last_and_no_part_of_another(served: Show
 
 def test_words_stay_whole_and_code_keeps_its_indentation() -> None:
     text = "    if x > 1:\n        return the_value_of_x + the_value_of_y  # both\n\tx\n\n" + "z" * 50
-    lines = list(wrapped(text, 40, "  "))
+    lines = list(wrap_lines(text, 40, "  "))
     assert lines == [
         "      if x > 1:",
         "          return the_value_of_x +",
@@ -254,12 +254,12 @@ def test_words_stay_whole_and_code_keeps_its_indentation() -> None:
         "",
         "  " + "z" * 50,
     ]
-    assert list(wrapped(text, None)) == text.split("\n")
+    assert list(wrap_lines(text, None)) == text.split("\n")
 
 
 def test_letters_of_two_columns_are_counted_as_two() -> None:
-    assert (cells("日本"), cells("e\u0301"), cells("ab")) == (4, 1, 2)
-    assert list(wrapped("日本 日本 日本", NARROWEST // 2)) == ["日本 日本", "日本"]
+    assert (display_width("日本"), display_width("e\u0301"), display_width("ab")) == (4, 1, 2)
+    assert list(wrap_lines("日本 日本 日本", MIN_WRAP_WIDTH // 2)) == ["日本 日本", "日本"]
 
 
 @pytest.mark.full
@@ -285,11 +285,13 @@ def test_a_curve_is_drawn_to_scale_and_no_line_is_too_wide(monkeypatch: pytest.M
         (name, {"value": value, "ci_low": low, "ci_high": high, "n": 40, "clusters": 40})
         for name, value, low, high in (("before iteration 0", 0.5, 0.25, 0.75), ("in the end", 1.0, 0.5, 1.0))
     ]
-    head, *lines = curve([*tests, ("none", {"value": None, "ci_low": None, "ci_high": None, "n": 0, "clusters": 0})])
+    head, *lines = format_curve(
+        [*tests, ("none", {"value": None, "ci_low": None, "ci_high": None, "n": 0, "clusters": 0})]
+    )
     assert max(map(len, (head, *lines))) <= 80
     many = [(name, {**one, "n": 256, "clusters": 64}) for name, one in tests]
-    assert curve(many)[0].endswith("accuracy, n 256, 64 clusters")
-    assert max(map(len, curve(many))) <= 80
+    assert format_curve(many)[0].endswith("accuracy, n 256, 64 clusters")
+    assert max(map(len, format_curve(many))) <= 80
     start, end = head.index("0"), head.index(" 1 ") + 1
     for line, marks in zip(lines, ((0.25, 0.5, 0.75), (0.5, 1.0)), strict=False):
         found = [index for index, mark in enumerate(line) if mark in "├●┤|o" and start <= index <= end]
@@ -309,8 +311,8 @@ def test_many_iterations_are_folded(capsys: pytest.CaptureFixture[str]) -> None:
         show_training(
             {"run_id": "r", "iterations": rows[:count], "tests": [], "games": games},
             "nip-run show r --all",
-            whole=whole,
+            full=whole,
         )
         said = capsys.readouterr().out
         assert re.findall(r"^iteration (\d)", said, re.MULTILINE) == [str(index) for index in told]
-        assert (f"... {folded} iterations more: nip-run show r --all\n" in said) == (folded > 0)
+        assert (f"... {folded} more iterations: nip-run show r --all\n" in said) == (folded > 0)

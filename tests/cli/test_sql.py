@@ -15,7 +15,7 @@ import duckdb
 import pytest
 
 from runner.cli.main import main
-from runner.cli.results.sql import CELL, EXAMPLES, TABLE_ROWS, _write
+from runner.cli.results.sql import EXAMPLES, MAX_CELL, MAX_TABLE_ROWS, _write
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMMENTS
@@ -108,13 +108,13 @@ def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_
     for words in (("--file", str(tmp_path / "q.sql")), ("-",), (question,)):
         assert json.loads(told(results, *words, "--json", stdin=question)) == [{"n": 4}]
     done = asked(results, "SELECT 1", "--file", str(tmp_path / "q.sql"))
-    assert (done.returncode, done.stderr) == (2, "a question is an argument or a file (--file), not both\n")
+    assert (done.returncode, done.stderr) == (2, "give the query as an argument or with --file, not both\n")
     assert asked(results, "--file", tmp_path / "none.sql").returncode == 2
     (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
     cases: tuple[tuple[tuple[str, ...], bytes | None, str], ...] = (
         (("-",), b"SELECT '\xff'", "standard input is not UTF-8: invalid start byte, at byte 8"),
         (("--file", str(tmp_path / "q.sql")), b"", f"{tmp_path}/q.sql is not UTF-8: invalid start byte, at byte 8"),
-        (("-",), None, "standard input is closed; give the question as an argument or a file (--file)"),
+        (("-",), None, "standard input is closed; give the query as an argument or with --file"),
     )
     for how, data, said in cases:
         done = asked(results, *how, stdin=data)
@@ -181,7 +181,7 @@ def test_an_answer_takes_the_place_of_a_file_only(results: Path, tmp_path: Path,
     for name, what in (("folder", "a folder"), ("fifo", "a FIFO"), ("to_fifo", "a FIFO")):
         path = tmp_path / f"{name}.{ending}"
         done = asked(results, "SELECT 1 AS x", "-o", path)
-        said = f"{path} is {what}; give a file, or leave --out out to print the answer\n"
+        said = f"{path} is {what}; give a file, or omit --out to print the result\n"
         assert (done.returncode, done.stderr) == (2, said)
     assert (tmp_path / f"fifo.{ending}").is_fifo()
     (tmp_path / f"link.{ending}").symlink_to(f"real.{ending}")
@@ -232,9 +232,9 @@ def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results:
     ("words", "said"),
     [
         (("SELECT 1", "--format", "parquet"), "needs --out FILE"),
-        (("SELECT 1", "--format", "csv", "--json"), "two formats"),
-        (("SELECT 1", "--json", "-o", "{}/x.parquet"), "--json and {}/x.parquet, which ends as parquet does, are two"),
-        (("SELECT 1", "--format", "csv", "-o", "{}/x.JSON"), "--format csv and {}/x.JSON, which ends as json does,"),
+        (("SELECT 1", "--format", "csv", "--json"), "contradict each other"),
+        (("SELECT 1", "--json", "-o", "{}/x.parquet"), "--json contradicts the extension of {}/x.parquet"),
+        (("SELECT 1", "--format", "csv", "-o", "{}/x.JSON"), "--format csv contradicts the extension of {}/x.JSON"),
         (("SELECT 1", "-o", "x.txt"), "needs --format csv"),
         (("SELECT 1", "-o", "{}/no/x.csv"), "no/x.csv: No such file"),
         (("SELECT 1", "-o", "{}/no/x.parquet"), "no/x.parquet: "),
@@ -298,16 +298,16 @@ def test_a_board_that_is_not_there_or_a_benchmark_that_is_none_is_answered_with_
 
 @pytest.mark.full
 def test_a_table_stops_after_its_most_rows_and_says_so(results: Path) -> None:
-    lines = told(results, f"FROM range({TABLE_ROWS + 1})").splitlines()
-    assert len(lines) == TABLE_ROWS + 2
-    assert lines[-1].startswith("The first 1,000 rows; there are more.")
-    assert len(told(results, f"FROM range({TABLE_ROWS})").splitlines()) == TABLE_ROWS + 1
+    lines = told(results, f"FROM range({MAX_TABLE_ROWS + 1})").splitlines()
+    assert len(lines) == MAX_TABLE_ROWS + 2
+    assert lines[-1].startswith("Only the first 1,000 rows are shown.")
+    assert len(told(results, f"FROM range({MAX_TABLE_ROWS})").splitlines()) == MAX_TABLE_ROWS + 1
 
 
 @pytest.mark.full
 def test_a_table_shows_the_beginning_of_a_cell_that_is_too_long(results: Path) -> None:
     question = "SELECT repeat('x', 2_000_000) AS x, 'y' AS y"
     said = told(results, question)
-    assert f"... ({2_000_000 - CELL:,} characters more)" in " ".join(said.split())
-    assert said.splitlines()[-1] == f"Cells cut to {CELL:,} characters: 1. All of them: --format csv, json or markdown"
+    assert f"... ({2_000_000 - MAX_CELL:,} more characters)" in " ".join(said.split())
+    assert said.splitlines()[-1] == f"1 cell cut to {MAX_CELL:,} characters. Full cells: --format csv, json or markdown"
     assert len(told(results, question, "--format", "csv")) == 2_000_000 + len("x,y\n,y\n")

@@ -75,7 +75,7 @@ def same_rows(new: Path, old: Path, table: str, *without: str) -> bool:
 def test_every_run_is_listed_in_its_state(shared: Path) -> None:
     listed = called("runs", "--json", cwd=shared)
     assert listed.err.splitlines() == [
-        f"{RUNS['parts']} is played in shards: 1 of 2 are done; nip-run merge {RUNS['parts']}"
+        f"{RUNS['parts']} is played in shards: 1 of 2 are done; to merge them: nip-run merge {RUNS['parts']}"
     ]
     rows = {row["run_id"]: row for row in listed.json}
     assert rows.keys() == EXPECTED["runs"].keys()

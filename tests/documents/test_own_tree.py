@@ -193,7 +193,7 @@ def test_no_id_of_a_dataset_from_elsewhere_is_told(elsewhere: Path) -> None:
     spec = foreign_spec(elsewhere.parent.with_name("project"), dataset={"path": f"../private/{data.name}"})
     (found,) = problems(spec)
     assert SECRET not in str(found)
-    assert "a template shows a column with no text or number; its text is not shown" in found.message
+    assert "a template shows a column without text or numbers; its text is not shown" in found.message
     assert f"{SECRET}0, {SECRET}1" in str(problems(spec, f"dataset.path={data}"))
 
 
@@ -220,7 +220,7 @@ def test_no_datapoint_of_a_dataset_from_elsewhere_is_told_by_the_splits(elsewher
         training={"method": "expert_iteration", "test": {"split": "test"}, "trainers": {"m": {"backend": "files"}}},
     )
     told = "\n".join(map(str, problems(spec)))
-    assert "training.test.split: some datapoints are trained on, too" in told
+    assert "training.test.split: some datapoints are also trained on" in told
     assert SECRET not in told
     assert f"{SECRET}0" in "\n".join(map(str, problems(spec, f"dataset.path={data}")))
 

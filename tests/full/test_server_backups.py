@@ -152,7 +152,7 @@ class Kept:
         with closing(Database(new.database_url)) as opened:
             missing = find_missing_blobs(opened, open_blob_store(new))
         again = self._do("serve", new.folder, "--rebuild", on=new)
-        is_whole = again.returncode == 0 and ", 0 made again otherwise" in again.stdout
+        is_whole = again.returncode == 0 and ", 0 changed" in again.stdout
         self._claims(
             done.returncode == 0 and known <= names and len(names) == len(there) and not missing and is_whole,
             f"it has all {len(known)} that were acknowledged before, {len(names)} of {in_all} in all, each whole: "

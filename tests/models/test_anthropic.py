@@ -392,7 +392,7 @@ def test_a_limit_of_answers_is_required(tmp_path: Path) -> None:
 def test_probabilities_of_verdicts_are_to_be_stated(tmp_path: Path) -> None:
     models = {"m": {"provider": "anthropic", "max_tokens": 9}}
     path = spec_file(tmp_path, "http://127.0.0.1:9", models=models, verdict={"confidence": "logprob"})
-    with pytest.raises(SpecError, match=r"anthropic gives no log-probabilities; set verdict\.confidence=stated"):
+    with pytest.raises(SpecError, match=r"anthropic returns no log-probabilities; set verdict\.confidence=stated"):
         load_spec(path)
 
 

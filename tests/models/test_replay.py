@@ -322,7 +322,7 @@ def test_a_run_without_a_journal_cannot_be_named_in_a_spec(tmp_path: Path) -> No
     spec_file(tmp_path, models={"m": {"provider": "replay", "run": "empty"}})
     done = nip_run_here("check", "spec.yaml", cwd=tmp_path)
     assert done.returncode == 2
-    assert "models.m.run: 'empty' has no journal.jsonl that can be read" in done.stderr
+    assert "models.m.run: 'empty' has no readable journal.jsonl" in done.stderr
 
 
 @pytest.mark.full

@@ -73,7 +73,7 @@ def test_a_got_run_is_named_by_its_folder_and_by_the_data_in_it(
         assert found.accuracy == open_run(published[2]).accuracy
         shown = nip_run_here("show", named, cwd=tmp_path)
         assert (shown.returncode, published[2].name in shown.stdout) == (0, True), shown.stderr
-        assert f"one in full: nip-run show {folder / 'data'} " in shown.stdout, "there is no such run in the results"
+        assert f"in full: nip-run show {folder / 'data'} " in shown.stdout, "there is no such run in the results"
     (judged,) = rejudge(folder, {"votes": 3}, results=tmp_path / "results")
     assert judged.manifest.rejudge_of is not None
     assert judged.manifest.rejudge_of.run_id == published[2].name
@@ -179,7 +179,7 @@ def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_has
     )
     for what in (("got",), (named, "--from", where)):
         checked = nip_run_here("verify", *what, cwd=tmp_path)
-        assert (checked.returncode, "follows from the journal" in checked.stdout) == (0, False), checked
+        assert (checked.returncode, "follow from the journal" in checked.stdout) == (0, False), checked
     asked = nip_run_here("reproduce", "got", cwd=tmp_path)
     assert (asked.returncode, "--set dataset.path=FILE" in asked.stderr) == (2, True), asked.stderr
     (tmp_path / "wrong.jsonl").write_text('{"id": "a", "label": 1, "problem": "p", "solution": "s"}\n')
@@ -188,7 +188,7 @@ def test_a_run_published_without_its_rows_says_what_it_needs_and_takes_it_by_has
     right = nip_run_here("reproduce", "got", "--set", "dataset.path=data.jsonl", cwd=tmp_path)
     assert (right.returncode, "follows from the transcripts" in right.stdout) == (0, True), right.stdout + right.stderr
     whole_ = nip_run_here("verify", "got", cwd=tmp_path)
-    assert (whole_.returncode, "follows from the journal" in whole_.stdout) == (0, True), whole_.stdout
+    assert (whole_.returncode, "follow from the journal" in whole_.stdout) == (0, True), whole_.stdout
 
 
 def test_an_empty_folder_is_used(published: tuple[Path, str, Path], tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_a_trained_run_without_stored_scripts_says_so_when_it_is_got(tmp_path: P
     offered += [line for _, line in commands_of("run/acme/learn@1", "run", "http://127.0.0.1:9", trains=True)]
     assert not [line for line in offered if "--fresh" in line], "a training run cannot be compared by it"
     assert [line for line in offered if "reproduce" in line and "--from" not in line] == []
-    assert "trainer p: its script: none came with it, and the command runs in the current folder" in got.stdout
+    assert "trainer p: its script: it was not published, and the command runs in the current folder" in got.stdout
 
 
 def test_a_fetched_spec_takes_no_files_of_its_user_into_a_run(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_an_exchange_needs_prompts_that_follow_it(tmp_path: Path) -> None:
     path = two_players(tmp_path, **OPPOSED, seats=None)
     plan, other = Plan(load_spec(path)), Plan(load_spec(path, ["stances=null"]))
     assert plan.identity != other.identity
-    assert [note for note in warnings_of(plan.spec) if "`seats: swap` beside it tells them apart" in note]
+    assert [note for note in warnings_of(plan.spec) if "add `seats: swap` to separate them" in note]
     shutil.copytree(ROOT / "prompts" / "code_validation" / "debate", tmp_path / "own")
     fixed = (tmp_path / "own" / "prover1.jinja").read_text().replace("stance", "agent_name")
     (tmp_path / "own" / "prover1.jinja").write_text(fixed)
@@ -245,7 +245,7 @@ def test_ids_of_a_block_are_the_same_in_another_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "says"),
     [
-        ({**DRAWN, "seats": None}, "stances", "a lot draws which of the opposed provers is heard"),
+        ({**DRAWN, "seats": None}, "stances", "one of the opposed provers is chosen at random"),
         ({"agents": {"prover": None, **ALIKE}}, "seats", "no two seats of one role"),
         ({"seats": {"swap": ["prover0", "verifier"]}}, "seats", "different roles"),
         ({"seats": {"swap": ["prover0", "prover2"]}}, "seats", "no agent 'prover2'"),
@@ -280,7 +280,7 @@ def test_a_design_says_what_it_plays(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["show", "last", "p0", "--results", str(results)]) == 0
     told = capsys.readouterr()
     assert "repeat 0  stance reject  seats as written" in told.out
-    assert "1 of 4 rollouts that 'p0' can mean; others: " in told.err
+    assert "'p0' matches 4 rollouts; this is the first; others: " in told.err
     assert "stance reject, seats swapped, repeat 0" in told.err
     assert main(["show", "last", "--results", str(results)]) == 0
     assert "as written" in capsys.readouterr().out

@@ -299,17 +299,17 @@ def test_check_and_plan_say_that_it_may_cost_less(tmp_path: Path) -> None:
     )
     assert f"plays at most {SIZE} rollouts" in checked
     assert "at most, since `until` may stop it sooner; estimate: from the shortest games" in checked
-    assert "With `until` a run plays at most its dataset" in planned
+    assert "With `until` a run may stop sooner" in planned
     assert f"plays {SIZE} rollouts" in nip_run_here("check", path, "until=null", cwd=tmp_path).stdout
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"until": {}}, "give one of width and compare"),
-        ({"until": {"width": 0.1, "compare": "a"}}, "give one of width and compare"),
+        ({"until": {}}, "set either width or compare"),
+        ({"until": {"width": 0.1, "compare": "a"}}, "set either width or compare"),
         ({"until": {"width": 1.5}}, "1.5"),
-        ({"rollouts": {"num_responses_per_timestep": 2}}, "not independent games"),
+        ({"rollouts": {"num_responses_per_timestep": 2}}, "are not independent"),
     ],
 )
 def test_a_rule_that_cannot_be_followed_is_an_error(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -73,7 +73,7 @@ def test_an_estimate_counts_the_votes_of_each_verdict(tmp_path: Path) -> None:
 
 
 def test_votes_on_the_answers_of_a_tree_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="votes are for single games"):
+    with pytest.raises(Exception, match="cannot be combined with trees of responses"):
         load_spec(spec_file(tmp_path), ["votes=3", "rollouts.num_responses_per_timestep=2"])
 
 

@@ -57,7 +57,7 @@ def test_verdicts_are_recorded_and_what_needs_a_label_is_empty(tmp_path: Path, l
 )
 def test_what_needs_the_labels_is_refused_by_name(tmp_path: Path, key: str, override: str) -> None:
     spec = unlabelled(tmp_path)
-    with pytest.raises(SpecError, match="has a label") as raised:
+    with pytest.raises(SpecError, match="has no labels") as raised:
         load_spec(spec, [override])
     assert key in {problem.key for problem in raised.value.problems}
 

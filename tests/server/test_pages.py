@@ -181,7 +181,7 @@ def test_commands_say_what_the_server_vouches_for_and_that_it_is_the_server_that
     got = nip_run("get", "alice/first@1", "mine", *where, cwd=tmp_path)
     assert f"recomputed, says {site.served.address}" in got.stdout
     checked = nip_run("verify", "alice/first@1", *where, cwd=tmp_path)
-    assert f"recomputed, says {site.served.address}; what follows was checked here" in checked.stderr
+    assert f"recomputed, says {site.served.address}; the following was checked locally" in checked.stderr
 
 
 def test_the_board_is_one_duckdb_file_as_the_page_has_it(site: Site, tmp_path: Path) -> None:

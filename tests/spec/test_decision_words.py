@@ -18,16 +18,16 @@ VERDICT = {"accept": "Verdict: yes", "reject": "Verdict: no"}
 @pytest.mark.parametrize(
     ("words", "keys", "says"),
     [
-        ({"accept": "Decision: X", "reject": "decision: x"}, ["reject"], "no verdict is reject"),
+        ({"accept": "Decision: X", "reject": "decision: x"}, ["reject"], "no verdict would be reject"),
         ({"accept": "X", "reject": "X", "lenient": True}, ["marker", "reject"], "neither is part of the other"),
-        ({"accept": "Decision: acc", "reject": "DECISION: ACCuse"}, ["reject"], "holds 'Decision: acc', too"),
+        ({"accept": "Decision: acc", "reject": "DECISION: ACCuse"}, ["reject"], "contains 'Decision: acc'"),
         (
             {"accept": "Decision: yes sir", "reject": "Decision: yes", "lenient": True},
             ["accept"],
-            "no verdict is accept",
+            "no verdict would be accept",
         ),
-        (VERDICT, ["marker"], "a marker that both texts hold, such as 'Verdict:'"),
-        ({"reject": "No"}, ["marker"], "'No' does not hold the marker 'decision:'"),
+        (VERDICT, ["marker"], "a marker that both texts contain, such as 'Verdict:'"),
+        ({"reject": "No"}, ["marker"], "'No' does not contain the marker 'decision:'"),
     ],
 )
 def test_a_verdict_that_nobody_can_give_is_refused(tmp_path: Path, words: Any, keys: list[str], says: str) -> None:

@@ -13,7 +13,7 @@ from runner.api import run
 from runner.base.errors import SpecError
 from runner.models.extra_body import extra_body_problems
 from runner.models.settings import ModelSettings
-from runner.spec.datasets.settings import DatasetLimits, limits_of_saved
+from runner.spec.datasets.settings import DatasetLimits, limits_for_saved_run
 from runner.spec.loader import load_saved, load_spec
 from tests.support.processes import nip_run_here
 from tests.support.runs import only_run
@@ -209,8 +209,8 @@ def test_a_saved_dataset_has_bounds_too_whatever_is_written_beside_it(tmp_path: 
     data.write_text("".join(json.dumps({**row, **{f"c{n}": 1 for n in range(8_100)}}) + "\n" for row in rows))
     with pytest.raises(SpecError, match=r"columns or more, more than dataset\.limits\.columns \(8,000\)"):
         load_saved(folder / "spec.yaml")
-    most = limits_of_saved(DatasetLimits(bytes=2**62, rows=2**62, columns=2**62))
+    most = limits_for_saved_run(DatasetLimits(bytes=2**62, rows=2**62, columns=2**62))
     assert (most.bytes, most.rows, most.columns) == (64 << 30, 10**9, 10**6)
     own = DatasetLimits(bytes=10 << 30, rows=10**8, columns=10**5)
-    assert limits_of_saved(own) == own
-    assert limits_of_saved(DatasetLimits(bytes=1)).bytes == 2 << 30
+    assert limits_for_saved_run(own) == own
+    assert limits_for_saved_run(DatasetLimits(bytes=1)).bytes == 2 << 30

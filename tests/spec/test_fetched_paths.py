@@ -19,7 +19,7 @@ from runner.models.api_keys import allowed_commands, parse_allowed
 from runner.registry.components.lockfile import LOCK, Lock
 from runner.spec.experiment import Experiment
 from runner.spec.loader import load_saved
-from runner.spec.origin import NAMING
+from runner.spec.origin import PATH_LOOKUPS
 from tests.support.processes import nip_run_here
 from tests.support.runs import played
 from tests.support.servers.chat_client import serving
@@ -97,7 +97,7 @@ def test_a_path_that_leads_out_is_refused_by_its_key_and_nothing_of_it_is_told(k
     assert done.returncode == 2, done.stdout + done.stderr
     named = key.partition(",")[0].removeprefix("sweep of ")
     assert named == "by another key" or named in done.stderr
-    assert "came from elsewhere" in done.stderr
+    assert "from elsewhere m" in done.stderr
     assert SECRET not in done.stdout + done.stderr
     assert not (fetched.parent / "results").exists()
 
@@ -105,7 +105,7 @@ def test_a_path_that_leads_out_is_refused_by_its_key_and_nothing_of_it_is_told(k
 @pytest.mark.parametrize("key", [key for key in OUTSIDE if key != "cache"])
 def test_nor_is_it_read_with_the_records_of_a_run(key: str, fetched: Path) -> None:
     path = spec_file(fetched, size=2, **OUTSIDE[key](fetched))
-    with pytest.raises(SpecError, match="came from elsewhere"):
+    with pytest.raises(SpecError, match="from elsewhere m"):
         load_saved(path)
 
 
@@ -197,8 +197,8 @@ NO_PATH = {
 
 
 def test_every_text_of_a_spec_is_known_as_a_path_or_as_none() -> None:
-    """Whoever adds a key that names a file must add it to `NAMING`, or say here that it names none."""
-    named = {".".join(map(str, key)) for key in NAMING}
+    """Whoever adds a key that names a file must add it to `PATH_LOOKUPS`, or say here that it names none."""
+    named = {".".join(map(str, key)) for key in PATH_LOOKUPS}
     for at in texts(Experiment):
         dotted = ".".join(at)
         above = {".".join(at[:end]) for end in range(1, len(at) + 1)}
@@ -319,7 +319,7 @@ def test_what_plays_the_games_is_for_the_user_to_say(execution: dict[str, Any], 
     path = spec_file(fetched, size=2, execution=execution)
     done = nip_run_here(path, cwd=fetched.parent)
     assert done.returncode == 2
-    assert all(f"execution.{key}: what plays the games" in done.stderr for key in execution)
+    assert all(f"execution.{key}: a spec from elsewhere must not choose" in done.stderr for key in execution)
     assert not (fetched.parent / "results").exists()
     load_saved(path)
     said = load_spec(path, [f"execution.{key}={value}" for key, value in execution.items()])

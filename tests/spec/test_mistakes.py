@@ -102,7 +102,7 @@ def test_a_journal_that_is_a_fifo_is_refused_and_not_waited_for(tmp_path: Path) 
     (tmp_path / "run").mkdir()
     os.mkfifo(tmp_path / "run" / "journal.jsonl")
     said = refusal(tmp_path, "models.m.provider=replay", "models.m.run=run")
-    assert "models.m.run: 'run' has no journal.jsonl that can be read" in said
+    assert "models.m.run: 'run' has no readable journal.jsonl" in said
 
 
 @pytest.mark.parametrize("path", ["fifo", "/dev/zero", "."])
@@ -169,7 +169,7 @@ def test_results_and_caches_that_cannot_be_are_refused_before_all_else(tmp_path:
         done = nip_run_here(*words, "--results", name, cwd=tmp_path)
         assert done.returncode == 2
         assert "as a folder: " in done.stderr
-    assert ": cache: no cache can be at" in refusal(tmp_path, f"cache={json.dumps(name)}")
+    assert ": cache: cannot use" in refusal(tmp_path, f"cache={json.dumps(name)}")
 
 
 # Addresses
@@ -282,7 +282,7 @@ def test_an_unknown_group_of_the_default_is_told_though_every_seat_has_its_own(t
         load_spec(spec_file(tmp_path, agents={"_default": {"model": "kk"}}))
 
 
-@pytest.mark.parametrize(("name", "said"), [("/dev/null", "not a regular file"), ("nope.yaml", "built-in ones")])
+@pytest.mark.parametrize(("name", "said"), [("/dev/null", "not a regular file"), ("nope.yaml", "built-in specs")])
 def test_a_name_that_is_no_spec_gets_no_far_fetched_hint(name: str, said: str) -> None:
     with pytest.raises(SpecError, match=said) as caught:
         load_spec(name)

@@ -206,7 +206,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "a path in an entry": (
         {"agents": {"verifier": {"use": "verifier.yaml"}}},
-        ["agents.verifier.use: a reference belongs here: OWNER/NAME@VERSION; a path cannot stand here"],
+        ["agents.verifier.use: must be a reference such as OWNER/NAME@VERSION; a path is not allowed here"],
     ),
     "groups of both names": (
         {
@@ -215,7 +215,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         },
         [
             "agents.verifier: agent/acme/weak@1 brings a model group 'm', and there are others called 'm' and "  # noqa: ISC004
-            "'verifier_m'; rename one of those, or set agents.verifier.model to the one to play by",
+            "'verifier_m'; rename one of those, or set agents.verifier.model to the group to use",
         ],
     ),
     "an extended spec": (

@@ -93,7 +93,7 @@ def test_a_spec_of_ones_own_extends_a_built_in_base(tmp_path: Path) -> None:
 def test_a_misspelt_spec_gets_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     assert problems(tmp_path / "spce.yaml") == [
-        "spce.yaml:1:1: no such spec file, here or among the built-in ones; did you mean 'spec.yaml'?"
+        "spce.yaml:1:1: no such spec file, neither here nor among the built-in specs; did you mean 'spec.yaml'?"
     ]
 
 
@@ -125,7 +125,7 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("use: nip", "use: nip, force_guess: two", [
             "spec.yaml:3:22: protocol.force_guess: 'two' is not one of zero, one, y; write one of them"]),
         ("path: data.jsonl", "path: dota.jsonl", [
-            ("spec.yaml:2:11: dataset.path: no file 'dota.jsonl' beside the spec, nor among the built-in ones; "
+            ("spec.yaml:2:11: dataset.path: no file 'dota.jsonl' next to the spec or among the built-in files; "
             "did you mean 'data.jsonl'?")]),
         ("m: {provider: dummy}", "m: {provider: dumy}", [
             ("spec.yaml:6:7: models.m.provider: 'dumy' is not one of openai, anthropic, dummy, replay; did you mean "
@@ -135,7 +135,8 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("m: {provider: dummy}", "m: {}", [
             "spec.yaml:6:3: models.m: missing key: model (the name the server knows); add models.m.model"]),
         ("m: {provider: dummy}", "m: {model: x, max_tokens: 1, max_completion_tokens: 1}", [
-            "spec.yaml:6:17: models.m.max_tokens: max_tokens and max_completion_tokens are one limit; leave one out"]),
+            ("spec.yaml:6:17: models.m.max_tokens: max_tokens and max_completion_tokens are the same limit; "
+            "remove one")]),
         ("m: {provider: dummy}", "m: {model: x, top_logprobs: 5}", [
             "spec.yaml:6:17: models.m.top_logprobs: top_logprobs needs logprobs: true; add it"]),
         ("m: {provider: dummy}", "m: {model: x, logprobs: true, top_logprobs: 21}", [
@@ -143,10 +144,10 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("m: {provider: dummy}", "m: {provider: replay}", [
             "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay); add models.m.run"]),
         ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [
-            "spec.yaml:6:25: models.m.run: no run folder 'gone'; `nip-run runs` lists those there are"]),
+            "spec.yaml:6:25: models.m.run: no run folder 'gone'; `nip-run runs` lists all runs"]),
         ("m: {provider: dummy}", "m: {model: x, base_url: ['http://a:80/v1', 'http://A//v1', 'http://a:80/v1']}", [
-            "spec.yaml:6:17: models.m.base_url: http://A//v1 stands here twice, as http://a:80/v1 too; leave one out",
-            "spec.yaml:6:17: models.m.base_url: http://a:80/v1 stands here twice; leave one out"]),
+            "spec.yaml:6:17: models.m.base_url: http://A//v1 is listed twice, also as http://a:80/v1; remove one",
+            "spec.yaml:6:17: models.m.base_url: http://a:80/v1 is listed twice; remove one"]),
         ("m: {provider: dummy}", "m: {model: x, base_url: 'https://me@evil.example'}", [
             ("spec.yaml:6:17: models.m.base_url: 'https://me@evil.example' does not have the form: http:// or https:// "
              "with a host, without user or password, or ??? for an address to enter later; "
@@ -164,15 +165,15 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             ("spec.yaml:8:3: agents.prover: a mapping (KEY: VALUE lines) belongs here, not 3; "
              "its keys are model, max_response_words, freeze")]),
         ("prompts: prompts/code_validation/nip", "prompts: nowhere", [
-            ("spec.yaml:4:1: prompts: no folder 'nowhere' beside the spec, nor among the built-in ones; "
-            "a path is relative to the folder of the file that says it")]),
+            ("spec.yaml:4:1: prompts: no folder 'nowhere' next to the spec or among the built-in folders; "
+            "a path is relative to the folder of the file that contains it")]),
         ("name: tiny", "name: tiny\nfine_tune: {agents: [verifier, provr]}", [
             "spec.yaml:2:32: fine_tune.agents: nip has no agent 'provr'; did you mean 'prover'?"]),
         ("name: tiny", """name: tiny
 fine_tune:
   replace_verifier_guess_with_true_label: true
   ensure_last_message_is_assistant: false""", [
-            "spec.yaml:3:3: fine_tune: a guess can be replaced only with ensure_last_message_is_assistant: true"]),
+            "spec.yaml:3:3: fine_tune: replacing a guess needs ensure_last_message_is_assistant: true"]),
         ("name: tiny", "name: tiny\nsweep: {seed: []}", None),
     ],
     ids=lambda value: str(value)[:40],

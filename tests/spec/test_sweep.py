@@ -74,8 +74,11 @@ def test_a_point_may_take_an_agent_away(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sweep", "said"),
     [
-        ({"zip": {"seed": [1, 2], "description": ["a"]}}, "sweep.zip.description: 1 values, where another list"),
-        ({"seed": [1], "zip": {"seed": [1]}}, "sweep.zip.seed: swept over in the grid, too; leave one out"),
+        ({"zip": {"seed": [1, 2], "description": ["a"]}}, "sweep.zip.description: 1 values, but another list"),
+        (
+            {"seed": [1], "zip": {"seed": [1]}},
+            "sweep.zip.seed: the grid also sweeps over this key; remove one of the two",
+        ),
         ({"zip": {"seed": 1}}, "sweep.zip.seed: a list belongs here, not 1"),
         ([], "sweep: must not be empty"),
         ([{"seed": 1}, 3], "sweep.1: a mapping (KEY: VALUE lines) belongs here, not 3"),

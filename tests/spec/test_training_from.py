@@ -133,12 +133,12 @@ def test_what_cannot_be_gone_on_from_is_refused_at_its_key(first: FinishedRun, t
     assert "no run" in refused(tmp_path, results, "nothing-of-the-kind")
     assert "no iteration 3" in refused_by_a_group(tmp_path, results, f"{first.run_id}@i3")
     assert "nip-run get run/acme/learn@1 DIR" in refused(tmp_path, results, "run/acme/learn@1")
-    assert "of which group is it the model?" in refused(tmp_path, results, "acme/model@1")
+    assert "the model's group is unclear" in refused(tmp_path, results, "acme/model@1")
     assert "has trained no model" in refused(tmp_path, results, f"{first.run_id}-i0")
     frozen = {"agents": {"prover": {"freeze": True}}, "training": {"trainers": {"p": None}}}
     said = {**frozen, "models": {"v": {"model": "mine"}}}
-    assert "models.v.model says which model it is" in refused(tmp_path, results, "acme/model@1", **said)
-    assert "leave one out" in refused(tmp_path, results, first.run_id, models={"v": {"from_run": first.run_id}})
+    assert "models.v.model also sets the model" in refused(tmp_path, results, "acme/model@1", **said)
+    assert "remove one of the two" in refused(tmp_path, results, first.run_id, models={"v": {"from_run": first.run_id}})
 
 
 def refused_by_a_group(folder: Path, results: Path, said: str) -> str:
@@ -150,5 +150,5 @@ def refused_by_a_group(folder: Path, results: Path, said: str) -> str:
 
 
 def test_a_benchmark_goes_on_from_nothing(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="this is for `kind: training`"):
+    with pytest.raises(SpecError, match="only for `kind: training`"):
         load_spec(training_spec(tmp_path, kind="benchmark", training={"from": "x"}))

@@ -308,12 +308,13 @@ AT_THE_SCHEMA = (
 )  # fmt: skip
 AT_THE_NAMES = (
     "no protocol", "no folder", "no file", "no model group", "no such agent", "missing agents", "no agent",
-    "no run folder", "no such parameter", "fixes", "not an address", "may decide in no round", "key of its own",
-    "exactly one agent", "no channel", "more than max_message_rounds", "an address", "a dataset's name ends",
+    "no run folder", "no such parameter", "fixes", "always argues", "not an address", "may decide in no round",
+    "key of its own", "exactly one agent", "no channel", "more than max_message_rounds", "an address",
+    "unknown extension",
     "not a file",
 )  # fmt: skip
 AT_THE_TEMPLATES = ("template", ".jinja", "variable")
-AT_THE_DATASET = ("dataset", "no row", "the file has", "a label is", "not valid JSON", "no datapoint")
+AT_THE_DATASET = ("dataset", "no row", "the file has", "labels must be", "not valid JSON", "no datapoint")
 
 
 def _depth(code: int, said: str) -> int:

@@ -88,12 +88,12 @@ def test_mistakes_name_what_is_there(old: Path, tmp_path: Path) -> None:
     assert refused(tmp_path, old, "malt@last", from_group="verifier") == f"no model group 'verifier'; {there}"
     assert "no run 'mald'" in refused(tmp_path, old, "mald")
     assert "is the start of 2 runs: sweep-3942dc58ea, sweep-838e83c049" in refused(tmp_path, old, "sweep")
-    assert "names no model; write RUN, RUN@i3" in refused(tmp_path, old, "malt@3")
+    assert "is not a model of a run; write RUN, RUN@i3" in refused(tmp_path, old, "malt@3")
     assert "is not finished" in refused(tmp_path, old, "learning@last")
     assert "is a benchmark" in refused(tmp_path, old, f"{RUNS['finished']}@i1", from_group="m")
-    assert "leave one out" in refused(tmp_path, old, "malt", model="x")
-    assert "played by provider dummy, not openai" in refused(tmp_path, old, "malt", provider="openai")
-    with pytest.raises(SpecError, match="this is for from_run"):
+    assert "both set the model; remove one" in refused(tmp_path, old, "malt", model="x")
+    assert "uses provider dummy, not openai" in refused(tmp_path, old, "malt", provider="openai")
+    with pytest.raises(SpecError, match="needs from_run"):
         load_spec(spec_file(tmp_path, models={"m": {"from_group": "v"}}))
 
 
@@ -104,7 +104,7 @@ def test_a_base_names_a_model_and_a_sweep_takes_each_iterations(old: Path, tmp_p
     path.write_text(yaml.safe_dump({"extends": "spec.yaml", **swept}))
     points = load_specs(path, results=old)
     assert [spec.experiment.models["m"].model for spec in points] == [None, TRAINED]
-    with pytest.raises(SpecError, match="leave one out"):
+    with pytest.raises(SpecError, match="both set the model; remove one"):
         load_specs(path, ["models.m.model=mine"], results=old)
 
 
@@ -143,7 +143,7 @@ def test_what_cannot_be_tested_again_is_refused(old: Path, tmp_path: Path) -> No
             load_spec(tmp_path / "specs" / "malt.yaml", AGAIN | changes, results=old)
         return caught.value.problems[0].message
 
-    assert "has finished no iteration" in message(**{"training.rerun_tests.run": "learning"})
+    assert "has not finished an iteration" in message(**{"training.rerun_tests.run": "learning"})
     assert "no run 'mald'" in message(**{"training.rerun_tests.run": "mald"})
     spec = load_spec(tmp_path / "specs" / "malt.yaml", AGAIN, results=old)
     with pytest.raises(UsageError, match="a run with rerun_tests trains no models"):

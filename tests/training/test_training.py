@@ -98,7 +98,7 @@ def test_any_rollout_is_shown_and_games_are_exported_by_parts(finished: Path) ->
     assert f"its rollouts are in the runs {run_id}-i0, {run_id}-t0, {run_id}-i1" in missing.stderr
     exported = nip_run_here("export", run_id, "--format", "trl", cwd=finished)
     assert exported.returncode == 2
-    assert f"each exported by itself: nip-run export {run_id}-i0 --format trl" in exported.stderr
+    assert f"export those one by one: nip-run export {run_id}-i0 --format trl" in exported.stderr
 
 
 def test_each_model_says_what_it_came_from(finished: Path) -> None:

@@ -22,35 +22,35 @@ NOWHERE = "http://127.0.0.1:9/v1"
     ("changes", "message"),
     [
         ({"training": None}, "a training run needs a section `training`"),
-        ({"kind": "benchmark"}, "this is for `kind: training`"),
+        ({"kind": "benchmark"}, "only for `kind: training`"),
         (
             {"training": {"trainers": {"p": None}}},
             "'p' (used by prover); add training.trainers.p or set agents.prover.freeze: true",
         ),
-        (at_provider(NOWHERE, training={"min_examples": 9}), "openai` refuses a file of fewer than 10 examples"),
+        (at_provider(NOWHERE, training={"min_examples": 9}), "openai` needs at least 10 examples"),
         ({"training": {"trainers": {"q": {"backend": "dummy"}}}}, "no model group 'q'"),
-        ({"training": {"trainers": {"p": {"backend": "openai"}}}}, "the group's provider is dummy"),
-        ({"training": {"trainers": {"p": {"backend": "command"}}}}, "`backend: command` needs it"),
+        ({"training": {"trainers": {"p": {"backend": "openai"}}}}, "the group's provider dummy has no fine-tuning"),
+        ({"training": {"trainers": {"p": {"backend": "command"}}}}, "required by `backend: command`"),
         (
             {"training": {"trainers": {"p": {"backend": "command", "command": ["true", "{datset}"]}}}},
-            "no placeholder {datset}; did you mean 'dataset'?",
+            "unknown placeholder {datset}; did you mean 'dataset'?",
         ),
         (
             {"agents": {"prover": {"freeze": True}, "verifier": {"freeze": True}}, "training": {"trainers": {}}},
             "all agents are frozen",
         ),
         ({"models": {"p": {"provider": "openai", "model": "m"}}}, "so no server knows its models"),
-        ({"training": {"method": "malt"}}, "malt compares answers to one step; set it to 2 or more"),
+        ({"training": {"method": "malt"}}, "malt needs at least two responses per step; set it to 2 or more"),
         ({"rollouts": {"num_responses_per_timestep": 2}}, "expert_iteration plays single games"),
         (malt(training={"guess_replacement": {"proportion": 0.5}}), "malt replaces no guesses"),
         ({"training": {"datapoints_per_iteration": 13}}, "13 is more than the 12 datapoints"),
-        ({"training": {"test": {"split": "train"}}}, "these datapoints are trained on, too"),
+        ({"training": {"test": {"split": "train"}}}, "these datapoints are also trained on"),
         ({"training": {"test": {"split": "tset"}}}, "training.test.split: no row has this split"),
         ({"agents": {"verifier": {"freeze": True, "model": "p"}}}, "would change the model that both use"),
         (malt(rollouts={"max_calls": 100}), "grow exponentially with their rounds"),
         (
             {"training": {"selection": {"method": "weighted_sampling", "replacement": False, "sample_size_factor": 2}}},
-            "more than there are cannot be drawn",
+            "a sample without replacement cannot be larger",
         ),
         ({"training": {"guess_replacement": {"annealing": "cosine"}}}, "cosine"),
     ],
@@ -109,8 +109,8 @@ def test_a_column_that_no_template_uses_hides_no_datapoint_that_is_trained_on(tm
     write()
     load_spec(path)
     write(again)
-    with pytest.raises(SpecError, match="these datapoints are trained on, too: again"):
+    with pytest.raises(SpecError, match="these datapoints are also trained on: again"):
         load_spec(path)
     write({**tested, "id": trained["id"], "question": "another"})
-    with pytest.raises(SpecError, match=f"these datapoints are trained on, too: {trained['id']}"):
+    with pytest.raises(SpecError, match=f"these datapoints are also trained on: {trained['id']}"):
         load_spec(path)

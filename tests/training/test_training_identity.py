@@ -145,13 +145,17 @@ COMMAND = {"backend": "command", "command": ["true", "{dataset}", "{model_file}"
 @pytest.mark.parametrize(
     ("trainer", "key", "message"),
     [
-        ({**COMMAND, "n_epochs": 3}, "n_epochs", "your trainer is not told; give it in `command`"),
-        ({**COMMAND, "beta": 0.1}, "beta", "give it in `command`"),
-        ({**COMMAND, "suffix": "zz"}, "suffix", "this is for `openai`; leave it out"),
-        ({"backend": "files", "batch_size": 3}, "batch_size", "you train by hand and choose it yourself; leave it out"),
+        ({**COMMAND, "n_epochs": 3}, "n_epochs", "your trainer does not receive it; pass it in `command`"),
+        ({**COMMAND, "beta": 0.1}, "beta", "pass it in `command`"),
+        ({**COMMAND, "suffix": "zz"}, "suffix", "only for `openai`; remove it"),
+        (
+            {"backend": "files", "batch_size": 3},
+            "batch_size",
+            "you choose it yourself when you train by hand; leave it out",
+        ),
         ({"backend": "dummy", "learning_rate_multiplier": 2.0}, "learning_rate_multiplier", "nothing is trained"),
-        ({**COMMAND, "backend": "files"}, "command", "this is for `command`; leave it out"),
-        ({"backend": "dummy", "validating_minutes": 2.0}, "validating_minutes", "this is for `openai`"),
+        ({**COMMAND, "backend": "files"}, "command", "only for `command`; remove it"),
+        ({"backend": "dummy", "validating_minutes": 2.0}, "validating_minutes", "only for `openai`"),
     ],
 )
 def test_a_key_of_a_trainer_that_nobody_reads_is_refused(
@@ -175,7 +179,7 @@ def test_beta_is_for_malt(tmp_path: Path) -> None:
 
 def test_malt_selects_nothing(tmp_path: Path) -> None:
     path = training_spec(tmp_path, **malt(training={"selection": {"reward_threshold": 0.5}}))
-    with pytest.raises(SpecError, match=r"training\.selection\.reward_threshold: malt selects no rollouts"):
+    with pytest.raises(SpecError, match=r"training\.selection\.reward_threshold: only for expert_iteration"):
         load_spec(path)
 
 

@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.experiments.shards import check_shard, in_shards, shard_lines, with_parts
-    from runner.cli.specs import load_points, points_as_begun, show_warnings
+    from runner.cli.experiments.shards import check_shard, resolve_shard_folders, restrict_to_shard, shard_lines
+    from runner.cli.specs import keep_chat_formats, load_points, show_warnings
     from runner.cli.terminal.schedule import show_schedule
     from runner.results.leaderboard.results_folder import Results
     from runner.runs.execution.baseline_run import load_baseline
@@ -42,9 +42,9 @@ def execute(args: argparse.Namespace) -> int:
     from runner.training.plan import TrainingPlan
 
     results = Results(args.results)
-    words = with_parts(args.words, results, args.shard)
-    points = in_shards(load_points(words, results.path_of, quiet=args.quiet), args.shard)
-    points = points_as_begun(points, results)
+    arguments = resolve_shard_folders(args.words, results, args.shard)
+    points = restrict_to_shard(load_points(arguments, results.path_of, quiet=args.quiet), args.shard)
+    points = keep_chat_formats(points, results)
     check_shard(points, args.shard)
     for point in points:
         load_baseline(point.plan.games, results, point.plan.run_id)
@@ -53,31 +53,32 @@ def execute(args: argparse.Namespace) -> int:
         return ExitCode.DONE
     costs = [_estimates(point.plan.all_games()) for point in points]  # which renders every template
     show_warnings(points, check_warnings_of)
-    shown: Protocol | None = None
-    for point, cost in zip(points, costs, strict=True):
+    shown_protocol: Protocol | None = None
+    for point, estimates_of_point in zip(points, costs, strict=True):
         spec, games = point.spec, point.plan.all_games()
-        reruns = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
-        datapoints = games[0].spec.dataset.datapoints if reruns else point.plan.games.points
-        say(f"{point.path}: no errors. {_what(point.plan, games[0])}")
+        is_test_rerun = isinstance(point.plan, TrainingPlan) and point.plan.training.rerun_tests is not None
+        datapoints = games[0].spec.dataset.datapoints if is_test_rerun else point.plan.games.points
+        say(f"{point.path}: no errors. {_describe_run(point.plan, games[0])}")
         if spec.point:
             say(f"with {shown_point(spec.point)}")
-        ones = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
-        say(f"on {counted(len(datapoints), 'datapoint')} ({ones}).")
-        for line in (*shard_lines(games[0]), *_workers(games[0]), *_design(games[0]), *_keys(point.plan), *point.notes):
+        labels = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
+        say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
+        of_games = (*shard_lines(games[0]), *_describe_workers(games[0]), *_describe_pairing(games[0]))
+        for line in (*of_games, *_describe_key_uses(point.plan), *point.notes):
             say(line)
-        if spec.protocol != shown:
+        if spec.protocol != shown_protocol:
             show_schedule(spec.protocol, both_stances=spec.experiment.stances is not None)
-            shown = spec.protocol
+            shown_protocol = spec.protocol
         columns = ("model group", "model", "calls", "prompt tokens", "answer tokens", "cost")
         title = "estimate: from the shortest games to the longest, without retries; tokens are rough"
         if spec.experiment.until is not None:
             title = f"at most, since `until` may stop it sooner; {title}"
-        print_table(columns, [_row(estimate) for estimate in cost], title=title)
+        print_table(columns, [_estimate_row(estimate) for estimate in estimates_of_point], title=title)
     return ExitCode.DONE
 
 
-def _workers(games: Plan) -> list[str]:
-    """Who plays the games, where it is not the command's own process."""
+def _describe_workers(games: Plan) -> list[str]:
+    """Describe who plays the games, unless the command's own process does."""
     from runner.runs.execution.process import cores_here
 
     execution = games.spec.experiment.execution
@@ -85,54 +86,54 @@ def _workers(games: Plan) -> list[str]:
         return []
     if execution.engine == "processes":
         cores = cores_here()
-        more = "" if execution.processes <= cores else f", which has {counted(cores, 'core')}"
-        return [f"Played by {execution.processes} worker processes of this machine{more}."]
-    where = "" if execution.address is None else f" at {in_one_line(execution.address)}"
-    return [f"Played by {counted(execution.count, 'worker')} of the Ray cluster{where}."]
+        core_count = "" if execution.processes <= cores else f", which has {counted(cores, 'core')}"
+        return [f"Played by {execution.processes} worker processes of this machine{core_count}."]
+    cluster = "" if execution.address is None else f" at {in_one_line(execution.address)}"
+    return [f"Played by {counted(execution.count, 'worker')} of the Ray cluster{cluster}."]
 
 
-def _design(games: Plan) -> list[str]:
-    """What pairs the games, in a sentence."""
-    plays = len(games.variants)
-    if plays == 1:
+def _describe_pairing(games: Plan) -> list[str]:
+    """Describe in a sentence how the games of a datapoint are paired."""
+    count = len(games.variants)
+    if count == 1:
         return []
-    ways = []
+    variants = []
     if games.spec.experiment.stances is not None:
         exchange = "as written and with the provers' stances exchanged"
-        ways = [exchange if games.spec.protocol.exchanges_stances else "with both stances"]
+        variants = [exchange if games.spec.protocol.exchanges_stances else "with both stances"]
     if games.seats is not None:
         first, second = games.seats
-        ways.append(f"as written and with the players of {first} and {second} exchanged")
-    block = f"Each datapoint is played {', '.join(ways)}: {plays} plays, which are one block"
+        variants.append(f"as written and with the players of {first} and {second} exchanged")
+    block = f"Each datapoint is played {', '.join(variants)}: {count} games form one block"
     return [f"{block} ({counted(games.blocks, 'block')})."]
 
 
-def _keys(plan: AnyPlan) -> list[str]:
-    """What a run would send where; of a spec from elsewhere, what must be allowed."""
+def _describe_key_uses(plan: AnyPlan) -> list[str]:
+    """Describe what a run would send where, and which options a spec from elsewhere needs."""
     from runner.models.api_keys import NO_KEY, allow_options
     from runner.training.key_usage import key_uses_of, required_permissions
     from runner.training.trust import missing_addresses
 
     uses = key_uses_of(plan)
     lines = [
-        f"{group} is asked at {counted(len(addresses), 'server')}: {comma_join(map(in_one_line, addresses))}"
-        for group, addresses in _servers(plan).items()
+        f"{group} uses {counted(len(addresses), 'server')}: {comma_join(map(in_one_line, addresses))}"
+        for group, addresses in _server_urls(plan).items()
         if len(addresses) > 1
     ]
     lines += [f"sends {comma_join(map(str, uses))}"] if uses else []
-    lines += [f"{key} is to be given: an address is never published" for key in missing_addresses(plan)]
+    lines += [f"set {key}: addresses are never published" for key in missing_addresses(plan)]
     needed = () if plan.spec.fetched is None else required_permissions(plan)
     if needed:
         lines += [f"sends {use}" for use in needed if use.variable == NO_KEY]
         for use in (use for use in uses if use.command is not None):
             lines += [f"runs {in_one_line(use.command or '')}", *(f"  {line}" for line in use.files or ())]
-        said = "" if plan.spec.fetched is None else describe_origin(plan.spec.path, plan.spec.fetched)
-        lines.append(f"It {said}, so a run of it needs each by its name: {' '.join(allow_options(needed))}")
+        origin = "" if plan.spec.fetched is None else describe_origin(plan.spec.path, plan.spec.fetched)
+        lines.append(f"It {origin}, so a run of it needs these options: {' '.join(allow_options(needed))}")
     return lines
 
 
-def _servers(plan: AnyPlan) -> dict[str, list[str]]:
-    """Where each group is asked that is at a server."""
+def _server_urls(plan: AnyPlan) -> dict[str, list[str]]:
+    """Return the server URLs of each model group that calls remote servers."""
     from runner.runs.execution.spending import used_models
 
     return {
@@ -140,31 +141,31 @@ def _servers(plan: AnyPlan) -> dict[str, list[str]]:
     }
 
 
-def _what(plan: AnyPlan, first: Plan) -> str:
-    """What a run of this plan does, in a sentence or two; `first` are its first games."""
+def _describe_run(plan: AnyPlan, first: Plan) -> str:
+    """Describe in a sentence or two what a run of this plan does; `first` is the plan of its first games."""
     from runner.spec.checks.trees import tree_calls
     from runner.training.plan import TrainingPlan
 
     protocol, shape, size = first.spec.protocol, first.shape, first.size
-    most = "" if plan.spec.experiment.until is None else "at most "
-    played = f"{counted(size, 'rollout')} of {protocol.name}"
+    limit = "" if plan.spec.experiment.until is None else "at most "
+    games = f"{counted(size, 'rollout')} of {protocol.name}"
     if first.debates is not None:
-        played = f"{most}{counted(size, 'debate')} of {first.debates.run_id}"
-        return f"Run {plan.run_id} has {protocol.verifier_name} judge {played}, and asks nobody else"
+        games = f"{limit}{counted(size, 'debate')} of {first.debates.run_id}"
+        return f"Run {plan.run_id} has {protocol.verifier_name} judge {games}, and asks no other agent"
     if shape is not None:
-        played = (
+        games = (
             f"{counted(size, 'tree')} of {protocol.name}, {shape.responses} answers to each step: exponential in their "
             f"{counted(shape.rounds, 'round')}, at most {tree_calls(protocol, shape.responses) * size:,} calls"
         )
     if not isinstance(plan, TrainingPlan):
-        return f"Run {plan.run_id} plays {most}{played}"
+        return f"Run {plan.run_id} plays {limit}{games}"
     rerun = plan.training.rerun_tests
     if rerun is not None:
-        tests = f"Each of {len(rerun.models) + 1} tests plays {played}"
+        tests = f"Each of {len(rerun.models) + 1} tests plays {games}"
         return f"Run {plan.run_id} tests the models of {rerun.run} again, of all its iterations.\n{tests}"
     groups = "; ".join(f"{group} on the games of {comma_join(agents)}" for group, agents in plan.trained.items())
-    many, method = plan.training.iterations, plan.training.method
-    return f"Run {plan.run_id} trains by {method}: {groups}.\nEach of {many} iterations plays {played}"
+    iterations, method = plan.training.iterations, plan.training.method
+    return f"Run {plan.run_id} trains by {method}: {groups}.\nEach of {iterations} iterations plays {games}"
 
 
 def _estimates(games: Sequence[Plan]) -> list[CostEstimate]:
@@ -173,7 +174,7 @@ def _estimates(games: Sequence[Plan]) -> list[CostEstimate]:
     return sum_by_group(estimate for plan in games for estimate in estimate_costs(plan))
 
 
-def _row(estimate: CostEstimate) -> tuple[str, ...]:
+def _estimate_row(estimate: CostEstimate) -> tuple[str, ...]:
     low_high = [
         f"{low:,} to {high:,}" for low, high in (estimate.calls, estimate.prompt_tokens, estimate.completion_tokens)
     ]
@@ -196,7 +197,7 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
         "kind": spec.experiment.kind,
         "point": dict(spec.point),
         "identity": plan.identity,
-        "rollouts": sum(one.size for one in games) if plan.games.shape is None else None,
+        "rollouts": sum(game_plan.size for game_plan in games) if plan.games.shape is None else None,
         "may_stop_sooner": spec.experiment.until is not None,
         "datapoints": len(plan.games.points),
         "shard": shard_as_json(plan.games),
@@ -206,7 +207,7 @@ def _as_json(point: SpecPoint) -> dict[str, Any]:
         "keys": [
             {name: value for name, value in asdict(use).items() if value is not None} for use in key_uses_of(plan)
         ],
-        "servers": _servers(plan),
+        "servers": _server_urls(plan),
         "models": [asdict(estimate) for estimate in _estimates(games)],
         "notes": list(point.notes),
         "warnings": check_warnings_of(spec),

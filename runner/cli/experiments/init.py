@@ -26,10 +26,10 @@ from runner.cli.terminal.output import print_json, say
 
 SPEC = "spec.yaml"
 MAX_FILE = 1 << 20
-COMMENTS_AT = 32
-"""The column of the starter's comments, which names move."""
-LIMITED = ("debate", "mnip", "nip")
-"""Protocols in which the verifier has every second round, the first, and so an odd number of rounds wastes none."""
+COMMENT_COLUMN = 32
+"""Column of the `# CHANGE` comments in the starter spec. Inserting names would shift them."""
+ODD_ROUNDS = ("debate", "mnip", "nip")
+"""Protocols in which the verifier speaks in rounds 0, 2, 4 and so on, so that an odd number of rounds wastes none."""
 
 _COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
 
@@ -53,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
 
-    files = _claims() if args.protocol is None else _protocol(args.protocol)
+    files = _starter_files() if args.protocol is None else _protocol_files(args.protocol)
     folder: Path = args.folder
-    if there := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
-        raise UsageError(f"nothing was written, because these files exist: {comma_join(there)}")
+    if existing := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
+        raise UsageError(f"nothing was written, because these files exist: {comma_join(existing)}")
     _write(folder, files)
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     commands = [f"nip-run check {SPEC}", f"nip-run {SPEC}", "nip-run show last --wrong"]
@@ -71,14 +71,14 @@ def execute(args: argparse.Namespace) -> int:
     say("Next:")
     lines = [" && ".join([*enter, commands[0]]), *commands[1:]]
     width = max(map(len, lines))
-    for line, what in zip(lines, ("find errors", "play, without a model", "what went wrong"), strict=True):
-        say(f"  {line:<{width}}  # {what}")
+    for line, comment in zip(lines, ("find errors", "play, without a model", "what went wrong"), strict=True):
+        say(f"  {line:<{width}}  # {comment}")
     say(f"In {folder / SPEC}, CHANGE marks the lines to change for your data and a real model.")
     return ExitCode.DONE
 
 
-def _claims() -> dict[str, bytes]:
-    """The files of a spec of one's own, by their names."""
+def _starter_files() -> dict[str, bytes]:
+    """Return the files of a starter spec with its own data, by name."""
     from runner.spec.schemas import editor_schema
 
     starter = STARTER / "claims"
@@ -90,8 +90,8 @@ def _claims() -> dict[str, bytes]:
     }
 
 
-def _protocol(name: str) -> dict[str, bytes]:
-    """The files of a spec with a copy of a built-in protocol."""
+def _protocol_files(name: str) -> dict[str, bytes]:
+    """Return the files of a spec with a copy of a built-in protocol, by name."""
     from runner.game.protocols.loader import protocol_editor_schema
     from runner.spec.schemas import editor_schema
 
@@ -99,14 +99,14 @@ def _protocol(name: str) -> dict[str, bytes]:
     prompts = _prompts(root() / "prompts" / "code_validation" / name)
     agents = [Path(path).stem for path in prompts if Path(path).name.count(".") == 1]
     lines = "\n".join(f"  {agent}: {{model: model, max_response_words: 150}}" for agent in agents)
-    spec = _read(starter / SPEC).decode().replace("LIMIT", ", max_message_rounds: 7" if name in LIMITED else "")
+    spec = _read(starter / SPEC).decode().replace("LIMIT", ", max_message_rounds: 7" if name in ODD_ROUNDS else "")
     spec = spec.replace("PROTOCOL", name).replace("NAME", name.replace("_", "-"))
-    spec = _COMMENT.sub(lambda found: f"{found[1]:<{COMMENTS_AT - 2}}  # CHANGE", spec)
-    line = b"# yaml-language-server: $schema=protocol.schema.json\n"
+    spec = _COMMENT.sub(lambda match: f"{match[1]:<{COMMENT_COLUMN - 2}}  # CHANGE", spec)
+    schema_line = b"# yaml-language-server: $schema=protocol.schema.json\n"
     return {
         SPEC: spec.replace("AGENTS", lines).encode(),
         "data.csv": _read(starter / "data.csv"),
-        f"{name}.yaml": line + _read(PROTOCOLS / f"{name}.yaml"),
+        f"{name}.yaml": schema_line + _read(PROTOCOLS / f"{name}.yaml"),
         **prompts,
         **_schema("experiment.schema.json", editor_schema()),
         **_schema("protocol.schema.json", protocol_editor_schema()),
@@ -127,11 +127,11 @@ def _read(path: Path) -> bytes:
     try:
         return read_bounded(path, MAX_FILE)
     except OSError as error:
-        raise RunError(f"cannot read {path}, a file of nip-run itself: {error.strerror}; install it again") from error
+        raise RunError(f"cannot read {path}, a file of nip-run itself: {error.strerror}; reinstall nip-run") from error
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write new files; each is made only where nothing stands."""
+    """Write new files; never overwrite an existing one."""
     from runner.base.errors import RunError
 
     try:

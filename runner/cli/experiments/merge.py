@@ -41,20 +41,20 @@ def execute(args: argparse.Namespace) -> int:
     from runner.runs.shards.merge import merge
 
     results = Results(args.results)
-    runs = named(args.runs, results)
+    shards_of_runs = runs_to_merge(args.runs, results)
     with one_blas_thread():
         load_intervals()
-    failed: list[MergeError] = []
-    done = []
-    for run_id, parts in runs.items():
+    failures: list[MergeError] = []
+    merged = []
+    for run_id, parts in shards_of_runs.items():
         try:
             result = merge(run_id, results, parts)
         except MergeError as error:
-            if len(runs) == 1:
+            if len(shards_of_runs) == 1:
                 raise
-            failed.append(error)
+            failures.append(error)
             continue
-        done.append(result)
+        merged.append(result)
         if result.was_finished:
             note(f"run {run_id} was merged already; nothing was changed")
         if not args.json:
@@ -62,83 +62,85 @@ def execute(args: argparse.Namespace) -> int:
             for line in () if args.quiet else result.notes:
                 note(f"note: {line}")
     if args.json:
-        print_json([as_json(result) for result in done])
-    for line in (line for one in failed for line in one.lines()):
+        print_json([as_json(result) for result in merged])
+    for line in (line for error in failures for line in error.lines()):
         note(line)
-    return ExitCode.FAILED if failed else ExitCode.DONE
+    return ExitCode.FAILED if failures else ExitCode.DONE
 
 
-def named(words: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
-    """The runs that words name, each with the parts of it that are given by their folders.
+def runs_to_merge(arguments: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
+    """Return the runs that the arguments name, each with the shard folders that were given for it.
 
-    A part goes to the run that it says it is of, where that is named; else to the only one there is, which refuses it.
+    A shard belongs to the run that its manifest names, if that run is among the arguments. Otherwise it is assigned to
+    the first run, whose merge rejects it.
 
     Raises:
-        UsageError: a word names neither a run nor a part.
+        UsageError: an argument names neither a run nor a shard.
     """
     from runner.base.errors import UsageError
     from runner.results.folder import SHARDS, RunFolder
 
     runs: dict[str, list[RunFolder]] = {}
-    parts: list[tuple[str, RunFolder]] = []
-    names, wrong = [], []
-    for word in words:
-        path = Path(word)
+    shards: list[tuple[str, RunFolder]] = []
+    run_arguments, problems = [], []
+    for argument in arguments:
+        path = Path(argument)
         if (path / "manifest.json").is_file() and not _is_run(path, results):
-            parts.append((_run_of(RunFolder(path)), RunFolder(path)))
+            shards.append((_run_id_of_shard(RunFolder(path)), RunFolder(path)))
         else:
-            names.append(word)
-    given = [*dict.fromkeys(run_id for run_id, _ in parts if run_id)]
-    for word in names:
-        path = Path(word)
-        if (path / SHARDS).is_dir() and path.resolve() == results.run(path.resolve().name).path.resolve():
+            run_arguments.append(argument)
+    shard_run_ids = [*dict.fromkeys(run_id for run_id, _ in shards if run_id)]
+    for argument in run_arguments:
+        path = Path(argument)
+        if (path / SHARDS).is_dir() and _is_run(path, results):
             runs.setdefault(path.resolve().name, [])
-        elif (found := _begun(word, results, given)) is not None:
-            runs.setdefault(found, [])
+        elif (sharded_run := _find_sharded_run(argument, results, shard_run_ids)) is not None:
+            runs.setdefault(sharded_run, [])
         else:
-            wrong.append(
-                f"{word!r}: no run in {results.path} was played in shards by this name, and {_given(parts, given)}"
+            problems.append(
+                f"{argument!r}: no run of this name in {results.path} was played in shards, and "
+                f"{_describe_shards(shards, shard_run_ids)}"
             )
-    if wrong:
-        raise UsageError(wrong[0]).with_notes(wrong[1:])
-    for run_id, folder in parts:
-        home = run_id if run_id in runs else next(iter([*runs, *given]), folder.path.name)
+    if problems:
+        raise UsageError(problems[0]).with_notes(problems[1:])
+    for run_id, folder in shards:
+        home = run_id if run_id in runs else next(iter([*runs, *shard_run_ids]), folder.path.name)
         runs.setdefault(home, []).append(folder)
     return runs
 
 
-def _run_of(part: RunFolder) -> str:
-    """The id of the run that a part says it is of; none of one that is damaged, which is told with all the rest."""
+def _run_id_of_shard(shard: RunFolder) -> str:
+    """Return the run id in a shard's manifest, or an empty string if it is damaged, which the merge reports."""
     from runner.base.errors import RunError
     from runner.results.folder import split_part
     from runner.spec.experiment import RUN_ID_PATTERN
 
     try:
-        run_id = split_part(part.manifest().run_id)[0]
+        run_id = split_part(shard.manifest().run_id)[0]
     except RunError:
         return ""
     return run_id if re.fullmatch(RUN_ID_PATTERN, run_id) else ""
 
 
-def _given(parts: Sequence[tuple[str, RunFolder]], runs: Sequence[str]) -> str:
-    """What the parts are of that are given."""
-    if runs:
-        return f"the parts given are of {', '.join(runs)}"
-    if parts:
-        return f"what is given as parts cannot be read: {', '.join(str(folder.path) for _, folder in parts)}"
-    return "no part is there"
+def _describe_shards(shards: Sequence[tuple[str, RunFolder]], run_ids: Sequence[str]) -> str:
+    """Describe which runs the given shards belong to."""
+    if run_ids:
+        return f"the given shards belong to {', '.join(run_ids)}"
+    if shards:
+        return f"these shards cannot be read: {', '.join(str(folder.path) for _, folder in shards)}"
+    return "no shard folder was given"
 
 
 def _is_run(path: Path, results: Results) -> bool:
-    """Whether a folder is that of a whole run of these results."""
-    whole = results.run(path.resolve().name)
-    return whole.path.resolve() == path.resolve()
+    """Return whether a folder is the folder of a complete run in these results."""
+    run = results.run(path.resolve().name)
+    return run.path.resolve() == path.resolve()
 
 
-def _begun(word: str, results: Results, given: Sequence[str]) -> str | None:
-    """The id of the run, of these results or of given parts, that a word names, or is the only one to begin with."""
-    here = [folder.run_id for folder in results.in_shards(word)] if word else []
-    found = sorted({*here, *(run_id for run_id in given if word and run_id.startswith(word))})
-    if word in found or (word and "/" not in word and results.run(word).manifest_path.is_file()):
-        return word
-    return found[0] if len(found) == 1 else None
+def _find_sharded_run(argument: str, results: Results, shard_run_ids: Sequence[str]) -> str | None:
+    """Return the id of the run that an argument names, or of the only run whose id starts with it."""
+    local_ids = [folder.run_id for folder in results.in_shards(argument)] if argument else []
+    run_ids = sorted({*local_ids, *(run_id for run_id in shard_run_ids if argument and run_id.startswith(argument))})
+    if argument in run_ids or (argument and "/" not in argument and results.run(argument).manifest_path.is_file()):
+        return argument
+    return run_ids[0] if len(run_ids) == 1 else None

@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_specs(parser)
     add("--detect", type=float, metavar="D", help="the difference in accuracy to detect, such as 0.05 for five points")
-    known = parser.add_mutually_exclusive_group()
-    known.add_argument(
+    variance_source = parser.add_mutually_exclusive_group()
+    variance_source.add_argument(
         "--from",
         nargs="+",
         default=[],
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN",
         help="take the variance from a run of a similar system, or from two runs similar to those to be compared",
     )
-    known.add_argument("--against", metavar="RUN", help="compare with this finished run and use its variance")
+    variance_source.add_argument("--against", metavar="RUN", help="compare with this finished run and use its variance")
     add(
         "--workers",
         type=int,
@@ -56,12 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
-    from runner.cli.specs import load_points, points_as_begun
+    from runner.cli.specs import keep_chat_formats, load_points
     from runner.results.leaderboard.results_folder import Results
     from runner.training.plan import TrainingPlan
 
     is_timed = args.workers is not None or args.shards is not None
-    if not is_timed and any(one is not None for one in (args.cores, args.like, args.measure)):
+    if not is_timed and any(value is not None for value in (args.cores, args.like, args.measure)):
         raise UsageError("--cores, --like and --measure need --workers N or --shards N")
     if args.detect is None and not is_timed:
         raise UsageError(
@@ -69,12 +69,12 @@ def execute(args: argparse.Namespace) -> int:
             "estimate how long the run takes"
         )
     results = Results(args.results)
-    points = points_as_begun(load_points(args.words, results.path_of, quiet=args.quiet), results)
+    points = keep_chat_formats(load_points(args.words, results.path_of, quiet=args.quiet), results)
     for point in points:
         if isinstance(point.plan, TrainingPlan):
             raise UsageError(f"{point.path} trains models; plan a benchmark of them (kind: benchmark)")
     sizes = [None if args.detect is None else _sample_size(point, args, results) for point in points]
-    times = _times(points, args, results) if is_timed else [None] * len(points)
+    times = _estimate_durations(points, args, results) if is_timed else [None] * len(points)
     if args.json:
         print_json([_as_json(*row) for row in zip(points, sizes, times, strict=True)])
         return ExitCode.DONE
@@ -84,27 +84,27 @@ def execute(args: argparse.Namespace) -> int:
         if time is not None:
             show_time(point, time)
         if size is not None:
-            _show(point, size, against=args.against)
+            _show_sample_size(point, size, against=args.against)
     return ExitCode.DONE
 
 
-def _times(points: Sequence[SpecPoint], args: argparse.Namespace, results: Results) -> list[Duration]:
-    """How long each takes; those of a sweep one after the other, since each is measured."""
+def _estimate_durations(points: Sequence[SpecPoint], args: argparse.Namespace, results: Results) -> list[Duration]:
+    """Estimate the duration of each point. The points are measured one after the other."""
     from dataclasses import replace
 
-    from runner.runs.planning.duration import (  # loads all that plays, which a sample's size needs not
+    from runner.runs.planning.duration import (  # imported here: it loads the engine, which a sample size does not need
         PlayOptions,
         duration_of,
     )
 
-    def given(value: int | None) -> int:
+    def one_if_none(value: int | None) -> int:
         return 1 if value is None else value
 
-    start = process_time()  # so long it took to load the program, the spec and its dataset
-    asked = PlayOptions(given(args.workers), given(args.shards), args.cores, args.like, start=start)
-    asked = asked if args.measure is None else replace(asked, measure=args.measure)
-    tell = (lambda _: None) if args.quiet else note
-    return [duration_of(point.plan.games, results, asked, tell) for point in points]
+    start = process_time()  # CPU seconds spent on loading the program, the spec and its dataset
+    options = PlayOptions(one_if_none(args.workers), one_if_none(args.shards), args.cores, args.like, start=start)
+    options = options if args.measure is None else replace(options, measure=args.measure)
+    print_progress = (lambda _: None) if args.quiet else note
+    return [duration_of(point.plan.games, results, options, print_progress) for point in points]
 
 
 def _sample_size(point: SpecPoint, args: argparse.Namespace, results: Results) -> SampleSize:
@@ -115,91 +115,92 @@ def _sample_size(point: SpecPoint, args: argparse.Namespace, results: Results) -
     return sample_size_of(point.plan, args.detect, results, from_runs=args.from_runs, against=args.against)
 
 
-def _show(point: SpecPoint, size: SampleSize, *, against: str | None) -> None:
-    swept = f" with {shown_point(point.spec.point)}" if point.spec.point else ""
-    say(f"{point.path}{swept}: to see {_points(size.detect)} between two runs on the same datapoints")
+def _show_sample_size(point: SpecPoint, size: SampleSize, *, against: str | None) -> None:
+    settings = f" with {shown_point(point.spec.point)}" if point.spec.point else ""
+    say(f"{point.path}{settings}: to detect {_format_difference(size.detect)} between two runs on the same datapoints")
     say("(at 80 % power, tested at 5 %)")
     say(f"variance: {size.variance.source}.")
-    if (doubt := _doubt(size)) is not None:
-        say(doubt)
-    columns = ("repeats", "datapoints", "games", "calls", "cost", "the dataset could show")
-    whose = "of this spec's run" if against is not None else "of each of the two runs"
-    print_table(columns, [_row(row) for row in size.rows], title=f"{whose}: from the shortest games to the longest")
-    say(_advice(size))
+    if (uncertainty := _describe_uncertainty(size)) is not None:
+        say(uncertainty)
+    columns = ("repeats", "datapoints", "games", "calls", "cost", "detectable")
+    runs = "of this spec's run" if against is not None else "of each of the two runs"
+    print_table(columns, [_size_row(row) for row in size.rows], title=f"{runs}: from the shortest games to the longest")
+    say(_advise_on_size(size))
     if point.spec.experiment.until is not None:
         say(
-            "This is for runs that play all of it. With `until` a run plays at most its dataset, and stops sooner "
-            "where it is decided; what looks so often is wider, and may need more than is planned here."
+            "This assumes that the run plays its full dataset. With `until` a run may stop sooner. Its repeated looks "
+            "make intervals wider, so it may need more datapoints than planned here."
         )
 
 
-def _doubt(size: SampleSize) -> str | None:
-    """What the numbers rest on, or how far they may be off."""
+def _describe_uncertainty(size: SampleSize) -> str | None:
+    """Describe which assumption the numbers depend on, or how uncertain they are."""
     variance = size.variance
     if variance.uncertainty is not None:
         low, high = variance.uncertainty
         return (
-            f"It was seen in {counted(variance.groups or 0, 'group')}, so the true one may be {low:.2g} to {high:.2g} "
-            "times as large (95 %, roughly), and what is needed with it."
+            f"It is estimated from {counted(variance.groups or 0, 'group')}. The true variance, and the sample size "
+            f"with it, may be {low:.2g} to {high:.2g} times as large (roughly 95 %)."
         )
     if size.groups == size.datapoints:
         return None
     return (
-        "Assumed: all datapoints of a group are right or wrong together, so that it counts as one game; were they "
-        f"independent, about 1/{size.datapoints / size.groups:.2g} of the groups would do."
+        "Assumption: all datapoints of a group are right or wrong together, so a group counts as one game. If they are "
+        f"independent, about 1/{size.datapoints / size.groups:.2g} of the groups is enough."
     )
 
 
-def _row(row: Needed) -> tuple[str, ...]:
+def _size_row(row: Needed) -> tuple[str, ...]:
     low, high = row.calls
-    many = f"{row.datapoints:,}" if row.groups == row.datapoints else f"{row.datapoints:,} in {row.groups:,} groups"
+    count = f"{row.datapoints:,}" if row.groups == row.datapoints else f"{row.datapoints:,} in {row.groups:,} groups"
     return (
         str(row.repeats),
-        many,
+        count,
         f"{row.games:,}",
         f"{low:,} to {high:,}",
         dollar_range(row.cost_usd),
-        _points(row.smallest_difference),
+        _format_difference(row.smallest_difference),
     )
 
 
-def _advice(size: SampleSize) -> str:
-    """Whether the dataset is large enough, and for what."""
-    there = counted(size.datapoints, "datapoint")
+def _advise_on_size(size: SampleSize) -> str:
+    """Advise whether the dataset is large enough, and how much it can detect."""
+    available = counted(size.datapoints, "datapoint")
     if size.groups != size.datapoints:
-        there += f" in {counted(size.groups, 'group')}"
+        available += f" in {counted(size.groups, 'group')}"
     if (best := size.cheapest) is not None:
         games = counted(best.games, "game")
         return (
-            f"The dataset is large enough: it has {there}. Fewest games on no more than these: "
+            f"The dataset is large enough: it has {available}. Fewest games: "
             f"{counted(best.repeats, 'repeat')}, {games}."
         )
-    most = size.rows[-1]
-    also = "" if size.variance.split else " Repeats may help: a run with two or more of each datapoint tells (--from)."
-    could = f"With {counted(most.repeats, 'repeat')} you could see {_points(most.smallest_difference)}.{also}"
-    return f"The dataset is too small: it has {there}. {could}"
+    largest = size.rows[-1]
+    hint = "" if size.variance.split else " A run with repeats shows whether more of them would help (--from)."
+    smallest = _format_difference(largest.smallest_difference)
+    limit = f"With {counted(largest.repeats, 'repeat')} you could detect {smallest}."
+    return f"The dataset is too small: it has {available}. {limit}{hint}"
 
 
-def _points(share: float | None) -> str:
-    """A difference; None: none can be shown."""
+def _format_difference(difference: float | None) -> str:
+    """Format a difference in points; None means that no difference can be detected."""
     from runner.statistics.sign_flip import FEWEST_GROUPS
 
-    if share is None:
+    if difference is None:
         return f"nothing: the test needs {FEWEST_GROUPS} groups that differ"
-    return f"{100 * share:.3g} points"
+    return f"{100 * difference:.3g} points"
 
 
 def _as_json(point: SpecPoint, size: SampleSize | None, time: Duration | None) -> Mapping[str, Any]:
     from dataclasses import asdict
 
-    found: dict[str, Any] = {"spec": point.path, "point": dict(point.spec.point)}
+    facts: dict[str, Any] = {"spec": point.path, "point": dict(point.spec.point)}
     if size is not None:
         best = size.cheapest
-        found |= {
+        facts |= {
             **asdict(size),
             "fits": best is not None,
             "fewest_games": None if best is None else asdict(best),
         }
     if time is not None:
-        found["time"] = asdict(time)
-    return found
+        facts["time"] = asdict(time)
+    return facts

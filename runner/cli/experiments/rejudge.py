@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.base.text import counted, dollar_range
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("last", "each"),
         default="last",
         help="last: judge where the first judge decided or had its last chance; each: at every turn up to that one "
-        "at which the judge may decide; default: last",
+        "when the judge may decide; default: last",
     )
     add_trust(parser)
     add("--again", action="store_true", help="judge again as a new run")
@@ -48,40 +47,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.cli.experiments.run import check_usage, play
+    from runner.cli.specs import split_arguments
     from runner.results.leaderboard.results_folder import Results
 
-    runs, overrides = _split(args.words)
+    runs, overrides = split_arguments(args.words, kind="run", hint="`nip-run runs` lists the runs")
     results = Results(args.results)
     folders = [results.find(run) for run in runs]
-    points = [point for folder in folders for point in _points(folder, overrides, args)]
-    # `last` means another run once this one has begun, and the command is told again where it stops.
-    args.words = [*(str(one.path) if one != results.run(one.run_id) else one.run_id for one in folders), *overrides]
+    points = [point for folder in folders for point in _rejudge_points(folder, overrides, args)]
+    # `last` names another run once this one has started, but messages print the command for resuming.
+    names = [str(folder.path) if folder != results.run(folder.run_id) else folder.run_id for folder in folders]
+    args.words = [*names, *overrides]
     args.command, args.replay, args.until_round, args.set_model = "rejudge", None, None, []
     check_usage(args, len(points))
     if not args.quiet:
         for point in points:
-            note(_what(point))
+            note(_describe_judging(point))
     with one_blas_thread():
         load_intervals()
     return play(args, points)
 
 
-def _split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Runs and overrides: a word with `=`, `+` or `~` is an override, unless there is such a folder."""
-    from runner.base.errors import UsageError
-    from runner.spec.experiment import SAVED_SPEC
-
-    runs: list[str] = []
-    overrides: list[str] = []
-    for word in words:
-        is_override = ("=" in word or word[:1] in "+~") and not (Path(word) / SAVED_SPEC).is_file()
-        (overrides if is_override else runs).append(word)
-    if not runs or not all(runs):
-        raise UsageError(f"no run is given: {' '.join(words)!r} are only overrides; `nip-run runs` lists the runs")
-    return runs, overrides
-
-
-def _points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:
+def _rejudge_points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespace) -> list[SpecPoint]:
     from runner.base.errors import SpecError
     from runner.cli.specs import SpecPoint, note_renamed
     from runner.registry.components.lookup import finder
@@ -99,17 +85,17 @@ def _points(folder: RunFolder, overrides: Sequence[str], args: argparse.Namespac
     return [SpecPoint(str(folder.path), plan) for plan in plans]
 
 
-def _what(point: SpecPoint) -> str:
-    """What judging a run again will ask, before it does."""
+def _describe_judging(point: SpecPoint) -> str:
+    """Describe what judging a run again will ask, before it is asked."""
     from runner.rollouts.estimate import estimate_costs
 
     plan = point.plan.games
     assert plan.debates is not None
-    (asked,) = estimate_costs(plan)
+    (estimate,) = estimate_costs(plan)
     judge = plan.spec.protocol.verifier_name
-    votes = f", {plan.spec.experiment.votes} votes a verdict" if plan.spec.experiment.votes > 1 else ""
+    votes = f", {plan.spec.experiment.votes} votes per verdict" if plan.spec.experiment.votes > 1 else ""
     return (
         f"{point.plan.run_id}: {counted(plan.size, 'debate')} of {plan.debates.run_id}, "
-        f"{counted(asked.calls[0], 'answer')} of {judge} ({asked.model}){votes}; about "
-        f"{asked.prompt_tokens[0]:,} prompt tokens, cost {dollar_range(asked.cost_usd)}; nobody else is asked"
+        f"{counted(estimate.calls[0], 'answer')} of {judge} ({estimate.model}){votes}; about "
+        f"{estimate.prompt_tokens[0]:,} prompt tokens, cost {dollar_range(estimate.cost_usd)}; no other agent is asked"
     )

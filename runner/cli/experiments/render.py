@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--round",
         type=int,
         metavar="N",
-        help="default: the first round in which the agent speaks; the dummy provider fills earlier rounds",
+        help="default: the agent's first round; the dummy provider fills earlier rounds",
     )
     add(
         "--stance",
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
-    from runner.cli.specs import note_renamed, split_words
+    from runner.cli.specs import note_renamed, split_arguments
     from runner.models.request_body import request_body
     from runner.registry.components.lookup import finder_of
     from runner.results.leaderboard.results_folder import Results
@@ -52,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.spec.loader import load_specs
     from runner.training.plan import plan_of
 
-    names, overrides = split_words(args.words)
+    names, overrides = split_arguments(args.words)
     if len(names) != 2:
         raise UsageError(f"render needs one spec and one agent: nip-run render SPEC AGENT (found {comma_join(names)})")
     path, agent_name = names
@@ -64,15 +64,17 @@ def execute(args: argparse.Namespace) -> int:
             or f"; there are {comma_join(spec.protocol.agent_names)}"
         )
         raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
-    run, begun = with_original_formats(plan_of(spec), Results(args.results))  # what is sent, where that has begun
-    if begun is not None and not args.quiet:
-        note(f"note: {begun}")
-    plan = run.games
+    full_plan, format_note = with_original_formats(
+        plan_of(spec), Results(args.results)
+    )  # a started run keeps its chat format
+    if format_note is not None and not args.quiet:
+        note(f"note: {format_note}")
+    plan = full_plan.games
     check_templates(plan)
-    job = _job(plan, args.datapoint, args.stance, swapped=args.swapped)
-    round_, debate = _round(spec, agent_name, args.round, job), None
+    job = _find_job(plan, args.datapoint, args.stance, swapped=args.swapped)
+    round_, debate = _choose_round(spec, agent_name, args.round, job), None
     if plan.debates is not None:
-        round_, debate = _judged_round(plan, agent_name, args.round, job), plan.debate(job)
+        round_, debate = _choose_judged_round(plan, agent_name, args.round, job), plan.debate(job)
     agents = plan.agents(swapped=job.swapped)
     rounds = asyncio.run(undecided_rounds(spec.protocol, agents, job, round_)) if debate is None else debate.rounds
     observation = job.observation(round_, rounds[:round_])
@@ -83,7 +85,7 @@ def execute(args: argparse.Namespace) -> int:
         return ExitCode.DONE
     say(f"chat_format: {json.dumps(agent.model_settings.resolved_chat_format)}")
     if round_ and debate is None and not args.quiet:
-        note(f"rounds 0 to {round_ - 1} are filled with answers of the dummy provider")
+        note(f"rounds 0 to {round_ - 1} contain answers of the dummy provider")
     for name, value in body.items():
         if name != "messages" and value is not None:
             say(f"{name}: {json.dumps(value)}")
@@ -93,8 +95,8 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool) -> Job:
-    """The first game of a datapoint, and of its block the one that is meant."""
+def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool) -> Job:
+    """Return the first game of a datapoint, with the requested stance and exchange of players."""
     from runner.base.errors import UsageError
     from runner.game.protocols.protocol import ACCEPT
 
@@ -103,39 +105,38 @@ def _job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool
     if swapped and plan.seats is None:
         raise UsageError("--swapped is for a spec with `seats: swap`")
     for job in plan.jobs():
-        is_meant = (stance is None or job.stance == int(stance == ACCEPT)) and bool(job.swapped) == swapped
-        if is_meant and (datapoint is None or job.datapoint.id == datapoint):
+        matches = (stance is None or job.stance == int(stance == ACCEPT)) and bool(job.swapped) == swapped
+        if matches and (datapoint is None or job.datapoint.id == datapoint):
             return job
-    known = [point.id for point in plan.spec.dataset.datapoints]
-    raise UsageError(
-        f"no datapoint {datapoint!r}{did_you_mean(str(datapoint), known) or f'; the first is {known[0]!r}'}"
-    )
+    datapoint_ids = [point.id for point in plan.spec.dataset.datapoints]
+    hint = did_you_mean(str(datapoint), datapoint_ids) or f"; the first is {datapoint_ids[0]!r}"
+    raise UsageError(f"no datapoint {datapoint!r}{hint}")
 
 
-def _judged_round(plan: Plan, agent: str, asked: int | None, job: Job) -> int:
-    """The round in which a judge of another run's debates is asked."""
+def _choose_judged_round(plan: Plan, agent: str, requested: int | None, job: Job) -> int:
+    """Return the requested round, or the last round that asks the judge of recorded debates."""
     from runner.base.errors import UsageError
     from runner.rollouts.judging import judged_rounds
 
     judge, rounds = plan.spec.protocol.verifier_name, judged_rounds(plan, job)
     if agent != judge:
-        raise UsageError(f"{judge} alone is asked; what {agent} got is in the run whose debates it judges")
-    if asked is not None and asked not in rounds:
+        raise UsageError(f"only {judge} is asked here; the messages of {agent} are in the run whose debates it judges")
+    if requested is not None and requested not in rounds:
         raise UsageError(
-            f"{judge} is asked in these rounds of this debate: {comma_join(map(str, rounds))}; not {asked}"
+            f"--round {requested}: {judge} is asked only in rounds {comma_join(map(str, rounds))} of this debate"
         )
-    return rounds[-1] if asked is None else asked
+    return rounds[-1] if requested is None else requested
 
 
-def _round(spec: Spec, agent: str, asked: int | None, job: Job) -> int:
+def _choose_round(spec: Spec, agent: str, requested: int | None, job: Job) -> int:
     from runner.base.errors import UsageError
 
     protocol = spec.protocol
     rounds = [i for i in range(protocol.max_message_rounds) if agent in protocol.speakers(i, job.seed)]
     if not rounds:
         raise UsageError(f"{agent} does not speak in this rollout of {protocol.name}; try another --datapoint")
-    if asked is None:
+    if requested is None:
         return rounds[0]
-    if asked not in rounds:
-        raise UsageError(f"{agent} speaks in the rounds {comma_join(map(str, rounds))} of this rollout, not in {asked}")
-    return asked
+    if requested not in rounds:
+        raise UsageError(f"--round {requested}: {agent} speaks only in rounds {comma_join(map(str, rounds))} here")
+    return requested

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class _WaitingPoint(NamedTuple):
-    """A point of a sweep that waits for models which the user trains."""
+    """A point of a sweep that is waiting for models that the user trains."""
 
     point: SpecPoint
     run_id: str
@@ -78,84 +78,84 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.experiments.shards import in_shards, with_parts
+    from runner.cli.experiments.shards import resolve_shard_folders, restrict_to_shard
     from runner.cli.specs import load_points
     from runner.results.leaderboard.results_folder import Results
 
     results = Results(args.results)
-    points = load_points(with_parts(args.words, results, args.shard), results.path_of, quiet=args.quiet)
+    points = load_points(resolve_shard_folders(args.words, results, args.shard), results.path_of, quiet=args.quiet)
     check_usage(args, len(points))
-    points = in_shards(points, args.shard)
+    points = restrict_to_shard(points, args.shard)
     with one_blas_thread():
         load_intervals()
     return play(args, points)
 
 
 def play(args: argparse.Namespace, points: Sequence[SpecPoint]) -> int:
-    """Run every point, with the options of `run`; the exit code."""
-    return _Runs(args, points).execute()
+    """Play every point, with the options of `run`, and return the exit code."""
+    return _RunCommand(args, points).execute()
 
 
-class _Runs:
-    """The runs of one command, each named once."""
+class _RunCommand:
+    """The runs of one command. Each run's id is chosen once."""
 
     def __init__(self, args: argparse.Namespace, points: Sequence[SpecPoint]) -> None:
         from runner.cli.experiments.shards import check_shard
-        from runner.cli.specs import points_as_begun
+        from runner.cli.specs import keep_chat_formats
         from runner.models.api_keys import all_allowed
         from runner.results.leaderboard.results_folder import Results
         from runner.runs.finished.selection import ReplayOf, WhichRun
 
         self.args, self.results = args, Results(args.results)
-        run = self.results.find(args.replay).path if args.replay else None
-        self._which = WhichRun(args.run_id, args.again, None if run is None else ReplayOf(run, args.until_round))
-        self.points = points_as_begun(points, self.results, self._which)
+        replay = ReplayOf(self.results.find(args.replay).path, args.until_round) if args.replay else None
+        self._selection = WhichRun(args.run_id, args.again, replay)
+        self.points = keep_chat_formats(points, self.results, self._selection)
         check_shard(self.points, getattr(args, "shard", None))
-        self._names: dict[SpecPoint, str] = {}
-        self._told: set[str] = set()
-        """Notes that were shown while a run went on."""
+        self._run_ids: dict[SpecPoint, str] = {}
+        self._printed: set[str] = set()
+        """Notes that were already printed during a run."""
         self._allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
         self._done: list[FinishedRun] = []
         self._waiting: list[_WaitingPoint] = []
 
     def execute(self) -> int:
-        """Run every point; the exit code."""
+        """Run every point and return the exit code."""
         from runner.base.errors import BudgetExhausted, Interrupted, ProviderRefusal, RunError, Waiting
-        from runner.cli.experiments.shards import ShardMerges, without_merged
-        from runner.cli.terminal.progress import watching
+        from runner.cli.experiments.shards import ShardMerges, drop_merged_shards
+        from runner.cli.terminal.progress import show_progress
         from runner.training.dispatch import run_all
         from runner.training.sweep_budgets import shared_budgets
 
         self._show_notes()
         self._show_keys()
-        watched = [_watched(point) for point in self.points]
-        named = [(point.path, point.plan, self._name(point)) for point in self.points]
-        with shared_budgets(named, self.results) as budgets:
+        watched_runs = [_watched_run(point) for point in self.points]
+        named_plans = [(point.path, point.plan, self._run_id(point)) for point in self.points]
+        with shared_budgets(named_plans, self.results) as budgets:
             try:
-                with watching(watched, self._told, quiet=self.args.quiet) as display:
+                with show_progress(watched_runs, self._printed, quiet=self.args.quiet) as display:
                     run_all(
-                        [self._to_run(point, display.of(place), budgets) for place, point in enumerate(self.points)],
+                        [self._planned_run(point, display.watcher(i), budgets) for i, point in enumerate(self.points)],
                         self.results,
-                        partial(self._ended, display),
+                        partial(self._on_point_end, display),
                     )
             except Waiting as error:
                 error.add_note(f"Resume with: {_same_command(self.args, error.groups)}")
                 raise
             except (Interrupted, ProviderRefusal, BudgetExhausted, RunError) as error:
                 _add_next_step(error, self.args)
-                error.seen_lines = frozenset(f"note: {line}" for line in self._told)
+                error.seen_lines = frozenset(f"note: {line}" for line in self._printed)
                 raise
         if len(self.points) > 1 and not self.args.json:
-            self._show_table()
-        merges = ShardMerges(self.results, self.args, self._told)
-        merged = merges.of(self._done)
-        code = _ended(self.args, [*without_merged(self._done, merged), *merged], self._waiting)
+            self._show_sweep()
+        merges = ShardMerges(self.results, self.args, self._printed)
+        merged = merges.merge_finished(self._done)
+        code = _report_unfinished(self.args, [*drop_merged_shards(self._done, merged), *merged], self._waiting)
         return merges.code or code
 
-    def _show_table(self) -> None:
-        """The benchmarks among the points as one table."""
-        # Here and not above: ranks need NumPy, which is loaded with one thread when the command begins.
-        from runner.cli.results.sweep import points_of, show_sweep
+    def _show_sweep(self) -> None:
+        """Print the benchmarks among the points as one table."""
+        # Imported here: ranks need NumPy, which the command must load within one_blas_thread.
+        from runner.cli.results.sweep import show_sweep, sweep_points_of
         from runner.results.leaderboard.sweep_table import sweep_rows
         from runner.results.metric_table import RANKING_METRIC
         from runner.rollouts.plan import Plan
@@ -164,98 +164,100 @@ class _Runs:
         if len(points) > 1:
             say()
             show_sweep(
-                sweep_rows(points_of(points, [self._name(point) for point in points]), self.results), (RANKING_METRIC,)
+                sweep_rows(sweep_points_of(points, [self._run_id(point) for point in points]), self.results),
+                (RANKING_METRIC,),
             )
 
-    def _to_run(self, point: SpecPoint, watch: Watch | None, budgets: Budgets) -> PlannedRun:
+    def _planned_run(self, point: SpecPoint, watch: Watch | None, budgets: Budgets) -> PlannedRun:
         from runner.runs.session.run import RunOptions
         from runner.training.dispatch import PlannedRun
 
-        name = self._name(point)
+        run_id = self._run_id(point)
         options = RunOptions(
-            replay=self._which.replay,
+            replay=self._selection.replay,
             budget=budgets.by_key.get(point.path),
-            locked=name in budgets.locked,
+            locked=run_id in budgets.locked,
             watch=watch,
-            manual_models=_manual_models(self.args.set_model),
+            manual_models=_parse_model_names(self.args.set_model),
             allowed_keys=self._allowed,
         )
-        return PlannedRun(point.plan, name, options)
+        return PlannedRun(point.plan, run_id, options)
 
-    def _ended(self, display: Display, place: int, result: FinishedRun | Waiting) -> None:
-        """Show what a point has come to."""
+    def _on_point_end(self, display: Display, index: int, result: FinishedRun | Waiting) -> None:
+        """Print the result of a point, or remember that it waits."""
         from runner.base.errors import Waiting
         from runner.cli.terminal.run_result import show_result
 
-        point, args = self.points[place], self.args
-        display.ended(place)
+        point, args = self.points[index], self.args
+        display.mark_finished(index)
         if isinstance(result, Waiting):
-            self._waiting.append(_WaitingPoint(point, self._name(point), result))
+            self._waiting.append(_WaitingPoint(point, self._run_id(point), result))
             return
         self._done.append(self._with_note(point, result))
         if not args.json:
-            with display.apart():
+            with display.paused():
                 show_result(
-                    result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, told=self._told
+                    result, self.results, point.path, quiet=args.quiet, verbose=args.verbose > 0, printed=self._printed
                 )
 
     def _with_note(self, point: SpecPoint, result: FinishedRun) -> FinishedRun:
-        """A result with what people were told before it was played, for machines."""
+        """Return the result with the notes that were printed before the run, for JSON output."""
         from dataclasses import replace
 
         return replace(result, notes=(*point.notes, *result.notes)) if self.args.json else result
 
     def _show_notes(self) -> None:
-        """Tell what there is to say of the points before any is played."""
+        """Print notes and warnings about the points before any is played."""
         from runner.cli.specs import show_warnings
 
-        for line in () if self.args.quiet else [line for point in self.points for line in _notes(point)]:
+        for line in () if self.args.quiet else [line for point in self.points for line in _notes_of_point(point)]:
             note(f"note: {line}")
         if not self.args.quiet:
             show_warnings(self.points)
 
     def _show_keys(self) -> None:
-        """Tell which variables go where, before any does; and ask, where a spec came from elsewhere."""
+        """Print which variables are sent where, and check what the user allowed for specs from elsewhere."""
         from runner.models.api_keys import ALL
         from runner.training.trust import check_trust, is_whole_replay, keys_sent, unconfirmed_prices
 
-        sent = (use for point in self.points for use in keys_sent(point.plan, self._which.replay))
-        uses = dict.fromkeys(use for use in sent if use.variable != ALL)
+        sent_uses = (use for point in self.points for use in keys_sent(point.plan, self._selection.replay))
+        uses = dict.fromkeys(use for use in sent_uses if use.variable != ALL)
         for point in self.points:
-            check_trust(point.plan, self._which.replay, self._allowed)
+            check_trust(point.plan, self._selection.replay, self._allowed)
         if self.args.quiet:
             return
         if uses:
             note(f"sends {comma_join(map(str, uses))}")
         for point in self.points:
-            if point.spec.fetched is not None and not is_whole_replay(self._which.replay):
-                said = describe_origin(point.spec.path, point.spec.fetched)
-                note(f"{point.path} {said}: {_bill(point)}")
+            if point.spec.fetched is not None and not is_whole_replay(self._selection.replay):
+                origin = describe_origin(point.spec.path, point.spec.fetched)
+                note(f"{point.path} {origin}: {_describe_cost(point)}")
                 for _, line in unconfirmed_prices(point.plan):
                     note(line)
 
-    def _name(self, point: SpecPoint) -> str:
-        """The id of a point's run. With --again, points that would be one run have each a run of their own."""
+    def _run_id(self, point: SpecPoint) -> str:
+        """Return the id of a point's run. With --again, points that would share a run each get their own."""
         from runner.training.dispatch import choose_run_id
 
-        if point not in self._names:
-            given = self._names.values()
-            self._names[point] = choose_run_id(point.plan, self.results, self._which, given=given)
-        return self._names[point]
+        if point not in self._run_ids:
+            taken_ids = self._run_ids.values()
+            self._run_ids[point] = choose_run_id(point.plan, self.results, self._selection, given=taken_ids)
+        return self._run_ids[point]
 
 
-def _bill(point: SpecPoint) -> str:
-    """What a run may come to, in a line."""
+def _describe_cost(point: SpecPoint) -> str:
+    """Describe the calls and the cost of a run in one line."""
     from runner.training.trust import estimate_run
 
-    asked = estimate_run(point.plan)
-    least, most = (sum(one.calls[end] for one in asked) for end in (0, 1))
-    costs = [one.cost_usd for one in asked if one.cost_usd is not None]
-    cost = (sum(one[0] for one in costs), sum(one[1] for one in costs)) if len(costs) == len(asked) else None
+    estimates = estimate_run(point.plan)
+    least, most = (sum(estimate.calls[end] for estimate in estimates) for end in (0, 1))
+    costs = [estimate.cost_usd for estimate in estimates if estimate.cost_usd is not None]
+    least_usd, most_usd = (sum(cost[end] for cost in costs) for end in (0, 1))
+    cost = (least_usd, most_usd) if len(costs) == len(estimates) else None
     return f"{least:,} to {most:,} calls, cost {dollar_range(cost)}"
 
 
-def _watched(point: SpecPoint) -> WatchedRun:
+def _watched_run(point: SpecPoint) -> WatchedRun:
     from runner.cli.terminal.progress import WatchedRun
     from runner.rollouts.plan import Plan
 
@@ -263,7 +265,7 @@ def _watched(point: SpecPoint) -> WatchedRun:
     return WatchedRun(name, plan.size if isinstance(plan, Plan) else None)
 
 
-def _notes(point: SpecPoint) -> list[str]:
+def _notes_of_point(point: SpecPoint) -> list[str]:
     from runner.cli.experiments.shards import shard_lines
     from runner.runs.finished.debates import debate_notes
 
@@ -275,17 +277,19 @@ def check_usage(args: argparse.Namespace, size: int) -> None:
     from runner.runs.execution.shard_consistency import parse_shard
 
     if args.run_id and size > 1:
-        raise UsageError(f"--run-id names one run; these specs make {size}")
+        raise UsageError(f"--run-id works with one run, but these specs define {size} runs")
     if args.set_model and size > 1:
-        raise UsageError(f"--set-model is for one training run; these specs make {size}")
+        raise UsageError(f"--set-model works with one training run, but these specs define {size} runs")
     if getattr(args, "shard", None) is not None:
         parse_shard(args.shard, again=args.again, replay=args.replay, set_model=args.set_model)
     if args.until_round is not None and args.replay is None:
         raise UsageError("--until-round needs --replay RUN")
 
 
-def _ended(args: argparse.Namespace, results: Sequence[FinishedRun], waiting_points: Sequence[_WaitingPoint]) -> int:
-    """Say what failed and what waits; the exit code."""
+def _report_unfinished(
+    args: argparse.Namespace, results: Sequence[FinishedRun], waiting_points: Sequence[_WaitingPoint]
+) -> int:
+    """Print which runs failed, are incomplete or wait, and return the exit code."""
     from runner.cli.terminal.run_result import as_json
     from runner.results.manifest import Status
     from runner.runs.finished.problems import load_problems
@@ -294,22 +298,22 @@ def _ended(args: argparse.Namespace, results: Sequence[FinishedRun], waiting_poi
         print_json([*map(as_json, results), *(point.as_json() for point in waiting_points)])
     failed = [result for result in results if result.manifest.status == Status.FAILED]
     for result in failed:
-        why = comma_join(f" ({t.message})" for t in load_problems(result.folder) if t.kind == "transport_failed")
-        note(f"run {result.folder.run_id} failed: no game got its answers{why}. Resume with: {_same_command(args)}")
+        reasons = comma_join(f" ({t.message})" for t in load_problems(result.folder) if t.kind == "transport_failed")
+        note(f"run {result.folder.run_id} failed: no game was answered{reasons}. Resume with: {_same_command(args)}")
     incomplete = [result for result in results if result.manifest.status == Status.INCOMPLETE]
     for result in incomplete:
-        note(f"run {result.folder.run_id} is incomplete: {result.lost}. {_after_loss(result, args)}")
+        note(f"run {result.folder.run_id} is incomplete: {result.lost}. {_next_step_after_loss(result, args)}")
     for point in waiting_points:
-        note(f"run {point.run_id} waits: {point.waiting}\nResume with: {_point_command(args, point)}")
+        note(f"run {point.run_id} is waiting: {point.waiting}\nResume with: {_point_command(args, point)}")
     return ExitCode.FAILED if failed or incomplete or waiting_points else ExitCode.DONE
 
 
-def _after_loss(result: FinishedRun, args: argparse.Namespace) -> str:
-    """What to do about rollouts that were lost in transport: a replay has them from its source."""
+def _next_step_after_loss(result: FinishedRun, args: argparse.Namespace) -> str:
+    """Return what to do about rollouts lost in transport. A replay can only get them from its source."""
     source = result.manifest.replay_of
     if source is None or source.until_round is not None:
         return f"Resume with: {_same_command(args)}"
-    return f"It replays {source.run_id}, which has no answers for them: resume that run, then replay it again"
+    return f"It replays {source.run_id}, which lacks answers for these rollouts: resume that run, then replay it again"
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
@@ -323,102 +327,102 @@ def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
     )
 
     if isinstance(error, FolderGoneError) and error.now is not None:
-        error.add_note(f"Resume with{_going_on_there(error.now, args)}")
+        error.add_note(f"Resume with{_resume_after_move(error.now, args)}")
     elif isinstance(error, ProviderRefusal) and error.changes:
         error.add_note(f"After that change, resume with: {_changed_command(args, error.changes)}")
     elif isinstance(error, BudgetExhausted) and error.key is not None:
-        error.add_note(f"Resume with a larger budget: {_command_with(args, error.key, 'N')}")
+        error.add_note(f"Resume with a larger budget: {_command_with_override(args, error.key, 'N')}")
     elif not isinstance(error, (DamagedRunError, RunDirectoryError, LeaderboardError)):
         error.add_note(f"Resume with: {_same_command(args)}")
 
 
-def _going_on_there(moved: Path, args: argparse.Namespace) -> str:
-    """What to say of going on with a run whose log was moved."""
+def _resume_after_move(moved: Path, args: argparse.Namespace) -> str:
+    """Return how to resume a run whose folder was moved while it was played."""
     from runner.results.leaderboard.results_folder import Results
 
     results = Results.moved(moved)
     if results is None:
-        return f" the same command once {moved.parent} is back at its place: {_same_command(args)}"
+        return f" the same command after moving {moved.parent} back: {_same_command(args)}"
     return f": {_same_command(argparse.Namespace(**{**vars(args), 'results': results.path}))}"
 
 
-def _manual_models(words: list[str]) -> dict[str, str]:
-    """`--set-model GROUP=NAME` as a mapping."""
+def _parse_model_names(assignments: list[str]) -> dict[str, str]:
+    """Parse `--set-model GROUP=NAME` options into a mapping."""
     from runner.base.errors import UsageError
 
-    chosen = {}
-    for word in words:
-        group, equals, name = word.partition("=")
+    names = {}
+    for assignment in assignments:
+        group, equals, name = assignment.partition("=")
         if not (group and equals and name.strip()):
-            raise UsageError(f"--set-model {word!r}: write GROUP=NAME")
-        if group in chosen:
+            raise UsageError(f"--set-model {assignment!r}: write GROUP=NAME")
+        if group in names:
             raise UsageError(f"--set-model {group}=... is given more than once")
-        chosen[group] = name.strip()
-    return chosen
+        names[group] = name.strip()
+    return names
 
 
-def _same_command(args: argparse.Namespace, waiting: Sequence[str] = ()) -> str:
-    """The command again; with a place for the name of each model that is waited for."""
-    words = ["nip-run", getattr(args, "command", "run"), *args.words, *_options(args)]
-    # What was named before is taken already, and is no name of the models that are waited for now.
-    for chosen in [f"{group}=NAME" for group in waiting] or args.set_model:
-        words += ["--set-model", chosen]
-    return shlex.join(words)
+def _same_command(args: argparse.Namespace, groups: Sequence[str] = ()) -> str:
+    """Return this command again, with a NAME placeholder for each model that is waited for."""
+    command = ["nip-run", getattr(args, "command", "run"), *args.words, *_options(args)]
+    # Names given before are already in use; the models waited for now need new ones.
+    for assignment in [f"{group}=NAME" for group in groups] or args.set_model:
+        command += ["--set-model", assignment]
+    return shlex.join(command)
 
 
 def _changed_command(args: argparse.Namespace, changes: Mapping[str, str | None]) -> str:
-    """The command again, its overrides of these keys with the new values: `...` where only the user knows one.
+    """Return this command with new values for these keys; `...` stands for values that only the user knows.
 
-    What decides what a game is makes another run, which needs another name.
+    A change of a key that decides what a game is makes another run, which needs another id.
     """
     from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 
-    words = [_changed_word(word, changes) for word in args.words]
+    arguments = [_override_with_change(argument, changes) for argument in args.words]
     is_same_run = all(key.rpartition(".")[2] in MUTABLE_MODEL_KEYS for key in changes)
     run_id = args.run_id if is_same_run or not args.run_id else "NAME"
-    return _same_command(argparse.Namespace(**{**vars(args), "words": words, "run_id": run_id}))
+    return _same_command(argparse.Namespace(**{**vars(args), "words": arguments, "run_id": run_id}))
 
 
-def _command_with(args: argparse.Namespace, key: str, value: str) -> str:
-    """The command again, with this override in the place of one of that key."""
-    words = [word for word in args.words if word.partition("=")[0].removeprefix("+") != key]
-    return _same_command(argparse.Namespace(**{**vars(args), "words": [*words, f"{key}={value}"]}))
+def _command_with_override(args: argparse.Namespace, key: str, value: str) -> str:
+    """Return this command with this override instead of any other of the same key."""
+    arguments = [argument for argument in args.words if argument.partition("=")[0].removeprefix("+") != key]
+    return _same_command(argparse.Namespace(**{**vars(args), "words": [*arguments, f"{key}={value}"]}))
 
 
-def _changed_word(word: str, changes: Mapping[str, str | None]) -> str:
-    key, equals, _ = word.partition("=")
+def _override_with_change(argument: str, changes: Mapping[str, str | None]) -> str:
+    key, equals, _ = argument.partition("=")
     name = key.removeprefix("+")
-    return f"{key}={changes[name] or '...'}" if equals and name in changes else word
+    return f"{key}={changes[name] or '...'}" if equals and name in changes else argument
 
 
 def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
-    """The command that goes on with one point of a sweep alone, whose models have names of their own."""
-    from runner.cli.specs import split_words
+    """Return the command that resumes one point of a sweep alone, whose models have names of their own."""
+    from runner.cli.specs import split_arguments
 
-    _, overrides = split_words(args.words)
+    _, overrides = split_arguments(args.words)
     point = waiting.point
     swept = [f"{key}={json.dumps(value)}" for key, value in point.spec.point.items()]
-    words = ["nip-run", "run", point.path, *overrides, *swept, *(["sweep={}"] if swept else []), *_options(args)]
+    command = ["nip-run", "run", point.path, *overrides, *swept, *(["sweep={}"] if swept else []), *_options(args)]
     for group in waiting.waiting.groups:
-        words += ["--set-model", f"{group}=NAME"]
-    return shlex.join(words)
+        command += ["--set-model", f"{group}=NAME"]
+    return shlex.join(command)
 
 
 def _options(args: argparse.Namespace) -> list[str]:
-    words = results_option(args.results)
+    options = results_option(args.results)
     if args.run_id:
-        words += ["--run-id", args.run_id]
+        options += ["--run-id", args.run_id]
     if getattr(args, "shard", None):
-        words += ["--shard", args.shard]
+        options += ["--shard", args.shard]
     if args.again:
-        words.append("--again")
+        options.append("--again")
     if args.replay:
-        words += ["--replay", args.replay]
+        options += ["--replay", args.replay]
     for option in ("allow_key", "allow_command", "allow_host"):
         for value in getattr(args, option):
-            words += [f"--{option.replace('_', '-')}", value]
+            options += [f"--{option.replace('_', '-')}", value]
     if getattr(args, "verdict", "last") != "last":
-        words += ["--verdict", args.verdict]
+        options += ["--verdict", args.verdict]
     if args.until_round is not None:
-        words += ["--until-round", str(args.until_round)]
-    return words
+        options += ["--until-round", str(args.until_round)]
+    return options

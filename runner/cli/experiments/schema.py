@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     if args.name == "protocol":
-        from runner.game.protocols.loader import protocol_editor_schema as made
+        from runner.game.protocols.loader import protocol_editor_schema as build_schema
     else:
-        from runner.spec.schemas import editor_schema as made
-    print_json(made())
+        from runner.spec.schemas import editor_schema as build_schema
+    print_json(build_schema())
     return ExitCode.DONE

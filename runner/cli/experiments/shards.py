@@ -1,4 +1,4 @@
-"""What the command line does of shards: points into their parts, what a part may use, and the merge by the last."""
+"""Support for --shard: restrict points to a shard, describe its limits, and merge when the last shard is done."""
 
 from __future__ import annotations
 
@@ -27,114 +27,114 @@ if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
 
 MERGE_WAIT_SECONDS = 30.0
-"""How long the last part waits for whoever looks at the run just then, or merges it."""
+"""How long the last shard waits for a process that reads or merges the run at the same time."""
 
 
-def in_shards(points: Sequence[SpecPoint], word: str | None) -> list[SpecPoint]:
-    """The points of a command as their parts; with `word` None as they are.
+def restrict_to_shard(points: Sequence[SpecPoint], shard_text: str | None) -> list[SpecPoint]:
+    """Return the points restricted to a shard such as "3/8"; with None, unchanged.
 
     Raises:
-        UsageError: it is no shard, or some of them cannot be played so; with all reasons.
+        UsageError: the shard is invalid, or some points cannot be played in shards; lists all reasons.
     """
-    if word is None:
+    if shard_text is None:
         return list(points)
-    shard = parse_shard(word)
-    found: list[SpecPoint] = []
-    wrong: dict[str, None] = {}
+    shard = parse_shard(shard_text)
+    restricted: list[SpecPoint] = []
+    problems: dict[str, None] = {}
     for point in points:
         try:
-            found.append(replace(point, plan=in_shard(point.plan, shard)))
+            restricted.append(replace(point, plan=in_shard(point.plan, shard)))
         except UsageError as error:
-            wrong.update(dict.fromkeys(f"{point.path}: {line}" for line in error.lines()))
-    if wrong:
-        first, *others = wrong
-        raise UsageError(first).with_notes(others)
-    return found
+            problems.update(dict.fromkeys(f"{point.path}: {line}" for line in error.lines()))
+    if problems:
+        first, *notes = problems
+        raise UsageError(first).with_notes(notes)
+    return restricted
 
 
-def with_parts(words: Sequence[str], results: Results, word: str | None) -> list[str]:
-    """The words of a command, in which a run that is played in shards is its part's folder: the part goes on so.
+def resolve_shard_folders(names: Sequence[str], results: Results, shard_text: str | None) -> list[str]:
+    """Replace the name of each run that is played in shards by the folder of its shard, so that the shard resumes.
 
     Raises:
-        UsageError: a word names a run that is played in shards, and no part of it that has begun; with all such words.
+        UsageError: words name sharded runs without a shard that has started; lists all of them.
     """
-    shard = None if word is None else parse_shard(word)
-    wrong: dict[str, None] = {}
+    shard = None if shard_text is None else parse_shard(shard_text)
+    problems: dict[str, None] = {}
 
-    def folder(name: str) -> str:
+    def resolve(name: str) -> str:
         if not name or "=" in name:
             return name
         for run in (RunFolder(Path(name)), results.run(name)):
             if shard is not None and is_file(run.part(shard).manifest_path):
                 return str(run.part(shard).path)
             if (shard is not None or not is_file(run.manifest_path)) and not _is_spec(name):
-                wrong.update(dict.fromkeys(_not_begun(run, shard)))
+                problems.update(dict.fromkeys(_explain_missing_shard(run, shard)))
         return name
 
-    found = [folder(name) for name in words]
-    if wrong:
-        first, *others = wrong
-        raise UsageError(first).with_notes(others)
-    return found
+    resolved = [resolve(name) for name in names]
+    if problems:
+        first, *notes = problems
+        raise UsageError(first).with_notes(notes)
+    return resolved
 
 
 def _is_spec(name: str) -> bool:
-    found = find_file(name, Path())
-    return found is not None and is_file(found)
+    path = find_file(name, Path())
+    return path is not None and is_file(path)
 
 
-def _not_begun(run: RunFolder, shard: Shard | None) -> Iterator[str]:
-    """What is wrong with naming a run for a part that has not begun, or for all of them; nothing where it has none."""
-    parts = run.begun_parts() if is_folder(run.parts) else []
-    if not parts:
+def _explain_missing_shard(run: RunFolder, shard: Shard | None) -> Iterator[str]:
+    """Explain why a run played in shards cannot be resumed by its name; yield nothing for other runs."""
+    shards = run.begun_parts() if is_folder(run.parts) else []
+    if not shards:
         return
     run_id = run.path.resolve().name
-    first, said = parts[0][0], f"run {run_id} is played in {describe_shards(parts)}"
-    by_name = f"by its name a part goes on that has begun (nip-run {run_id} --shard {first})"
+    first, state = shards[0][0], f"run {run_id} is played in {describe_shards(shards)}"
+    resume = f"to resume a started shard: nip-run {run_id} --shard {first}"
     if shard is None:
         yield (
-            f"{said}; {by_name}; any is begun by the spec (nip-run SPEC --run-id {run_id} --shard K/{first.of}), "
-            f"and nip-run merge {run_id} makes one run of them"
+            f"{state}; {resume}; to start one: nip-run SPEC --run-id {run_id} --shard K/{first.of}; to merge them: "
+            f"nip-run merge {run_id}"
         )
     elif first.of != shard.of:
-        yield f"--shard {shard}: {said}, not in {shard.of}; {by_name}"
+        yield f"--shard {shard}: {state}, not in {shard.of}; {resume}"
     else:
-        by_spec = f"this one is begun by the spec (nip-run SPEC --run-id {run_id} --shard {shard})"
-        yield f"--shard {shard}: {said}; {by_name}; {by_spec}"
+        start = f"to start this one: nip-run SPEC --run-id {run_id} --shard {shard}"
+        yield f"--shard {shard}: {state}; {resume}; {start}"
 
 
-def check_shard(points: Sequence[SpecPoint], word: str | None) -> None:
-    """See that what is played is the shard that was asked for, where a spec is the one that was saved with a run.
+def check_shard(points: Sequence[SpecPoint], shard_text: str | None) -> None:
+    """Check that a saved spec of a shard is resumed as the same shard.
 
     Raises:
-        UsageError: it is another one.
+        UsageError: the saved spec is of another shard or of a full run.
     """
-    if word is None:
+    if shard_text is None:
         return
     for point in points:
         shard = point.spec.shard
-        if shard != Shard.parse(word):
-            what = "the whole run" if shard is None else f"shard {shard}"
+        if shard != Shard.parse(shard_text):
+            owner = "run" if shard is None else f"shard {shard} of run"
             raise UsageError(
-                f"--shard {word}: {point.path} was saved with {what} of {split_part(point.plan.run_id)[0]}, which goes "
-                "on without --shard; other shards are played by the spec that began it"
+                f"--shard {shard_text}: {point.path} is the saved spec of {owner} {split_part(point.plan.run_id)[0]}; "
+                "omit --shard to resume it, or use the original spec to play another shard"
             )
 
 
 def shard_lines(plan: Plan) -> Iterator[str]:
-    """What a part has of its run: games, and a share of each limit."""
+    """Describe the shard's share of its run: games, datapoints and limits."""
     shares = shares_of(plan)
     if shares is None:
         return
-    whole = Plan(replace(plan.spec, shard=None))
-    points = f"{counted(len(plan.points), 'datapoint')} of {len(whole.points):,}"
-    yield f"shard {shares.shard}: {plan.size:,} of {whole.size:,} games, {points}"
-    said = [f"{key} {share:g} of {most:g}" for key, most, share in shares.rows() if share is not None]
-    yield f"its share: {', '.join(said)}"
+    full_plan = Plan(replace(plan.spec, shard=None))
+    points = f"{counted(len(plan.points), 'datapoint')} of {len(full_plan.points):,}"
+    yield f"shard {shares.shard}: {plan.size:,} of {full_plan.size:,} games, {points}"
+    limits = [f"{key} {share:g} of {limit:g}" for key, limit, share in shares.rows() if share is not None]
+    yield f"limits of this shard: {', '.join(limits)}"
 
 
 def shard_as_json(plan: Plan) -> dict[str, Any] | None:
-    """The same for a machine; None of a whole run."""
+    """Return the shard's share of its run as JSON data; None if the plan is not a shard."""
     shares = shares_of(plan)
     if shares is None:
         return None
@@ -145,61 +145,64 @@ def shard_as_json(plan: Plan) -> dict[str, Any] | None:
         "rollouts": plan.size,
         "datapoints": len(plan.points),
         "share": {key: share for key, _, share in rows},
-        "whole": {key: most for key, most, _ in rows},
+        "whole": {key: limit for key, limit, _ in rows},
     }
 
 
-def without_merged(done: Sequence[FinishedRun], merged: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Results without parts that lost games, where all shards together lost no more than is allowed."""
-    whole = {result.folder.run_id for result in merged}
+def drop_merged_shards(results: Sequence[FinishedRun], merged: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """Return the results without incomplete shards of runs that were merged.
+
+    A merge succeeds if all shards together lost no more games than allowed.
+    """
+    merged_ids = {result.folder.run_id for result in merged}
     return [
         result
-        for result in done
-        if result.manifest.status == Status.DONE or split_part(result.folder.run_id)[0] not in whole
+        for result in results
+        if result.manifest.status == Status.DONE or split_part(result.folder.run_id)[0] not in merged_ids
     ]
 
 
 class ShardMerges:
-    """The merges of runs by whoever has ended their last part."""
+    """The merges of runs whose last shard this command has finished."""
 
-    def __init__(self, results: Results, args: argparse.Namespace, told: set[str]) -> None:
-        self._results, self._args, self._told = results, args, told
+    def __init__(self, results: Results, args: argparse.Namespace, printed: set[str]) -> None:
+        self._results, self._args, self._printed = results, args, printed
         self.code: ExitCode | None = None
-        """What the command ends with, where a run could not be merged."""
+        """The exit code of the command if a run could not be merged."""
 
-    def of(self, done: Sequence[FinishedRun]) -> list[FinishedRun]:
-        """The runs that were made of the parts among these, as all of theirs have ended."""
-        found = []
+    def merge_finished(self, done: Sequence[FinishedRun]) -> list[FinishedRun]:
+        """Merge each run whose shards have all finished, and return the merged runs."""
+        merged_runs = []
         for result in done:
             shard = result.manifest.shard
             if shard is not None and result.manifest.status in PLAYED:
-                merged = self._merged(split_part(result.folder.run_id)[0], shard)
-                found.extend([] if merged is None else [merged])
-        return found
+                merged = self._merge_if_last(split_part(result.folder.run_id)[0], shard)
+                merged_runs.extend([] if merged is None else [merged])
+        return merged_runs
 
-    def _merged(self, run_id: str, shard: Shard) -> FinishedRun | None:
-        # Here and not above: a run that is no part needs none of it.
+    def _merge_if_last(self, run_id: str, shard: Shard) -> FinishedRun | None:
+        # Imported here: only a shard needs them.
         from runner.cli.terminal.run_result import show_result
         from runner.runs.shards.merge import count_finished_parts, merge
 
-        whole = self._results.run(run_id)
+        run = self._results.run(run_id)
         command = shlex.join(["nip-run", "merge", run_id, *results_option(self._args.results)])
-        is_last, count = count_finished_parts(whole, shard.of)
-        if not is_last and not whole.manifest_path.is_file():
+        is_last, count = count_finished_parts(run, shard.of)
+        if not is_last and not run.manifest_path.is_file():
             if not self._args.quiet:
-                done = f"{count} of {shard.of} shards of {run_id} are done"
-                note(f"{done}; the last that ends here merges them, or: {command}")
+                progress = f"{count} of {shard.of} shards of {run_id} are done"
+                note(f"{progress}; the last one to finish here merges them; to merge by hand: {command}")
             return None
         try:
             result = merge(run_id, self._results, wait_seconds=MERGE_WAIT_SECONDS)
         except RunDirectoryError as error:
-            note(f"all shards of {run_id} are done: {error}; if it is not merging them: {command}")
+            note(f"all shards of {run_id} are done, but cannot be merged now: {error}. To merge them later: {command}")
             return None
         except MergeError as error:
             self.code = ExitCode.FAILED
-            for line in (*error.lines(), f"Once that is mended: {command}"):
+            for line in (*error.lines(), f"After fixing this, run: {command}"):
                 note(line)
             return None
         if not self._args.json:
-            show_result(result, self._results, run_id, quiet=self._args.quiet, told=self._told)
+            show_result(result, self._results, run_id, quiet=self._args.quiet, printed=self._printed)
         return result

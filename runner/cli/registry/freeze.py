@@ -1,4 +1,4 @@
-"""Pin everything that a spec names, or tell what cannot be pinned.
+"""Pin everything that a spec names, or explain what cannot be pinned.
 
 Examples:
   nip-run freeze spec.yaml
@@ -28,32 +28,34 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.components.freeze import pins_of, write_frozen
     from runner.registry.components.lookup import finder_of
     from runner.results.leaderboard.results_folder import Results
-    from runner.spec.loader import load_all
+    from runner.spec.loader import load_specs
 
     results = Results(args.results)
-    specs = load_all(args.spec, (), results.path_of, finder_of(args.spec))
+    specs = load_specs(args.spec, (), results.path_of, finder_of(args.spec))
     pins = pins_of(specs)
-    loose = [pin for pin in pins if not pin.is_pinned]
-    written = None
+    unpinned = [pin for pin in pins if not pin.is_pinned]
+    out_path = None
     if args.out is not None:
         write_frozen(specs[0].path or Path(args.spec), specs, args.out)
-        written = str(args.out)
+        out_path = str(args.out)
     if args.json:
-        print_json({"ok": not loose, "spec": args.spec, "pins": [_row(pin) for pin in pins], "written": written})
+        print_json(
+            {"ok": not unpinned, "spec": args.spec, "pins": [_as_json(pin) for pin in pins], "written": out_path}
+        )
     else:
         rows = [
             (pin.part, "pinned" if pin.is_pinned else "not pinned", pin.description or pin.why_not or "")
             for pin in pins
         ]
         print_table(("part", "", "how, or why not"), rows)
-    if written is not None and not args.json:
-        say(f"written, with a version in every reference: {written}")
-    if loose and not args.quiet:
-        note(f"{counted(len(loose), 'part')} cannot be pinned")
-    return ExitCode.FAILED if loose else ExitCode.DONE
+    if out_path is not None and not args.json:
+        say(f"written with a version in every reference: {out_path}")
+    if unpinned and not args.quiet:
+        note(f"{counted(len(unpinned), 'part')} cannot be pinned")
+    return ExitCode.FAILED if unpinned else ExitCode.DONE
 
 
-def _row(pin: FrozenPin) -> dict[str, object]:
+def _as_json(pin: FrozenPin) -> dict[str, object]:
     from runner.documents.releases.manifest import FileSource
 
     source = pin.source or FileSource(repository=None, commit=None, path=None, clean=False)

@@ -43,71 +43,75 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.fetched_release import WITHOUT_ROWS, get
     from runner.registry.transports.locations import connect_to_read
 
-    named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+    reference = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     with connect_to_read(args.where) as registry:
-        got = get(registry, named, args.folder, args.signer_key)
-        vouched = describe_tier(registry.find(got.release.reference), registry.where)
-    takes = find_requirements(got.folder) if got.release.kind == Kind.RUN else None
-    if lacks_rows(got):
-        got = replace(got, notes=(*(line for line in got.notes if line != WITHOUT_ROWS), describe_missing_rows(got)))
-    for line in () if args.json else got.notes:
+        fetched = get(registry, reference, args.folder, args.signer_key)
+        trust_tier = describe_tier(registry.find(fetched.release.reference), registry.where)
+    needs = find_requirements(fetched.folder) if fetched.release.kind == Kind.RUN else None
+    if lacks_rows(fetched):
+        notes = [line for line in fetched.notes if line != WITHOUT_ROWS]
+        fetched = replace(fetched, notes=(*notes, describe_missing_rows(fetched)))
+    for line in () if args.json else fetched.notes:
         warn(f"warning: {line}" if "yanked" in line else f"note: {line}")
     if args.json:
-        print_json({**_as_json(got, takes), "vouched": vouched})
+        print_json({**_as_json(fetched, needs), "vouched": trust_tier})
         return ExitCode.DONE
-    heading(f"{got.release.reference}  sha256:{got.sha256[:12]}")
-    if got.release.description:
-        say(in_one_line(got.release.description))
-    for name, shown in _of_run(got, takes, vouched, quiet=args.quiet) if takes else _of_component(got):
-        say(f"{name:<12} {shown}")
+    heading(f"{fetched.release.reference}  sha256:{fetched.sha256[:12]}")
+    if fetched.release.description:
+        say(in_one_line(fetched.release.description))
+    rows = _run_rows(fetched, needs, trust_tier, quiet=args.quiet) if needs else _component_rows(fetched)
+    for name, text in rows:
+        say(f"{name:<12} {text}")
     return ExitCode.DONE
 
 
-def _as_json(got: FetchedRelease, takes: PlayRequirements | None) -> dict[str, Any]:
+def _as_json(fetched: FetchedRelease, needs: PlayRequirements | None) -> dict[str, Any]:
     from runner.registry.bundles.requirements import reproduce_command
     from runner.registry.components.drafts import spec_entry
 
-    release = got.release
+    release = fetched.release
     return {
         "release": str(release.reference),
-        "sha256": got.sha256,
-        "folder": str(got.folder),
+        "sha256": fetched.sha256,
+        "folder": str(fetched.folder),
         "facts": dict(release.facts),
         "licence": release.licence,
         "version": release.facts.get("version"),
         "nip_run": __version__,
-        "notes": list(got.notes),
-        "environment": _environment(got) if takes else None,
-        "play": None if takes is None else takes.to_json(),
-        "reproduce": None if takes is None else reproduce_command(got),
-        "named": None if takes else spec_entry(release),
+        "notes": list(fetched.notes),
+        "environment": _environment_command(fetched) if needs else None,
+        "play": None if needs is None else needs.to_json(),
+        "reproduce": None if needs is None else reproduce_command(fetched),
+        "named": None if needs else spec_entry(release),
     }
 
 
-def _environment(got: FetchedRelease) -> str:
-    """The command that makes the environment in which it was played; None where the release has no lock."""
+def _environment_command(fetched: FetchedRelease) -> str:
+    """Return the command that creates the environment the release was played in, or "not recorded"."""
     from runner.registry.fetched_release import LOCK
 
-    if got.release.file(LOCK) is None:
+    if fetched.release.file(LOCK) is None:
         return "not recorded"
-    venv, lock = (shlex.quote(str(got.folder / name)) for name in (".venv", LOCK))
-    return f"python -m venv {venv} && {shlex.quote(str(got.folder / '.venv' / 'bin' / 'pip'))} install -r {lock}"
+    venv, lock = (shlex.quote(str(fetched.folder / name)) for name in (".venv", LOCK))
+    return f"python -m venv {venv} && {shlex.quote(str(fetched.folder / '.venv' / 'bin' / 'pip'))} install -r {lock}"
 
 
-def _of_run(got: FetchedRelease, takes: PlayRequirements, vouched: str | None, *, quiet: bool) -> list[tuple[str, str]]:
+def _run_rows(
+    fetched: FetchedRelease, needs: PlayRequirements, trust_tier: str | None, *, quiet: bool
+) -> list[tuple[str, str]]:
     from runner.registry.board.board import DEFAULT_TIER as SELF_REPORTED
     from runner.registry.bundles.requirements import reproduce_command
     from runner.registry.fetched_release import PARAMETERS
 
-    facts = got.release.facts
+    facts = fetched.release.facts
     rows = [
         ("what", " ".join(str(facts[name]) for name in ("kind", "protocol", "benchmark") if facts.get(name))),
-        ("result", f"{_result(got)}; {vouched or SELF_REPORTED}: {reproduce_command(got)}"),
-        ("models", _models(facts.get("models"))),
-        *((("of others", in_one_line("; ".join(kin))),) if (kin := _kin(got)) else ()),
-        ("licence", got.release.licence or "none given: all rights are with its publisher"),
-        *((("not pinned", "its files are in no public commit"),) if facts.get("pinned") is False else ()),
-        ("where", str(got.folder)),
+        ("result", f"{_describe_result(fetched)}; {trust_tier or SELF_REPORTED}: {reproduce_command(fetched)}"),
+        ("models", _format_models(facts.get("models"))),
+        *((("related", in_one_line("; ".join(relations))),) if (relations := _describe_relations(fetched)) else ()),
+        ("licence", fetched.release.licence or "none: the publisher reserves all rights"),
+        *((("not pinned", "its files are not in a public commit"),) if facts.get("pinned") is False else ()),
+        ("where", str(fetched.folder)),
     ]
     if facts.get("version") != __version__:
         rows.append(("version", f"played with nip-run {facts.get('version')}, and this is {__version__}"))
@@ -115,74 +119,81 @@ def _of_run(got: FetchedRelease, takes: PlayRequirements, vouched: str | None, *
         return rows
     return [
         *rows,
-        ("environment", _environment(got)),
-        ("play it", _play(got, takes)),
-        ("contacts", _contacts(takes)),
-        ("costs", _costs(takes)),
-        *(("price", in_one_line(line)) for line in takes.prices),
-        *(("trainer", line) for use in takes.keys for line in use.files or ()),
-        ("change it", f"{got.folder / PARAMETERS}: what is edited there wins"),
-        *(_training_rows(got, takes) if got.is_training_run else [("play again", takes.fresh(reproduce_command(got)))]),
-        ("check it", f"nip-run verify {shlex.quote(str(got.folder))}"),
+        ("environment", _environment_command(fetched)),
+        ("play it", _describe_play(fetched, needs)),
+        ("contacts", _describe_contacts(needs)),
+        ("costs", _describe_cost(needs)),
+        *(("price", in_one_line(line)) for line in needs.prices),
+        *(("trainer", line) for use in needs.keys for line in use.files or ()),
+        ("change it", f"{fetched.folder / PARAMETERS}: values edited there take precedence"),
+        *(
+            _training_rows(fetched, needs)
+            if fetched.is_training_run
+            else [("play again", needs.fresh(reproduce_command(fetched)))]
+        ),
+        ("check it", f"nip-run verify {shlex.quote(str(fetched.folder))}"),
     ]
 
 
-def _training_rows(got: FetchedRelease, takes: PlayRequirements) -> list[tuple[str, str]]:
-    """Return how the training of a got run continues, and what that needs and the release does not have."""
+def _training_rows(fetched: FetchedRelease, needs: PlayRequirements) -> list[tuple[str, str]]:
+    """Return how to continue the training of a downloaded run, and what that needs beyond the release."""
     from runner.registry.bundles.missing_rows import lacks_rows
 
-    rows = [("not in it", in_one_line(line)) for line in takes.missing]
-    with suppress(TypeError, KeyError, IndexError):  # the facts are its publisher's
-        made = {str(row["group"]): row["made"][-1] for row in got.release.facts["trained"] if row["made"]}
-        for group, sha256 in ((group, model["weights_sha256"]) for group, model in made.items()):
+    rows = [("not in it", in_one_line(line)) for line in needs.missing]
+    with suppress(TypeError, KeyError, IndexError):  # the publisher may have written invalid facts
+        latest_models = {str(row["group"]): row["made"][-1] for row in fetched.release.facts["trained"] if row["made"]}
+        for group, sha256 in ((group, model["weights_sha256"]) for group, model in latest_models.items()):
             where = "the model's own release has them if its publisher included them"
             line = f"trainer {group}: the weights of its model, sha256:{sha256[:12]}; {where}" if sha256 else ""
             rows += [("not in it", in_one_line(line))] if line else []
-        if made and takes.problem is None and not lacks_rows(got):
-            rows.insert(0, ("continue it", f"{takes.command} {shlex.quote(f'training.from={got.folder}')}"))
+        if latest_models and needs.problem is None and not lacks_rows(fetched):
+            rows.insert(0, ("continue it", f"{needs.command} {shlex.quote(f'training.from={fetched.folder}')}"))
     return rows
 
 
-def _kin(got: FetchedRelease) -> list[str]:
-    """What it is of other runs: which it continues, is a child of, or plays again; nothing of wrong facts."""
+def _describe_relations(fetched: FetchedRelease) -> list[str]:
+    """Describe how the run relates to others: continues, child of, replays. Empty if the facts are invalid."""
     from runner.base.errors import ReleaseError
     from runner.registry.lineage.relations import describe_relations
     from runner.registry.lineage.sessions import session_of_release
     from runner.registry.transports.registry import ReleaseEntry
 
     with suppress(ReleaseError):
-        return describe_relations(session_of_release(ReleaseEntry(got.release.reference, got.sha256), got.release))
+        entry = ReleaseEntry(fetched.release.reference, fetched.sha256)
+        return describe_relations(session_of_release(entry, fetched.release))
     return []
 
 
-def _play(got: FetchedRelease, takes: PlayRequirements) -> str:
+def _describe_play(fetched: FetchedRelease, needs: PlayRequirements) -> str:
     from runner.registry.bundles.missing_rows import lacks_rows
 
-    if lacks_rows(got):
-        return f"once its rows were given to reproduce: {takes.command}"
-    return takes.command if takes.problem is None else f"cannot be played as it is: {takes.problem}"
+    if lacks_rows(fetched):
+        return f"after `nip-run reproduce` was given its rows: {needs.command}"
+    return needs.command if needs.problem is None else f"cannot be played as it is: {needs.problem}"
 
 
-def _result(got: FetchedRelease) -> str:
-    """Return the accuracy with its interval, as it was published; of a training run, that of each test."""
+def _describe_result(fetched: FetchedRelease) -> str:
+    """Return the published accuracy with its interval; for a training run, the accuracy of each test."""
     from runner.base.errors import ReleaseError
     from runner.base.storage.strict_json import parse_strict_json
     from runner.registry.fetched_release import read_small
     from runner.spec.origin import DATA
     from runner.training.summary import test_name
 
-    if not got.is_training_run:
-        return _accuracy(got.release.facts.get("accuracy"))
+    if not fetched.is_training_run:
+        return _format_accuracy(fetched.release.facts.get("accuracy"))
     try:
-        metrics = parse_strict_json(read_small(got.folder / DATA / "metrics.json"))
+        metrics = parse_strict_json(read_small(fetched.folder / DATA / "metrics.json"))
         done = len(metrics["iterations"])
-        tests = [f"{test_name(test, done, over=True)}: {_accuracy(test['accuracy'])}" for test in metrics["tests"]]
+        tests = [
+            f"{test_name(test, done, over=True)}: {_format_accuracy(test['accuracy'])}" for test in metrics["tests"]
+        ]
     except (ReleaseError, ValueError, KeyError, TypeError):
         return "no test results"
     return "; ".join(tests) or "no test was played"
 
 
-def _accuracy(accuracy: Any) -> str:
+def _format_accuracy(accuracy: Any) -> str:
     try:
         value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
         return f"accuracy {value} of {accuracy['n']} rollouts"
@@ -190,38 +201,37 @@ def _accuracy(accuracy: Any) -> str:
         return "no accuracy"
 
 
-def _models(models: Any) -> str:
+def _format_models(models: Any) -> str:
     if not isinstance(models, dict):
         return "none"
     return comma_join(f"{agent}: {model}" for agent, model in models.items()) or "none"
 
 
-def _contacts(takes: PlayRequirements) -> str:
-    sent = comma_join(use.description for use in takes.keys)
-    given = comma_join(takes.addresses)
-    told = [f"sends {sent}" if sent else "sends no key"] + ([f"you say where: {given}"] if given else [])
-    return "; ".join(told)
+def _describe_contacts(needs: PlayRequirements) -> str:
+    keys = comma_join(use.description for use in needs.keys)
+    addresses = comma_join(needs.addresses)
+    parts = [f"sends {keys}" if keys else "sends no key"] + ([f"you set {addresses}"] if addresses else [])
+    return "; ".join(parts)
 
 
-def _costs(takes: PlayRequirements) -> str:
-    if takes.calls is None:
+def _describe_cost(needs: PlayRequirements) -> str:
+    if needs.calls is None:
         return "unknown"
-    calls = f"{takes.calls[0]:,} to {takes.calls[1]:,} calls"
-    if takes.cost_usd is not None and not any(takes.cost_usd):
+    calls = f"{needs.calls[0]:,} to {needs.calls[1]:,} calls"
+    if needs.cost_usd is not None and not any(needs.cost_usd):
         return calls
-    return f"{calls}, cost {dollar_range(takes.cost_usd)}"
+    return f"{calls}, cost {dollar_range(needs.cost_usd)}"
 
 
-def _of_component(got: FetchedRelease) -> list[tuple[str, str]]:
+def _component_rows(fetched: FetchedRelease) -> list[tuple[str, str]]:
     from runner.registry.components.drafts import spec_entry
 
-    release = got.release
-    install = shlex.join(
-        ["nip-run", "install", str(release.reference), "--from", fetched_registry(got.folder) or "WHERE"]
-    )
+    release = fetched.release
+    where = fetched_registry(fetched.folder) or "WHERE"
+    install = shlex.join(["nip-run", "install", str(release.reference), "--from", where])
     return [
         ("what", f"{release.kind}, {len(release.files)} files"),
-        ("licence", release.licence or "none given: all rights are with its publisher"),
-        ("where", str(got.folder)),
+        ("licence", release.licence or "none: the publisher reserves all rights"),
+        ("where", str(fetched.folder)),
         ("in a spec", f"{spec_entry(release)}   (after: {install})"),
     ]

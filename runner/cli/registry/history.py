@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from runner.base.exit_codes import ExitCode
 from runner.base.text import comma_join, in_one_line, with_interval
 from runner.cli.arguments import WHERE
-from runner.cli.terminal.output import can_print, note, print_json, print_table, short_time, wrapped
+from runner.cli.terminal.output import can_print, format_time, note, print_json, print_table, wrap_for_stderr
 from runner.documents.fetched_files import MARKER
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 _COLUMNS = (
     "run", "kind", "when", "from", "to", "datapoints", "own", "trained in all", "accuracy [95%]", "published", "marks"
 )  # fmt: skip
-_IF_ANY = ("to", "own", "trained in all", "published", "marks")
-"""Columns that are left out where no row has anything to say in them."""
-_DROPPED = ("datapoints", "own", "when")
-"""What a narrow terminal does without, the first of it first."""
+_OPTIONAL_COLUMNS = ("to", "own", "trained in all", "published", "marks")
+"""Columns that are left out if they are empty in every row."""
+_DROPPED_IF_NARROW = ("datapoints", "own", "when")
+"""Columns that a narrow terminal leaves out, in this order."""
 _HASH = re.compile(r"(sha256:[0-9a-f]{12})[0-9a-f]{52}")
 
 
@@ -43,35 +43,35 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.lineage.history import history_of
     from runner.results.leaderboard.results_folder import Results
 
-    left_out: list[str] = []
+    skipped: list[str] = []
     results = Results(args.results)
-    published = list(_published(args.where, left_out))
-    known = {session.sha256 for session in published}
-    got = [session for session in _got(results, left_out) if session.sha256 not in known]
-    rows = history_of(args.agent, [*_local(results, left_out), *published, *got])
+    published = list(_published_sessions(args.where, skipped))
+    hashes = {session.sha256 for session in published}
+    downloaded = [session for session in _downloaded_sessions(results, skipped) if session.sha256 not in hashes]
+    rows = history_of(args.agent, [*_local_sessions(results, skipped), *published, *downloaded])
     if args.json:
-        print_json({"of": args.agent, "sessions": [row.to_json() for row in rows], "left_out": left_out})
+        print_json({"of": args.agent, "sessions": [row.to_json() for row in rows], "left_out": skipped})
         return ExitCode.DONE
     _show(rows, quiet=args.quiet)
-    for line in left_out:
+    for line in skipped:
         note(line)
     return ExitCode.DONE
 
 
-def _local(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
+def _local_sessions(results: Results, skipped: list[str]) -> Iterator[LineageSession]:
     from runner.registry.lineage.sessions import session_of_folder
     from runner.registry.skipped_releases import describe_error
 
     for folder in results.runs():
         try:
             yield session_of_folder(folder)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this run's
-            left_out.append(f"left out: {folder.run_id}: {describe_error(error)}")
-    left_out.extend(results.damaged())
+        except Exception as error:  # noqa: BLE001 - a damaged run must not hide the others
+            skipped.append(f"left out: {folder.run_id}: {describe_error(error)}")
+    skipped.extend(results.damaged())
 
 
-def _got(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
-    """What `reproduce` has got into the results folder."""
+def _downloaded_sessions(results: Results, skipped: list[str]) -> Iterator[LineageSession]:
+    """Yield the sessions of releases that `reproduce` downloaded into the results folder."""
     from runner.base.storage.atomic_files import read_json
     from runner.registry.fetched_release import fetched_folders, open_fetched
     from runner.registry.lineage.sessions import session_of_release
@@ -80,14 +80,14 @@ def _got(results: Results, left_out: list[str]) -> Iterator[LineageSession]:
 
     for folder in fetched_folders(results):
         try:
-            got = open_fetched(folder)
+            release = open_fetched(folder)
             where = str(read_json(folder / MARKER).get("where"))
-            yield session_of_release(ReleaseEntry(got.release.reference, got.sha256), got.release, where)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
-            left_out.append(f"left out: {folder}: {describe_error(error)}")
+            yield session_of_release(ReleaseEntry(release.release.reference, release.sha256), release.release, where)
+        except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
+            skipped.append(f"left out: {folder}: {describe_error(error)}")
 
 
-def _published(where: str | None, left_out: list[str]) -> Iterator[LineageSession]:
+def _published_sessions(where: str | None, skipped: list[str]) -> Iterator[LineageSession]:
     from runner.documents.releases.manifest import MANIFEST
     from runner.documents.releases.reference import Kind
     from runner.registry.lineage.sessions import session_of_release
@@ -104,22 +104,22 @@ def _published(where: str | None, left_out: list[str]) -> Iterator[LineageSessio
             try:
                 release, _ = registry.read(entry)
                 yield session_of_release(entry, release, registry.where)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is this release's
-                left_out.append(f"left out: {entry.reference}: {describe_error(error)}")
+            except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
+                skipped.append(f"left out: {entry.reference}: {describe_error(error)}")
 
 
 def _show(rows: Sequence[HistoryRow], *, quiet: bool) -> None:
     from runner.registry.lineage.descriptions import legend
 
-    cells = [_cells(row) for row in rows]
-    columns = [name for name in _COLUMNS if name not in _IF_ANY or any(row[name] for row in cells)]
-    print_table(columns, [[row[name] for name in columns] for row in cells], drop=_DROPPED)
-    told = legend(mark for row in rows for mark in _marks(row))
-    if told is not None and not quiet:
-        note(wrapped(told))
+    cells = [_format_cells(row) for row in rows]
+    columns = [name for name in _COLUMNS if name not in _OPTIONAL_COLUMNS or any(row[name] for row in cells)]
+    print_table(columns, [[row[name] for name in columns] for row in cells], drop=_DROPPED_IF_NARROW)
+    marks_legend = legend(mark for row in rows for mark in _format_marks(row))
+    if marks_legend is not None and not quiet:
+        note(wrap_for_stderr(marks_legend))
 
 
-def _cells(row: HistoryRow) -> Mapping[str, Any]:
+def _format_cells(row: HistoryRow) -> Mapping[str, Any]:
     from runner.registry.lineage.descriptions import describe_effort
 
     session = row.session
@@ -129,35 +129,36 @@ def _cells(row: HistoryRow) -> Mapping[str, Any]:
     cells = {
         "run": "  " * max(row.depth - 1, 0) + branch + session.run_id,
         "kind": row.kind,
-        "when": short_time(session.started_at or None),
+        "when": format_time(session.started_at or None),
         "from": comma_join(dict.fromkeys(row.start_models)),
         "to": comma_join(dict.fromkeys(row.final_models)),
         "datapoints": row.datapoints,
         "own": describe_effort(row.own_training.total, "rollouts", "cost_usd") if session.trains else "",
-        "trained in all": _effort(row),
+        "trained in all": _format_effort(row),
         "accuracy [95%]": with_interval(value, low, high) if session.kind == "benchmark" else "",
-        "marks": "; ".join(_marks(row)),
+        "marks": "; ".join(_format_marks(row)),
     }
     one_line = {name: in_one_line(value) if isinstance(value, str) else value for name, value in cells.items()}
-    published = "\n".join(dict.fromkeys(one.key.removeprefix("run/") for one in row.published))
+    published = "\n".join(dict.fromkeys(release.key.removeprefix("run/") for release in row.published))
     return {**one_line, "published": published}
 
 
-def _effort(row: HistoryRow) -> str:
-    """All training behind a run; nothing where there is none."""
+def _format_effort(row: HistoryRow) -> str:
+    """Format the total effort of all training behind a run; empty if there is none."""
     from runner.registry.lineage.descriptions import describe_effort
 
     total = describe_effort(row.ancestry.total, "rollouts", "cost_usd")
     return "" if total == "none" else total
 
 
-def _marks(row: HistoryRow) -> list[str]:
-    """What is to be known of a session, each thing once and hashes cut: --json has all."""
+def _format_marks(row: HistoryRow) -> list[str]:
+    """Return the remarks on a session, each once and with shortened hashes; --json has the full ones."""
     from runner.registry.lineage.descriptions import describe_origin
 
-    proofs = [describe_origin(origin) for origin in row.origins if origin.missing_run is None]  # marks say the rest
-    told = {origin.reason for origin in row.origins}
+    # The marks include origins whose run is missing.
+    proofs = [describe_origin(origin) for origin in row.origins if origin.missing_run is None]
+    reasons = {origin.reason for origin in row.origins}
     merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]
-    replayed = [f"replayed as {', '.join(dict.fromkeys(one.key for one in row.replays))}"] if row.replays else []
-    marks = [mark for mark in row.marks if mark not in told]
+    replayed = [f"replayed as {', '.join(dict.fromkeys(replay.key for replay in row.replays))}"] if row.replays else []
+    marks = [mark for mark in row.marks if mark not in reasons]
     return [_HASH.sub(r"\1", mark) for mark in dict.fromkeys((*proofs, *merged, *replayed, *marks))]

@@ -37,25 +37,26 @@ def execute(args: argparse.Namespace) -> int:
             f"nothing to install: no {LOCK} pins components here; name one: nip-run install KIND/OWNER/NAME@VERSION"
         )
     with Installer(store, lock, args.where) as installer:
-        done = installer.install(args.references) if args.references else installer.restore()
+        installed = installer.install(args.references) if args.references else installer.restore()
         lock = installer.lock
     if args.json:
-        print_json({"lock": str(lock.path), "store": str(store.root), "installed": [_json(one) for one in done]})
+        print_json({"lock": str(lock.path), "store": str(store.root), "installed": list(map(_as_json, installed))})
         return ExitCode.DONE
-    for one in done:
-        for line in one.notes:
+    for install in installed:
+        for line in install.notes:
             warn(f"warning: {line}")
-        say(f"{'there already' if one.was_there else 'installed'}: {one.reference}  sha256:{one.sha256[:12]}")
+        state = "already installed" if install.was_there else "installed"
+        say(f"{state}: {install.reference}  sha256:{install.sha256[:12]}")
     if not args.quiet:
-        note(f"{counted(len(done), 'release')} pinned in {lock.path}; a spec names one as OWNER/NAME@VERSION")
+        note(f"{counted(len(installed), 'release')} pinned in {lock.path}; a spec names one as OWNER/NAME@VERSION")
     return ExitCode.DONE
 
 
-def _json(one: InstallResult) -> dict[str, object]:
+def _as_json(install: InstallResult) -> dict[str, object]:
     return {
-        "release": str(one.reference),
-        "sha256": one.sha256,
-        "where": one.where,
-        "was_there": one.was_there,
-        "notes": list(one.notes),
+        "release": str(install.reference),
+        "sha256": install.sha256,
+        "where": install.where,
+        "was_there": install.was_there,
+        "notes": list(install.notes),
     }

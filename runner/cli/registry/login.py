@@ -19,7 +19,7 @@ from runner.base.redaction import remember_secret
 from runner.base.text import comma_join, in_one_line
 from runner.cli.terminal.output import note, print_json, say
 
-_LONGEST = 1_000
+MAX_TOKEN_LENGTH = 1_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,65 +36,66 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"the server is missing: give its address, such as https://HOST, or set {REGISTRY}")
     base = normalize_address(where)
     if args.logout:
-        return _forget(base, as_json=args.json)
-    token = _asked_for(base)
-    account, owners = _account(base, token)
+        return _log_out(base, as_json=args.json)
+    token = _read_token(base)
+    account, owners = _find_account(base, token)
     store_token(base, token)
     if args.json:
         print_json({"where": base, "account": account, "owners": owners, "kept_in": str(tokens_file())})
         return ExitCode.DONE
-    may = f"publishes as {in_one_line(comma_join(owners))}" if owners else "may read, and not publish"
-    say(f"{base}: this token is {in_one_line(account)}'s, and {may}; it is kept in {tokens_file()}")
+    permission = f"may publish as {in_one_line(comma_join(owners))}" if owners else "may read but not publish"
+    say(f"{base}: logged in as {in_one_line(account)}, who {permission}; the token is stored in {tokens_file()}")
     if os.environ.get(TOKEN):
-        note(f"{TOKEN} is set, too, and goes before what is kept, for the registry of {REGISTRY}")
+        note(f"{TOKEN} is set and overrides the stored token for the registry in {REGISTRY}")
     return ExitCode.DONE
 
 
-def _forget(base: str, *, as_json: bool) -> int:
+def _log_out(base: str, *, as_json: bool) -> int:
     from runner.registry.transports.http.tokens import store_token
 
-    was_there = store_token(base, None)
+    was_stored = store_token(base, None)
     if as_json:
-        print_json({"where": base, "forgotten": was_there})
+        print_json({"where": base, "forgotten": was_stored})
     else:
-        say(f"{base}: {'its token is forgotten here; the server still takes it' if was_there else 'no token is kept'}")
+        state = "the stored token is deleted; the server still accepts it" if was_stored else "no token is stored"
+        say(f"{base}: {state}")
     return ExitCode.DONE
 
 
-def _asked_for(base: str) -> str:
-    """The token, which is seen on no screen and stands in no list of processes.
+def _read_token(base: str) -> str:
+    """Read the token from stdin or a prompt, so that neither the screen nor the list of processes shows it.
 
     Raises:
-        UsageError: it is none.
+        UsageError: no token was given, or it is not a valid token.
     """
     from runner.base.errors import UsageError
 
-    token = (_typed(base) if sys.stdin.isatty() else sys.stdin.readline(_LONGEST)).strip()
+    token = (_prompt_for_token(base) if sys.stdin.isatty() else sys.stdin.readline(MAX_TOKEN_LENGTH)).strip()
     if not token:
         raise UsageError("no token was given; paste it at the prompt, or send it on stdin")
     remember_secret(token)
-    if not token.isascii() or not token.isprintable() or " " in token or len(token) >= _LONGEST:
+    if not token.isascii() or not token.isprintable() or " " in token or len(token) >= MAX_TOKEN_LENGTH:
         raise UsageError("invalid token: it contains spaces or unexpected characters, or is too long")
     return token
 
 
-def _typed(base: str) -> str:
+def _prompt_for_token(base: str) -> str:
     from runner.base.errors import UsageError
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", getpass.GetPassWarning)
         try:
-            return getpass.getpass(f"token for {base} (not shown): ")
+            return getpass.getpass(f"token for {base} (hidden): ")
         except getpass.GetPassWarning as warning:
             raise UsageError("this terminal would show the token; send it on stdin") from warning
 
 
-def _account(base: str, token: str) -> tuple[str, list[str]]:
-    """Who has a token, and as whom that may publish.
+def _find_account(base: str, token: str) -> tuple[str, list[str]]:
+    """Return the account that a token belongs to, and the owners it may publish as.
 
     Raises:
-        UsageError: it does not know the token.
-        ReleaseError: it does not answer.
+        UsageError: the server does not know the token.
+        ReleaseError: the server does not answer.
     """
     from runner.base.errors import UsageError
     from runner.registry.transports.http.api import RegistryApi, parse_account
@@ -109,5 +110,5 @@ def _account(base: str, token: str) -> tuple[str, list[str]]:
         raise UsageError(f"{base}: {response.message}")
     account = parse_account(response.body) if response.status == 200 else None
     if account is None:
-        raise UsageError(f"{base} does not know this token; it may have expired, or belong to another server")
+        raise UsageError(f"{base} does not know this token; create a new one, as it may have expired")
     return account

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
-from runner.base.text import comma_join, counted, did_you_mean
-from runner.cli.arguments import REF, RUN, WHERE
+from runner.base.text import counted
+from runner.cli.arguments import REF, RUN, WHERE, parse_kind
 from runner.cli.terminal.output import heading, note, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 OWNER = "NIP_RUN_OWNER"
 
-SHORT = 12
-"""So many digits of a hash are shown; `--json` has all of it."""
+HASH_DIGITS = 12
+"""Number of digits of a hash that are printed; `--json` has all of them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--yank",
         metavar="REASON",
-        help="withdraw a version: it is no longer the newest, and whoever requests it sees the reason",
+        help="withdraw a version: it is no longer the newest, and users who request it see the reason",
     )
 
 
@@ -92,34 +92,34 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.redaction.machine_names import MachineNames
     from runner.results.leaderboard.results_folder import Results
 
-    kind = _kind(args.kind)
+    kind = parse_kind(args.kind)
     if args.yank is not None:
-        return _yank(args, kind)
+        return _yank_releases(args, kind)
     if args.pull_request and args.sign_key is not None:
-        raise UsageError("--sign-key: once the pull request is merged, the command without it signs")
-    registry = _registry(args)
+        raise UsageError("--sign-key: merge the pull request first, then repeat the command without --pull-request")
+    registry = _connect_registry(args)
     try:
-        with ExitStack() as held:
+        with ExitStack() as locks:
             if registry is not None:
-                held.enter_context(registry)
-            families, folders = _families(args, kind, held)
+                locks.enter_context(registry)
+            draft_groups, folders = _collect_drafts(args, kind, locks)
             results = Results(args.results).path if folders else None
             options = Options(names=MachineNames.of_process(results).allow(args.allow_name), force=args.force)
-            made = held.enter_context(prepare_releases(families, registry, options))
+            ready_releases = locks.enter_context(prepare_releases(draft_groups, registry, options))
             if args.dry_run:
-                return _show(made, registry, args)
+                return _show_dry_run(ready_releases, registry, args)
             assert registry is not None
-            published, added = send(made, registry)
-            _sign(registry, published, args)
-            _record(folders, published, made, registry.where)
-            return _told(made, published, added, registry.where, args)
+            published, added = send(ready_releases, registry)
+            _sign_releases(registry, published, args)
+            _record_releases(folders, published, ready_releases, registry.where)
+            return _show_published(ready_releases, published, added, registry.where, args)
     except KeyboardInterrupt:
-        error = Interrupted("interrupted; nobody sees anything that was not published whole")
-        error.add_note("The same command finishes it.")
+        error = Interrupted("interrupted; a release that was not published completely stays invisible")
+        error.add_note("Repeat the command to finish.")
         raise error from None
 
 
-def _registry(args: argparse.Namespace) -> Registry | None:
+def _connect_registry(args: argparse.Namespace) -> Registry | None:
     from runner.registry.transports.locations import VARIABLE, connect
 
     if args.dry_run and args.where is None and not os.environ.get(VARIABLE):
@@ -127,25 +127,13 @@ def _registry(args: argparse.Namespace) -> Registry | None:
     return connect(args.where, pull_request=args.pull_request)
 
 
-def _kind(said: str | None) -> Kind | None:
-    from runner.base.errors import UsageError
-    from runner.documents.releases.reference import Kind
-
-    if said is None:
-        return None
-    if said not in set(Kind):
-        near = did_you_mean(said, [*map(str, Kind)]) or f"; there are {comma_join(Kind)}"
-        raise UsageError(f"--kind {said}: there is no such kind{near}")
-    return Kind(said)
+# Drafts
 
 
-# What is published
-
-
-def _families(
-    args: argparse.Namespace, kind: Kind | None, held: ExitStack
+def _collect_drafts(
+    args: argparse.Namespace, kind: Kind | None, locks: ExitStack
 ) -> tuple[list[Sequence[Draft]], list[RunFolder]]:
-    """The drafts of each thing that is named, and the runs that they are of."""
+    """Return the drafts of each run or component that was named, and the folders of the runs."""
     from dataclasses import replace
 
     from runner.base.errors import UsageError
@@ -161,62 +149,62 @@ def _families(
             raise UsageError(
                 f"--pin is for a run; publish the {kind} again as another version once its commit is pushed"
             )
-        return [[_component(Path(args.what[0]), kind, args)]], []
+        return [[_component_draft(Path(args.what[0]), kind, args)]], []
     if args.part is not None:
-        raise UsageError("--part is for a component out of a spec; say which with --kind agent, trainer or model")
+        raise UsageError("--part selects a component from a spec; add --kind agent, trainer or model")
     results = Results(args.results)
-    naming = _naming(args, Kind.RUN)
+    naming = _build_naming(args, Kind.RUN)
     if args.pin is not None and len(args.what) > 1:
-        raise UsageError("--pin is for one run: give the spec that it was played from")
+        raise UsageError("--pin works with one run, since it names the spec of that run; publish the runs one by one")
     if len(args.what) > 1 and naming.name is not None:
         raise UsageError(f"--as names one release, but there are {len(args.what)} runs; give only the owner")
-    families = []
-    folders = list({found.path.resolve(): found for found in map(results.find, args.what)}.values())
+    draft_groups = []
+    folders = list({run.path.resolve(): run for run in map(results.find, args.what)}.values())
     for folder in folders:
-        _hold(folder, held)
+        _lock_run(folder, locks)
         if args.pin is not None:
             naming = replace(naming, sources=pinned_sources(folder, args.pin))
-        families.append(drafts_of(folder, Results.of(folder), naming))
-    return families, folders
+        draft_groups.append(drafts_of(folder, Results.of(folder), naming))
+    return draft_groups, folders
 
 
-def _component(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
-    naming = _naming(args, kind)
+def _component_draft(path: Path, kind: Kind, args: argparse.Namespace) -> Draft:
+    naming = _build_naming(args, kind)
     from runner.registry.components.drafts import component_draft
 
     return component_draft(path, kind, naming, args.part)
 
 
-def _hold(folder: RunFolder, held: ExitStack) -> None:
+def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
     """Keep other processes from playing a run and its parts while they are published.
 
     Raises:
-        RunDirectoryError: one is being played.
-        UsageError: it is one shard of a run.
+        RunDirectoryError: a run is being played.
+        UsageError: the folder is one shard of a run.
     """
     from runner.base.errors import RunDirectoryError, UsageError
     from runner.results.folder import split_part
     from runner.results.leaderboard.results_folder import Results
 
     if folder.name is not None or not folder.path.is_dir():
-        return  # what was got is no run of ours, and nobody plays in it
+        return  # a downloaded release: nothing plays in its folder
     manifest = folder.manifest()
     if manifest.shard is not None:
-        whole, _ = split_part(manifest.run_id)
+        run_id, _ = split_part(manifest.run_id)
         raise UsageError(
-            f"{manifest.run_id} is shard {manifest.shard} of run {whole}, which is published as a whole: nip-run merge "
-            f"{whole}"
+            f"{manifest.run_id} is shard {manifest.shard} of run {run_id}; merge the run, then publish it: nip-run "
+            f"merge {run_id}"
         )
     parts = Results.of(folder).parts_of(folder.run_id) if manifest.is_training_run else []
-    for one in (folder, *parts):
+    for run in (folder, *parts):
         try:
-            held.enter_context(_locked(one))
+            locks.enter_context(_lock_if_writable(run))
         except RunDirectoryError as error:
-            raise RunDirectoryError(f"{error}; only what stands still is published, so wait for its end") from error
+            raise RunDirectoryError(f"{error}; wait until it ends before publishing it") from error
 
 
 @contextmanager
-def _locked(folder: RunFolder) -> Iterator[None]:
+def _lock_if_writable(folder: RunFolder) -> Iterator[None]:
     from runner.base.errors import RunDirectoryError, RunError
     from runner.base.storage.locks import locked
 
@@ -226,39 +214,39 @@ def _locked(folder: RunFolder) -> Iterator[None]:
         except RunDirectoryError:
             raise
         except RunError:
-            pass  # in a folder that may only be read; a file that changes meanwhile is noticed as it is sent
+            pass  # a read-only folder; a file that changes is noticed when it is sent
         yield
 
 
-def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
-    """How the release is called, by `--as` or `NIP_RUN_OWNER`."""
+def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
+    """Build the release's name and terms from `--as` or `NIP_RUN_OWNER` and the other options."""
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse
     from runner.registry.bundles.runs import NO_ROWS
     from runner.registry.draft import Naming
     from runner.registry.licenses import canonical_license
 
-    said = args.name or os.environ.get(OWNER, "")
-    if not said:
+    name_text = args.name or os.environ.get(OWNER, "")
+    if not name_text:
         raise UsageError(f"the owner is missing: add --as OWNER (or OWNER/NAME@VERSION), or set {OWNER}")
-    named = Reference(kind, said, "")
-    if "/" in said:
-        found = parse(said, kind)
-        if not isinstance(found, Reference):
-            raise UsageError(f"--as {said}: a hash is not a name; write OWNER/NAME@VERSION")
-        named = found
-    elif wrong := identifier_problem(said):
-        raise UsageError(f"--as {said}: {wrong}")
-    if kind != Kind.RUN and (not named.name or named.version is None):
-        raise UsageError(f"--as {said}: a {kind} has a name and a version of its own: --as OWNER/NAME@VERSION")
-    parent = _parent(args, kind)
+    reference = Reference(kind, name_text, "")
+    if "/" in name_text:
+        parsed = parse(name_text, kind)
+        if not isinstance(parsed, Reference):
+            raise UsageError(f"--as {name_text}: a hash is not a name; write OWNER/NAME@VERSION")
+        reference = parsed
+    elif problem := identifier_problem(name_text):
+        raise UsageError(f"--as {name_text}: {problem}")
+    if kind != Kind.RUN and (not reference.name or reference.version is None):
+        raise UsageError(f"--as {name_text}: a {kind} needs a name and a version: --as OWNER/NAME@VERSION")
+    parent = _find_parent(args, kind)
     dataset_license = args.dataset_licence
     if dataset_license != NO_ROWS:
         dataset_license = canonical_license("--dataset-license", dataset_license)
     return Naming(
-        owner=named.owner,
-        name=named.name or None,
-        version=named.version or "1",
+        owner=reference.owner,
+        name=reference.name or None,
+        version=reference.version or "1",
         description=args.description,
         licence=canonical_license("--license", args.licence),
         dataset_licence=dataset_license,
@@ -268,8 +256,8 @@ def _naming(args: argparse.Namespace, kind: Kind) -> Naming:
     )
 
 
-def _parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
-    """The release of `--child-of`, which is in the registry that is published to."""
+def _find_parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
+    """Return the release named by `--child-of`, which must be in the registry that is published to."""
     from runner.documents.releases.reference import parse
     from runner.registry.transports.locations import connect_to_read
 
@@ -279,147 +267,163 @@ def _parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
         return registry.find(parse(args.child_of, kind if args.child_of.count("/") < 2 else None))
 
 
-def _record(
-    folders: Sequence[RunFolder], published: Sequence[Published], made: Sequence[ReadyRelease], where: str
+def _record_releases(
+    folders: Sequence[RunFolder], published: Sequence[Published], ready_releases: Sequence[ReadyRelease], where: str
 ) -> None:
-    """Write down in the results folder of each run what was made of it; what was got is no run of ours."""
+    """Record in the results folder of each local run which releases were published from it."""
     from runner.base.errors import RunError
     from runner.registry.sent_releases import record_release
     from runner.results.leaderboard.results_folder import Results
 
-    for folder in (one for one in folders if one.name is None):
+    for folder in (run for run in folders if run.name is None):
         results, parts = Results.of(folder), {folder.run_id}
         if folder.manifest().is_training_run:
             parts |= {part.run_id for part in results.parts_of(folder.run_id)}
-        for prepared, one in zip(made, published, strict=True):
+        for prepared, release in zip(ready_releases, published, strict=True):
             run_id = prepared.draft.release.facts.get("run_id")
             if run_id in parts:
                 try:
-                    record_release(results.run(run_id), str(one.reference), one.sha256, where)
+                    record_release(results.run(run_id), str(release.reference), release.sha256, where)
                 except RunError as error:
-                    note(f"{error}; `nip-run history` will show {one.reference} as a run of its own")
+                    note(f"{error}; `nip-run history` will show {release.reference} as a separate run")
 
 
-# What is told
+# Output
 
 
-def _show(made: Sequence[ReadyRelease], registry: Registry | None, args: argparse.Namespace) -> int:
-    """What would leave, and nothing that does."""
+def _show_dry_run(ready_releases: Sequence[ReadyRelease], registry: Registry | None, args: argparse.Namespace) -> int:
+    """Print what would be published, without sending it."""
     from runner.registry.publishing.publish import list_failures
 
     where = None if registry is None else registry.where
-    wrong = list_failures(made)
+    problems = list_failures(ready_releases)
     if args.json:
-        shown = [one.to_json(where) for one in made]
-        print_json({"ok": not wrong, "dry_run": True, "releases": shown, "problems": wrong})
+        releases = [ready_release.to_json(where) for ready_release in ready_releases]
+        print_json({"ok": not problems, "dry_run": True, "releases": releases, "problems": problems})
     else:
-        for one in made:
-            _show_one(one, where)
+        for ready_release in ready_releases:
+            _show_release(ready_release, where)
         say(
-            f"{counted(len(wrong), 'problem')}; nothing would be published" if wrong else "this is all that would leave"
+            f"{counted(len(problems), 'problem')}; nothing would be published"
+            if problems
+            else "all of this would be sent"
         )
-    for line in wrong:
+    for line in problems:
         note(line)
-    return ExitCode.FAILED if wrong else ExitCode.DONE
+    return ExitCode.FAILED if problems else ExitCode.DONE
 
 
-def _show_one(one: ReadyRelease, where: str | None) -> None:
-    release = one.draft.release if one.bundle is None else one.bundle.release
+def _show_release(ready_release: ReadyRelease, where: str | None) -> None:
+    bundle = ready_release.bundle
+    release = ready_release.draft.release if bundle is None else bundle.release
     heading(str(release.reference))
-    say(f"to          {where or 'nowhere yet; say --to WHERE'}")
-    say(f"manifest    {'not made' if one.bundle is None else f'sha256:{one.bundle.sha256[:SHORT]}'}")
-    say(f"visibility  {release.visibility}; licence {release.licence or 'none given'}")
-    taken = ", ".join(f"{row['rule']} {row['count']}" for row in release.facts.get("cleaned", []))
-    say(f"taken out   {taken or 'nothing'}")
+    say(f"to          {where or 'not chosen; add --to WHERE'}")
+    say(f"manifest    {'not built' if bundle is None else f'sha256:{bundle.sha256[:HASH_DIGITS]}'}")
+    say(f"visibility  {release.visibility}; licence {release.licence or 'none'}")
+    redacted = ", ".join(f"{row['rule']} {row['count']}" for row in release.facts.get("cleaned", []))
+    say(f"redacted    {redacted or 'nothing'}")
     rows = [
         (outcome.check, "passed" if outcome.passed else "FAILED", line)
-        for outcome in one.outcomes
+        for outcome in ready_release.outcomes
         for line in (*outcome.failures, *outcome.notes) or ("",)
     ]
     print_table(("check", "result", "what"), rows)
     print_table(
-        ("file", "bytes", "sha256"), [(entry.path, f"{entry.size:,}", entry.sha256[:SHORT]) for entry in release.files]
+        ("file", "bytes", "sha256"),
+        [(entry.path, f"{entry.size:,}", entry.sha256[:HASH_DIGITS]) for entry in release.files],
     )
-    for line in one.draft.notes:
+    for line in ready_release.draft.notes:
         say(line)
     say()
 
 
-def _told(
-    made: Sequence[ReadyRelease], published: Sequence[Published], added: AddResult, where: str, args: argparse.Namespace
+def _show_published(
+    prepared: Sequence[ReadyRelease],
+    published: Sequence[Published],
+    added: AddResult,
+    where: str,
+    args: argparse.Namespace,
 ) -> int:
-    """What was published, or proposed, and how others get it."""
+    """Print what was published or proposed, and the commands that get it."""
     from runner.registry.fetched_release import PIN
 
-    done, at = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
-    pins = {str(one.bundle.release.reference) for one in made if one.bundle and one.bundle.release.file(PIN)}
+    state, location = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
+    without_rows = {
+        str(release.bundle.release.reference)
+        for release in prepared
+        if release.bundle and release.bundle.release.file(PIN)
+    }
     commands = {
-        str(one.reference): _commands(one.reference, at, lacks_rows=str(one.reference) in pins) for one in published
+        str(release.reference): _follow_up_commands(
+            release.reference, location, lacks_rows=str(release.reference) in without_rows
+        )
+        for release in published
     }
     if args.json:
-        shown = [
+        releases = [
             {
                 **prepared.to_json(where),
-                "was_there": one.was_there,
+                "was_there": release.was_there,
                 "signed": args.sign_key is not None,
-                "commands": commands[str(one.reference)],
+                "commands": commands[str(release.reference)],
             }
-            for prepared, one in zip(made, published, strict=True)
+            for prepared, release in zip(prepared, published, strict=True)
         ]
         print_json(
             {
                 "ok": True,
-                "releases": shown,
+                "releases": releases,
                 "revision": added.revision,
                 "note": added.note,
                 "proposed_at": added.proposed_at,
             }
         )
         return ExitCode.DONE
-    for one in published:
-        what = "was there already, the very same" if one.was_there else done
-        say(f"{one.reference}  sha256:{one.sha256[:SHORT]}  {what}")
+    for release in published:
+        status = "already published with the same content" if release.was_there else state
+        say(f"{release.reference}  sha256:{release.sha256[:HASH_DIGITS]}  {status}")
     for command in commands[str(published[-1].reference)]:
         say(command)
     if args.quiet:
         return ExitCode.DONE
-    for line in _notes(made):
+    for line in _merge_notes(prepared):
         note(line)
     if added.note:
         note(added.note)
     return ExitCode.DONE
 
 
-def _notes(made: Sequence[ReadyRelease]) -> Iterator[str]:
-    """What is to be known of releases, each thing once, however many it is said of."""
-    said: dict[str, list[str]] = {}
-    for one in made:
-        for line in dict.fromkeys(_notes_of(one)):
-            said.setdefault(line, []).append(str(one.draft.release.reference))
-    for line, releases in said.items():
+def _merge_notes(ready_releases: Sequence[ReadyRelease]) -> Iterator[str]:
+    """Yield each note once, with the releases it applies to."""
+    releases_by_note: dict[str, list[str]] = {}
+    for ready_release in ready_releases:
+        for line in dict.fromkeys(_notes_of_release(ready_release)):
+            releases_by_note.setdefault(line, []).append(str(ready_release.draft.release.reference))
+    for line, releases in releases_by_note.items():
         more = f" and {len(releases) - 1} more" if len(releases) > 1 else ""
         yield f"{releases[0]}{more}: {line}"
 
 
-def _notes_of(one: ReadyRelease) -> Iterator[str]:
+def _notes_of_release(prepared: ReadyRelease) -> Iterator[str]:
     from runner.documents.releases.reference import Kind
     from runner.registry.publishing.versions import ALREADY_PUBLISHED
 
-    taken = ", ".join(f"{row['rule']} ({row['count']})" for row in one.draft.release.facts.get("cleaned", []))
-    if taken:
-        yield f"taken out: {taken}"
-    for outcome in one.outcomes:
+    redacted = ", ".join(f"{row['rule']} ({row['count']})" for row in prepared.draft.release.facts.get("cleaned", []))
+    if redacted:
+        yield f"redacted: {redacted}"
+    for outcome in prepared.outcomes:
         yield from (line for line in outcome.notes if line != ALREADY_PUBLISHED)
-    yield from (line for line in one.draft.notes if not line.startswith("not pinned"))  # the check says it, too
-    if one.draft.release.facts.get("pinned") is False and one.draft.release.kind == Kind.RUN:
+    # The check reports "not pinned" too.
+    yield from (line for line in prepared.draft.notes if not line.startswith("not pinned"))
+    if prepared.draft.release.facts.get("pinned") is False and prepared.draft.release.kind == Kind.RUN:
         yield (
             "it is published as not pinned; once its files are in a public commit, publish it as another version "
             "(--as OWNER/NAME@2) with --pin SPEC"
         )
 
 
-def _commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str]:
-    """What others type."""
+def _follow_up_commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str]:
+    """Return the commands that others use to get the release."""
     from runner.documents.releases.reference import Kind
     from runner.registry.bundles.missing_rows import OPTION
 
@@ -431,40 +435,40 @@ def _commands(reference: Reference, where: str, *, lacks_rows: bool) -> list[str
     ]
 
 
-def _sign(registry: Registry, published: Sequence[Published], args: argparse.Namespace) -> None:
+def _sign_releases(registry: Registry, published: Sequence[Published], args: argparse.Namespace) -> None:
     if args.sign_key is None:
         return
     from runner.registry.signing import sign_release
 
-    for one in published:
-        sign_release(registry, registry.find(one.reference), args.sign_key)
+    for release in published:
+        sign_release(registry, registry.find(release.reference), args.sign_key)
 
 
-# Yanked
+# Yanking
 
 
-def _yank(args: argparse.Namespace, kind: Kind | None) -> int:
+def _yank_releases(args: argparse.Namespace, kind: Kind | None) -> int:
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind, Reference, parse
     from runner.registry.transports.interface import AddResult
     from runner.registry.transports.locations import connect
 
-    named = []
+    references = []
     for text in args.what:
-        found = parse(text, kind or (Kind.RUN if text.count("/") == 1 else None))
-        if not isinstance(found, Reference) or found.version is None:
+        parsed = parse(text, kind or (Kind.RUN if text.count("/") == 1 else None))
+        if not isinstance(parsed, Reference) or parsed.version is None:
             raise UsageError(f"{text}: the version is missing; write OWNER/NAME@VERSION")
-        named.append(found)
+        references.append(parsed)
     with connect(args.where, pull_request=args.pull_request) as registry:
         added = AddResult()
-        for reference in named:
-            if registry.find(reference).yanked != args.yank:  # the same again is nothing
+        for reference in references:
+            if registry.find(reference).yanked != args.yank:  # skip releases that are already yanked for this reason
                 added = registry.yank(reference, args.yank)
         where = registry.where
     if args.json:
-        print_json({"ok": True, "yanked": [str(one) for one in named], "where": where, "reason": args.yank})
+        print_json({"ok": True, "yanked": list(map(str, references)), "where": where, "reason": args.yank})
         return ExitCode.DONE
-    for reference in named:
+    for reference in references:
         say(f"{reference} is yanked in {where}: {args.yank}")
     if added.note and not args.quiet:
         note(added.note)

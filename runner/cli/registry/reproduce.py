@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from runner.results.leaderboard.results_folder import Results
 
 
-FRESH_CODES = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecided": ExitCode.UNDECIDED}
+EXIT_CODES_OF_FRESH_PLAY = {"reproduced": ExitCode.DONE, "drifted": ExitCode.FAILED, "undecided": ExitCode.UNDECIDED}
 
 
-def _margin(text: str) -> float:
-    margin = float(text)
-    if not 0 < margin < 1:
-        raise argparse.ArgumentTypeError(f"a share above 0 and below 1 belongs here, not {text}")
-    return margin
+def share(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a share; use a number between 0 and 1")
+    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--metric", metavar="NAME", help="with --fresh: the metric to compare; default: accuracy")
     add(
         "--margin",
-        type=_margin,
+        type=share,
         default=0.1,
         metavar="SHARE",
         help="with --fresh: the largest difference that counts as reproduced, as a share of the metric's scale (or of "
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
-    from runner.cli.terminal.progress import WatchedRun, watching
+    from runner.cli.terminal.progress import WatchedRun, show_progress
     from runner.registry.bundles.missing_rows import OPTION, add_rows
     from runner.registry.verification.replay import replay_json, replay_run
     from runner.results.leaderboard.results_folder import Results
@@ -82,31 +82,31 @@ def execute(args: argparse.Namespace) -> int:
 
     args.metric = args.metric or RANKING_METRIC
     results = Results(args.results)
-    rows = [word for word in args.overrides if word.startswith(f"{OPTION}=")]
-    args.overrides = [word for word in args.overrides if word not in rows]
+    rows = [override for override in args.overrides if override.startswith(f"{OPTION}=")]
+    args.overrides = [override for override in args.overrides if override not in rows]
     if args.overrides and not args.fresh:
         raise UsageError(f"--set needs --fresh, except for {OPTION}: a replay calls no model")
-    got = _got(args, results)
-    for word in rows:
-        add_rows(got, Path(word.removeprefix(f"{OPTION}=")))
-    for line in got.notes:
+    fetched = _open_or_download(args, results)
+    for override in rows:
+        add_rows(fetched, Path(override.removeprefix(f"{OPTION}=")))
+    for line in fetched.notes:
         warn(f"warning: {line}")
     with one_blas_thread():
         load_intervals()
     if args.fresh:
-        return _fresh(args, got, results)
-    if got.is_training_run:
-        return _chain(args, got, results)
-    with watching([WatchedRun(str(got.release.reference), None)], set(), quiet=args.quiet) as display:
-        found = replay_run(got, results, display.of(0))
+        return _play_again(args, fetched, results)
+    if fetched.is_training_run:
+        return _reproduce_training_run(args, fetched, results)
+    with show_progress([WatchedRun(str(fetched.release.reference), None)], set(), quiet=args.quiet) as display:
+        replay = replay_run(fetched, results, display.watcher(0))
     if args.json:
-        print_json(replay_json(found))
+        print_json(replay_json(replay))
     else:
-        _show(found)
-    return ExitCode.FAILED if found.different else ExitCode.DONE
+        _show_replay(replay)
+    return ExitCode.FAILED if replay.different else ExitCode.DONE
 
 
-def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
+def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRelease:
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind, parse
     from runner.registry.fetched_release import find_run, is_fetched, open_fetched
@@ -117,17 +117,17 @@ def _got(args: argparse.Namespace, results: Results) -> FetchedRelease:
     if is_fetched(folder):
         return open_fetched(folder)
     if folder.exists():
-        raise UsageError(f"{folder}: not a published run; give its name, or a folder written by `nip-run get`")
+        raise UsageError(f"{folder}: not a published run; name a release, or a folder written by `nip-run get`")
     try:
-        named = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
+        reference = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     except UsageError as error:
-        raise UsageError(_of_own(args, results) or str(error)) from error
+        raise UsageError(_suggest_verify(args, results) or str(error)) from error
     with connect_to_read(args.where) as registry:
-        return fetch_into_results(registry, find_run(registry, named), results)
+        return fetch_into_results(registry, find_run(registry, reference), results)
 
 
-def _of_own(args: argparse.Namespace, results: Results) -> str | None:
-    """What checks a run of the results folder, where such a one is named, and nothing published."""
+def _suggest_verify(args: argparse.Namespace, results: Results) -> str | None:
+    """Suggest `nip-run verify` if the reference names a local run instead of a release."""
     from runner.base.errors import RunError, UsageError
 
     try:
@@ -135,54 +135,56 @@ def _of_own(args: argparse.Namespace, results: Results) -> str | None:
     except (RunError, UsageError):
         return None
     command = shlex.join(["nip-run", "verify", args.reference, *results_option(args.results)])
-    return f"{run.run_id} is a run of yours, and reproduce is for what was published; check its numbers: {command}"
+    return f"{run.run_id} is a local run, and reproduce is for published runs; to check its numbers: {command}"
 
 
-def _show(found: ReplayResult) -> None:
-    name = f"{found.fetched.release.reference} (as {found.run_id})"
-    if found.same_version:
-        said = "does not follow from the transcripts:" if found.different else "follows from the transcripts"
+def _show_replay(replay: ReplayResult) -> None:
+    name = f"{replay.fetched.release.reference} (as {replay.run_id})"
+    if replay.same_version:
+        summary = "does not follow from the transcripts:" if replay.different else "follows from the transcripts"
     else:
-        differ = (
-            "these differ:" if found.different else "told otherwise then:" if found.otherwise else "nothing differs"
+        differences = (
+            "these differ:" if replay.different else "reported differently:" if replay.otherwise else "nothing differs"
         )
-        said = f"{found.versions}: {differ}"
-    heading(f"{name}: {said}")
-    for line in (*found.different, *found.otherwise):
+        summary = f"{replay.versions}: {differences}"
+    heading(f"{name}: {summary}")
+    for line in (*replay.different, *replay.otherwise):
         say(line)
 
 
-def _chain(args: argparse.Namespace, got: FetchedRelease, results: Results) -> int:
-    """A training run: its parts each, and the chain of its models."""
+def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, results: Results) -> int:
+    """Recompute each part of a training run, and check the chain of its models."""
     from runner.registry.verification.replay import replay_json
     from runner.registry.verification.training_chain import replay_training
 
-    with _registry_of_parts(args, got) as registry:
-        found: ChainResult = replay_training(got, registry, results)
+    with _connect_registry_of_parts(args, fetched) as registry:
+        chain: ChainResult = replay_training(fetched, registry, results)
     if args.json:
         print_json(
             {
-                "release": str(got.release.reference),
-                "follows": not found.wrong,
-                "different": list(found.different),
-                "parts": [replay_json(part) for part in found.parts],
+                "release": str(fetched.release.reference),
+                "follows": not chain.wrong,
+                "different": list(chain.different),
+                "parts": [replay_json(part) for part in chain.parts],
             }
         )
     else:
-        for part in found.parts:
-            _show(part)
-        said = "its parts and the chain of its models follow" if not found.wrong else "does not follow:"
-        heading(f"{got.release.reference}: {said}")
-        for line in found.different:
+        for part in chain.parts:
+            _show_replay(part)
+        summary = "its parts and the chain of its models follow" if not chain.wrong else "does not follow:"
+        heading(f"{fetched.release.reference}: {summary}")
+        for line in chain.different:
             say(line)
-    return ExitCode.FAILED if found.wrong else ExitCode.DONE
+    return ExitCode.FAILED if chain.wrong else ExitCode.DONE
 
 
-def _registry_of_parts(args: argparse.Namespace, got: FetchedRelease) -> Registry:
-    """Where the parts of a training run are. What its marker says is shown and not asked: others may have written it.
+def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease) -> Registry:
+    """Connect to the registry that has the parts of a training run.
+
+    The marker in the folder is printed but not used, since somebody else may have written it.
 
     Raises:
-        UsageError: nobody said where; with the command that does.
+        UsageError: no registry was named; the message shows the command that names it.
     """
     from runner.base.errors import UsageError
     from runner.registry.transports.locations import connect_to_read
@@ -190,67 +192,70 @@ def _registry_of_parts(args: argparse.Namespace, got: FetchedRelease) -> Registr
     try:
         return connect_to_read(args.where)
     except UsageError as error:
-        where = fetched_registry(got.folder)
+        where = fetched_registry(fetched.folder)
         if args.where is not None or where is None:
             raise
         command = shlex.join(["nip-run", "reproduce", args.reference, "--from", where])
         raise UsageError(
-            f"its parts are releases of their own, in the registry that it was got from: {command}"
+            f"the parts of this training run are separate releases; name the registry they are in: {command}"
         ) from error
 
 
-def _fresh(args: argparse.Namespace, got: FetchedRelease, results: Results) -> int:
+def _play_again(args: argparse.Namespace, fetched: FetchedRelease, results: Results) -> int:
     from dataclasses import asdict
 
-    from runner.cli.terminal.progress import WatchedRun, watching
+    from runner.cli.terminal.progress import WatchedRun, show_progress
     from runner.models.api_keys import ALL, all_allowed
     from runner.registry.verification.fresh_play import fresh_plan, play_again
     from runner.registry.verification.verify import edited_files
     from runner.rollouts.plan import Plan
     from runner.training.trust import check_trust, keys_sent
 
-    plan = fresh_plan(got, args.overrides)
-    for path in () if args.quiet else edited_files(got.folder):
-        folder = shlex.quote(str(got.folder))
-        note(f"{path} was edited, and is not played: --fresh plays what was published; as edited: nip-run {folder}")
+    plan = fresh_plan(fetched, args.overrides)
+    for path in () if args.quiet else edited_files(fetched.folder):
+        folder = shlex.quote(str(fetched.folder))
+        note(f"{path} was edited, but --fresh plays the published version; to play the edited one: nip-run {folder}")
     allowed = all_allowed(args.allow_key, args.allow_command, args.allow_host)
     check_trust(plan, None, allowed, override="--set ")
     uses = [use for use in keys_sent(plan) if use.variable != ALL]
     if uses and not args.quiet:
         note(f"sends {comma_join(map(str, uses))}")
     size = plan.size if isinstance(plan, Plan) else None
-    with watching([WatchedRun(str(got.release.reference), size)], set(), quiet=args.quiet) as display:
-        found = play_again(got, plan, results, allowed, metric=args.metric, margin=args.margin, watch=display.of(0))
-    code = FRESH_CODES[found.outcome]
+    with show_progress([WatchedRun(str(fetched.release.reference), size)], set(), quiet=args.quiet) as display:
+        fresh_play = play_again(
+            fetched, plan, results, allowed, metric=args.metric, margin=args.margin, watch=display.watcher(0)
+        )
+    code = EXIT_CODES_OF_FRESH_PLAY[fresh_play.outcome]
     if args.json:
         print_json(
             {
-                "release": str(got.release.reference),
-                "run_id": found.run_id,
-                "outcome": found.outcome,
-                "verdict": found.verdict,
+                "release": str(fetched.release.reference),
+                "run_id": fresh_play.run_id,
+                "outcome": fresh_play.outcome,
+                "verdict": fresh_play.verdict,
                 "margin": args.margin,
-                "compared": asdict(found.compared),
-                "notes": list(found.comparison.notes),
+                "compared": asdict(fresh_play.compared),
+                "notes": list(fresh_play.comparison.notes),
                 "exit_code": int(code),
             }
         )
         return code
-    heading(f"{got.release.reference}, played anew as {found.run_id}: {args.metric} {found.verdict}")
+    heading(f"{fetched.release.reference}, played again as {fresh_play.run_id}: {args.metric} {fresh_play.verdict}")
     if not args.quiet:
-        for line in _next(args, found):
+        for line in _next_commands(args, fresh_play):
             say(line)
     return code
 
 
-def _next(args: argparse.Namespace, found: FreshPlay) -> Sequence[str]:
-    """The commands that show more."""
-    where = "".join(f" {shlex.quote(word)}" for word in results_option(args.results))
-    folder = shlex.quote(str(found.fetched.folder))
-    lines = [f"compare: nip-run compare {folder} {found.run_id}{where}"]
-    if found.outcome == "drifted":
+def _next_commands(args: argparse.Namespace, fresh_play: FreshPlay) -> Sequence[str]:
+    """Return commands that show more about the comparison."""
+    results = "".join(f" {shlex.quote(argument)}" for argument in results_option(args.results))
+    folder = shlex.quote(str(fresh_play.fetched.folder))
+    run_id = fresh_play.run_id
+    lines = [f"compare: nip-run compare {folder} {run_id}{results}"]
+    if fresh_play.outcome == "drifted":
         lines += [
-            f"{flip.datapoint}: nip-run show {folder} {flip.base_rollout} {found.run_id} {flip.other_rollout}{where}"
-            for flip in found.compared.flips[:5]
+            f"{flip.datapoint}: nip-run show {folder} {flip.base_rollout} {run_id} {flip.other_rollout}{results}"
+            for flip in fresh_play.compared.flips[:5]
         ]
     return lines

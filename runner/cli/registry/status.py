@@ -1,4 +1,4 @@
-"""Tell what can be published, and what prevents the rest.
+"""Show what can be published, and what prevents the rest.
 
 Examples:
   nip-run status
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from runner.results.manifest import Manifest
 
 
-OF_A_PUBLISH = ("terms", "name")
-"""Checks of what only the command that publishes says."""
+PUBLISH_ONLY_CHECKS = ("terms", "name")
+"""Checks of options that only the publish command has."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,32 +40,32 @@ def execute(args: argparse.Namespace) -> int:
 
     results = Results(args.results)
     if args.what is None:
-        return _list(results, args)
+        return _list_runs(results, args)
     try:
         folder = results.find(args.what)
     except UsageError:
-        found = package_data.find_file(args.what, Path())
-        if found is None or not found.is_file():
+        spec_path = package_data.find_file(args.what, Path())
+        if spec_path is None or not spec_path.is_file():
             raise
-        return _spec(args, results)
-    return _run(folder, args)
+        return _show_spec(args, results)
+    return _show_run(folder, args)
 
 
-def _list(results: Results, args: argparse.Namespace) -> int:
-    """All runs, by their manifests alone."""
+def _list_runs(results: Results, args: argparse.Namespace) -> int:
+    """List all runs, judged by their manifests only."""
     from runner.registry.check_notes import CheckNote
     from runner.registry.publishing.publishable import find_obstacles
 
-    found = []
+    runs = []
     for folder in results.runs():
         manifest = folder.manifest()
         if manifest.parent_run_id is not None and results.run(manifest.parent_run_id).manifest_path.is_file():
             continue  # published with the training run that it is a part of
-        said = list(find_obstacles(folder, manifest))
-        wrong = [line for line in said if not isinstance(line, CheckNote)]
-        notes = [*_of_another(manifest), *(line for line in said if isinstance(line, CheckNote))]
-        found.append((manifest, wrong, notes))
-    found.sort(key=lambda row: (row[0].started_at, row[0].run_id), reverse=True)
+        findings = list(find_obstacles(folder, manifest))
+        problems = [line for line in findings if not isinstance(line, CheckNote)]
+        notes = [*_describe_reused_answers(manifest), *(line for line in findings if isinstance(line, CheckNote))]
+        runs.append((manifest, problems, notes))
+    runs.sort(key=lambda row: (row[0].started_at, row[0].run_id), reverse=True)
     for damage in results.damaged():
         note(damage)
     if args.json:
@@ -75,37 +75,37 @@ def _list(results: Results, args: argparse.Namespace) -> int:
                     "run_id": manifest.run_id,
                     "kind": manifest.kind,
                     "status": manifest.status,
-                    "publishable": not wrong,
-                    "why_not": wrong,
+                    "publishable": not problems,
+                    "why_not": problems,
                     "notes": notes,
                 }
-                for manifest, wrong, notes in found
+                for manifest, problems, notes in runs
             ]
         )
         return ExitCode.DONE
-    if not found:
+    if not runs:
         say(f"no runs in {results.path}")
         return ExitCode.DONE
     rows = [
-        (manifest.run_id, manifest.kind, "no" if wrong else "yes", "; ".join((*wrong, *notes)))
-        for manifest, wrong, notes in found
+        (manifest.run_id, manifest.kind, "no" if problems else "yes", "; ".join((*problems, *notes)))
+        for manifest, problems, notes in runs
     ]
     print_table(("run", "kind", "publishable", "why"), rows)
     if not args.quiet:
-        note("by the manifests alone; `nip-run status RUN` makes every check of one run")
+        note("only manifests were checked; `nip-run status RUN` runs every check on one run")
     return ExitCode.DONE
 
 
-def _of_another(manifest: Manifest) -> Iterator[str]:
-    """Whose answers a run has that others would take for new ones."""
+def _describe_reused_answers(manifest: Manifest) -> Iterator[str]:
+    """Say whose answers a run reuses, which others might take for new ones."""
     if manifest.is_whole_replay and manifest.replay_of is not None:
         yield f"a replay of {manifest.replay_of.run_id}"
     if manifest.rejudge_of is not None:
         yield f"judges the debates of {manifest.rejudge_of.run_id}"
 
 
-def _run(folder: RunFolder, args: argparse.Namespace) -> int:
-    """All checks of one run, as a publish would make them."""
+def _show_run(folder: RunFolder, args: argparse.Namespace) -> int:
+    """Run all checks on one run, as `publish` would."""
     from runner.registry.bundles.runs import drafts_of
     from runner.registry.draft import Naming
     from runner.registry.publishing.publish import Options, prepare_releases
@@ -114,49 +114,52 @@ def _run(folder: RunFolder, args: argparse.Namespace) -> int:
 
     results = Results.of(folder)
     naming = Naming(owner=os.environ.get("NIP_RUN_OWNER") or "owner")
-    with ExitStack() as held:
-        made = held.enter_context(
+    with ExitStack() as resources:
+        releases = resources.enter_context(
             prepare_releases(
                 [drafts_of(folder, results, naming)], None, Options(names=MachineNames.of_process(results.path))
             )
         )
-        wrong = any(not outcome.passed for one in made for outcome in one.outcomes if outcome.check not in OF_A_PUBLISH)
+        outcomes = [outcome for release in releases for outcome in release.outcomes]
+        has_failed = any(not outcome.passed for outcome in outcomes if outcome.check not in PUBLISH_ONLY_CHECKS)
         if args.json:
-            print_json({"run_id": folder.run_id, "publishable": not wrong, "releases": [_as_json(one) for one in made]})
-            return ExitCode.FAILED if wrong else ExitCode.DONE
-        for one in made:
-            _say(one, several=len(made) > 1)
-    say(f"run {folder.run_id} {'cannot be published as it is' if wrong else 'can be published'}")
-    return ExitCode.FAILED if wrong else ExitCode.DONE
+            checks = [_checks_as_json(release) for release in releases]
+            print_json({"run_id": folder.run_id, "publishable": not has_failed, "releases": checks})
+            return ExitCode.FAILED if has_failed else ExitCode.DONE
+        for release in releases:
+            _show_checks(release, several=len(releases) > 1)
+    say(f"run {folder.run_id} {'cannot be published as it is' if has_failed else 'can be published'}")
+    return ExitCode.FAILED if has_failed else ExitCode.DONE
 
 
-def _as_json(one: ReadyRelease) -> dict[str, object]:
-    shown = one.to_json(None)
-    return {"name": one.draft.release.name, "checks": shown["checks"], "cleaned": shown["cleaned"]}
+def _checks_as_json(ready_release: ReadyRelease) -> dict[str, object]:
+    json_data = ready_release.to_json(None)
+    return {"name": ready_release.draft.release.name, "checks": json_data["checks"], "cleaned": json_data["cleaned"]}
 
 
-def _say(one: ReadyRelease, *, several: bool) -> None:
-    outcomes = [outcome for outcome in one.outcomes if outcome.check not in OF_A_PUBLISH]
+def _show_checks(ready_release: ReadyRelease, *, several: bool) -> None:
+    outcomes = [outcome for outcome in ready_release.outcomes if outcome.check not in PUBLISH_ONLY_CHECKS]
     rows = [
         (outcome.check, "passed" if outcome.passed else "FAILED", line)
         for outcome in outcomes
         for line in (*outcome.failures, *outcome.notes)
     ]
     if rows:
-        print_table(("check", "result", "what"), rows, one.draft.release.name if several else None)
-    quiet = [outcome.check for outcome in outcomes if not outcome.failures and not outcome.notes]
-    if quiet:
-        say(f"{f'{one.draft.release.name}: ' if several and not rows else ''}passed: {', '.join(quiet)}")
+        print_table(("check", "result", "what"), rows, ready_release.draft.release.name if several else None)
+    passed_checks = [outcome.check for outcome in outcomes if not outcome.failures and not outcome.notes]
+    if passed_checks:
+        prefix = f"{ready_release.draft.release.name}: " if several and not rows else ""
+        say(f"{prefix}passed: {', '.join(passed_checks)}")
 
 
-def _spec(args: argparse.Namespace, results: Results) -> int:
-    """The components of a spec: which others can find, and why not the others."""
+def _show_spec(args: argparse.Namespace, results: Results) -> int:
+    """Show which components of a spec others can find, and why not the rest."""
     from runner.base.errors import SpecError
     from runner.registry.components.freeze import pins_of
     from runner.registry.components.lookup import finder_of
-    from runner.spec.loader import load_all
+    from runner.spec.loader import load_specs
 
-    specs = load_all(args.what, (), results.path_of, finder_of(args.what))
+    specs = load_specs(args.what, (), results.path_of, finder_of(args.what))
     if not specs:
         raise SpecError([])
     pins = pins_of(specs[:1])

@@ -31,65 +31,66 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.components.store import Store
 
     store, lock = Store(), Lock.find_nearest(Path.cwd())
-    there = [entry.reference for entry in store.entries()]
-    meant = [_meant(text, store, there) for text in args.references]
-    told = []
-    for reference in meant:
+    installed = [entry.reference for entry in store.entries()]
+    selected = [_find_installed(text, store, installed) for text in args.references]
+    removed = []
+    for reference in selected:
         store.remove(reference)
-        told.append({"release": str(reference), "pinned_in": str(lock.path) if reference in lock.pins else None})
-    left = [reference for reference in there if reference not in meant]
-    broken = _needing(store, left, meant)
+        removed.append({"release": str(reference), "pinned_in": str(lock.path) if reference in lock.pins else None})
+    remaining = [reference for reference in installed if reference not in selected]
+    dependents = _find_dependents(store, remaining, selected)
     if args.json:
-        print_json({"store": str(store.root), "uninstalled": told, "needed_by": broken})
+        print_json({"store": str(store.root), "uninstalled": removed, "needed_by": dependents})
         return ExitCode.DONE
-    for one in told:
-        say(f"uninstalled: {one['release']}")
-        if one["pinned_in"] is not None:
-            note(f"{one['pinned_in']} still pins it; nip-run install brings it back, or remove its line there")
-    for name, needs in broken.items():
+    for entry in removed:
+        say(f"uninstalled: {entry['release']}")
+        if entry["pinned_in"] is not None:
+            note(f"{entry['pinned_in']} still pins it; nip-run install brings it back, or remove its line there")
+    for name, needs in dependents.items():
         note(f"{name} is still installed, and needs {comma_join(needs)}")
     return ExitCode.DONE
 
 
-def _meant(text: str, store: Store, there: Sequence[Reference]) -> Reference:
-    """The installed release that is meant; of a name without a kind or a version, the only one of it.
+def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> Reference:
+    """Return the installed release that the text names; kind and version may be omitted if that is unambiguous.
 
     Raises:
-        NotPublished: there is none.
-        UsageError: there are several.
+        NotPublished: no installed release has this name.
+        UsageError: several versions are installed.
     """
     from runner.base.errors import NotPublished, UsageError
     from runner.documents.releases.reference import Digest, Reference, parse
     from runner.registry.components.installed import suggest_release
 
-    kinds = {one.kind for one in there if text.partition("@")[0] == f"{one.owner}/{one.name}"}
-    named = parse(text, kinds.pop() if len(kinds) == 1 else None)
-    if isinstance(named, Digest):
-        return store.by_hash(named)
-    found = [one for one in there if named in (one, Reference(one.kind, one.owner, one.name))]
-    if not found and store.folder(named if named.version else named.at("-")).exists():
-        return named  # what is damaged so that it is not listed can be removed, too
-    if not found:
-        raise NotPublished(f"{named} is not installed{suggest_release(named, there)}")
-    if len(found) > 1:
-        raise UsageError(
-            f"several versions of {named} are installed; name one of {comma_join(str(one.version) for one in found)}"
-        )
-    return found[0]
+    kinds = {entry.kind for entry in installed if text.partition("@")[0] == f"{entry.owner}/{entry.name}"}
+    requested = parse(text, kinds.pop() if len(kinds) == 1 else None)
+    if isinstance(requested, Digest):
+        return store.by_hash(requested)
+    matches = [entry for entry in installed if requested in (entry, Reference(entry.kind, entry.owner, entry.name))]
+    if not matches and store.folder(requested if requested.version else requested.at("-")).exists():
+        return requested  # a release too damaged to be listed can still be removed
+    if not matches:
+        raise NotPublished(f"{requested} is not installed{suggest_release(requested, installed)}")
+    if len(matches) > 1:
+        versions = comma_join(str(entry.version) for entry in matches)
+        raise UsageError(f"several versions of {requested} are installed; name one of {versions}")
+    return matches[0]
 
 
-def _needing(store: Store, left: Sequence[Reference], gone: Sequence[Reference]) -> dict[str, list[str]]:
-    """The installed releases that need some of those that were removed."""
+def _find_dependents(
+    store: Store, remaining: Sequence[Reference], removed: Sequence[Reference]
+) -> dict[str, list[str]]:
+    """Return the installed releases that need some of the removed ones, each with those it needs."""
     from runner.base.errors import ReleaseError
     from runner.registry.components.install import find_dependencies
 
-    found = {}
-    for reference in left:
+    dependents = {}
+    for reference in remaining:
         try:
-            needs = [str(one) for one, _ in find_dependencies(store.check(reference).release) if one in gone]
+            needs = [str(name) for name, _ in find_dependencies(store.check(reference).release) if name in removed]
         except ReleaseError as error:
             note(str(error))
             continue
         if needs:
-            found[str(reference)] = needs
-    return found
+            dependents[str(reference)] = needs
+    return dependents

@@ -33,36 +33,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.registry.check_notes import CheckNote, VersionNote, count_differences
 
-    what, also, found = _checked(args)
-    wrong = [line for line in found if not isinstance(line, CheckNote)]
-    notes = [line for line in found if isinstance(line, CheckNote)]
-    changed, unchecked = _since_got(args)
+    target, further_checks, findings = _check_target(args)
+    problems = [line for line in findings if not isinstance(line, CheckNote)]
+    notes = [line for line in findings if isinstance(line, CheckNote)]
+    edited, why_unchecked = _find_local_edits(args)
     if args.json:
-        said = {"what": what, "wrong": wrong, "notes": notes, "edited": changed, "not_checked": unchecked}
-        print_json({**said, "exit_code": int(ExitCode.FAILED if wrong else ExitCode.DONE)})
-        return ExitCode.FAILED if wrong else ExitCode.DONE
-    for path in changed:
-        note(f"{what}: {path} was edited since it was got, as it may be; what is played is as edited")
-    if unchecked is not None:
-        note(f"{what}: not checked: that its numbers follow from its journal. {unchecked[0].upper()}{unchecked[1:]}")
-    for line in wrong:
+        facts = {"what": target, "wrong": problems, "notes": notes, "edited": edited, "not_checked": why_unchecked}
+        print_json({**facts, "exit_code": int(ExitCode.FAILED if problems else ExitCode.DONE)})
+        return ExitCode.FAILED if problems else ExitCode.DONE
+    for path in edited:
+        note(f"{target}: {path} was edited after the download, which is allowed; a run plays the edited version")
+    if why_unchecked is not None:
+        reason = f"{why_unchecked[0].upper()}{why_unchecked[1:]}"
+        note(f"{target}: not checked: whether its numbers follow from its journal. {reason}")
+    for line in problems:
         say(line)
-    if wrong:
-        note(f"{what}: {counted(count_differences(wrong), 'thing')} wrong")
+    if problems:
+        note(f"{target}: {counted(count_differences(problems), 'problem')}")
         return ExitCode.FAILED
     if not args.quiet:
         for line in notes:
             note(line)
-        least = "every other hash is right" if changed else "every hash is right"
-        if also == FOLLOWS and any(isinstance(line, VersionNote) for line in notes):
-            also = REST_FOLLOWS
-        rest = f", and {also}" if also and unchecked is None else ""
-        say(f"{what}: {least}{rest}")
+        hash_result = "every other hash is right" if edited else "every hash is right"
+        if further_checks == FOLLOWS and any(isinstance(line, VersionNote) for line in notes):
+            further_checks = REST_FOLLOWS
+        rest = f", and {further_checks}" if further_checks and why_unchecked is None else ""
+        say(f"{target}: {hash_result}{rest}")
     return ExitCode.DONE
 
 
-def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
-    """Of a got folder the files that its reader changed and may, and why not all could be checked."""
+def _find_local_edits(args: argparse.Namespace) -> tuple[list[str], str | None]:
+    """Return the files of a downloaded folder that its reader edited, and why some checks are impossible."""
     from runner.base.errors import ReleaseError
     from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
     from runner.registry.fetched_release import is_fetched, open_fetched
@@ -72,38 +73,41 @@ def _since_got(args: argparse.Namespace) -> tuple[list[str], str | None]:
     if not is_fetched(folder):
         return [], None
     try:
-        got = open_fetched(folder)
-        return edited_files(folder), describe_missing_rows(got) if lacks_rows(got) else None
-    except ReleaseError:  # which is told among what is wrong
+        release = open_fetched(folder)
+        return edited_files(folder), describe_missing_rows(release) if lacks_rows(release) else None
+    except ReleaseError:  # reported among the problems
         return [], None
 
 
-FOLLOWS = "all that was recorded follows from the journal"
-REST_FOLLOWS = "all else that was recorded follows from the journal"
-"""Beside what another version told otherwise."""
+FOLLOWS = "all recorded numbers follow from the journal"
+REST_FOLLOWS = "all other recorded numbers follow from the journal"
+"""Used if another version reported some numbers differently."""
 
 
-def _also(release: Release, *, in_registry: bool = False) -> str:
-    """What is checked of a release beside its hashes, or is not; in a registry no rows were put beside it."""
+def _describe_further_checks(release: Release, *, in_registry: bool = False) -> str:
+    """Describe what is checked of a release in addition to its hashes, or why that is impossible.
+
+    A release in a registry cannot have local dataset rows.
+    """
     from runner.registry.fetched_release import PIN
     from runner.spec.origin import DATA
 
     if in_registry and release.file(PIN) is not None:
-        return "its numbers were not checked: the rows of its dataset, which they need, are not in it"
+        return "its numbers were not checked, because it was published without the rows of its dataset"
     if release.file(f"{DATA}/journal.jsonl") is not None:
         return FOLLOWS
-    parts = any(link.role == "part" for link in release.links)
-    return "its games are in releases of their own, which nip-run reproduce looks at" if parts else ""
+    has_parts = any(link.role == "part" for link in release.links)
+    return "its games are in separate releases; nip-run reproduce checks them" if has_parts else ""
 
 
-def _any(lines: Iterable[str]) -> bool:
+def _has_problems(lines: Iterable[str]) -> bool:
     from runner.registry.check_notes import CheckNote
 
     return not all(isinstance(line, CheckNote) for line in lines)
 
 
-def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
-    """What was checked, what of it beside its hashes, and all that is wrong with it."""
+def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
+    """Return the name of what was checked, a description of further checks, and all findings."""
     from runner.documents.releases.reference import Kind, is_reference, parse
     from runner.registry.board.wording import describe_tier
     from runner.registry.fetched_release import is_fetched, open_fetched
@@ -114,16 +118,20 @@ def _checked(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
     folder = Path(args.what)
     if is_fetched(folder):
         _check_no_signer_key(args)
-        wrong = list(find_folder_problems(folder))
-        return str(folder), "" if _any(wrong) else _also(open_fetched(folder).release), wrong
+        findings = list(find_folder_problems(folder))
+        checks = "" if _has_problems(findings) else _describe_further_checks(open_fetched(folder).release)
+        return str(folder), checks, findings
     if not folder.is_dir() and (is_reference(args.what) or "/" in args.what):
-        named = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
+        reference = parse(args.what, None if args.what.count("/") > 1 else Kind.RUN)
         with connect_to_read(args.where) as registry:
-            entry = registry.find(named)
-            wrong = list(find_release_problems(registry, entry, args.signer_key))
-            if (said := describe_tier(entry, registry.where)) and not (args.quiet or args.json):
-                note(f"{entry.reference}: {said}; what follows was checked here")
-            return str(entry.reference), "" if _any(wrong) else _also(registry.read(entry)[0], in_registry=True), wrong
+            entry = registry.find(reference)
+            findings = list(find_release_problems(registry, entry, args.signer_key))
+            if (tier := describe_tier(entry, registry.where)) and not (args.quiet or args.json):
+                note(f"{entry.reference}: {tier}; the following was checked locally")
+            checks = (
+                "" if _has_problems(findings) else _describe_further_checks(registry.read(entry)[0], in_registry=True)
+            )
+            return str(entry.reference), checks, findings
     _check_no_signer_key(args)
     run = Results(args.results).find(args.what)
     return run.run_id, FOLLOWS, list(find_run_problems(run))

@@ -1,4 +1,4 @@
-"""Tell whether one run is better than another, and by how much.
+"""Compare runs: is one better than another, and by how much?
 
 Examples:
   nip-run compare RUN RUN
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
-from runner.base.text import comma_join, counted, decimal, in_one_line, p_value, with_interval
+from runner.base.text import counted, decimal, in_one_line, list_some, p_value, with_interval
 from runner.cli.arguments import RUN, results_option
 from runner.cli.terminal.output import heading, note, print_json, print_table, say
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from runner.statistics.worst_case import WorstCase
 
 
-_NAMED = 5
-"""Datapoints that are named where some are left out; --json has all."""
-_DROPPED = ("detectable", "differ", "groups", "McNemar", "datapoints")
-"""What a narrow terminal does without, the first of it first."""
+MAX_LISTED_DATAPOINTS = 5
+"""Number of unmatched datapoints that are named; --json has all."""
+_DROPPED_IF_NARROW = ("detectable", "differ", "groups", "McNemar", "datapoints")
+"""Columns that a narrow terminal leaves out, in this order."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,154 +82,145 @@ def execute(args: argparse.Namespace) -> int:
         raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")
     args.metric = args.metric or RANKING_METRIC
     results = Results(args.results)
-    least = _worst(args, results) if args.worst else None
-    found = _found(args, results)
-    code = _exit_code(found)
+    worst = _find_worst(args, results) if args.worst else None
+    comparison = _compare_runs(args, results)
+    code = _exit_code(comparison)
     if args.json:
-        more = {} if least is None else {"worst": asdict(least)}
-        print_json({**found.to_json(), **more, "exit_code": int(code)})
+        worst_json = {} if worst is None else {"worst": asdict(worst)}
+        print_json({**comparison.to_json(), **worst_json, "exit_code": int(code)})
         return code
-    for pair in found.pairs:
-        heading(f"{found.metric}: {pair.verdict}")
-    if least is not None:
-        ends = with_interval(least.value, least.ci_low, least.ci_high)
-        how = "95 % for all at once" if least.reason is None else f"no interval: {least.reason}"
-        say(f"the worst of {least.systems} by {found.metric}: {least.system}, {ends} ({how})")
-    if found.pairs:
+    for pair in comparison.pairs:
+        heading(f"{comparison.metric}: {pair.verdict}")
+    if worst is not None:
+        value = with_interval(worst.value, worst.ci_low, worst.ci_high)
+        coverage = "simultaneous 95 % interval" if worst.reason is None else f"no interval: {worst.reason}"
+        say(f"worst of {worst.systems} by {comparison.metric}: {worst.system}, {value} ({coverage})")
+    if comparison.pairs:
         say()
-        _print_pairs(found.pairs)
-    if found.slices:
+        _print_pairs(comparison.pairs)
+    if comparison.slices:
         say()
-        _print_slices(found)
-    for pair in found.pairs:
-        _say_of(pair, found, args)
-    for line in found.notes:
+        _print_slices(comparison)
+    for pair in comparison.pairs:
+        _print_details(pair, comparison, args)
+    for line in comparison.notes:
         note(f"note: {line}")
-    _say_asserted(found)
+    _print_assertions(comparison)
     return code
 
 
-def _found(args: argparse.Namespace, results: Results) -> Comparison:
-    """What is asked for. With assertions, what keeps them from being judged is no failed assertion.
+def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
+    """Compare the requested systems. If assertions cannot be judged, that is not a failed assertion.
 
     Raises:
-        UsageError: what is asked cannot be compared, or no assertion can be judged.
+        UsageError: the runs cannot be compared, or no assertion can be judged.
         RunError: a file of a run is missing or damaged.
     """
     from runner.base.errors import RunError, UsageError
     from runner.results.comparison.comparison import compare_systems
 
-    names = [_names(word) for word in args.runs]
+    systems = [_split_system(argument) for argument in args.runs]
     try:
         return compare_systems(
-            names, results, metric=args.metric, by=args.by, baseline=args.baseline, asserts=args.asserts
+            systems, results, metric=args.metric, by=args.by, baseline=args.baseline, asserts=args.asserts
         )
     except RunError as error:
         if args.asserts:
-            raise UsageError(f"no assertion was judged, since a run cannot be read: {error}") from error
+            raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
         raise
 
 
-def _names(word: str) -> list[str]:
-    """The runs of one system; a folder may have a comma in its name."""
-    return [word] if Path(word).is_dir() else [name for name in word.split(",") if name] or [word]
+def _split_system(argument: str) -> list[str]:
+    """Return the runs of one system, separated by commas. The name of a folder may contain commas."""
+    return [argument] if Path(argument).is_dir() else [name for name in argument.split(",") if name] or [argument]
 
 
-def _worst(args: argparse.Namespace, results: Results) -> WorstCase:
+def _find_worst(args: argparse.Namespace, results: Results) -> WorstCase:
     from runner.base.errors import UsageError
     from runner.runs.finished.result import FinishedRun
 
-    pooled = [word for word in args.runs if len(_names(word)) > 1]
+    pooled = [argument for argument in args.runs if len(_split_system(argument)) > 1]
     if pooled:
         raise UsageError(f"--worst compares single runs; {pooled[0]!r} pools several")
-    return FinishedRun.worst_of([FinishedRun.opened(results.find(word)) for word in args.runs], args.metric)
+    return FinishedRun.worst_of([FinishedRun.opened(results.find(argument)) for argument in args.runs], args.metric)
 
 
-def _exit_code(found: Comparison) -> ExitCode:
+def _exit_code(comparison: Comparison) -> ExitCode:
     from runner.results.comparison.assertions import AssertionResult
 
-    held = {one.held for one in found.asserted}
-    return (
-        ExitCode.FAILED
-        if AssertionResult.FAILS in held
-        else ExitCode.UNDECIDED
-        if AssertionResult.UNDECIDED in held
-        else ExitCode.DONE
-    )
+    results = {assertion.held for assertion in comparison.asserted}
+    if AssertionResult.FAILS in results:
+        return ExitCode.FAILED
+    return ExitCode.UNDECIDED if AssertionResult.UNDECIDED in results else ExitCode.DONE
 
 
 def _print_pairs(pairs: Sequence[SystemComparison]) -> None:
-    corrected = ("p (Holm)",) if any(pair.p_corrected != pair.p for pair in pairs) else ()
-    mcnemar = ("McNemar",) if any(pair.mid_p_mcnemar is not None for pair in pairs) else ()
-    columns = (
-        "system", "value", "base", "of base", "difference [95%]", "p", *corrected, *mcnemar, "datapoints", "groups",
-        "differ", "detectable",
-    )  # fmt: skip
-    print_table(columns, [[_cell(pair, name) for name in columns] for pair in pairs], drop=_DROPPED)
+    hidden: set[str] = set() if any(pair.p_corrected != pair.p for pair in pairs) else {"p (Holm)"}
+    hidden |= set() if any(pair.mid_p_mcnemar is not None for pair in pairs) else {"McNemar"}
+    cells = [_cells(pair) for pair in pairs]
+    columns = [name for name in cells[0] if name not in hidden]
+    print_table(columns, [[row[name] for name in columns] for row in cells], drop=_DROPPED_IF_NARROW)
 
 
-def _print_slices(found: Comparison) -> None:
+def _print_slices(comparison: Comparison) -> None:
     from runner.statistics.sign_flip import ALPHA
 
     columns = (
         "value", "system", "base", "difference [95%]", "p", "p (Holm)", "datapoints", "groups", "detectable",
     )  # fmt: skip
-    rows = [[one.slice if name == "value" else _cell(one, name) for name in columns] for one in found.slices]
-    print_table(columns, rows, f"by {found.by}", drop=_DROPPED)
-    for one in found.slices:
-        if one.p_corrected is not None and one.p_corrected <= ALPHA:
-            say(f"{in_one_line(str(one.slice))}: {one.verdict}")
+    rows = [[{**_cells(pair), "value": pair.slice}[name] for name in columns] for pair in comparison.slices]
+    print_table(columns, rows, f"by {comparison.by}", drop=_DROPPED_IF_NARROW)
+    for pair in comparison.slices:
+        if pair.p_corrected is not None and pair.p_corrected <= ALPHA:
+            say(f"{in_one_line(str(pair.slice))}: {pair.verdict}")
 
 
-def _cell(pair: SystemComparison, column: str) -> Any:
-    match column:
-        case "system":
-            return pair.other
-        case "value":
-            return decimal(pair.other_value)
-        case "base":
-            return pair.base
-        case "of base":
-            return decimal(pair.base_value)
-        case "difference [95%]":
-            return with_interval(pair.difference, pair.ci_low, pair.ci_high)
-        case "p" | "p (Holm)" | "McNemar":
-            return p_value({"p": pair.p, "p (Holm)": pair.p_corrected, "McNemar": pair.mid_p_mcnemar}[column])
-        case "detectable":
-            return decimal(pair.detectable)
-        case "differ":
-            return pair.differing
-        case _:
-            return getattr(pair, column)
+def _cells(pair: SystemComparison) -> dict[str, Any]:
+    """Return the cells of a pair by column."""
+    return {
+        "system": pair.other,
+        "value": decimal(pair.other_value),
+        "base": pair.base,
+        "of base": decimal(pair.base_value),
+        "difference [95%]": with_interval(pair.difference, pair.ci_low, pair.ci_high),
+        "p": p_value(pair.p),
+        "p (Holm)": p_value(pair.p_corrected),
+        "McNemar": p_value(pair.mid_p_mcnemar),
+        "datapoints": pair.datapoints,
+        "groups": pair.groups,
+        "differ": pair.differing,
+        "detectable": decimal(pair.detectable),
+    }
 
 
-def _say_of(pair: SystemComparison, found: Comparison, args: argparse.Namespace) -> None:
-    """What one pair leaves to be said: how it was matched, whom it leaves out, its flips."""
-    title = f"{pair.other} and {pair.base}: " if len(found.pairs) > 1 else ""
+def _print_details(pair: SystemComparison, comparison: Comparison, args: argparse.Namespace) -> None:
+    """Print the notes on a pair, the datapoints that it leaves out, and its flips."""
+    title = f"{pair.other} and {pair.base}: " if len(comparison.pairs) > 1 else ""
     for line in pair.notes:
         note(f"note: {title}{line}")
     for system, ids in ((pair.base, pair.only_base), (pair.other, pair.only_other)):
         if ids:
-            named = comma_join(map(in_one_line, ids[:_NAMED])) + (", ..." if len(ids) > _NAMED else "")
-            note(f"note: {counted(len(ids), 'datapoint')} of {system} left out, which the other has not: {named}")
+            listed = list_some([*map(in_one_line, ids)], MAX_LISTED_DATAPOINTS)
+            note(f"note: {counted(len(ids), 'datapoint')} of {system} left out, missing in the other run: {listed}")
     if not pair.flips or not args.flips:
         return
     say()
     heading(f"{title}{counted(len(pair.flips), 'flip')}: right in one and wrong in the other")
     for flip in pair.flips[: args.flips]:
-        both = [flip.base_run, flip.base_rollout, flip.other_run, flip.other_rollout]
-        shares = "" if {flip.base_accuracy, flip.other_accuracy} == {0.0, 1.0} else (
+        arguments = [flip.base_run, flip.base_rollout, flip.other_run, flip.other_rollout]
+        accuracies = "" if {flip.base_accuracy, flip.other_accuracy} == {0.0, 1.0} else (
             f", {flip.base_accuracy:.0%} and {flip.other_accuracy:.0%}"
         )  # fmt: skip
-        say(f"  {in_one_line(flip.datapoint)} (label {flip.label}): right in {flip.right_in}{shares}")
-        say(f"    {shlex.join(['nip-run', 'show', *both, *results_option(args.results)])}")
+        say(f"  {in_one_line(flip.datapoint)} (label {flip.label}): right in {flip.right_in}{accuracies}")
+        say(f"    {shlex.join(['nip-run', 'show', *arguments, *results_option(args.results)])}")
     if len(pair.flips) > args.flips:
-        say(f"  the first {args.flips}; all of them: --flips {len(pair.flips)}")
+        say(f"  only the first {args.flips}; list all with --flips {len(pair.flips)}")
 
 
-def _say_asserted(found: Comparison) -> None:
-    if found.asserted and found.pairs:
+def _print_assertions(comparison: Comparison) -> None:
+    if comparison.asserted and comparison.pairs:
         say()
-    for one in found.asserted:
-        what = one.system if one.base is None else f"{one.system} less {one.base}"
-        say(f"{one.held}: {one.assertion}   ({what}: {with_interval(one.value, one.ci_low, one.ci_high)})")
+    for assertion in comparison.asserted:
+        compared = assertion.system if assertion.base is None else f"{assertion.system} less {assertion.base}"
+        value = with_interval(assertion.value, assertion.ci_low, assertion.ci_high)
+        say(f"{assertion.held}: {assertion.assertion}   ({compared}: {value})")

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.package_data import is_file
+from runner.base.text import shortened
 from runner.cli.arguments import RUN, OldName
 from runner.cli.terminal.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from runner.models.interface import Request
     from runner.models.layers.cache import Cache
-
-
-SHOWN_CHARACTERS = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,43 +37,46 @@ def execute(args: argparse.Namespace) -> int:
     from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 
     folder = Results(args.results).find(args.run)
-    used = folder.manifest().cache
-    used_path = folder.path / used if used else None
-    path = _cache_file(args.cache or used_path)
-    own = used_path is not None and used_path.is_file() and path.samefile(used_path)
+    recorded_cache = folder.manifest().cache
+    recorded_path = folder.path / recorded_cache if recorded_cache else None
+    path = _cache_file(args.cache or recorded_path)
+    is_own_cache = recorded_path is not None and recorded_path.is_file() and path.samefile(recorded_path)
     plan = saved_plan(folder)
     models = plan.spec.experiment.models
-    explained: list[dict[str, Any]] = []
+    explanations: list[dict[str, Any]] = []
     misses = requests = 0
     with closing(Reconstructor(folder, plan)) as reconstructor, closing(Cache(path, folder.run_id)) as cache:
         for request in reconstructor.requests():
             requests += 1
-            asked = request_fields(request, models[request.group])
-            # Runs of one spec in two results folders have one id, and the cache cannot tell them apart.
-            if (own and reconstructor.from_cache(request)) or cache.has_other(asked):
+            requested_fields = request_fields(request, models[request.group])
+            # Runs of one spec in two results folders have the same id, so the cache cannot distinguish them.
+            if (is_own_cache and reconstructor.from_cache(request)) or cache.has_other(requested_fields):
                 continue
             misses += 1
-            if len(explained) < args.max:
-                explained.append(_explained(cache, request, asked))
+            if len(explanations) < args.max:
+                explanations.append(_explain_miss(cache, request, requested_fields))
     if args.json:
-        print_json({"requests": requests, "misses": misses, "explained": explained})
+        print_json({"requests": requests, "misses": misses, "explained": explanations})
         return ExitCode.DONE
     say(f"{misses} of {requests} requests had no entry of another run")
-    for miss in explained:
-        rows = [(d["field"], _short(d["asked"]), _short(d["nearest"])) for d in miss["differences"]]
+    for miss in explanations:
+        rows = [
+            (row["field"], *(shortened(str(row[key]), 60) for key in ("asked", "nearest")))
+            for row in miss["differences"]
+        ]
         title = f"\n{miss['agent']}, round {miss['round']}, {miss['datapoint']}, repeat {miss['repeat']}"
         if rows:
             print_table(("field", "asked", "nearest entry"), rows, title=title)
         else:
-            note(f"{title}: the cache has nothing of this agent")
+            note(f"{title}: the cache has no entry of this agent")
     return ExitCode.DONE
 
 
 def _cache_file(path: Path | None) -> Path:
-    """The file, which is there.
+    """Return the path of the cache file, which exists.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the file does not exist, or the run used no cache.
     """
     from runner.base.errors import UsageError
 
@@ -86,20 +87,17 @@ def _cache_file(path: Path | None) -> Path:
     return path
 
 
-def _explained(cache: Cache, request: Request, asked: dict[str, Any]) -> dict[str, Any]:
+def _explain_miss(cache: Cache, request: Request, requested_fields: dict[str, Any]) -> dict[str, Any]:
     from runner.models.layers.cache import differences
 
-    nearest = min((differences(asked, other) for other in cache.similar_requests(request)), key=len, default=[])
+    nearest = min(
+        (differences(requested_fields, entry) for entry in cache.similar_requests(request)), key=len, default=[]
+    )
     sample = request.sample
     return {
         "agent": sample.agent,
         "round": sample.round,
         "datapoint": sample.datapoint,
         "repeat": sample.repeat,
-        "differences": [{"field": name, "asked": ours, "nearest": theirs} for name, ours, theirs in nearest],
+        "differences": [{"field": name, "asked": requested, "nearest": cached} for name, requested, cached in nearest],
     }
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."

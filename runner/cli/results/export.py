@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 EXPORT_FOLDER = "exports"
-_OF_FINE_TUNING = {
+_FINE_TUNING_OPTIONS = {
     "method": "--method", "chat_format": "--chat-format", "agent": "--agent", "only_correct": "--only-correct",
     "true_labels": "--true-labels",
 }  # fmt: skip
-_OF_RESULTS = {
+_RESULT_OPTIONS = {
     "subject": "--subject", "organization": "--organization", "relationship": "--relationship",
     "hf_dataset": "--hf-dataset", "task_id": "--task-id", "source_url": "--source-url",
 }  # fmt: skip
-_OF_TRACKING = {
+_TRACKING_OPTIONS = {
     "tracking_uri": "--tracking-uri", "experiment": "--experiment", "follow": "--follow", "journal": "--journal",
 }  # fmt: skip
 
@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--journal",
         action="store_true",
-        help="mlflow: also send the journal and the dataset rows, from which the run can be rebuilt",
+        help="mlflow: also send the journal and the dataset rows, which allow rebuilding the run",
     )
 
 
@@ -96,6 +96,7 @@ def execute(args: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from runner.base.errors import UsageError
+    from runner.cli.results import export_mlflow
     from runner.results.finetune.files import FineTuneFiles, Trees
     from runner.results.folder import FINE_TUNE
     from runner.results.leaderboard.results_folder import Results
@@ -103,30 +104,30 @@ def execute(args: argparse.Namespace) -> int:
     from runner.spec.experiment import FineTune
 
     if args.format == MLFLOW:
-        return _export_to_mlflow(args)
-    _check_unused(args, _OF_TRACKING, "a tracking server (--format mlflow)")
+        _reject_options(args, {**_FINE_TUNING_OPTIONS, **_RESULT_OPTIONS, "out": "--out"}, "files")
+        return export_mlflow.execute(args)
+    _reject_options(args, _TRACKING_OPTIONS, "a tracking server (--format mlflow)")
     if len(args.runs) > 1:
-        raise UsageError(f"--format {args.format} takes one run, and there are {len(args.runs)}; export each by itself")
+        raise UsageError(f"--format {args.format} exports one run, not {len(args.runs)}; export them one by one")
     folder = Results(args.results).find(args.runs[0])
     if folder.manifest().is_training_run:
-        _refuse_training_run(folder, args.format)
+        _reject_training_run(folder, args.format)
     if args.format in EXPORT_NAMES:
         return _export_run(args, folder)
-    _check_unused(args, _OF_RESULTS, "results, logs and transcripts")
+    _reject_options(args, _RESULT_OPTIONS, "results, logs and transcripts")
     plan = played_plan(folder)
     if plan.debates is not None:
         raise UsageError(
-            f"{folder.run_id} judges the debates of {plan.debates.run_id}, so it has no games of its own; export "
-            "that run"
+            f"{folder.run_id} judges the debates of {plan.debates.run_id}, so it has no games itself; export that run"
         )
-    format_ = _format(args.format, args.method, trees=plan.shape is not None)
+    format_ = _choose_format(args.format, args.method, trees=plan.shape is not None)
     if format_.method != "sft" and args.true_labels:
-        raise UsageError(f"--true-labels is for sft; {format_.method} trains on the answers as they were given")
+        raise UsageError(f"--true-labels works only with sft; {format_.method} trains on the original answers")
     if format_.method == "dpo" and args.only_correct:
-        raise UsageError("--only-correct is for whole games; dpo compares two answers")
+        raise UsageError("--only-correct selects whole games, but dpo compares two answers; omit it")
     if format_.method == "dpo" and plan.shape is None:
         raise UsageError(
-            f"{folder.run_id} holds no trees of responses, so there are no preferences to export; play the spec with "
+            f"{folder.run_id} has no trees of responses, so there are no preferences to export; play the spec with "
             "rollouts.num_responses_per_timestep=2"
         )
     settings = replace(
@@ -139,23 +140,16 @@ def execute(args: argparse.Namespace) -> int:
     )
     if settings.replace_verifier_guess_with_true_label and not settings.ensure_last_message_is_assistant:
         raise UsageError(
-            f"--true-labels replaces a last message of the verifier's own, and the spec of {folder.run_id} has "
-            "fine_tune.ensure_last_message_is_assistant: false; play it with true, or leave out --true-labels"
+            f"--true-labels replaces the verifier's last message, but the spec of {folder.run_id} has "
+            "fine_tune.ensure_last_message_is_assistant: false; play it with true, or omit --true-labels"
         )
     target = args.out or folder.make(FINE_TUNE, f"export-{args.format}")
     shape = plan.shape if format_.method == "dpo" else None
     trees = None if shape is None else Trees(shape, plan.spec.experiment.seed)
     swapped = plan.players(swapped=True) if plan.seats else {}
     files = FineTuneFiles(target, settings, plan.players(), folder.run_id, trees, swapped=swapped)
-    _show(target, _written(files, Reconstructor(folder, plan)), as_json=args.json)
+    _show(target, _write_fine_tune_files(files, Reconstructor(folder, plan)), as_json=args.json)
     return ExitCode.DONE
-
-
-def _export_to_mlflow(args: argparse.Namespace) -> int:
-    from runner.cli.results.export_mlflow import execute as send
-
-    _check_unused(args, {**_OF_FINE_TUNING, **_OF_RESULTS, "out": "--out"}, "files")
-    return send(args)
 
 
 def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
@@ -164,7 +158,7 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
     from runner.exports.formats import EXPORTS
     from runner.exports.run_source import RunSource
 
-    _check_unused(args, _OF_FINE_TUNING, "fine-tune files")
+    _reject_options(args, _FINE_TUNING_OPTIONS, "fine-tune files")
     options = ExportOptions(
         subject=args.subject,
         organization=args.organization,
@@ -178,30 +172,30 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
     if args.json:
         print_json({"folder": str(target), **written.as_json()})
         return ExitCode.DONE
-    rows = [(str(path.relative_to(target)), rows) for path, rows in written.files.items()]
-    print_table(("file", "rows"), rows, title=str(target))
-    for what, count in written.omitted.items():
-        note(f"left out: {what} ({count})" if count > 1 else f"left out: {what}")
-    for what in written.not_carried:
-        note(f"not in this format: {what}")
+    row_count = [(str(path.relative_to(target)), row_count) for path, row_count in written.files.items()]
+    print_table(("file", "rows"), row_count, title=str(target))
+    for label, count in written.omitted.items():
+        note(f"left out: {label} ({count})" if count > 1 else f"left out: {label}")
+    for label in written.not_carried:
+        note(f"not in this format: {label}")
     return ExitCode.DONE
 
 
-def _check_unused(args: argparse.Namespace, options: Mapping[str, str], what: str) -> None:
-    """Refuse options that say nothing to this format.
+def _reject_options(args: argparse.Namespace, options: Mapping[str, str], purpose: str) -> None:
+    """Reject options that this format does not use.
 
     Raises:
-        UsageError: one is given.
+        UsageError: such an option is given.
     """
     from runner.base.errors import UsageError
 
-    given = [option for name, option in options.items() if getattr(args, name)]
-    if given:
-        raise UsageError(f"{comma_join(given)}: only for {what}, and --format {args.format} writes none")
+    used = [option for name, option in options.items() if getattr(args, name)]
+    if used:
+        raise UsageError(f"{comma_join(used)}: only for {purpose}; omit with --format {args.format}")
 
 
-def _refuse_training_run(folder: RunFolder, name: str) -> NoReturn:
-    """Say which runs hold the games.
+def _reject_training_run(folder: RunFolder, name: str) -> NoReturn:
+    """Name the runs that contain the games of a training run.
 
     Raises:
         UsageError: always.
@@ -212,16 +206,16 @@ def _refuse_training_run(folder: RunFolder, name: str) -> NoReturn:
     parts = [part.run_id for part in Results.of(folder).parts_of(folder.run_id)]
     example = f": nip-run export {parts[0]} --format {name}" if parts else ""
     raise UsageError(
-        f"{folder.run_id} is a training run; what it trained on is in {folder.path / 'iterations'}. Its games are in "
-        f"runs of their own ({comma_join(parts) or 'none yet'}), each exported by itself{example}"
+        f"{folder.run_id} is a training run. Its training files are in {folder.path / 'iterations'}; its games are in "
+        f"other runs ({comma_join(parts) or 'none yet'}); export those one by one{example}"
     )
 
 
-def _format(name: str, method: str | None, *, trees: bool) -> Format:
-    """The format by its consumer and method; without a method, the one that the run's games or trees give.
+def _choose_format(name: str, method: str | None, *, trees: bool) -> Format:
+    """Return the format of a consumer and method. The default method follows from the run's games or trees.
 
     Raises:
-        UsageError: this consumer has no such method.
+        UsageError: the consumer does not support the method.
     """
     from runner.base.errors import UsageError
     from runner.results.finetune.formats import FORMATS
@@ -230,11 +224,12 @@ def _format(name: str, method: str | None, *, trees: bool) -> Format:
     if method is None:
         return format_of(name, trees=trees)
     if (name, method) not in FORMATS:
-        raise UsageError(f"{name} has no {method}; it has {comma_join(m for n, m in FORMATS if n == name)}")
+        methods = comma_join(m for n, m in FORMATS if n == name)
+        raise UsageError(f"--format {name} does not support --method {method}; choose {methods}")
     return FORMATS[name, method]
 
 
-def _written(files: FineTuneFiles, reconstructor: Reconstructor) -> list[dict[str, Any]]:
+def _write_fine_tune_files(files: FineTuneFiles, reconstructor: Reconstructor) -> list[dict[str, Any]]:
     try:
         for rollouts in reconstructor.by_job():
             files.add(rollouts)
@@ -251,12 +246,12 @@ def _show(target: Path, report: Sequence[dict[str, Any]], *, as_json: bool) -> N
         print_json({"folder": str(target), "files": report})
         return
     rows = [
-        (r["file"], r["examples"], r["why_not_written"] or "written", _chats(r),
-         ", ".join(f"{count} {why}" for why, count in r["left_out"].items()))
-        for r in report
+        (row["file"], row["examples"], row["why_not_written"] or "written", _describe_chat_format(row),
+         ", ".join(f"{count} {reason}" for reason, count in row["left_out"].items()))
+        for row in report
     ]  # fmt: skip
     print_table(("file", "examples", "result", "chat format", "left out"), rows, title=str(target))
 
 
-def _chats(row: dict[str, Any]) -> str:
+def _describe_chat_format(row: dict[str, Any]) -> str:
     return f"{row['chat_format']}, {'as' if row['as_played'] else 'not as'} played"

@@ -1,4 +1,4 @@
-"""`nip-run export --format mlflow`: runs in full to a tracking server."""
+"""Send full runs to an MLflow tracking server, for `nip-run export --format mlflow`."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def execute(args: argparse.Namespace) -> int:
         if args.follow:
             exporter.follow(note)
         elif exporter.look():
-            note("it still plays; the same command sends what comes, and --follow goes on until it ends")
+            note("the run is still in progress; repeat the command to send new records, or add --follow")
     finally:
         exporter.close()
     runs = list(exporter.runs.values())
     if args.json:
         print_json({"tracking_uri": uri, "experiment": experiment, "runs": [run.as_json() for run in runs]})
         return ExitCode.DONE
-    rows = [(run.run_id, run.mlflow_run_id, run.status, _sent(run.sent)) for run in runs]
+    rows = [(run.run_id, run.mlflow_run_id, run.status, _describe_sent(run.sent)) for run in runs]
     print_table(("run", "MLflow run", "status", "sent now"), rows, title=f"{uri}, experiment {experiment}")
     for run in runs:
-        for one in run.notes:
-            note(f"{run.run_id}: {one}")
+        for line in run.notes:
+            note(f"{run.run_id}: {line}")
     return ExitCode.DONE
 
 
-def _sent(sent: Counter[str]) -> str:
-    told = [counted(count, what) for what, count in sent.items() if count and what != "status"]
-    return ", ".join(told) or "nothing new"
+def _describe_sent(sent: Counter[str]) -> str:
+    counts = [counted(count, kind) for kind, count in sent.items() if count and kind != "status"]
+    return ", ".join(counts) or "nothing new"

@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if args.where is not None:
         if args.rebuild:
-            raise UsageError("--rebuild rebuilds the local leaderboard file; leave it out with --from")
+            raise UsageError("--rebuild rebuilds the local leaderboard file, so it cannot be combined with --from")
         from runner.cli.results.published_board import show_published
 
         return show_published(args.where, args.benchmark, as_json=args.json)
@@ -68,11 +68,11 @@ def execute(args: argparse.Namespace) -> int:
 
 def _rebuild(results: Results, *, as_json: bool) -> int:
     damaged = list(results.damaged())
-    runs = results.board.rebuild(on_damage=lambda problem: damaged.append(f"{problem}. It is not on the board"))
+    runs = results.board.rebuild(on_damage=lambda problem: damaged.append(f"{problem}. The leaderboard leaves it out"))
     for problem in damaged:
         note(problem)
     if as_json:
         print_json({"runs": runs})
     else:
-        say(f"{results.board.path} holds {len(runs)} runs")
+        say(f"{results.board.path} has {len(runs)} runs")
     return ExitCode.FAILED if damaged else ExitCode.DONE

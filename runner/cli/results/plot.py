@@ -62,27 +62,27 @@ def execute(args: argparse.Namespace) -> int:
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"-o {path}: the file name must end in .svg, or in .csv or .json for the data")
     results = Results(args.results)
-    made = figure(args.figure, [results.find(name) for name in args.runs], args.metric)
-    content = _written(made, path.suffix.lower(), args)
+    drawn_figure = figure(args.figure, [results.find(name) for name in args.runs], args.metric)
+    content = _encode_figure(drawn_figure, path.suffix.lower(), args)
     try:
         atomic_write(path, content)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
-    for line in made.notes:
+    for line in drawn_figure.notes:
         note(line)
     if args.json:
-        facts = {"figure": made.name, "path": str(path), "bytes": len(content), "rows": made.frame()}
-        print_json({**facts, "notes": list(made.notes)})
+        facts = {"figure": drawn_figure.name, "path": str(path), "bytes": len(content), "rows": drawn_figure.frame()}
+        print_json({**facts, "notes": list(drawn_figure.notes)})
     elif not args.quiet:
         say(f"{in_one_line(str(path))}  {len(content):,} bytes")
     return ExitCode.DONE
 
 
-def _written(made: Figure, suffix: str, args: argparse.Namespace) -> bytes:
+def _encode_figure(drawn_figure: Figure, suffix: str, args: argparse.Namespace) -> bytes:
     from runner.pages.charts.styles import PAPERS
 
     if suffix == ".json":
-        return made.json()
+        return drawn_figure.json()
     if suffix == ".csv":
-        return made.csv().encode()
-    return f"{made.svg(PAPERS[args.width], args.title)}\n".encode()
+        return drawn_figure.csv().encode()
+    return f"{drawn_figure.svg(PAPERS[args.width], args.title)}\n".encode()

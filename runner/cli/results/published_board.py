@@ -1,4 +1,4 @@
-"""`nip-run leaderboard --from`: what is published in a registry, ranked, with the training behind each row."""
+"""Print the ranked runs of a registry with the training behind each, for `nip-run leaderboard --from`."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from collections.abc import Sequence
 from runner.base.exit_codes import ExitCode
 from runner.base.text import in_one_line
 from runner.cli.terminal.board_lists import show_lists
-from runner.cli.terminal.output import note, print_json, say, wrapped
+from runner.cli.terminal.output import note, print_json, say, wrap_for_stderr
 from runner.registry.board.board import PublishedRow, registry_board
 from runner.registry.board.wording import describe_omissions, describe_training_games, explain_tiers
 from runner.registry.lineage.descriptions import legend
 from runner.registry.transports.locations import connect_to_read
 
 TIER, TRAINED, MARKS = "tier", "trained on", "marks"
-_FIRST = 2
-"""Marks that stand in a row; `--json` has all."""
+MAX_MARKS = 2
+"""Number of marks in a row; `--json` has all."""
 
 
 def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
-    """The board of a registry, on stdout; what it leaves out, on stderr."""
+    """Print the leaderboard of a registry on stdout, and what it leaves out on stderr."""
     with connect_to_read(where) as registry:
         board = registry_board(registry, benchmark)
     if as_json:
         print_json(board.to_json())
         return ExitCode.DONE
-    told = legend(mark for row in board.rows for mark in row.marks[:_FIRST])
+    marks_legend = legend(mark for row in board.rows for mark in row.marks[:MAX_MARKS])
     if board.rows:
-        columns = [name for name in (TIER, TRAINED, MARKS) if any(_cells(row)[name] for row in board.rows)]
-        show_lists(board.rows, columns, _cells)
-        note(wrapped(explain_tiers(board)))
-        if told is not None:
-            note(wrapped(told))
+        columns = [name for name in (TIER, TRAINED, MARKS) if any(_extra_cells(row)[name] for row in board.rows)]
+        show_lists(board.rows, columns, _extra_cells)
+        note(wrap_for_stderr(explain_tiers(board)))
+        if marks_legend is not None:
+            note(wrap_for_stderr(marks_legend))
     else:
-        say(f"no benchmark is published in {board.where}")
+        say(f"no benchmark run is published in {board.where}")
     for line in describe_omissions(board):
         note(line)
     return ExitCode.DONE
 
 
-def _cells(row: PublishedRow) -> dict[str, str]:
-    """Return the cells of a row that a board of a results folder does not have."""
+def _extra_cells(row: PublishedRow) -> dict[str, str]:
+    """Return the cells of a row that a local leaderboard does not have."""
     return {
         "run": row.release.removeprefix("run/"),
         TIER: row.tier,
         TRAINED: describe_training_games(row.effort),
-        MARKS: _marks(row.marks),
+        MARKS: _format_marks(row.marks),
     }
 
 
-def _marks(marks: Sequence[str]) -> str:
-    more = len(marks) - _FIRST
-    return in_one_line("; ".join([*marks[:_FIRST], *([f"and {more} more"] if more > 0 else [])]))
+def _format_marks(marks: Sequence[str]) -> str:
+    hidden = len(marks) - MAX_MARKS
+    return in_one_line("; ".join([*marks[:MAX_MARKS], *([f"and {hidden} more"] if hidden > 0 else [])]))

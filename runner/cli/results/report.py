@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN", help=RUNS)
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="write one self-contained page")
-    where.add_argument("--dir", type=Path, metavar="DIR", help="write index.html and its data files, for a web server")
+    output = parser.add_mutually_exclusive_group(required=True)
+    output.add_argument("-o", "--output", type=Path, metavar="FILE.html", help="write one self-contained page")
+    output.add_argument("--dir", type=Path, metavar="DIR", help="write index.html and its data files, for a web server")
     add_board(parser, "include the leaderboard; without RUN, only the leaderboard")
 
 
@@ -42,27 +42,27 @@ def execute(args: argparse.Namespace) -> int:
     from runner.pages.site_folder import site_folder
     from runner.results.leaderboard.results_folder import Results
 
-    _check(args)
+    _check_arguments(args)
     results = Results(args.results)
     folders = [results.find(name) for name in args.runs]
-    board = _board(args.where, results) if args.board else None
+    board = _load_board(args.where, results) if args.board else None
     path: Path = args.output if args.dir is None else args.dir / "index.html"
     try:
         if args.dir is None:
             data: dict[str, bytes] = {}
-            site = _site(folders, board, data.__setitem__)
+            site = _build_redacted_site(folders, board, data.__setitem__)
             atomic_write(path, as_one_file(site, data))
         else:
             with site_folder(args.dir) as folder:
-                folder.put(_site(folders, board, folder.keep))
+                folder.put(_build_redacted_site(folders, board, folder.keep))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
-    _tell(args, folders, board, path, path.stat().st_size)
+    _print_summary(args, folders, board, path, path.stat().st_size)
     return ExitCode.DONE
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Take arguments that say what is to be shown, and where."""
+def _check_arguments(args: argparse.Namespace) -> None:
+    """Check that the arguments say what to show and where to write it."""
     from runner.base.errors import UsageError
 
     if not args.runs and not args.board:
@@ -73,8 +73,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"-o {args.output}: the file name must end in .html")
 
 
-def _board(where: str | None, results: Results) -> BoardPage:
-    # A report of runs does not wait for what boards import.
+def _load_board(where: str | None, results: Results) -> BoardPage:
+    # Imported here: a report of runs does not need these slow imports.
     from runner.pages.boards.lists import local_board, published_board, without_folders
 
     if where is None:
@@ -86,35 +86,35 @@ def _board(where: str | None, results: Results) -> BoardPage:
         return published_board(registry_board(registry), without_folders(registry.where, where))
 
 
-def _site(folders: Sequence[RunFolder], board: BoardPage | None, kept: StorePiece) -> Site:
-    """What the page shows, without any secret that this process knows: it may be mailed."""
+def _build_redacted_site(folders: Sequence[RunFolder], board: BoardPage | None, keep: StorePiece) -> Site:
+    """Build the page without any secret that this process knows, since it may be mailed."""
     from runner.pages.redacted import site_without_secrets, without_secrets
 
     redactor = current_redactor()
-    return site_without_secrets(_whole(folders, board, without_secrets(kept, redactor)), redactor)
+    return site_without_secrets(_build_site(folders, board, without_secrets(keep, redactor)), redactor)
 
 
-def _whole(folders: Sequence[RunFolder], board: BoardPage | None, keep: StorePiece) -> Site:
+def _build_site(folders: Sequence[RunFolder], board: BoardPage | None, keep: StorePiece) -> Site:
     from runner.pages.report.run_site import runs_site
 
     if board is None:
         return runs_site(folders, keep)
     from runner.pages.boards.page import board_site, join_sites
 
-    made = board_site(board, keep, {folder.run_id for folder in folders})
-    return join_sites(made, runs_site(folders, keep)) if folders else made
+    site = board_site(board, keep, {folder.run_id for folder in folders})
+    return join_sites(site, runs_site(folders, keep)) if folders else site
 
 
-def _tell(
+def _print_summary(
     args: argparse.Namespace, folders: Sequence[RunFolder], board: BoardPage | None, path: Path, size: int
 ) -> None:
     if args.json:
-        told = {"runs": [folder.run_id for folder in folders], "path": str(path), "bytes": size}
+        facts = {"runs": [folder.run_id for folder in folders], "path": str(path), "bytes": size}
         if board is not None:
-            tasks = [{"benchmark": one.benchmark, "task": one.task, "rows": len(one.rows)} for one in board.lists]
-            refused = [{"release": release, "why": why} for release, why in board.refused]
-            told["board"] = {"where": board.where, "tasks": tasks, "left_out": refused}
-        print_json(told)
+            tasks = [{"benchmark": task.benchmark, "task": task.task, "rows": len(task.rows)} for task in board.lists]
+            skipped = [{"release": release, "why": reason} for release, reason in board.refused]
+            facts["board"] = {"where": board.where, "tasks": tasks, "left_out": skipped}
+        print_json(facts)
         return
     if not args.quiet:
         say(f"{in_one_line(str(path))}  {size:,} bytes")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
-from runner.cli.terminal.output import note, print_json, print_table, say, short_time
+from runner.cli.terminal.output import format_time, note, print_json, print_table, say
 from runner.results.sweep_points import shown_point
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("run", "status", "rollouts", "lost", "started", "cost", "benchmark", "protocol")
-_DROPPED = ("protocol", "benchmark", "cost", "started", "lost")
-"""What a narrow terminal does without, the first of it first."""
+_DROPPED_IF_NARROW = ("protocol", "benchmark", "cost", "started", "lost")
+"""Columns that a narrow terminal leaves out, in this order."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,57 +45,61 @@ def execute(args: argparse.Namespace) -> int:
         note(damage)
     if not args.quiet:
         _note_shards(results)
-    chosen = [m for m in manifests if args.status in (None, m.status)]
-    chosen.sort(key=lambda m: (m.started_at, m.run_id), reverse=True)
+    selected = [manifest for manifest in manifests if args.status in (None, manifest.status)]
+    selected.sort(key=lambda manifest: (manifest.started_at, manifest.run_id), reverse=True)
     if args.json:
-        print_json([m.to_json() for m in chosen])
+        print_json([manifest.to_json() for manifest in selected])
         return ExitCode.DONE
-    if not chosen:
-        which = "" if args.status is None else f" with status {args.status}"
-        start = "" if manifests else "; start with: nip-run specs/quickstart.yaml"
-        say(f"no runs in {results.path}{which}{start}")
+    if not selected:
+        status = "" if args.status is None else f" with status {args.status}"
+        hint = "" if manifests else "; start with: nip-run specs/quickstart.yaml"
+        say(f"no runs in {results.path}{status}{hint}")
         return ExitCode.DONE
-    shown = chosen if args.verbose else _folded(chosen)
-    parts = Counter(m.parent_run_id for m in chosen if m not in shown)
-    swept = any(m.point for m in shown)
+    listed = selected if args.verbose else _fold_parts(selected)
+    part_counts = Counter(manifest.parent_run_id for manifest in selected if manifest not in listed)
+    has_points = any(manifest.point for manifest in listed)
     rows = [
-        _row(m, parts[m.run_id], _rollouts(m, manifests)) + ((shown_point(m.point),) if swept else ()) for m in shown
+        _row(manifest, part_counts[manifest.run_id], _count_rollouts(manifest, manifests))
+        + ((shown_point(manifest.point),) if has_points else ())
+        for manifest in listed
     ]
-    print_table((*_COLUMNS, "point") if swept else _COLUMNS, rows, drop=_DROPPED)
-    if parts and not args.quiet:
+    print_table((*_COLUMNS, "point") if has_points else _COLUMNS, rows, drop=_DROPPED_IF_NARROW)
+    if part_counts and not args.quiet:
         note("the finished parts of training runs are folded; -v lists them")
     return ExitCode.DONE
 
 
 def _note_shards(results: Results) -> None:
-    """Tell of the runs that are in parts, and not one run yet."""
+    """Print which runs are played in shards and are not merged yet."""
     from runner.results.manifest import PLAYED
 
     for folder in results.in_shards():
-        parts = folder.begun_parts()
-        if parts and not folder.manifest_path.is_file():
-            done = sum(part.manifest().status in PLAYED for _, part in parts if part.damage() is None)
-            of = parts[0][0].of
-            note(f"{folder.run_id} is played in shards: {done} of {of} are done; nip-run merge {folder.run_id}")
+        shards = folder.begun_parts()
+        if shards and not folder.manifest_path.is_file():
+            done = sum(part.manifest().status in PLAYED for _, part in shards if part.damage() is None)
+            total = shards[0][0].of
+            progress = f"{folder.run_id} is played in shards: {done} of {total} are done"
+            note(f"{progress}; to merge them: nip-run merge {folder.run_id}")
 
 
-def _folded(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Runs without the finished parts of those training runs that are among them."""
+def _fold_parts(manifests: Sequence[Manifest]) -> list[Manifest]:
+    """Return the runs without finished parts of training runs that are among them."""
     from runner.results.manifest import Status
 
-    there = {m.run_id for m in manifests}
-    return [m for m in manifests if m.parent_run_id not in there or m.status != Status.DONE]
+    run_ids = {run.run_id for run in manifests}
+    return [run for run in manifests if run.parent_run_id not in run_ids or run.status != Status.DONE]
 
 
-def _rollouts(m: Manifest, manifests: Sequence[Manifest]) -> int | None:
-    """How many rollouts a run has; a training run those of its parts."""
-    if not m.is_training_run or m.rollouts is not None:
-        return m.rollouts
-    return sum(part.rollouts or 0 for part in manifests if part.parent_run_id == m.run_id)
+def _count_rollouts(manifest: Manifest, manifests: Sequence[Manifest]) -> int | None:
+    """Return the number of rollouts of a run; for a training run, of all its parts."""
+    if not manifest.is_training_run or manifest.rollouts is not None:
+        return manifest.rollouts
+    return sum(part.rollouts or 0 for part in manifests if part.parent_run_id == manifest.run_id)
 
 
 def _row(m: Manifest, parts: int, rollouts: int | None) -> tuple[object, ...]:
-    many = counted(parts, "part") if parts else rollouts
+    rollouts_cell = counted(parts, "part") if parts else rollouts
     return (
-        m.run_id, m.status, many, m.transport_failed, short_time(m.started_at), m.own_cost_usd, m.benchmark, m.protocol,
+        m.run_id, m.status, rollouts_cell, m.transport_failed, format_time(m.started_at), m.own_cost_usd,
+        m.benchmark, m.protocol,
     )  # fmt: skip

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.base.storage.safe_files import create, read_bounded
+from runner.base.text import counted
 from runner.cli.terminal.output import print_block, print_json, print_table, say
 from runner.cli.terminal.query_output import BLOCKS
 
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from runner.results.leaderboard.results_folder import Results
 
 
-TABLE_ROWS = 1_000
-"""A table is measured before it is printed, so that it stands in memory."""
-READ_ROWS = 50
-"""Before their cells are cut."""
-CELL = 5_000
-"""The characters of a cell that a table shows."""
-ENDINGS = {".csv": "csv", ".json": "json", ".md": "markdown", ".parquet": "parquet"}
-"""The formats that the name of a file gives."""
+MAX_TABLE_ROWS = 1_000
+"""Maximum number of rows in a printed table, which is held in memory to compute column widths."""
+BATCH_ROWS = 50
+"""Number of rows that are read at once, before their cells are shortened."""
+MAX_CELL = 5_000
+"""Maximum number of characters of a table cell."""
+FORMAT_OF_EXTENSION = {".csv": "csv", ".json": "json", ".md": "markdown", ".parquet": "parquet"}
+"""Output formats by file extension."""
 
 EXAMPLES = (
     "SELECT run_id, accuracy, ci_low, ci_high, n FROM leaderboard",
@@ -108,90 +109,90 @@ def execute(args: argparse.Namespace) -> int:
     if args.list or args.sql == MARK:
         _show_queries(results, as_json=args.json)
         return ExitCode.DONE
-    asked = _question(args)
-    if asked is None:
+    query = _read_question(args)
+    if query is None:
         _show_tables(board, as_json=args.json)
         return ExitCode.DONE
-    sql, parameters = question(asked, _given(args), results)
-    format_ = _format(args)
-    out = _target(args.out)
+    sql, parameters = question(query, _parse_parameters(args), results)
+    format_ = _choose_format(args)
+    out = _resolve_target(args.out)
     if format_ == "parquet" and out is not None:
         board.sources().write_parquet(sql, out, parameters)
         return ExitCode.DONE
-    with board.sources().asked(sql, parameters) as answer:
+    with board.sources().asked(sql, parameters) as result:
         if format_ == "table":
-            _show(answer)
+            _show(result)
         elif out is None:
-            for block in _blocks(format_, answer):
+            for block in _blocks(format_, result):
                 print_block(block)
         else:
-            _write(out, _blocks(format_, answer))
+            _write(out, _blocks(format_, result))
     return ExitCode.DONE
 
 
-def _question(args: argparse.Namespace) -> str | None:
-    """The question, from the argument, the file or standard input; None without one.
+def _read_question(args: argparse.Namespace) -> str | None:
+    """Return the query from the argument, the file or standard input; None if there is none.
 
     Raises:
-        UsageError: it is said twice, or cannot be read.
+        UsageError: it is given twice, or cannot be read.
     """
     from runner.base.errors import UsageError
     from runner.results.leaderboard.named_queries import MAX_QUESTION
 
     if args.file is not None and args.sql is not None:
-        raise UsageError("a question is an argument or a file (--file), not both")
+        raise UsageError("give the query as an argument or with --file, not both")
     if args.file is None and args.sql != "-":
         return None if args.sql is None else str(args.sql)
     source = args.file or "standard input"
     try:
-        return (read_bounded(args.file, MAX_QUESTION) if args.file is not None else _standard_input()).decode()
+        return (read_bounded(args.file, MAX_QUESTION) if args.file is not None else _read_standard_input()).decode()
     except OSError as error:
         raise UsageError(f"cannot read {source}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{source} is not UTF-8: {error.reason}, at byte {error.start}") from error
 
 
-def _given(args: argparse.Namespace) -> Mapping[str, str]:
-    """The values of parameters by name.
+def _parse_parameters(args: argparse.Namespace) -> Mapping[str, str]:
+    """Return the values of the query's parameters by name.
 
     Raises:
-        UsageError: a word gives none.
+        UsageError: an argument is not NAME=VALUE.
     """
     from runner.base.errors import UsageError
 
-    odd = [word for word in args.parameters if "=" not in word]
-    if odd:
-        raise UsageError(f"{odd[0]!r} is not a parameter; write NAME=VALUE, and put the query in quotes")
-    return dict(word.split("=", 1) for word in args.parameters)
+    invalid = [argument for argument in args.parameters if "=" not in argument]
+    if invalid:
+        raise UsageError(f"{invalid[0]!r} is not a parameter; write NAME=VALUE, and put the query in quotes")
+    return dict(argument.split("=", 1) for argument in args.parameters)
 
 
-def _standard_input() -> bytes:
+def _read_standard_input() -> bytes:
     from runner.base.errors import UsageError
     from runner.results.leaderboard.named_queries import MAX_QUESTION
 
     if sys.stdin is None or sys.stdin.closed:
-        raise UsageError("standard input is closed; give the question as an argument or a file (--file)")
+        raise UsageError("standard input is closed; give the query as an argument or with --file")
     data = sys.stdin.buffer.read(MAX_QUESTION + 1)
     if len(data) > MAX_QUESTION:
         raise UsageError(f"the query is longer than {MAX_QUESTION >> 10:,} KiB")
     return data
 
 
-def _format(args: argparse.Namespace) -> str:
-    """The format that is asked for, by its name, by `--json`, or by the file's ending.
+def _choose_format(args: argparse.Namespace) -> str:
+    """Return the output format: from --format, --json, or the file's extension.
 
     Raises:
-        UsageError: two are, or it does not go where it is to go.
+        UsageError: the options contradict each other, or the format does not fit the output.
     """
     from runner.base.errors import UsageError
 
-    of_ending = ENDINGS.get(args.out.suffix.lower()) if args.out else None
-    format_ = args.format or ("json" if args.json else of_ending or "table")
+    extension_format = FORMAT_OF_EXTENSION.get(args.out.suffix.lower()) if args.out else None
+    format_ = args.format or ("json" if args.json else extension_format or "table")
     if args.json and format_ != "json":
-        raise UsageError(f"--json and --format {format_} are two formats; leave one out")
-    if of_ending not in (None, format_):
+        raise UsageError(f"--json and --format {format_} contradict each other; omit one")
+    if extension_format not in (None, format_):
         option = "--json" if args.json else f"--format {format_}"
-        raise UsageError(f"{option} and {args.out}, which ends as {of_ending} does, are two formats; change one")
+        raise UsageError(f"{option} contradicts the extension of {args.out} ({extension_format}); change one")
     if format_ == "parquet" and args.out is None:
         raise UsageError("--format parquet needs --out FILE")
     if format_ == "table" and args.out is not None:
@@ -199,11 +200,11 @@ def _format(args: argparse.Namespace) -> str:
     return str(format_)
 
 
-def _target(path: Path | None) -> Path | None:
-    """The file that an answer takes the place of: behind a link the one that it leads to.
+def _resolve_target(path: Path | None) -> Path | None:
+    """Return the file that a result is written to, following links.
 
     Raises:
-        UsageError: something else stands there.
+        UsageError: the path is not a regular file.
     """
     from runner.base.errors import RunError, UsageError
 
@@ -218,47 +219,47 @@ def _target(path: Path | None) -> Path | None:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
     if stat.S_ISREG(mode):
         return target
-    what = "folder" if stat.S_ISDIR(mode) else "FIFO" if stat.S_ISFIFO(mode) else "device or a socket"
-    raise UsageError(f"{path} is a {what}; give a file, or leave --out out to print the answer")
+    kind = "folder" if stat.S_ISDIR(mode) else "FIFO" if stat.S_ISFIFO(mode) else "device or a socket"
+    raise UsageError(f"{path} is a {kind}; give a file, or omit --out to print the result")
 
 
-def _blocks(format_: str, answer: QueryResult) -> Iterator[str]:
-    return BLOCKS[format_](answer.columns, answer.batches())
+def _blocks(format_: str, result: QueryResult) -> Iterator[str]:
+    return BLOCKS[format_](result.columns, result.batches())
 
 
-def _show(answer: QueryResult) -> None:
+def _show(result: QueryResult) -> None:
     rows: list[list[Any]] = []
-    cut = 0
-    while len(rows) <= TABLE_ROWS and (more := answer.rows(min(READ_ROWS, TABLE_ROWS + 1 - len(rows)))):
-        for row in more:
-            rows.append([_cut(value) for value in row])
-            cut += sum(cell is not value for cell, value in zip(rows[-1], row, strict=True))
-    print_table(answer.columns, rows[:TABLE_ROWS])
-    if cut:
-        say(f"Cells cut to {CELL:,} characters: {cut}. All of them: --format csv, json or markdown")
-    if len(rows) > TABLE_ROWS:
-        say(f"The first {TABLE_ROWS:,} rows; there are more. All of them: --format csv, json or markdown")
+    shortened = 0
+    while len(rows) <= MAX_TABLE_ROWS and (batch := result.rows(min(BATCH_ROWS, MAX_TABLE_ROWS + 1 - len(rows)))):
+        for row in batch:
+            rows.append([_shorten(value) for value in row])
+            shortened += sum(cell is not value for cell, value in zip(rows[-1], row, strict=True))
+    print_table(result.columns, rows[:MAX_TABLE_ROWS])
+    if shortened:
+        say(f"{counted(shortened, 'cell')} cut to {MAX_CELL:,} characters. Full cells: --format csv, json or markdown")
+    if len(rows) > MAX_TABLE_ROWS:
+        say(f"Only the first {MAX_TABLE_ROWS:,} rows are shown. All rows: --format csv, json or markdown")
 
 
-def _cut(value: Any) -> Any:
-    """A value of a cell, or its beginning with how much is missing: a table is laid out character by character."""
+def _shorten(value: Any) -> Any:
+    """Shorten a long cell and say how much is missing, since a table's layout needs time for each character."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     text = str(value)
-    return value if len(text) <= CELL else f"{text[:CELL]}... ({len(text) - CELL:,} characters more)"
+    return value if len(text) <= MAX_CELL else f"{text[:MAX_CELL]}... ({len(text) - MAX_CELL:,} more characters)"
 
 
 def _write(path: Path, blocks: Iterator[str]) -> None:
-    """Write a file, whole or not at all, with the values as they are.
+    """Write a file completely or not at all, with the values unchanged.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: the file cannot be written.
     """
     from runner.base.errors import RunError
     from runner.base.storage.atomic_files import replacing
 
     try:
-        with replacing(path) as beside, create(beside) as file:
+        with replacing(path) as temporary, create(temporary) as file:
             for block in blocks:
                 file.write(block.encode(errors="backslashreplace"))
     except OSError as error:
@@ -272,23 +273,24 @@ def _show_tables(board: Leaderboard, *, as_json: bool) -> None:
     tables = {name: [row[1:] for row in rows if row[0] == name] for name in _TABLES}
     if as_json:
         keys = ("name", "type", "comment")
-        listed = [
+        table_list = [
             {"name": name, "columns": [dict(zip(keys, column, strict=True)) for column in columns]}
             for name, columns in tables.items()
         ]
-        print_json({"tables": listed, "examples": list(EXAMPLES)})
+        print_json({"tables": table_list, "examples": list(EXAMPLES)})
         return
     for name, columns in tables.items():
-        print_table(("column", "type", "what it is"), [(c, kind, said or "") for c, kind, said in columns], title=name)
+        descriptions = [(column, kind, comment or "") for column, kind, comment in columns]
+        print_table(("column", "type", "what it is"), descriptions, title=name)
         say()
     say("For example:")
     for example in EXAMPLES:
         say(f'  nip-run sql "{example}"')
-    say(f"Questions that are asked by name, such as `nip-run sql {MARK}protocols`: nip-run sql {MARK}")
+    say(f"List the stored queries, such as `nip-run sql {MARK}protocols`: nip-run sql {MARK}")
 
 
 def _show_queries(results: Results, *, as_json: bool) -> None:
-    """Each with a line on what it answers."""
+    """Print the stored queries, each with its parameters and what it answers."""
     from runner.results.leaderboard.named_queries import MARK, named_queries
 
     queries = named_queries(results)
@@ -299,14 +301,14 @@ def _show_queries(results: Results, *, as_json: bool) -> None:
                 query.name: {
                     "about": query.about,
                     "file": str(query.path),
-                    "parameters": [{key: getattr(one, key) for key in keys} for one in query.parameters],
+                    "parameters": [{key: getattr(parameter, key) for key in keys} for parameter in query.parameters],
                 }
                 for query in queries
             }
         )
         return
     rows = [
-        (f"{MARK}{query.name}", " ".join(one.written for one in query.parameters if one.default is None), query.about)
+        (f"{MARK}{query.name}", " ".join(p.written for p in query.parameters if p.default is None), query.about)
         for query in queries
     ]
     print_table(("query", "needs", "what it answers"), rows)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from runner.results.leaderboard.sweep_table import SweepPoint, SweepRow, SweepValue
 
 
-_DROPPED = ("cost", "between seeds", "n")
-"""What a narrow terminal does without, the first of it first."""
+_DROPPED_IF_NARROW = ("cost", "between seeds", "n")
+"""Columns that a narrow terminal leaves out, in this order."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.cli.specs import load_points, points_as_begun
+    from runner.cli.specs import keep_chat_formats, load_points
     from runner.results.leaderboard.results_folder import Results
     from runner.results.leaderboard.sweep_table import sweep_rows
     from runner.results.metric_table import RANKING_METRIC
@@ -47,10 +47,10 @@ def execute(args: argparse.Namespace) -> int:
     from runner.training.dispatch import choose_run_id
 
     results = Results(args.results)
-    points = points_as_begun(load_points(args.words, results.path_of, quiet=args.quiet), results)
-    names = [choose_run_id(point.plan, results, OWN_RUN) for point in points]
+    points = keep_chat_formats(load_points(args.words, results.path_of, quiet=args.quiet), results)
+    run_ids = [choose_run_id(point.plan, results, OWN_RUN) for point in points]
     metrics = list(dict.fromkeys((RANKING_METRIC, *args.metric)))
-    rows = sweep_rows(points_of(points, names), results, metrics)
+    rows = sweep_rows(sweep_points_of(points, run_ids), results, metrics)
     if args.json:
         print_json([row.to_json() for row in rows])
     else:
@@ -58,20 +58,21 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def points_of(points: Sequence[SpecPoint], names: Sequence[str]) -> list[SweepPoint]:
-    """The points of a command, each with the id of its run."""
+def sweep_points_of(points: Sequence[SpecPoint], run_ids: Sequence[str]) -> list[SweepPoint]:
+    """Return the points of a command, each with the id of its run."""
     from runner.results.leaderboard.sweep_table import SweepPoint
 
     return [
-        SweepPoint(spec.experiment.name, name, spec.point, spec.experiment.seed)
-        for point, name in zip(points, names, strict=True)
+        SweepPoint(spec.experiment.name, run_id, spec.point, spec.experiment.seed)
+        for point, run_id in zip(points, run_ids, strict=True)
         for spec in (point.spec,)
     ]
 
 
 def show_sweep(rows: Sequence[SweepRow], metrics: Sequence[str]) -> None:
-    """A table for each task, its rows in the order of the sweep; what does not rank says why."""
-    by_task = sorted(rows, key=lambda row: [one.task for one in rows].index(row.task))
+    """Print a table for each task, with rows in the order of the sweep and reasons for missing ranks."""
+    tasks = [row.task for row in rows]
+    by_task = sorted(rows, key=lambda row: tasks.index(row.task))
     tables = [list(table) for _, table in groupby(by_task, key=lambda row: row.task)]
     for number, table in enumerate(tables):
         if number:
@@ -84,67 +85,57 @@ def _title(row: SweepRow) -> str:
 
 
 def _show(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | None) -> None:
-    swept = list(dict.fromkeys(key for row in rows for key in row.point))
+    swept_keys = list(dict.fromkeys(key for row in rows for key in row.point))
     several_names, several_seeds = len({row.name for row in rows}) > 1, any(len(row.seeds) > 1 for row in rows)
     columns = [
         "rank",
-        *(["name"] if several_names or not swept else []),
-        *swept,
+        *(["name"] if several_names or not swept_keys else []),
+        *swept_keys,
         *(f"{metric} [95%]" for metric in metrics),
         "n",
         *(["seeds", "between seeds"] if several_seeds else []),
         "cost",
         *(["reason"] if any(row.reason for row in rows) else []),
     ]
-    print_table(columns, [[_cell(row, name, metrics) for name in columns] for row in rows], title, drop=_DROPPED)
+    cells = [_cells(row, metrics) for row in rows]
+    print_table(columns, [[row.get(name, "") for name in columns] for row in cells], title, drop=_DROPPED_IF_NARROW)
     for metric in metrics:
         values = [row.metrics[metric] for row in rows]
-        for reason in dict.fromkeys(one.reason for one in values if one.reason and one.value is not None):
+        for reason in dict.fromkeys(value.reason for value in values if value.reason and value.value is not None):
             say(f"{metric}: {reason}")
     if any(row.stopped for row in rows):
         several = any(row.stopped and len(row.seeds) > 1 for row in rows)
-        ranks = (
-            "ranks by its confidence sequence, and several seeds have none together"
-            if several
-            else ("ranks by its confidence sequence")
+        ranking_note = ", which does not exist for several seeds together" if several else ""
+        note(f"(stopped): the run stopped early under `until`, so it ranks by its confidence sequence{ranking_note}")
+    rows_with_spread = [row for row in rows if any(value.between is not None for value in row.metrics.values())]
+    if rows_with_spread:
+        note(
+            "between seeds: standard deviation of the seeds' means; in brackets the value expected from sampling alone"
         )
-        note(f"(stopped): it was to stop once it was decided; it {ranks}")
-    spread = [row for row in rows if any(value.between is not None for value in row.metrics.values())]
-    if spread:
-        note("between seeds: the standard deviation of their means, and in brackets what sampling alone would give")
 
 
-def _cell(row: SweepRow, column: str, metrics: Sequence[str]) -> Any:
-    """What a row has for a column of the table."""
+def _cells(row: SweepRow, metrics: Sequence[str]) -> dict[str, Any]:
+    """Return the cells of a row by column."""
     first = row.metrics[metrics[0]]
-    match column:
-        case "rank":
-            return "-" if row.rank is None else _range(row.rank)
-        case "name":
-            return row.name
-        case "n":
-            return f"{first.n} (stopped)" if row.stopped else first.n
-        case "seeds":
-            return f"{len(row.seeds) - len(row.missing)} of {len(row.seeds)}" if row.missing else len(row.seeds)
-        case "between seeds":
-            return _spread(first)
-        case "cost":
-            return row.cost_usd
-        case "reason":
-            return row.reason or ""
-        case _ if column.endswith(" [95%]"):
-            value = row.metrics[column.removesuffix(" [95%]")]
-            return with_interval(value.value, value.ci_low, value.ci_high)
-        case _:
-            return row.point.get(column, "")
+    return {
+        **row.point,
+        "rank": "-" if row.rank is None else _format_rank(row.rank),
+        "name": row.name,
+        **{f"{name} [95%]": with_interval(m.value, m.ci_low, m.ci_high) for name, m in row.metrics.items()},
+        "n": f"{first.n} (stopped)" if row.stopped else first.n,
+        "seeds": f"{len(row.seeds) - len(row.missing)} of {len(row.seeds)}" if row.missing else len(row.seeds),
+        "between seeds": _format_spread(first),
+        "cost": row.cost_usd,
+        "reason": row.reason or "",
+    }
 
 
-def _range(rank: tuple[int, int]) -> str:
+def _format_rank(rank: tuple[int, int]) -> str:
     first, last = rank
     return str(first) if first == last else f"{first}-{last}"
 
 
-def _spread(value: SweepValue) -> str:
+def _format_spread(value: SweepValue) -> str:
     if value.between is None:
         return ""
     return decimal(value.between) + ("" if value.within is None else f" ({decimal(value.within)})")

@@ -46,34 +46,34 @@ def execute(args: argparse.Namespace) -> int:
     if args.where is not None and not args.board:
         raise UsageError("--from needs --board")
     if args.board and args.runs:
-        raise UsageError("--board shows only the leaderboard; leave out RUN, or view the runs separately")
+        raise UsageError("--board shows only the leaderboard; omit RUN, or view the runs separately")
     results = Results(args.results)
-    return _board(results, args) if args.board else _runs(results, args)
+    return _view_board(results, args) if args.board else _view_runs(results, args)
 
 
-def _runs(results: Results, args: argparse.Namespace) -> int:
+def _view_runs(results: Results, args: argparse.Namespace) -> int:
     from runner.pages.live.live_runs import LiveRuns
     from runner.pages.live.server import PageServer
     from runner.results.leaderboard.results_folder import LAST
     from runner.runs.execution.shard_consistency import parse_shard
 
-    found: Callable[[str], RunFolder] = results.find
+    find_run: Callable[[str], RunFolder] = results.find
     if args.shard is not None:
-        found = partial(results.find_part, shard=parse_shard(args.shard))
-    folders = list({folder.run_id: folder for folder in map(found, args.runs or [LAST])}.values())
+        find_run = partial(results.find_part, shard=parse_shard(args.shard))
+    folders = list({folder.run_id: folder for folder in map(find_run, args.runs or [LAST])}.values())
     live = LiveRuns(folders)
     server = PageServer(live, args.port)
-    following = threading.Thread(target=live.follow, name="nip-run-follow", daemon=True)
-    following.start()
+    follower = threading.Thread(target=live.follow, name="nip-run-follow", daemon=True)
+    follower.start()
     try:
         return _serve(server, [folder.run_id for folder in folders], args)
     finally:
         live.close()
-        following.join(5.0)
+        follower.join(5.0)
 
 
-def _board(results: Results, args: argparse.Namespace) -> int:
-    """One that is published is read once: what came since is shown by the next view."""
+def _view_board(results: Results, args: argparse.Namespace) -> int:
+    """Serve the leaderboard. A registry is read once; the next `view` shows newer releases."""
     from runner.pages.boards.lists import local_board, published_board
     from runner.pages.live.board import BoardPages
     from runner.pages.live.server import PageServer
@@ -89,7 +89,7 @@ def _board(results: Results, args: argparse.Namespace) -> int:
 
 
 def _serve(server: PageServer, runs: list[str], args: argparse.Namespace) -> int:
-    """Serve until Ctrl-C."""
+    """Serve pages until Ctrl-C."""
     from runner.base.storage.atomic_files import atomic_write
     from runner.runs.execution.process import sigterm_as_keyboard_interrupt
 
@@ -105,18 +105,21 @@ def _serve(server: PageServer, runs: list[str], args: argparse.Namespace) -> int
 
 
 def _announce(server: PageServer, page: Path, runs: list[str], args: argparse.Namespace) -> None:
-    """Print where the page is, and open it. The token is in the file alone: others can read a log or an argument."""
+    """Print the address of the page, and open it.
+
+    Only the file contains the token, since others can read logs and arguments of processes.
+    """
     if args.json:
         print_json({"page": page.as_uri(), "port": server.server_port, "runs": runs})
     else:
         say(page.as_uri())
         if not args.quiet:
-            note("open this file in a browser on this machine: only you can read it; Ctrl-C ends the server")
+            note("open this file in a browser on this machine (only you can read it); Ctrl-C stops the server")
     sys.stdout.flush()
     if args.open and _has_display():
         webbrowser.open(page.as_uri())
 
 
 def _has_display() -> bool:
-    """Whether there is a screen that a browser could open on: else one might take over the terminal."""
+    """Return whether a graphical browser can open. A text browser would take over the terminal."""
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

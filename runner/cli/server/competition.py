@@ -1,4 +1,4 @@
-"""`nip-run server add-competition` and what changes one: out of files that have what the API is sent."""
+"""Create and change competitions from request files, for `nip-run server add-competition` and related actions."""
 
 from __future__ import annotations
 
@@ -17,103 +17,104 @@ if TYPE_CHECKING:
     from runner.server.settings import Settings
     from runner.server.store.database import Database
 
-_MOST = 1 << 30
+MAX_FILE_BYTES = 1 << 30
 
 
 def add(database: Database, settings: Settings, args: argparse.Namespace) -> int:
-    """Make it, as an account that owns the dataset."""
+    """Create a competition in the name of the account that owns the dataset."""
     from runner.server.accounts.accounts import account_id, viewer_of_account
     from runner.server.accounts.administration import record_act
     from runner.server.competitions.storage import create_competition
     from runner.server.web.api.competitions import CreateCompetitionRequest, created_response, parse_request_file
 
     account, file = args.names[0], Path(args.names[1])
-    wanted = parse_request_file(CreateCompetitionRequest, _read(file), str(file)).to_request()
+    request = parse_request_file(CreateCompetitionRequest, _read(file), str(file)).to_request()
     with database.reading() as connection:
         viewer = viewer_of_account(connection, account_id(connection, account))
     try:
-        made = create_competition(settings, database, viewer, wanted, time.time())
+        name = create_competition(settings, database, viewer, request, time.time())
     except PermissionError as error:
         from runner.base.errors import UsageError
 
         raise UsageError(str(error)) from error
     now = time.time()
     with database.writing() as connection:
-        record_act(connection, now, args.action, made, reason=args.why)
-        told = created_response(connection, viewer, made, now, "").model_dump(mode="json")
+        record_act(connection, now, args.action, name, reason=args.why)
+        response = created_response(connection, viewer, name, now, "").model_dump(mode="json")
     if args.json:
-        print_json(told)
+        print_json(response)
     else:
-        say(made)
+        say(name)
         for key in ("title", "dataset", "day_limit", "closes", "rows_open", "rows_held_out"):
-            say(f"  {key:<14} {told[key]}")
+            say(f"  {key:<14} {response[key]}")
         if not args.quiet:
-            note(f"its board is the page {told['page']} of the server; the labels are in its records alone")
+            note(f"leaderboard: page {response['page']} of the server; only the server's database has the labels")
     return ExitCode.DONE
 
 
 def _read(file: Path) -> bytes:
     try:
-        return read_bounded(file, _MOST)
+        return read_bounded(file, MAX_FILE_BYTES)
     except OSError as error:
         from runner.base.errors import UsageError
 
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from error
+        raise UsageError(f"cannot read {file}: {error.strerror}") from error
 
 
 def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
-    """Change a competition's title or limit, or have it close later."""
+    """Change a competition's title, limit or closing time."""
     from runner.server.competitions import editing
     from runner.server.web.api.competitions import ChangeCompetitionRequest, parse_request_file
 
     file = Path(args.names[1])
-    wanted = parse_request_file(ChangeCompetitionRequest, _read(file), str(file))
+    request = parse_request_file(ChangeCompetitionRequest, _read(file), str(file))
 
-    def act(connection: Any, one: Any, now: float) -> dict[str, object]:
-        editing.change(connection, one, wanted.to_request(), now, by="", reason=args.why or wanted.why)
+    def act(connection: Any, competition: Any, now: float) -> dict[str, object]:
+        editing.change(connection, competition, request.to_request(), now, by="", reason=args.why or request.why)
         return {}
 
-    return _acted(database, args, act)
+    return _apply(database, args, act)
 
 
 def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
-    """Replace labels; the server that runs scores all submissions again, soon."""
+    """Replace labels. The running server then scores all submissions again."""
     from runner.server.competitions import editing
     from runner.server.web.api.competitions import ReplaceLabelsRequest, parse_request_file
 
     file = Path(args.names[1])
-    wanted = parse_request_file(ReplaceLabelsRequest, _read(file), str(file))
+    request = parse_request_file(ReplaceLabelsRequest, _read(file), str(file))
 
-    def act(connection: Any, one: Any, now: float) -> dict[str, object]:
-        return {"changed": editing.relabel(connection, one, wanted.labels, now, by="", reason=args.why or wanted.why)}
+    def act(connection: Any, competition: Any, now: float) -> dict[str, object]:
+        why = args.why or request.why
+        return {"changed": editing.relabel(connection, competition, request.labels, now, by="", reason=why)}
 
-    return _acted(database, args, act)
+    return _apply(database, args, act)
 
 
 def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
-    """End a competition, with all labels and scores."""
+    """End a competition and delete all its labels and scores."""
     from runner.base.errors import UsageError
     from runner.server.competitions import editing
 
     if not args.why:
         raise UsageError("--why is missing: give the reason that participants see")
 
-    def act(connection: Any, one: Any, now: float) -> dict[str, object]:
-        return {"is_gone": editing.withdraw(connection, one, now, by="", reason=args.why)}
+    def act(connection: Any, competition: Any, now: float) -> dict[str, object]:
+        return {"is_gone": editing.withdraw(connection, competition, now, by="", reason=args.why)}
 
-    return _acted(database, args, act)
+    return _apply(database, args, act)
 
 
-def _acted(database: Database, args: argparse.Namespace, act: Callable[[Any, Any, float], dict[str, object]]) -> int:
+def _apply(database: Database, args: argparse.Namespace, act: Callable[[Any, Any, float], dict[str, object]]) -> int:
     from runner.server.competitions.editing import find_for_change
 
     owner, _, name = args.names[0].partition("/")
     with database.writing() as connection:
-        one = find_for_change(connection, None, owner, name)
-        said = {"competition": f"{owner}/{name}", **act(connection, one, time.time())}
+        competition = find_for_change(connection, None, owner, name)
+        result = {"competition": f"{owner}/{name}", **act(connection, competition, time.time())}
         database.changed(connection)
     if args.json:
-        print_json(said)
+        print_json(result)
     else:
-        say(", ".join(f"{key} {value}" for key, value in said.items()))
+        say(", ".join(f"{key} {value}" for key, value in result.items()))
     return ExitCode.DONE

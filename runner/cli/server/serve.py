@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from runner.server.settings import Settings
 
 MAX_QUOTA = 1 << 30
-NEEDS = "a server needs packages of its own ({}); pip install 'nip-run[server]'"
+MISSING_PACKAGES = "the server needs additional packages ({}); install them with: pip install 'nip-run[server]'"
 
 
-DIR = "the server's folder: its database, files and uploads; made if it is not there"
+DIR = "the server's folder: its database, files and uploads; created if missing"
 
 DATABASE = (
     "records in PostgreSQL, such as postgresql+psycopg://USER@HOST/NAME (password from PGPASSWORD or ~/.pgpass); "
@@ -115,7 +115,7 @@ def execute(args: argparse.Namespace) -> int:
         from runner.server.settings import Settings
         from runner.server.web.serving import serve
     except ImportError as error:
-        raise UsageError(NEEDS.format(error)) from error
+        raise UsageError(MISSING_PACKAGES.format(error)) from error
     settings = Settings(
         folder=args.folder, database=args.database, blobs=args.blobs, proxies=tuple(args.behind_proxy), rate=args.rate,
         connections=args.connections, check_seconds=args.check_seconds, check_bytes=args.check_memory << 20,
@@ -125,23 +125,23 @@ def execute(args: argparse.Namespace) -> int:
     if args.import_releases:
         _import_releases(settings, args)
     if args.rebuild or args.collect:
-        return _made_again(settings, args)
+        return _rebuild_or_collect(settings, args)
 
-    def tell(address: str, listening: str) -> None:
+    def show(address: str, listening: str) -> None:
         if args.json:
             print_json({"address": address, "listening": listening})
         else:
             say(address)
             if not args.quiet:
-                note(f"pages and API of {args.folder}; an account: nip-run server add-account {args.folder} NAME")
-                note("Ctrl-C ends it; what was acknowledged stays")
+                note(f"serving {args.folder}; to create an account: nip-run server add-account {args.folder} NAME")
+                note("Ctrl-C stops the server; acknowledged uploads are saved")
         sys.stdout.flush()
 
     serve(
         settings,
         args.host,
         args.port,
-        tell,
+        show,
         address=args.address,
         without_tls=args.without_tls,
         imported=args.import_releases,
@@ -150,7 +150,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
-    """Import what `publish --to` put into the folder, before it is served; what is refused is named."""
+    """Import the releases that `publish --to` wrote into the folder, and name every rejected one."""
     from runner.server.folder_import import import_folder
     from runner.server.rebuild import exclusive_access
 
@@ -160,23 +160,23 @@ def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
         note(f"{counted(imported.releases, 'release')} imported from {settings.folder}")
     if imported.problems:
         note(
-            f"{counted(len(imported.problems), 'problem')}, see above: what is refused is not shown; the rest is served"
+            f"{counted(len(imported.problems), 'problem')}, see above: rejected releases are not served, all others are"
         )
 
 
-def _made_again(settings: Settings, args: argparse.Namespace) -> int:
-    """`--rebuild` and `--collect`: nothing is served."""
+def _rebuild_or_collect(settings: Settings, args: argparse.Namespace) -> int:
+    """Run `--rebuild` and `--collect`; nothing is served."""
     from runner.server.rebuild import RebuildResult, exclusive_access, rebuild, remove_unused_blobs
 
     with exclusive_access(settings):
-        found = rebuild(settings, note) if args.rebuild else RebuildResult()
-        # What is damaged is looked into by a person before anything goes.
-        gone = remove_unused_blobs(settings) if args.collect and not found.problems else 0
+        result = rebuild(settings, note) if args.rebuild else RebuildResult()
+        # Remove nothing while something is damaged: the administrator looks at it first.
+        collected = remove_unused_blobs(settings) if args.collect and not result.problems else 0
     if args.json:
-        print_json({**vars(found), "collected": gone})
+        print_json({**vars(result), "collected": collected})
     else:
-        said = f"{counted(found.releases, 'release')} looked at, {found.changed:,} made again otherwise"
-        parts = [said] if args.rebuild else []
-        parts += [f"{counted(gone, 'blob')} of nobody removed"] if args.collect and not found.problems else []
-        say("; ".join([*parts, *([f"{counted(len(found.problems), 'problem')}"] if found.problems else [])]))
-    return ExitCode.FAILED if found.problems else ExitCode.DONE
+        rebuilt = f"{counted(result.releases, 'release')} checked, {result.changed:,} changed"
+        parts = [rebuilt] if args.rebuild else []
+        parts += [f"{counted(collected, 'unused blob')} removed"] if args.collect and not result.problems else []
+        say("; ".join([*parts, *([f"{counted(len(result.problems), 'problem')}"] if result.problems else [])]))
+    return ExitCode.FAILED if result.problems else ExitCode.DONE

@@ -20,14 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
 from runner.cli.server import competition
+from runner.cli.server.serve import BLOBS, DATABASE, MISSING_PACKAGES
 from runner.cli.terminal.output import note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from runner.server.settings import Settings
     from runner.server.store.database import Database
 
-_DAY = 24 * 3600.0
-_MOST_ACTS = 200
+DAY_SECONDS = 24 * 3600.0
+MAX_LISTED_ACTS = 200
 
 
 ACTIONS = {
@@ -53,18 +54,11 @@ ACTIONS = {
     "check": "list missing files of releases",
 }
 
-DATABASE = (
-    "records in PostgreSQL, such as postgresql+psycopg://USER@HOST/NAME (password from PGPASSWORD or ~/.pgpass); "
-    "default: SQLite in DIR"
-)
-
-BLOBS = "files in an object store, such as s3://BUCKET/PREFIX (keys from AWS_... variables); default: in DIR"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     width = max(map(len, ACTIONS))
-    parser.add_argument_group("actions", "\n".join(f"{name:<{width}}  {what}" for name, what in ACTIONS.items()))
+    parser.add_argument_group("actions", "\n".join(f"{name:<{width}}  {text}" for name, text in ACTIONS.items()))
     add("action", metavar="ACTION", choices=tuple(ACTIONS), help="one of the actions listed below")
     add("folder", type=Path, metavar="DIR", help="the folder of `nip-run serve`")
     add("names", nargs="*", metavar="NAME", help="arguments of the action")
@@ -96,42 +90,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
-    from runner.cli.server.serve import NEEDS
 
     try:
         from runner.server.settings import Settings
         from runner.server.store.database import Database
         from runner.server.store.permissions import restrict_access
     except ImportError as error:
-        raise UsageError(NEEDS.format(error)) from error
+        raise UsageError(MISSING_PACKAGES.format(error)) from error
     settings = Settings(folder=args.folder, database=args.database, blobs=args.blobs)
-    least = _NAMES.get(args.action, 0)
-    if len(args.names) < least or (args.action in _ALONE and args.names):
-        raise UsageError(f"`server {args.action}` takes {least or 'no'} names after DIR, not {len(args.names)}")
-    if args.database is None and not (args.folder / "registry.sqlite").is_file() and args.action not in _BEGINNING:
-        raise UsageError(f"there is no server in {args.folder}; `nip-run serve {args.folder}` makes one")
-    with ExitStack() as own:
+    min_names = _MIN_NAMES.get(args.action, 0)
+    if len(args.names) < min_names or (args.action in _WITHOUT_NAMES and args.names):
+        raise UsageError(f"`server {args.action}` takes {min_names or 'no'} names after DIR, not {len(args.names)}")
+    if args.database is None and not (args.folder / "registry.sqlite").is_file() and args.action not in _SETUP:
+        raise UsageError(f"no server in {args.folder}; create one with: nip-run serve {args.folder}")
+    with ExitStack() as resources:
         if args.database is None or args.folder.is_dir():
-            own.enter_context(restrict_access(settings.folder))
-        database = own.enter_context(closing(Database(settings.database_url)))
-        if args.action in _FILES:
-            return _FILES[args.action](database, settings, args)
-        if args.action in _LISTS:
-            return _LISTS[args.action](database, args)
+            resources.enter_context(restrict_access(settings.folder))
+        database = resources.enter_context(closing(Database(settings.database_url)))
+        if args.action in _FILE_FUNCTIONS:
+            return _FILE_FUNCTIONS[args.action](database, settings, args)
+        if args.action in _LIST_FUNCTIONS:
+            return _LIST_FUNCTIONS[args.action](database, args)
         with database.writing() as connection:
-            _ACTS[args.action](connection, database, args)
+            _ACT_FUNCTIONS[args.action](connection, database, args)
     return ExitCode.DONE
 
 
-# What is done
+# Acts
 
 
-def _noted(connection: Any, args: argparse.Namespace, to: str, did: str | None = None) -> None:
+def _record_act(connection: Any, args: argparse.Namespace, target: str, act: str | None = None) -> None:
     from runner.server.accounts.administration import record_act
 
-    record_act(connection, time.time(), did or args.action, to, reason=args.why)
+    record_act(connection, time.time(), act or args.action, target, reason=args.why)
     if not args.json and not args.quiet:
-        note(f"{did or args.action}: {to}")
+        note(f"{act or args.action}: {target}")
 
 
 def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> None:
@@ -139,7 +132,7 @@ def _add_account(connection: Any, _: Database, args: argparse.Namespace) -> None
 
     for name in args.names:
         add_account(connection, name, time.time())
-        _noted(connection, args, name)
+        _record_act(connection, args, name)
 
 
 def _add_organisation(connection: Any, _: Database, args: argparse.Namespace) -> None:
@@ -149,7 +142,7 @@ def _add_organisation(connection: Any, _: Database, args: argparse.Namespace) ->
     add_account(connection, name, time.time(), organisation=True)
     for owner in owners:
         add_member(connection, name, owner, is_owner=True)
-    _noted(connection, args, f"{name} of {', '.join(owners)}")
+    _record_act(connection, args, f"{name} of {', '.join(owners)}")
 
 
 def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> None:
@@ -158,7 +151,7 @@ def _add_member(connection: Any, _: Database, args: argparse.Namespace) -> None:
     organisation, *names = args.names
     for name in names:
         add_member(connection, organisation, name, is_owner=args.owner)
-        _noted(connection, args, f"{organisation} {name}{' (owner)' if args.owner else ''}")
+        _record_act(connection, args, f"{organisation} {name}{' (owner)' if args.owner else ''}")
 
 
 def _remove_member(connection: Any, database: Database, args: argparse.Namespace) -> None:
@@ -167,16 +160,16 @@ def _remove_member(connection: Any, database: Database, args: argparse.Namespace
     organisation, *names = args.names
     for name in names:
         remove_member(connection, organisation, name)
-        _noted(connection, args, f"{organisation} {name}")
+        _record_act(connection, args, f"{organisation} {name}")
     database.changed(connection)
 
 
-def _disable(connection: Any, database: Database, args: argparse.Namespace) -> None:
+def _set_disabled(connection: Any, database: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.administration import set_disabled
 
     for name in args.names:
         set_disabled(connection, name, time.time() if args.action == "disable" else None)
-        _noted(connection, args, name)
+        _record_act(connection, args, name)
     database.changed(connection)
 
 
@@ -186,30 +179,30 @@ def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
 
     if args.days < 0 or len(args.names) != 1:
         raise UsageError("add-token takes one account, and --days must be 0 or more")
-    seconds = args.days * _DAY or None
+    seconds = args.days * DAY_SECONDS or None
     token = create_token(
         connection, args.names[0], Scope(args.scope), time.time(), seconds=seconds, label=args.label
     )  # fmt: skip
-    identity = token.split("_")[1]
-    _noted(connection, args, f"{args.names[0]} {identity} ({args.scope})")
+    token_id = token.split("_")[1]
+    _record_act(connection, args, f"{args.names[0]} {token_id} ({args.scope})")
     if args.json:
-        print_json({"token": token, "id": identity, "scope": args.scope, "days": args.days or None})
+        print_json({"token": token, "id": token_id, "scope": args.scope, "days": args.days or None})
     else:
         say(token)
         if not args.quiet:
-            note("it is shown this once; whoever has it is this account. `nip-run login` or NIP_RUN_TOKEN takes it")
+            note("this token is shown only once; use it with `nip-run login` or NIP_RUN_TOKEN, and keep it secret")
 
 
 def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.accounts import revoke_token
 
     for name in args.names:
-        identity = name.removeprefix("nip_").partition("_")[0]  # a whole token, too, whose secret goes nowhere
-        revoke_token(connection, identity, time.time())
-        _noted(connection, args, identity)
+        token_id = name.removeprefix("nip_").partition("_")[0]  # accepts a full token too; its secret is not used
+        revoke_token(connection, token_id, time.time())
+        _record_act(connection, args, token_id)
 
 
-def _hide(connection: Any, database: Database, args: argparse.Namespace) -> None:
+def _set_hidden(connection: Any, database: Database, args: argparse.Namespace) -> None:
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Reference, parse
     from runner.server.accounts.administration import set_hidden
@@ -219,54 +212,54 @@ def _hide(connection: Any, database: Database, args: argparse.Namespace) -> None
         if not isinstance(reference, Reference) or not reference.version:
             raise UsageError(f"{name!r} is not the name of a release; write KIND/OWNER/NAME@VERSION")
         set_hidden(connection, reference, hidden=args.action == "hide")
-        _noted(connection, args, str(reference))
+        _record_act(connection, args, str(reference))
     database.changed(connection)
 
 
-# What is listed
+# Lists
 
 
-def _accounts(database: Database, args: argparse.Namespace) -> int:
+def _list_accounts(database: Database, args: argparse.Namespace) -> int:
     from runner.server.accounts.administration import list_accounts
 
     with database.reading() as connection:
-        found = list(list_accounts(connection))
+        accounts = list(list_accounts(connection))
     rows = [
-        {"name": one.name, "kind": one.kind, "since": _day(one.created), "members": " ".join(one.members),
-         "releases": one.releases, "state": "good" if one.disabled is None else "disabled"}
-        for one in found
+        {"name": row.name, "kind": row.kind, "since": _format_day(row.created), "members": " ".join(row.members),
+         "releases": row.releases, "state": "good" if row.disabled is None else "disabled"}
+        for row in accounts
     ]  # fmt: skip
-    return _listed(rows, args)
+    return _print_rows(rows, args)
 
 
-def _tokens(database: Database, args: argparse.Namespace) -> int:
+def _list_tokens(database: Database, args: argparse.Namespace) -> int:
     from runner.server.accounts.administration import list_tokens
 
     now = time.time()
     with database.reading() as connection:
-        found = list(list_tokens(connection, args.names[0] if args.names else None))
+        tokens = list(list_tokens(connection, args.names[0] if args.names else None))
     rows = [
-        {"id": one.id, "account": one.account, "scope": one.scope, "label": one.label, "made": _day(one.created),
-         "expires": "never" if one.expires is None else _day(one.expires), "state": one.state(now)}
-        for one in found
+        {"id": row.id, "account": row.account, "scope": row.scope, "label": row.label, "made": _format_day(row.created),
+         "expires": "never" if row.expires is None else _format_day(row.expires), "state": row.state(now)}
+        for row in tokens
     ]  # fmt: skip
-    return _listed(rows, args)
+    return _print_rows(rows, args)
 
 
-def _acts(database: Database, args: argparse.Namespace) -> int:
+def _list_acts(database: Database, args: argparse.Namespace) -> int:
     from runner.server.accounts.administration import list_acts
 
     with database.reading() as connection:
-        found = list_acts(connection, _MOST_ACTS)
+        acts = list_acts(connection, MAX_LISTED_ACTS)
     rows = [
-        {"at": _time(float(str(one["at"]))), "by": one["by"] or "a command", "did": one["did"], "to": one["to"],
-         "why": one["why"]}
-        for one in found
+        {"at": _format_time(float(str(act["at"]))), "by": act["by"] or "a command", "did": act["did"], "to": act["to"],
+         "why": act["why"]}
+        for act in acts
     ]  # fmt: skip
-    return _listed(rows, args)
+    return _print_rows(rows, args)
 
 
-def _listed(rows: list[dict[str, Any]], args: argparse.Namespace) -> int:
+def _print_rows(rows: list[dict[str, Any]], args: argparse.Namespace) -> int:
     if args.json:
         print_json(rows)
     elif rows:
@@ -276,11 +269,11 @@ def _listed(rows: list[dict[str, Any]], args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _day(seconds: float) -> str:
+def _format_day(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -290,7 +283,7 @@ def _time(seconds: float) -> str:
 def _backup(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.store.backup import back_up
 
-    return _counted(back_up(database, Path(args.names[0])), args)
+    return _print_counts(back_up(database, Path(args.names[0])), args)
 
 
 def _restore(database: Database, settings: Settings, args: argparse.Namespace) -> int:
@@ -300,12 +293,12 @@ def _restore(database: Database, settings: Settings, args: argparse.Namespace) -
 
     with exclusive_access(settings):
         counts = restore(database, Path(args.names[0]))
-        forget_boards(settings)  # of what may have been in the folder before
-    _counted(counts, args)
+        forget_boards(settings)  # of an earlier server in this folder
+    _print_counts(counts, args)
     return ExitCode.DONE if args.json else _check(database, settings, args)
 
 
-def _counted(counts: Mapping[str, int], args: argparse.Namespace) -> int:
+def _print_counts(counts: Mapping[str, int], args: argparse.Namespace) -> int:
     if args.json:
         print_json({"rows": counts})
     else:
@@ -321,33 +314,31 @@ def _check(database: Database, settings: Settings, args: argparse.Namespace) -> 
     if args.json:
         print_json({"missing": missing})
     elif missing:
-        say(
-            f"{len(missing):,} files are missing, such as {missing[0]}; copy the blobs of the server that was backed up"
-        )
+        say(f"{len(missing):,} files are missing, such as {missing[0]}; copy the blobs of the backed-up server")
     elif not args.quiet:
-        note("all files are there")
+        note("no files are missing")
     return ExitCode.FAILED if missing else ExitCode.DONE
 
 
-_ACTS: Mapping[str, Callable[[Any, Database, argparse.Namespace], None]] = {
+_ACT_FUNCTIONS: Mapping[str, Callable[[Any, Database, argparse.Namespace], None]] = {
     "add-account": _add_account, "add-organisation": _add_organisation, "add-member": _add_member,
-    "remove-member": _remove_member, "disable": _disable, "enable": _disable, "add-token": _add_token,
-    "revoke-token": _revoke_token, "hide": _hide, "show": _hide,
+    "remove-member": _remove_member, "disable": _set_disabled, "enable": _set_disabled, "add-token": _add_token,
+    "revoke-token": _revoke_token, "hide": _set_hidden, "show": _set_hidden,
 }  # fmt: skip
-_LISTS: Mapping[str, Callable[[Database, argparse.Namespace], int]] = {
-    "accounts": _accounts, "tokens": _tokens, "acts": _acts
+_LIST_FUNCTIONS: Mapping[str, Callable[[Database, argparse.Namespace], int]] = {
+    "accounts": _list_accounts, "tokens": _list_tokens, "acts": _list_acts
 }  # fmt: skip
-_FILES: Mapping[str, Callable[[Database, Settings, argparse.Namespace], int]] = {
+_FILE_FUNCTIONS: Mapping[str, Callable[[Database, Settings, argparse.Namespace], int]] = {
     "backup": _backup, "restore": _restore, "check": _check, "add-competition": competition.add,
     "change-competition": competition.change, "relabel-competition": competition.relabel,
     "withdraw-competition": competition.withdraw,
 }  # fmt: skip
-_NAMES = {
+_MIN_NAMES = {
     "add-account": 1, "add-organisation": 2, "add-member": 2, "remove-member": 2, "disable": 1, "enable": 1,
     "add-token": 1, "revoke-token": 1, "hide": 1, "show": 1, "backup": 1, "restore": 1, "add-competition": 2,
     "change-competition": 2, "relabel-competition": 2, "withdraw-competition": 1,
 }  # fmt: skip
-"""The fewest words that an action takes."""
-_ALONE = frozenset({"accounts", "acts", "check"})
-_BEGINNING = frozenset({"add-account", "add-organisation", "restore"})
-"""What may be done before the server has begun."""
+"""Minimum number of names for each action."""
+_WITHOUT_NAMES = frozenset({"accounts", "acts", "check"})
+_SETUP = frozenset({"add-account", "add-organisation", "restore"})
+"""Actions that are possible before the server has been started for the first time."""

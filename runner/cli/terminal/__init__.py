@@ -1,1 +1,1 @@
-"""What commands print: tables, lists, transcripts, progress."""
+"""Output of the commands: tables, lists, transcripts, progress."""

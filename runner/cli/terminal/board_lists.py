@@ -1,4 +1,4 @@
-"""Rows of a leaderboard as lists for people, one a task, and below each what cannot rank."""
+"""Print a leaderboard as one table for each task, followed by the rows without a rank."""
 
 from __future__ import annotations
 
@@ -6,55 +6,60 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.base.text import with_interval
-from runner.cli.terminal.output import print_table, say, short_time
+from runner.cli.terminal.output import format_time, print_table, say
 from runner.results.leaderboard.model import LeaderboardRow, lists_of
 
-_DROPPED = ("cost", "finished", "clusters", "models", "protocol", "seed", "n")
-"""What a narrow terminal does without, the first of it first."""
+_DROPPED_IF_NARROW = ("cost", "finished", "clusters", "models", "protocol", "seed", "n")
+"""Columns that a narrow terminal leaves out, in this order."""
 
 
-Cells = Mapping[str, Any]
-"""The cells of a row, by the names of their columns, that are not those of its fields."""
+ExtraCells = Mapping[str, Any]
+"""Cells of a row by column name, for columns that are not fields of the row."""
 
 
 def show_lists(
-    records: Sequence[LeaderboardRow], also: Sequence[str] = (), cells: Callable[[Any], Cells] | None = None
+    records: Sequence[LeaderboardRow],
+    extra_columns: Sequence[str] = (),
+    extra: Callable[[Any], ExtraCells] | None = None,
 ) -> None:
-    """Print a list for each task of each benchmark; `cells` has the cells of further columns of a row."""
-    for number, listed in enumerate(lists_of(records)):
-        if number:
+    """Print a list for each task of each benchmark; `extra` returns the cells of the extra columns of a row."""
+    for index, rows in enumerate(lists_of(records)):
+        if index:
             say()
-        _show_list(listed, also, cells or (lambda _: {}))
+        _show_list(rows, extra_columns, extra or (lambda _: {}))
 
 
-def _show_list(rows: Sequence[LeaderboardRow], also: Sequence[str], cells: Callable[[Any], Cells]) -> None:
-    """One task's list, and below it what cannot rank."""
+def _show_list(
+    rows: Sequence[LeaderboardRow], extra_columns: Sequence[str], extra: Callable[[Any], ExtraCells]
+) -> None:
+    """Print one task's ranked rows, then its unranked ones."""
     ranked = [row for row in rows if row.rank is not None]
-    others = [row for row in rows if row.rank is None]
+    unranked = [row for row in rows if row.rank is None]
     if ranked:
-        _print(ranked, cells, _title(ranked[0]), first=("rank",), last=(*also, *_LAST))
-    if others:
+        _print_list_table(ranked, extra, _title(ranked[0]), first=("rank",), last=(*extra_columns, *_LAST_COLUMNS))
+    if unranked:
         title = "without a rank:" if ranked else f"{rows[0].benchmark}, without a rank:"
-        _print(others, cells, title, first=(), last=(*also, "reason"))
+        _print_list_table(unranked, extra, title, first=(), last=(*extra_columns, "reason"))
 
 
-_LAST = ("protocol", "models", "clusters", "cost", "finished")
+_LAST_COLUMNS = ("protocol", "models", "clusters", "cost", "finished")
 
 
-def _print(
-    rows: Sequence[LeaderboardRow], cells: Callable[[Any], Cells], title: str, *, first: Sequence[str],
+def _print_list_table(
+    rows: Sequence[LeaderboardRow], extra: Callable[[Any], ExtraCells], title: str, *, first: Sequence[str],
     last: Sequence[str],
 ) -> None:  # fmt: skip
     point = ("point",) if any(row.point for row in rows) else ()
     stopped = ("stopped",) if any(row.stopped for row in rows) else ()
     columns = (*first, "run", "accuracy [95%]", "n", "failures", "seed", *point, *stopped, *last)
-    print_table(columns, [[_cell(row, cells(row), name) for name in columns] for row in rows], title, drop=_DROPPED)
+    cells = [[_cell(row, extra(row), name) for name in columns] for row in rows]
+    print_table(columns, cells, title, drop=_DROPPED_IF_NARROW)
 
 
-def _cell(row: LeaderboardRow, cells: Cells, column: str) -> Any:
-    """Return what a row has for a column of the table."""
-    if column in cells:
-        return cells[column]
+def _cell(row: LeaderboardRow, extra: ExtraCells, column: str) -> Any:
+    """Return the cell of a row for a column of the table."""
+    if column in extra:
+        return extra[column]
     match column:
         case "rank":
             first, last = row.rank, row.rank_last
@@ -66,18 +71,18 @@ def _cell(row: LeaderboardRow, cells: Cells, column: str) -> Any:
         case "cost":
             return row.cost_usd
         case "finished":
-            return _finished(row)
+            return _format_finished(row)
         case _:
             value = getattr(row, column)
             return "" if column in ("point", "stopped") and value is None else value
 
 
-def _finished(row: LeaderboardRow) -> str:
-    at = row.finished_at
-    return short_time(None if at is None else f"{at:%Y-%m-%dT%H:%M:%SZ}")
+def _format_finished(row: LeaderboardRow) -> str:
+    finished = row.finished_at
+    return format_time(None if finished is None else f"{finished:%Y-%m-%dT%H:%M:%SZ}")
 
 
 def _title(row: LeaderboardRow) -> str:
-    """What the runs of a list have in common."""
+    """Return the benchmark, task and row selection that the runs of a list share."""
     selection = f", {row.selection}" if row.selection else ""
     return f"{row.benchmark}  (task {(row.task or '')[:8]}{selection})"

@@ -1,27 +1,25 @@
-"""A training run for a person: its learning curve, and what became of each model."""
+"""Print a training run: its learning curve, and the outcome of each iteration."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.base.text import in_one_line, with_interval
 from runner.cli.terminal.output import calls_and_cost, can_print, columns_of_output, say
-from runner.cli.terminal.wrapping import wrapped
+from runner.cli.terminal.wrapping import wrap_lines
 from runner.results.metric_table import RANKING_METRIC
 from runner.training.summary import describe_left_out, describe_outcome, test_name
 
-WIDEST = 100
-"""Columns of a curve, where the terminal has more or is none."""
+MAX_CURVE_WIDTH = 100
+"""Maximum width of a curve, also used if there is no terminal."""
 
-SHORTEST = 11
-"""No interval is drawn on less."""
+MIN_BAR_WIDTH = 11
+"""Below this width, intervals are not drawn."""
 
 
-@dataclass(frozen=True)
-class Pen:
-    """The characters of an interval: its ends, what is between, and the value."""
+class BarCharacters(NamedTuple):
+    """The characters of an interval: its ends, the line between, the value, and the axis outside."""
 
     low: str
     high: str
@@ -30,106 +28,110 @@ class Pen:
     outside: str
 
 
-DRAWN = Pen("├", "┤", "─", "●", "·")
-ASCII = Pen("|", "|", "-", "o", ".")
+UNICODE_BAR = BarCharacters("├", "┤", "─", "●", "·")
+ASCII_BAR = BarCharacters("|", "|", "-", "o", ".")
 
 
-FOLDED = 6
-"""Of more iterations, the first and the last ones are told."""
+MAX_SHOWN_ITERATIONS = 6
+"""If there are more iterations, only the first and the last ones are printed."""
 
 
-def show_training(metrics: Mapping[str, Any], command: str, *, whole: bool = False) -> None:
-    """Print the tests and the iterations of a training run, and what comes next where it is not finished.
+def show_training(metrics: Mapping[str, Any], command: str, *, full: bool = False) -> None:
+    """Print the tests and iterations of a training run, and the next steps if it is not finished.
 
-    `whole`: every iteration, be there ever so many; `command` shows them.
+    With `full`, print every iteration. Otherwise `command` is printed as the command that shows all of them.
     """
     run_id, iterations, todo = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
     if metrics["tests"]:
         say(f"{in_one_line(run_id)}: accuracy on the test [95% interval]", "1")
-        for line in curve(
+        for line in format_curve(
             [(test_name(row, len(iterations), over=not todo), row["accuracy"]) for row in metrics["tests"]]
         ):
             say(line)
         say()
-    if any(row["outcomes"] for row in iterations):  # where models are only tested again, none was trained
+    if any(row["outcomes"] for row in iterations):  # empty if models are only tested again
         say("training", "1")
-        folded = [] if whole else iterations[FOLDED // 2 : -FOLDED // 2]
-        _show_iterations(iterations[: FOLDED // 2] if folded else iterations)
+        folded = [] if full else iterations[MAX_SHOWN_ITERATIONS // 2 : -MAX_SHOWN_ITERATIONS // 2]
+        _show_iterations(iterations[: MAX_SHOWN_ITERATIONS // 2] if folded else iterations)
         if folded:
-            say(f"... {len(folded)} iterations more: {command}")
-            _show_iterations(iterations[-FOLDED // 2 :])
+            say(f"... {len(folded)} more iterations: {command}")
+            _show_iterations(iterations[-MAX_SHOWN_ITERATIONS // 2 :])
         say()
     games = metrics["games"]
-    paid = calls_and_cost(games["completions"], games["cost_usd"])
-    _say_wrapped(f"rollouts: {games['rollouts']}, {paid}, without what the trainers cost")
+    cost_text = calls_and_cost(games["completions"], games["cost_usd"])
+    _print_wrapped(f"rollouts: {games['rollouts']}, {cost_text}, without the cost of the trainers")
     for line in todo:
-        _say_wrapped(f"next: {line}")
+        _print_wrapped(f"next: {line}")
 
 
-def curve(tests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """A line for each test: which models, the interval drawn between 0 and 1, the numbers."""
+def format_curve(tests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Return a line for each test: the models, the interval drawn between 0 and 1, the numbers."""
     names = [name for name, _ in tests]
-    numbers = [with_interval(one["value"], one["ci_low"], one["ci_high"]) for _, one in tests]
+    numbers = [with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"]) for _, accuracy in tests]
     counts = [
-        f"n {one['n']}" + ("" if one["clusters"] == one["n"] else f", {one['clusters']} clusters") for _, one in tests
+        f"n {accuracy['n']}" + ("" if accuracy["clusters"] == accuracy["n"] else f", {accuracy['clusters']} clusters")
+        for _, accuracy in tests
     ]
-    same = len(set(counts)) == 1
-    head = f"{RANKING_METRIC}, {counts[0]}" if same else RANKING_METRIC
-    wide = max(map(len, (*names, "models")))
-    after = max(len(head), max(map(len, numbers)) + (0 if same else 2 + max(map(len, counts))))
-    bar = min(columns_of_output() or WIDEST, WIDEST) - wide - after - 4
-    pen = DRAWN if can_print(DRAWN.low + DRAWN.high + DRAWN.between + DRAWN.value + DRAWN.outside) else ASCII
-    lines = [f"{'models':<{wide}}  {_axis(bar)}  {head}".rstrip()]
-    for (name, one), number, count in zip(tests, numbers, counts, strict=True):
-        lines.append(f"{name:<{wide}}  {_drawn(one, bar, pen)}  {number}{'' if same else f'  {count}'}".rstrip())
+    same_counts = len(set(counts)) == 1
+    header = f"{RANKING_METRIC}, {counts[0]}" if same_counts else RANKING_METRIC
+    name_width = max(map(len, (*names, "models")))
+    numbers_width = max(len(header), max(map(len, numbers)) + (0 if same_counts else 2 + max(map(len, counts))))
+    bar_width = min(columns_of_output() or MAX_CURVE_WIDTH, MAX_CURVE_WIDTH) - name_width - numbers_width - 4
+    characters = UNICODE_BAR if can_print("".join(UNICODE_BAR)) else ASCII_BAR
+    lines = [f"{'models':<{name_width}}  {_draw_axis(bar_width)}  {header}".rstrip()]
+    for (name, accuracy), number, count in zip(tests, numbers, counts, strict=True):
+        bar = _draw_interval(accuracy, bar_width, characters)
+        lines.append(f"{name:<{name_width}}  {bar}  {number}{'' if same_counts else f'  {count}'}".rstrip())
     return (
-        lines if bar >= SHORTEST else [f"{name:<{wide}}  {number}" for name, number in zip(names, numbers, strict=True)]
+        lines
+        if bar_width >= MIN_BAR_WIDTH
+        else [f"{name:<{name_width}}  {number}" for name, number in zip(names, numbers, strict=True)]
     )
 
 
-def _axis(width: int) -> str:
-    """`0        0.5        1`, as wide as the intervals below it."""
-    places = {0: "0", width - 1: "1"}
+def _draw_axis(width: int) -> str:
+    """Return an axis such as `0        0.5        1`, as wide as the intervals below it."""
+    marks = {0: "0", width - 1: "1"}
     line = [" "] * max(width, 0)
-    for place, mark in {**places, (width - 1) // 2 - 1: "0.5"}.items():
-        for index, character in enumerate(mark, place):
+    for position, mark in {**marks, (width - 1) // 2 - 1: "0.5"}.items():
+        for index, character in enumerate(mark, position):
             if 0 <= index < len(line):
                 line[index] = character
     return "".join(line)
 
 
-def _drawn(accuracy: Mapping[str, Any], width: int, pen: Pen) -> str:
-    """One interval; a value without one is its own point."""
-    line = [pen.outside] * max(width, 0)
+def _draw_interval(accuracy: Mapping[str, Any], width: int, characters: BarCharacters) -> str:
+    """Return one interval drawn as text; a value without an interval is a single point."""
+    line = [characters.outside] * max(width, 0)
     if not line or accuracy["value"] is None:
         return "".join(line)
 
-    def place(value: float) -> int:
+    def position(value: float) -> int:
         return round(min(max(value, 0.0), 1.0) * (width - 1))
 
     if accuracy["ci_low"] is not None and accuracy["ci_high"] is not None:
-        low, high = place(accuracy["ci_low"]), place(accuracy["ci_high"])
-        line[low : high + 1] = [pen.between] * (high + 1 - low)
-        line[low], line[high] = pen.low, pen.high
-    line[place(accuracy["value"])] = pen.value
+        low, high = position(accuracy["ci_low"]), position(accuracy["ci_high"])
+        line[low : high + 1] = [characters.between] * (high + 1 - low)
+        line[low], line[high] = characters.low, characters.high
+    line[position(accuracy["value"])] = characters.value
     return "".join(line)
 
 
 def _show_iterations(iterations: Sequence[Mapping[str, Any]]) -> None:
-    """A line for each group that was trained in an iteration, and why examples were left out."""
+    """Print a line for each group trained in an iteration, and why examples were left out."""
     groups = {in_one_line(group) for row in iterations for group in row["outcomes"]}
-    wide = max(map(len, groups), default=0)
+    group_width = max(map(len, groups), default=0)
     for row in iterations:
         for group, outcome in row["outcomes"].items():
             examples = outcome["examples"]
-            became = describe_outcome(outcome, row["models"][group]["model"])
-            head = f"iteration {row['iteration']}  {in_one_line(group):<{wide}}  "
-            _say_wrapped(f"{head}{examples} example{'' if examples == 1 else 's'}, {became}")
-            why = describe_left_out(outcome)
-            if why:
-                _say_wrapped(f"left out: {why}" if outcome.get("left_out") else why, "  ")
+            outcome_text = describe_outcome(outcome, row["models"][group]["model"])
+            line_start = f"iteration {row['iteration']}  {in_one_line(group):<{group_width}}  "
+            _print_wrapped(f"{line_start}{examples} example{'' if examples == 1 else 's'}, {outcome_text}")
+            left_out_text = describe_left_out(outcome)
+            if left_out_text:
+                _print_wrapped(f"left out: {left_out_text}" if outcome.get("left_out") else left_out_text, "  ")
 
 
-def _say_wrapped(text: str, indent: str = "") -> None:
-    for line in wrapped(text, columns_of_output(), indent):
+def _print_wrapped(text: str, indent: str = "") -> None:
+    for line in wrap_lines(text, columns_of_output(), indent):
         say(line)

@@ -1,7 +1,7 @@
-"""All that the command line prints: lines, tables, JSON, notes. Nothing else writes to a terminal.
+"""Everything that the command line prints: lines, tables, JSON, notes. Nothing else writes to a terminal.
 
-Whatever is printed may hold what came from a file, a server or the command line itself, and each function here makes
-all of it safe: control and invisible characters become escapes, and no text is read as markup.
+Printed text may come from files, servers or the command line. Each function here makes it safe: control and invisible
+characters become escapes, and nothing is read as markup.
 """
 
 from __future__ import annotations
@@ -17,39 +17,39 @@ from datetime import datetime
 from typing import Any, TextIO
 
 from runner.base.text import NOT_ESTIMABLE, escape_controls
-from runner.cli.terminal.layout import GAP, column, fitted
+from runner.cli.terminal.layout import GAP, fit_columns, measure_column
 
-WIDE = 160
-"""Columns of a terminal that cannot be measured."""
+DEFAULT_TERMINAL_WIDTH = 160
+"""Width of a terminal that cannot be measured."""
 
-LINE = 200
-"""Where there is no terminal, columns stand below each other to this width; a longer text moves what follows it."""
+MAX_PIPE_COLUMN = 200
+"""Without a terminal, columns are aligned up to this width. Longer cells shift the rest of their row."""
 
-NARROWEST = 20
-"""No text is wrapped at less."""
+MIN_WRAP_WIDTH = 20
+"""Text is not wrapped at less than this width."""
 
 
-def prepare() -> None:
-    """Have characters that the terminal's encoding lacks printed as escapes, and not end the command."""
+def configure_streams() -> None:
+    """Print characters that the terminal's encoding lacks as escapes, instead of failing."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def say(text: str = "", style: str = "") -> None:
-    """A line, or several, on stdout; on a terminal with colours in a style (the parameters of SGR, as `1;36`)."""
-    print(_styled(text, style, sys.stdout))
+    """Print one or more lines on stdout. `style` has SGR parameters such as `1;36`, used on terminals with colors."""
+    print(_style(text, style, sys.stdout))
 
 
 def columns_of_output() -> int | None:
-    """The width that text is wrapped at: the terminal's, or what COLUMNS says; None where lines go on as they are."""
+    """Return the width for wrapping text: the terminal's, or COLUMNS; None if text is not wrapped."""
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
         return None
-    return max(shutil.get_terminal_size().columns, NARROWEST)
+    return max(shutil.get_terminal_size().columns, MIN_WRAP_WIDTH)
 
 
 def can_print(characters: str) -> bool:
-    """Whether the encoding of stdout has these characters."""
+    """Return whether the encoding of stdout has these characters."""
     try:
         characters.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -58,46 +58,46 @@ def can_print(characters: str) -> bool:
 
 
 def note(text: str) -> None:
-    """A line for a person, on stderr."""
+    """Print a line for a person on stderr."""
     print(escape_controls(text), file=sys.stderr)
 
 
 def heading(text: str) -> None:
-    """A line on stdout above others: bold on a terminal."""
+    """Print a line on stdout that introduces others; bold on a terminal."""
     say(text, "1")
 
 
 def warn(text: str) -> None:
-    """A line on stderr that says what went wrong: yellow on a terminal."""
-    print(_styled(text, "33", sys.stderr), file=sys.stderr)
+    """Print a warning on stderr; yellow on a terminal."""
+    print(_style(text, "33", sys.stderr), file=sys.stderr)
 
 
-def _styled(text: str, style: str, stream: TextIO) -> str:
-    """A text in a style, where the stream is a terminal with colours and `NO_COLOR` is not set."""
-    shown = escape_controls(text)
-    has_colours = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
-    return f"\x1b[{style}m{shown}\x1b[0m" if style and shown and has_colours else shown
+def _style(text: str, style: str, stream: TextIO) -> str:
+    """Escape a text, and style it if the stream is a terminal with colors and `NO_COLOR` is not set."""
+    escaped = escape_controls(text)
+    has_colors = stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
+    return f"\x1b[{style}m{escaped}\x1b[0m" if style and escaped and has_colors else escaped
 
 
 class StatusLine:
-    """A line at the bottom of the terminal, on stderr, that is written over: without colour or escape sequences."""
+    """A line at the bottom of the terminal, on stderr, that is overwritten without color or escape sequences."""
 
     def __init__(self) -> None:
         self._length = 0
 
     @property
     def width(self) -> int:
-        """What it may take; the last column stays free, since some terminals wrap there."""
+        """The maximum length of the line. The last column stays free, since some terminals wrap there."""
         return terminal_width() - 1
 
     def draw(self, text: str) -> None:
-        """Show this text in place of the one before."""
+        """Replace the line by this text."""
         text = escape_controls(text)
         self._write(f"\r{text}{' ' * (min(self._length, self.width) - len(text))}")
         self._length = len(text)
 
     def clear(self) -> None:
-        """Leave an empty line, for what is to be said."""
+        """Clear the line, so that other output can be printed."""
         if self._length:
             self._write(f"\r{' ' * min(self._length, self.width)}\r")
             self._length = 0
@@ -107,21 +107,21 @@ class StatusLine:
 
 
 def print_block(text: str) -> None:
-    """Lines on stdout, each with its end."""
+    """Print lines on stdout that include their line ends."""
     print(escape_controls(text), end="")
 
 
 def print_json(value: Any) -> None:
-    """JSON in ASCII on stdout: half a character is an escape as any other, and a number that JSON lacks is null."""
-    print(json.dumps(jsonable(value), indent=2, ensure_ascii=True, allow_nan=False))
+    """Print JSON in ASCII on stdout. Lone surrogates become escapes; NaN and infinity become null."""
+    print(json.dumps(to_jsonable(value), indent=2, ensure_ascii=True, allow_nan=False))
 
 
-def jsonable(value: Any) -> Any:
-    """A value with what JSON lacks replaced: a number that is none is null, and what it has no form for is text."""
+def to_jsonable(value: Any) -> Any:
+    """Return the value with what JSON lacks replaced: NaN and infinity by null, unknown types by their text."""
     if isinstance(value, Mapping):
-        return {name if isinstance(name, str) else str(name): jsonable(item) for name, item in value.items()}
+        return {name if isinstance(name, str) else str(name): to_jsonable(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [jsonable(item) for item in value]
+        return [to_jsonable(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, (str, int, type(None))) else str(value)
@@ -137,45 +137,53 @@ def print_table(
 ) -> None:
     """Print a table that breaks no id, number or interval.
 
-    In a terminal, texts fold first, then the columns that `drop` names are left out, in that order. In a pipe, nothing
-    is left out or folded, and a row is a line. `styles` has a Rich style for each row.
+    In a terminal, texts are folded first; then columns are left out in the order of `drop`. In a pipe, nothing is left
+    out or folded, and each row is one line. `styles` has a Rich style for each row.
     """
     from rich.cells import cell_len
 
     terminal = sys.stdout.isatty()
-    heads = [escape_controls(column) for column in columns]
-    cells = [[cell(value) if terminal else " ".join(cell(value).split("\n")) for value in row] for row in rows]
-    measured = [
-        column(cell_len(head), texts, [cell_len(text) for text in texts], max(map(cell_len, head.split()), default=0))
-        for index, head in enumerate(heads)
+    headers = [escape_controls(name) for name in columns]
+    cells = [
+        [format_cell(value) if terminal else " ".join(format_cell(value).split("\n")) for value in row] for row in rows
+    ]
+    column_sizes = [
+        measure_column(
+            cell_len(header), texts, [cell_len(text) for text in texts], max(map(cell_len, header.split()), default=0)
+        )
+        for index, header in enumerate(headers)
         for texts in [[line for row in cells for line in row[index].split("\n")]]
     ]
     width = terminal_width()
-    dropped = [list(columns).index(name) for name in drop if name in columns]
-    widths = fitted(measured, width, dropped) if terminal else {i: min(c.most, LINE) for i, c in enumerate(measured)}
+    drop_indexes = [list(columns).index(name) for name in drop if name in columns]
+    widths = (
+        fit_columns(column_sizes, width, drop_indexes)
+        if terminal
+        else {i: min(size.max_width, MAX_PIPE_COLUMN) for i, size in enumerate(column_sizes)}
+    )
     if title is not None:
         heading(title)
     numeric = {i for i in widths if rows and all(isinstance(row[i], (int, float, type(None))) for row in rows)}
-    shown = [(heads[i], widths[i], i in numeric) for i in widths]
-    chosen = [[row[i] for i in widths] for row in cells]
+    shown_columns = [(headers[i], widths[i], i in numeric) for i in widths]
+    shown_rows = [[row[i] for i in widths] for row in cells]
     if terminal:
-        _print_columns(shown, chosen, styles or [""] * len(rows))
+        _print_columns(shown_columns, shown_rows, styles or [""] * len(rows))
     else:
-        _print_lines(shown, chosen)
+        _print_lines(shown_columns, shown_rows)
     if len(widths) < len(columns):
-        left_out = ", ".join(head for i, head in enumerate(heads) if i not in widths)
-        note(f"left out at {width} columns: {left_out} (--json has all)")
+        omitted = ", ".join(header for i, header in enumerate(headers) if i not in widths)
+        note(f"left out at a width of {width}: {omitted} (--json has all)")
 
 
 def _print_lines(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]]) -> None:
-    """As `_print_columns`, each row in a line, however long."""
+    """Print columns like `_print_columns`, but each row on one line of any length."""
     from rich.cells import cell_len
 
-    for row in ([head for head, _, _ in columns], *rows):
+    for row in ([header for header, _, _ in columns], *rows):
         line = ""
         for text, (_, width, numeric) in zip(row, columns, strict=True):
-            pad = " " * (width - cell_len(text))
-            line += f"{pad}{text}" if numeric else f"{text}{pad}"
+            padding = " " * (width - cell_len(text))
+            line += f"{padding}{text}" if numeric else f"{text}{padding}"
             line += " " * GAP
         say(line.rstrip())
 
@@ -190,12 +198,12 @@ def _print_columns(
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # main knows what to do; the library would exit as if something had failed
+            raise BrokenPipeError  # main() handles it; Rich would exit with an error
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for head, width, numeric in columns:
-        # A header that is a `str` would be read as markup.
-        table.add_column(Text(head), width=width, justify="right" if numeric else "left", overflow="fold")
+    for header, width, numeric in columns:
+        # Rich would read a header of type `str` as markup.
+        table.add_column(Text(header), width=width, justify="right" if numeric else "left", overflow="fold")
     for row, style in zip(rows, styles, strict=True):
         table.add_row(*map(Text, row), style=style)
     terminal = sys.stdout.isatty()
@@ -209,12 +217,12 @@ def _print_columns(
 
 
 def terminal_width() -> int:
-    """The columns of the terminal, or of what COLUMNS says."""
-    return shutil.get_terminal_size((WIDE, 24)).columns
+    """Return the width of the terminal, or COLUMNS."""
+    return shutil.get_terminal_size((DEFAULT_TERMINAL_WIDTH, 24)).columns
 
 
-def wrapped(text: str, indent: str = "  ") -> str:
-    """A paragraph on stderr: in lines of the terminal's width, all but the first indented; elsewhere in one line."""
+def wrap_for_stderr(text: str, indent: str = "  ") -> str:
+    """Wrap a paragraph for stderr to the terminal's width, all lines but the first indented; no wrapping in a pipe."""
     if not sys.stderr.isatty():
         return text
     import textwrap
@@ -225,37 +233,37 @@ def wrapped(text: str, indent: str = "  ") -> str:
     )  # fmt: skip
 
 
-def short_time(told: str | None, now: datetime | None = None) -> str:
-    """A time of a manifest (ISO 8601) for a person: `2 min ago`, `12:31` of today, `21 Nov 12:31`, `2025-11-21`.
+def format_time(iso_time: str | None, now: datetime | None = None) -> str:
+    """Format an ISO 8601 time of a manifest: `2 min ago`, `12:31` for today, `21 Nov 12:31`, `2025-11-21`.
 
-    It is told in the time zone of `now`, or else in this machine's.
+    The time zone is that of `now`, by default the local one.
     """
-    if not told:
+    if not iso_time:
         return "-"
     now = now or datetime.now().astimezone()
     try:
-        then = datetime.fromisoformat(told).astimezone(now.tzinfo)
+        time = datetime.fromisoformat(iso_time).astimezone(now.tzinfo)
     except ValueError:
-        return told
-    minutes = (now - then).total_seconds() / 60
+        return iso_time
+    minutes = (now - time).total_seconds() / 60
     if 0 <= minutes < 1:
         return "just now"
     if 0 <= minutes < 60:
         return f"{int(minutes)} min ago"
-    if then.date() == now.date():
-        return f"{then:%H:%M}"
-    return f"{then:%-d %b %H:%M}" if then.year == now.year else f"{then:%Y-%m-%d}"
+    if time.date() == now.date():
+        return f"{time:%H:%M}"
+    return f"{time:%-d %b %H:%M}" if time.year == now.year else f"{time:%Y-%m-%d}"
 
 
-def duration(seconds: float) -> str:
-    """`0:07`, `12:31`, `1:02:03`."""
-    minutes, rest = divmod(int(seconds), 60)
+def format_duration(seconds: float) -> str:
+    """Format seconds as `0:07`, `12:31` or `1:02:03`."""
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
 
 
-def cell(value: Any) -> str:
-    """A value as a table shows it."""
+def format_cell(value: Any) -> str:
+    """Return a value as text for a table cell."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -266,5 +274,5 @@ def cell(value: Any) -> str:
 
 
 def calls_and_cost(calls: int | None, cost: float | None) -> str:
-    """`calls: 12, cost: $0.0034`."""
+    """Return a text such as `calls: 12, cost: $0.0034`."""
     return f"calls: {calls}, cost: {'unknown (no price)' if cost is None else f'${cost:.4f}'}"

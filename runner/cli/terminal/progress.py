@@ -1,4 +1,4 @@
-"""The progress of a command's runs on stderr: one line that is redrawn on a terminal, now and then a line elsewhere."""
+"""Print the progress of a command's runs on stderr: one redrawn line on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,156 +14,156 @@ from threading import Event, RLock, Thread
 from typing import TYPE_CHECKING, NamedTuple
 
 from runner.base.text import dollars, escape_controls, in_one_line
-from runner.cli.terminal.output import StatusLine, duration, note
+from runner.cli.terminal.output import StatusLine, format_duration, note
 
 if TYPE_CHECKING:
     from runner.runs.execution.accounting import Progress
 
-LINE_SECONDS = 10.0
-DRAW_SECONDS = 0.1
-TICK_SECONDS = 1.0
-"""The line is redrawn this often though nothing has come in: time goes on, and a terminal is made narrower."""
-RATE_SECONDS = 60.0
-"""The rate is over this many last seconds."""
-ERROR_SECONDS = 15.0
-"""The last error is shown this long after the last call that failed."""
-SHORTEST_ERROR = 20
-"""Columns below which the start of an error says nothing."""
+LINE_INTERVAL_SECONDS = 10.0
+MIN_DRAW_SECONDS = 0.1
+REDRAW_SECONDS = 1.0
+"""The line is redrawn at least this often, since time passes and the terminal may be resized."""
+RATE_WINDOW_SECONDS = 60.0
+"""The rate is measured over this many last seconds."""
+SHOW_ERROR_SECONDS = 15.0
+"""The last error is shown for this long after the last failed call."""
+MIN_ERROR_WIDTH = 20
+"""An error is not shown with fewer characters than this."""
 
 
 class WatchedRun(NamedTuple):
-    """A run that is watched."""
+    """A run whose progress is shown."""
 
     name: str
     jobs: int | None
-    """How many games or trees it plays; None of a training run, which is shown by itself."""
+    """Number of games or trees; None for a training run, which has a line of its own."""
 
 
 @contextmanager
-def watching(runs: Sequence[WatchedRun], told: set[str], *, quiet: bool) -> Iterator[Display]:
-    """A display of the progress of runs, which adds the notes that it shows to `told`."""
+def show_progress(runs: Sequence[WatchedRun], printed: set[str], *, quiet: bool) -> Iterator[Display]:
+    """Show the progress of runs, and add the notes that are printed to `printed`."""
     if quiet:
-        yield Display(runs, told)
+        yield Display(runs, printed)
     elif sys.stderr.isatty() and os.environ.get("TERM") != "dumb":
-        drawn = _Drawn(runs, told)
-        with drawn.ticking():
-            yield drawn
+        display = _StatusLineDisplay(runs, printed)
+        with display.ticking():
+            yield display
     else:
-        yield _Lines(runs, told)
+        yield _LineDisplay(runs, printed)
 
 
 class Display:
-    """What is shown of the runs of one command: of those that are played side by side, their sums. Here, nothing."""
+    """Progress of the runs of one command; runs that play at the same time are added up. This class prints nothing."""
 
-    def __init__(self, runs: Sequence[WatchedRun], told: set[str]) -> None:
+    def __init__(self, runs: Sequence[WatchedRun], printed: set[str]) -> None:
         self._runs = runs
-        self._news = _News(told)
+        self._notices = _Notices(printed)
         self._latest: dict[int, Progress] = {}
-        self._over: set[int] = set()
+        self._finished: set[int] = set()
         self._sums: dict[int, Progress] = {}
         names = dict.fromkeys(escape_controls(run.name) for run in runs)
-        self._together = RunProgress(", ".join(names))
-        self._by_itself: dict[int, RunProgress] = {}
+        self._combined_view = RunProgress(", ".join(names))
+        self._own_views: dict[int, RunProgress] = {}
 
-    def of(self, place: int) -> Callable[[Progress], None] | None:
-        """What the run at this place is to call whenever its progress has moved; None where nothing is shown."""
-        del place
+    def watcher(self, index: int) -> Callable[[Progress], None] | None:
+        """Return the function that the run at this index calls on progress; None if nothing is printed."""
+        del index
         return None
 
-    def ended(self, place: int) -> None:
-        """The run at this place is over."""
-        self._news.forget(place)
-        self._over.add(place)
+    def mark_finished(self, index: int) -> None:
+        """Mark the run at this index as finished."""
+        self._notices.forget(index)
+        self._finished.add(index)
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """While something else is printed."""
+    def paused(self) -> Iterator[None]:
+        """Pause the display while something else is printed."""
         yield
 
-    def _view(self, place: int) -> tuple[RunProgress, Progress]:
-        """What is shown when the run at this place has moved."""
-        size, jobs = len(self._runs), self._runs[place].jobs
+    def _view(self, index: int) -> tuple[RunProgress, Progress]:
+        """Return the view and the progress to show after the run at this index has moved."""
+        size, jobs = len(self._runs), self._runs[index].jobs
         if jobs is not None and size > 1:
-            return self._together, self._sum(place)
-        if place not in self._by_itself:
-            name = escape_controls(self._runs[place].name)
-            self._by_itself[place] = RunProgress(name, f"point {place + 1} of {size}" if size > 1 else "")
-        return self._by_itself[place], self._latest[place]
+            return self._combined_view, self._sum_progress(index)
+        if index not in self._own_views:
+            name = escape_controls(self._runs[index].name)
+            self._own_views[index] = RunProgress(name, f"point {index + 1} of {size}" if size > 1 else "")
+        return self._own_views[index], self._latest[index]
 
-    def _sum(self, place: int) -> Progress:
-        """All runs that play side by side as one, which has no accuracy: they are different systems."""
-        of = self._latest[place]
-        total = self._sums.setdefault(0, type(of)(of=of.of))
+    def _sum_progress(self, index: int) -> Progress:
+        """Add up all runs that play at the same time. The sum has no accuracy, since they are different systems."""
+        latest = self._latest[index]
+        total = self._sums.setdefault(0, type(latest)(of=latest.of))
         total.total = sum(run.jobs or 0 for run in self._runs)
-        moved = [progress for at, progress in self._latest.items() if self._runs[at].jobs is not None]
-        total.count_calls_of(moved)
-        shown_only = [at for at in self._over if at not in self._latest]  # they were finished before
-        total.jobs = sum(progress.jobs for progress in moved) + sum(self._runs[at].jobs or 0 for at in shown_only)
-        total.last_error = of.last_error or total.last_error
-        in_play = [at for at, progress in self._latest.items() if progress.jobs < progress.total]
-        self._together.point = _points(in_play, len(self._runs))
+        started = [progress for i, progress in self._latest.items() if self._runs[i].jobs is not None]
+        total.count_calls_of(started)
+        skipped = [i for i in self._finished if i not in self._latest]  # already finished before this command
+        total.jobs = sum(progress.jobs for progress in started) + sum(self._runs[i].jobs or 0 for i in skipped)
+        total.last_error = latest.last_error or total.last_error
+        in_play = [i for i, progress in self._latest.items() if progress.jobs < progress.total]
+        self._combined_view.point = _describe_points(in_play, len(self._runs))
         return total
 
 
-def _points(in_play: Sequence[int], size: int) -> str:
-    if not in_play:
+def _describe_points(active: Sequence[int], size: int) -> str:
+    if not active:
         return f"{size} points"
-    first, last = min(in_play) + 1, max(in_play) + 1
+    first, last = min(active) + 1, max(active) + 1
     return f"point {first} of {size}" if first == last else f"points {first} to {last} of {size}"
 
 
-class _Lines(Display):
-    """Lines, now and then, for a file or a pipe."""
+class _LineDisplay(Display):
+    """Prints lines now and then, for a file or a pipe."""
 
-    def __init__(self, runs: Sequence[WatchedRun], told: set[str]) -> None:
-        super().__init__(runs, told)
+    def __init__(self, runs: Sequence[WatchedRun], printed: set[str]) -> None:
+        super().__init__(runs, printed)
         self._last = time.monotonic()
         self._stage = ""
 
-    def of(self, place: int) -> Callable[[Progress], None]:
-        return partial(self._moved, place)
+    def watcher(self, index: int) -> Callable[[Progress], None]:
+        return partial(self._on_progress, index)
 
-    def _moved(self, place: int, progress: Progress) -> None:
-        self._latest[place] = progress
-        for news in self._news.of(place, progress):
-            note(f"{self._view(place)[0].name}: {news}")
+    def _on_progress(self, index: int, progress: Progress) -> None:
+        self._latest[index] = progress
+        for news in self._notices.take_new(index, progress):
+            note(f"{self._view(index)[0].name}: {news}")
         if progress.stage != self._stage:
             self._stage = progress.stage
-            note(f"{self._view(place)[0].name}: {self._stage}")
-        if time.monotonic() - self._last >= LINE_SECONDS:
+            note(f"{self._view(index)[0].name}: {self._stage}")
+        if time.monotonic() - self._last >= LINE_INTERVAL_SECONDS:
             self._last = time.monotonic()
-            shown, now = self._view(place)
-            note(f"{shown.name}: {shown.whole(now)}")
+            view, current = self._view(index)
+            note(f"{view.name}: {view.full_line(current)}")
 
 
-class _Drawn(Display):
-    """One line at the bottom of the terminal, without colour or escape sequences; gone at the end."""
+class _StatusLineDisplay(Display):
+    """One line at the bottom of the terminal, without color or escape sequences, removed at the end."""
 
-    def __init__(self, runs: Sequence[WatchedRun], told: set[str]) -> None:
-        super().__init__(runs, told)
+    def __init__(self, runs: Sequence[WatchedRun], printed: set[str]) -> None:
+        super().__init__(runs, printed)
         self._line, self._lock, self._closed = StatusLine(), RLock(), Event()
         self._last = 0.0
-        self._place: int | None = None
+        self._index: int | None = None
 
-    def of(self, place: int) -> Callable[[Progress], None]:
-        return partial(self._moved, place)
+    def watcher(self, index: int) -> Callable[[Progress], None]:
+        return partial(self._on_progress, index)
 
-    def ended(self, place: int) -> None:
+    def mark_finished(self, index: int) -> None:
         with self._lock:
-            super().ended(place)
-            if self._runs[place].jobs is None or len(self._runs) == 1:
-                self._place = None
+            super().mark_finished(index)
+            if self._runs[index].jobs is None or len(self._runs) == 1:
+                self._index = None
                 self._line.clear()
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         with self._lock:
             self._line.clear()
             yield
 
     @contextmanager
     def ticking(self) -> Iterator[None]:
-        """Redraw the line now and then, and take it away in the end."""
+        """Redraw the line regularly, and remove it at the end."""
         ticker = Thread(target=self._tick, name="nip-run-progress", daemon=True)
         ticker.start()
         try:
@@ -173,67 +173,68 @@ class _Drawn(Display):
             ticker.join()
             self._line.clear()
 
-    def _moved(self, place: int, progress: Progress) -> None:
+    def _on_progress(self, index: int, progress: Progress) -> None:
         with self._lock:
-            self._latest[place] = progress
-            self._place = place
-            news = self._news.of(place, progress)
+            self._latest[index] = progress
+            self._index = index
+            news = self._notices.take_new(index, progress)
             if news:
                 self._line.clear()
-                for line in news:
-                    note(line)
-            if news or time.monotonic() - self._last >= DRAW_SECONDS:
+                for join_parts in news:
+                    note(join_parts)
+            if news or time.monotonic() - self._last >= MIN_DRAW_SECONDS:
                 self._draw()
 
     def _draw(self) -> None:
         with self._lock:
             self._last = time.monotonic()
-            if self._place is not None:
-                shown, now = self._view(self._place)
-                self._line.draw(shown.within(now, self._line.width))
+            if self._index is not None:
+                view, current = self._view(self._index)
+                self._line.draw(view.fit_line(current, self._line.width))
 
     def _tick(self) -> None:
-        while not self._closed.wait(TICK_SECONDS):
-            if time.monotonic() - self._last >= TICK_SECONDS / 2:
+        while not self._closed.wait(REDRAW_SECONDS):
+            if time.monotonic() - self._last >= REDRAW_SECONDS / 2:
                 self._draw()
 
 
-class _News:
-    """What is wrong or was noticed and was not shown yet, to be shown at once; what several runs say alike, once."""
+class _Notices:
+    """Notes and warnings that were not printed yet. What several runs report is printed once."""
 
-    def __init__(self, told: set[str]) -> None:
-        self._told = told
+    def __init__(self, printed: set[str]) -> None:
+        self._printed = printed
         self._notes: dict[int, tuple[list[str], int]] = {}
         self._warnings: dict[int, dict[str, str]] = {}
-        self._shown: dict[str, str] = {}
+        self._shown_warnings: dict[str, str] = {}
 
-    def of(self, place: int, progress: Progress) -> list[str]:
-        said, count = self._notes.get(place, ([], 0))
-        if progress.notes is not said:  # the games of another iteration
+    def take_new(self, index: int, progress: Progress) -> list[str]:
+        """Return the notes and warnings of this run that were not printed yet."""
+        previous, count = self._notes.get(index, ([], 0))
+        if progress.notes is not previous:  # another iteration has started
             count = 0
-        new = [text for text in dict.fromkeys(progress.notes[count:]) if count or text not in self._told]
-        self._notes[place] = progress.notes, len(progress.notes)
-        self._told.update(new)
-        warnings = [] if progress.warnings == self._warnings.get(place, {}) else self._warned(place, progress)
-        return [*(escape_controls(f"note: {text}") for text in new), *warnings]
+        new_notes = [text for text in dict.fromkeys(progress.notes[count:]) if count or text not in self._printed]
+        self._notes[index] = progress.notes, len(progress.notes)
+        self._printed.update(new_notes)
+        warnings = [] if progress.warnings == self._warnings.get(index, {}) else self._new_warnings(index, progress)
+        return [*(escape_controls(f"note: {text}") for text in new_notes), *warnings]
 
-    def _warned(self, place: int, progress: Progress) -> list[str]:
-        self._warnings[place] = dict(progress.warnings)
-        now = {server: text for warnings in self._warnings.values() for server, text in warnings.items()}
-        new = [text for server, text in now.items() if self._shown.get(server) != text]
-        over = [f"{server} answers again" for server in self._shown if server not in now]
-        self._shown = now
-        return [escape_controls(text) for text in (*new, *over)]
+    def _new_warnings(self, index: int, progress: Progress) -> list[str]:
+        self._warnings[index] = dict(progress.warnings)
+        current = {server: text for warnings in self._warnings.values() for server, text in warnings.items()}
+        new = [text for server, text in current.items() if self._shown_warnings.get(server) != text]
+        recovered = [f"{server} answers again" for server in self._shown_warnings if server not in current]
+        self._shown_warnings = current
+        return [escape_controls(text) for text in (*new, *recovered)]
 
-    def forget(self, place: int) -> None:
-        """A run is over, and what it warned of with it."""
-        for server in self._warnings.pop(place, {}):
+    def forget(self, index: int) -> None:
+        """Drop the warnings of a finished run."""
+        for server in self._warnings.pop(index, {}):
             if not any(server in warnings for warnings in self._warnings.values()):
-                self._shown.pop(server, None)
+                self._shown_warnings.pop(server, None)
 
 
 class LinePart(NamedTuple):
-    """A piece of the line, and its place among those that are kept where there is no room for all: 1 is the first."""
+    """A part of the line, with its priority if there is no room for all: 1 is the most important."""
 
     rank: int
     text: str
@@ -241,154 +242,156 @@ class LinePart(NamedTuple):
 
 NAME_RANK = 8
 ERROR_RANK = 4
-"""Parts behind this rank leave room for the start of the last error; cost, calls in flight and retries do not."""
+"""Parts behind this rank leave room for the last error; cost, calls in flight and retries do not."""
 
 
-def composed(name: str, count: str, parts: Sequence[LinePart], width: int, error: str = "") -> str:
-    """The line: the count, which is never cut, and as many parts as fit, the most important first.
+def compose_line(name: str, count: str, parts: Sequence[LinePart], width: int, error: str = "") -> str:
+    """Return the line: the count, which is never cut, and as many parts as fit, the most important first.
 
-    The name stands before the count, all others behind it in the order given. The last error alone may be cut; it gets
-    what room is left.
+    The name comes before the count, all other parts behind it in the given order. Only the last error may be cut; it
+    gets the remaining room.
     """
-    left = LinePart(NAME_RANK, f"{name} ")
-    kept: set[LinePart] = set()
+    name_part = LinePart(NAME_RANK, f"{name} ")
+    chosen: set[LinePart] = set()
 
-    def line(kept: set[LinePart]) -> str:
-        return (left.text if left in kept else "") + ", ".join([count, *(p.text for p in parts if p in kept)])
+    def join_parts(chosen: set[LinePart]) -> str:
+        return (name_part.text if name_part in chosen else "") + ", ".join(
+            [count, *(part.text for part in parts if part in chosen)]
+        )
 
-    for part in sorted((left, *(part for part in parts if part.text))):
-        reserved = min(len(error), SHORTEST_ERROR) + len("; ") if error and part.rank > ERROR_RANK else 0
-        if len(line({*kept, part})) + reserved <= width:
-            kept.add(part)
-    shown = line(kept)
-    room = width - len(shown) - len("; ")
-    if not error or room < min(len(error), SHORTEST_ERROR):
-        return shown
-    return f"{shown}; {error if len(error) <= room else error[: room - 3] + '...'}"
+    for part in sorted((name_part, *(part for part in parts if part.text))):
+        reserved = min(len(error), MIN_ERROR_WIDTH) + len("; ") if error and part.rank > ERROR_RANK else 0
+        if len(join_parts({*chosen, part})) + reserved <= width:
+            chosen.add(part)
+    text = join_parts(chosen)
+    room = width - len(text) - len("; ")
+    if not error or room < min(len(error), MIN_ERROR_WIDTH):
+        return text
+    return f"{text}; {error if len(error) <= room else error[: room - 3] + '...'}"
 
 
 @dataclass
 class RunProgress:
-    """What is shown of one run: its name, its place in a sweep, and what has become of it since the start."""
+    """The line of one run: its name, its point of a sweep, and its progress since the start."""
 
     name: str
     point: str = ""
     clock: Callable[[], float] = time.monotonic
-    _begun: float = field(init=False)
-    _seen: deque[tuple[float, int]] = field(init=False)
-    """When how many games were done, over the time that the rate is of."""
-    _of: Progress | None = None
+    _started_at: float = field(init=False)
+    _samples: deque[tuple[float, int]] = field(init=False)
+    """Times and numbers of finished games, within the window of the rate."""
+    _progress: Progress | None = None
     _failures: int = 0
     _failed_at: float = field(init=False)
 
     def __post_init__(self) -> None:
-        self._begun = self._failed_at = self.clock()
-        self._seen = deque()
+        self._started_at = self._failed_at = self.clock()
+        self._samples = deque()
 
-    def within(self, progress: Progress, width: int) -> str:
-        """One line of at most `width` columns."""
-        count, parts, error = self._parts(progress)
-        return composed(self.name, count, parts, width, error)
+    def fit_line(self, progress: Progress, width: int) -> str:
+        """Return the line, shortened to at most `width` characters."""
+        count, parts, error = self._line_parts(progress)
+        return compose_line(self.name, count, parts, width, error)
 
-    def whole(self, progress: Progress) -> str:
-        """One line with all there is to say."""
-        count, parts, error = self._parts(progress)
+    def full_line(self, progress: Progress) -> str:
+        """Return the line with all parts."""
+        count, parts, error = self._line_parts(progress)
         return ", ".join([count, *(part.text for part in parts if part.text), *([error] if error else [])])
 
-    def _parts(self, progress: Progress) -> tuple[str, list[LinePart], str]:
+    def _line_parts(self, progress: Progress) -> tuple[str, list[LinePart], str]:
         now = self.clock()
-        elapsed = LinePart(4, duration(now - self._begun))
-        money = [
-            LinePart(1, _cost(progress)),
+        elapsed = LinePart(4, format_duration(now - self._started_at))
+        usage = [
+            LinePart(1, _format_cost(progress)),
             LinePart(2, f"{progress.in_flight()} in flight"),
-            LinePart(3, _retries(progress)),
+            LinePart(3, _format_retries(progress)),
         ]
         if not progress.total:
-            return progress.stage or "starting", [LinePart(7, self.point), elapsed, *money], ""
-        per_second = self._rate(progress, now)
+            return progress.stage or "starting", [LinePart(7, self.point), elapsed, *usage], ""
+        per_second = self._jobs_per_second(progress, now)
         return (
             f"{progress.jobs}/{progress.total} {progress.of}",
             [
                 LinePart(7, self.point),
                 LinePart(7, progress.stage),
                 elapsed,
-                *money,
-                LinePart(5, _left(progress, per_second)),
-                LinePart(6, _accuracy(progress)),
-                LinePart(10, _counted(progress.failures, "failed call")),
-                LinePart(11, _counted(progress.repeats, "repeat")),
-                LinePart(9, _per_time(per_second)),
-                LinePart(12, _counted(progress.calls, "call")),
-                LinePart(13, _tokens(progress)),
+                *usage,
+                LinePart(5, _format_time_left(progress, per_second)),
+                LinePart(6, _format_accuracy(progress)),
+                LinePart(10, _count_unless_zero(progress.failures, "failed call")),
+                LinePart(11, _count_unless_zero(progress.repeats, "repeat")),
+                LinePart(9, _format_rate(per_second)),
+                LinePart(12, _count_unless_zero(progress.calls, "call")),
+                LinePart(13, _format_tokens(progress)),
             ],
-            self._error(progress, now),
+            self._recent_error(progress, now),
         )
 
-    def _error(self, progress: Progress, now: float) -> str:
-        """The last error, as long as it is new."""
+    def _recent_error(self, progress: Progress, now: float) -> str:
+        """Return the last error while it is recent."""
         if progress.failures != self._failures:
             self._failures, self._failed_at = progress.failures, now
-        is_old = now - self._failed_at > ERROR_SECONDS
+        is_old = now - self._failed_at > SHOW_ERROR_SECONDS
         return (
             "" if is_old or not progress.last_error else f"error: {in_one_line(_without_address(progress.last_error))}"
         )
 
-    def _rate(self, progress: Progress, now: float) -> float:
-        """Games a second, of late."""
-        if progress is not self._of:  # the games of another iteration
-            self._of = progress
-            self._seen = deque([(now, progress.jobs)])
-        seen = self._seen
-        seen.append((now, progress.jobs))
-        while len(seen) > 2 and now - seen[1][0] >= RATE_SECONDS:
-            seen.popleft()
-        then, jobs = seen[0]
+    def _jobs_per_second(self, progress: Progress, now: float) -> float:
+        """Return the number of games per second over the last minute."""
+        if progress is not self._progress:  # another iteration has started
+            self._progress = progress
+            self._samples = deque([(now, progress.jobs)])
+        samples = self._samples
+        samples.append((now, progress.jobs))
+        while len(samples) > 2 and now - samples[1][0] >= RATE_WINDOW_SECONDS:
+            samples.popleft()
+        then, jobs = samples[0]
         return (progress.jobs - jobs) / (now - then) if now > then else 0.0
 
 
 def _without_address(error: str) -> str:
-    """An error without the address that it begins with: of what is shown of it, that would be all."""
-    address, colon, said = error.partition(": ")
-    return said if colon and "://" in address else error
+    """Remove the address at the start of an error, which would fill all its room."""
+    address, colon, message = error.partition(": ")
+    return message if colon and "://" in address else error
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}" if number else ""
+def _count_unless_zero(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}" if number else ""
 
 
-def _left(progress: Progress, per_second: float) -> str:
+def _format_time_left(progress: Progress, per_second: float) -> str:
     if not per_second or progress.jobs >= progress.total:
         return ""
-    return f"{duration((progress.total - progress.jobs) / per_second)} left"
+    return f"{format_duration((progress.total - progress.jobs) / per_second)} left"
 
 
-def _accuracy(progress: Progress) -> str:
+def _format_accuracy(progress: Progress) -> str:
     return f"accuracy {progress.right / progress.judged:.2f} (n={progress.judged})" if progress.judged else ""
 
 
-def _cost(progress: Progress) -> str:
+def _format_cost(progress: Progress) -> str:
     return "cost unknown" if progress.cost_usd is None else dollars(progress.cost_usd)
 
 
-def _retries(progress: Progress) -> str:
+def _format_retries(progress: Progress) -> str:
     """Return how many calls were repeated: after a failure that did not end its game, or for a usable answer."""
     retries = max(progress.failures - progress.outcomes.get("transport_failed", 0), 0) + progress.repeats
     return f"{retries:,} {'retry' if retries == 1 else 'retries'}"
 
 
-def _tokens(progress: Progress) -> str:
+def _format_tokens(progress: Progress) -> str:
     tokens = progress.prompt_tokens + progress.completion_tokens
-    return f"{_short(tokens)} tokens" if tokens else ""
+    return f"{_format_count(tokens)} tokens" if tokens else ""
 
 
-def _per_time(per_second: float) -> str:
+def _format_rate(per_second: float) -> str:
     for seconds, unit in ((1, "s"), (60, "min"), (3600, "h")):
         if per_second * seconds >= 1:
             return f"{per_second * seconds:.{0 if per_second * seconds >= 10 else 1}f}/{unit}"
     return ""
 
 
-def _short(number: int) -> str:
+def _format_count(number: int) -> str:
     for size, unit in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
         if number >= size:
             return f"{number / size:.1f}{unit}"

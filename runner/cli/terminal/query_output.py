@@ -1,4 +1,4 @@
-"""An answer in SQL as text: CSV, JSON or Markdown, block by block as its rows come."""
+"""Convert query results to text blocks of CSV, JSON or Markdown while the rows are read."""
 
 from __future__ import annotations
 
@@ -9,78 +9,80 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from runner.cli.terminal.output import jsonable
+from runner.cli.terminal.output import to_jsonable
 
 Rows = Iterable[Sequence[Any]]
 
 
 def csv_blocks(columns: Sequence[str], batches: Iterable[Rows]) -> Iterator[str]:
-    """RFC 4180 with line ends of one character: NULL is empty, a list or a structure is JSON."""
-    yield _csv([columns])
+    """Yield CSV (RFC 4180, with \
+     as line end): NULL is empty, a list or a structure is JSON.
+    """
+    yield _csv_text([columns])
     for rows in batches:
-        yield _csv([[_plain(value) for value in row] for row in rows])
+        yield _csv_text([[_plain_text(value) for value in row] for row in rows])
 
 
-def _csv(rows: Rows) -> str:
+def _csv_text(rows: Rows) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
 def json_blocks(columns: Sequence[str], batches: Iterable[Rows]) -> Iterator[str]:
-    """An array of objects, one a line, in ASCII; names that stand twice are numbered."""
-    names = _unique(columns)
-    before = "[\n"
+    """Yield a JSON array of objects, one per line, in ASCII; duplicate column names are numbered."""
+    names = _number_duplicates(columns)
+    separator = "[\n"
     for rows in batches:
-        lines = [_json({name: _number(value) for name, value in zip(names, row, strict=True)}) for row in rows]
-        yield before + ",\n".join(lines)
-        before = ",\n"
-    yield "[]\n" if before == "[\n" else "\n]\n"
+        lines = [_json_text({name: _to_float(value) for name, value in zip(names, row, strict=True)}) for row in rows]
+        yield separator + ",\n".join(lines)
+        separator = ",\n"
+    yield "[]\n" if separator == "[\n" else "\n]\n"
 
 
 def markdown_blocks(columns: Sequence[str], batches: Iterable[Rows]) -> Iterator[str]:
-    """A table of GitHub's Markdown."""
-    yield _markdown([[_in_cell(column) for column in columns], ["---"] * len(columns)])
+    """Yield a table in GitHub's Markdown."""
+    yield _markdown_text([[_escape_cell(column) for column in columns], ["---"] * len(columns)])
     for rows in batches:
-        yield _markdown([[_in_cell(_plain(value)) for value in row] for row in rows])
+        yield _markdown_text([[_escape_cell(_plain_text(value)) for value in row] for row in rows])
 
 
-def _markdown(rows: Rows) -> str:
+def _markdown_text(rows: Rows) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _in_cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", "<br>")
 
 
-def _plain(value: Any) -> str:
+def _plain_text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    return _json(value) if isinstance(value, (Mapping, list, tuple)) else str(value)
+    return _json_text(value) if isinstance(value, (Mapping, list, tuple)) else str(value)
 
 
-def _number(value: Any) -> Any:
-    """A DECIMAL as the number it is: JSON has no other."""
+def _to_float(value: Any) -> Any:
+    """Return a DECIMAL as a float, since JSON has no decimal type."""
     return float(value) if isinstance(value, Decimal) else value
 
 
-def _json(value: Any) -> str:
-    return json.dumps(jsonable(value), ensure_ascii=True, allow_nan=False)
+def _json_text(value: Any) -> str:
+    return json.dumps(to_jsonable(value), ensure_ascii=True, allow_nan=False)
 
 
-def _unique(names: Sequence[str]) -> list[str]:
-    """Each name once: a second `id` is `id_1`, as DuckDB has it."""
-    found: dict[str, None] = {}
+def _number_duplicates(names: Sequence[str]) -> list[str]:
+    """Make names unique as DuckDB does: a second `id` becomes `id_1`."""
+    unique: dict[str, None] = {}
     for name in names:
-        number, free = 0, name
-        while free in found:
+        number, candidate = 0, name
+        while candidate in unique:
             number += 1
-            free = f"{name}_{number}"
-        found[free] = None
-    return list(found)
+            candidate = f"{name}_{number}"
+        unique[candidate] = None
+    return list(unique)
 
 
 BLOCKS = {"csv": csv_blocks, "json": json_blocks, "markdown": markdown_blocks}
-"""By the name of the format."""
+"""Functions that yield text blocks, by format name."""

@@ -1,4 +1,4 @@
-"""The rollouts of a run as a table, as wide as the terminal."""
+"""Print the rollouts of a run as a table that fits the terminal."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from runner.runs.finished.rollout_details import correct_word, verdict_word
 from runner.runs.finished.rollout_rows import RolloutList, RolloutRow
 
 STYLES = {"wrong": "red", "-": "yellow"}
-"""The style of a row by its column `result`."""
+"""Style of a row by its `result` column."""
 
 
-PAGE = 1000
-"""Rows that are read at a time; each page has its own header."""
+PAGE_ROWS = 1000
+"""Number of rows that are read at once; each page has its own header."""
 
 
-def print_rollouts(found: RolloutList) -> RolloutRow | None:
-    """Print a table of rollouts, and where there are more, how to see them. Returns the first."""
-    rows = found.rows()
+def print_rollouts(rollouts: RolloutList) -> RolloutRow | None:
+    """Print a table of rollouts and, if there are more, how to see them; return the first row."""
+    rows = rollouts.rows()
     first = None
-    while page := list(islice(rows, PAGE)):
+    while page := list(islice(rows, PAGE_ROWS)):
         first = first or page[0]
         _print_page(page)
-    if found.more != 0:
-        say(f"{'there are more' if found.more is None else f'{found.more} more'}: add --all, or --limit N")
+    if rollouts.more != 0:
+        say(f"{'there are more' if rollouts.more is None else f'{rollouts.more} more'}: add --all, or --limit N")
     return first
 
 
 def _print_page(rows: Sequence[RolloutRow]) -> None:
-    """Print a table of rollouts. The datapoint's id, which may be long, is the last column."""
-    shown = [_cells(row) for row in rows]
+    """Print a table of rollouts. The datapoint's id comes last, since it may be long."""
+    cells = [_cells(row) for row in rows]
     optional = {
         "stance": len({row.stance for row in rows} - {None}) > 1,
         "stances": any(row.stances_exchanged is not None for row in rows),
         "seats": any(row.swapped is not None for row in rows),
         "repeat": any(row.repeat for row in rows),
     }
-    columns = [name for name in shown[0] if optional.get(name, True)]
+    columns = [name for name in cells[0] if optional.get(name, True)]
     print_table(
         columns,
-        [[row[name] for name in columns] for row in shown],
+        [[row[name] for name in columns] for row in cells],
         drop=("outcome",),
-        styles=[STYLES.get(row["result"], "") for row in shown],
+        styles=[STYLES.get(row["result"], "") for row in cells],
     )
 
 

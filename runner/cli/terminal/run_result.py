@@ -1,4 +1,4 @@
-"""What a run has come to: for a machine, and for a person."""
+"""Convert a run's result to JSON, and print it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.base.text import counted, with_interval
 from runner.cli.arguments import results_option
 from runner.cli.terminal.learning_curve import show_training
 from runner.cli.terminal.output import calls_and_cost, heading, note, print_table, say
-from runner.cli.terminal.run_problems import warn_of
+from runner.cli.terminal.run_problems import print_problem_warning
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest, Status, verifiers_of
@@ -21,22 +21,22 @@ from runner.results.sweep_points import shown_point
 from runner.runs.finished.part_problems import collect_problems
 from runner.runs.finished.problems import load_problems
 from runner.runs.finished.result import FinishedRun
-from runner.spec.checks.fixed_verdicts import fixed_verdicts
+from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 
-_SHOWN = ("outcomes", "metrics", "iterations", "tests", "until", "variance")
-"""What of a run's metrics a machine is told at once."""
+_JSON_METRICS = ("outcomes", "metrics", "iterations", "tests", "until", "variance")
+"""Names of metrics that the JSON output includes."""
 
 
 def as_json(result: FinishedRun) -> dict[str, Any]:
-    """A run's result as JSON; the counts of a training run are those of all its games."""
-    counted = result.metrics.get("games") or result.manifest.to_json()
+    """Return a run's result as JSON data; the counts of a training run cover all its games."""
+    totals = result.metrics.get("games") or result.manifest.to_json()
     return {
         "run_id": result.folder.run_id,
         "folder": str(result.folder.path),
         "was_finished": result.was_finished,
         "status": result.manifest.status,
-        **{name: counted.get(name) for name in ("rollouts", "completions", "cost_usd")},
-        **{name: value for name, value in result.metrics.items() if name in _SHOWN},
+        **{name: totals.get(name) for name in ("rollouts", "completions", "cost_usd")},
+        **{name: value for name, value in result.metrics.items() if name in _JSON_METRICS},
         "troubles": [trouble.to_json() for trouble in load_problems(result.folder)],
         "notes": list(result.notes),
     }
@@ -49,13 +49,16 @@ def show_result(
     *,
     quiet: bool = False,
     verbose: bool = False,
-    told: Collection[str] = frozenset(),
+    printed: Collection[str] = frozenset(),
 ) -> None:
-    """Show a run's result in a few rows, with `verbose` every metric, what went wrong, and the notes not yet `told`."""
-    where = "".join(f" {shlex.quote(word)}" for word in results_option(results.path))
+    """Print a run's result in a few rows, what went wrong, and the notes that are not in `printed`.
+
+    With `verbose`, print every metric.
+    """
+    results_words = "".join(f" {shlex.quote(argument)}" for argument in results_option(results.path))
     show = f"nip-run show {result.folder.run_id}"
     if result.manifest.is_training_run:
-        show_training(result.metrics, f"{show} --all{where}")
+        show_training(result.metrics, f"{show} --all{results_words}")
         say(f"folder: {result.folder.path}")
     elif verbose:
         _show_all(result)
@@ -65,59 +68,60 @@ def show_result(
         return
     parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
     troubles = collect_problems(result.folder, parts)
-    if result.manifest.status != Status.DONE:  # what is said at the end of the command need not be said here
-        troubles = [one for one in troubles if one.trouble.kind != "transport_failed"]
+    if result.manifest.status != Status.DONE:  # the end of the command reports them
+        troubles = [problem for problem in troubles if problem.trouble.kind != "transport_failed"]
     for run_id, trouble in troubles:
-        warn_of(trouble, f"nip-run show {run_id} {trouble.show}{where}")
+        print_problem_warning(trouble, f"nip-run show {run_id} {trouble.show}{results_words}")
     if result.was_finished:
         source = result.manifest.rejudge_of
         if source is None:
-            note(f"{path} was played already; --again plays it again")
+            note(f"{path} was already played; to play it again, add --again")
         else:
-            note(f"{source.run_id} was judged so already: {result.folder.run_id}; --again judges it again")
-    said = {*told, *(str(trouble) for folder in (result.folder, *parts) for trouble in load_problems(folder))}
+            note(f"{source.run_id} was already judged by {result.folder.run_id}; to judge it again, add --again")
+    text = {*printed, *(str(trouble) for folder in (result.folder, *parts) for trouble in load_problems(folder))}
     for line in result.notes:
         part, _, of_part = line.partition(": ")
-        is_of_part = part.startswith(f"{result.folder.run_id}-")  # the games of a training run, which told it live
-        if line not in said and not (is_of_part and of_part in said):
+        is_of_part = part.startswith(f"{result.folder.run_id}-")  # already printed while the training run played
+        if line not in text and not (is_of_part and of_part in text):
             note(f"note: {line}")
     if not result.manifest.is_training_run:
         if not verbose:
-            note("all metrics: the same command with -v")
-        note(f"transcripts: {show}{where}")
+            note("all metrics: repeat the command with -v")
+        note(f"transcripts: {show}{results_words}")
     if result.manifest.shard is None:
-        note(f"leaderboard: nip-run leaderboard{where}   (file: {results.board.path})")
+        note(f"leaderboard: nip-run leaderboard{results_words}   (file: {results.board.path})")
 
 
-def _why_none(accuracy: Mapping[str, Any]) -> str:
-    return f" ({NO_LABELS}: who keeps them can score it)" if accuracy.get("reason") == NO_LABELS else ""
+def _explain_missing_accuracy(accuracy: Mapping[str, Any]) -> str:
+    return f" ({NO_LABELS}: the owner of the labels can score it)" if accuracy.get("reason") == NO_LABELS else ""
 
 
 def _show_summary(result: FinishedRun) -> None:
-    """How well it judged, how many games were decided, how many there are, what they cost, where they are."""
-    manifest, metrics = result.manifest, {(m["agent"], m["metric"]): m for m in result.metrics["metrics"]}
+    """Print the accuracy, the number of decided games, the number of rollouts, the cost and the folder."""
+    manifest = result.manifest
+    metrics = {(metric["agent"], metric["metric"]): metric for metric in result.metrics["metrics"]}
     accuracy, outcomes = metrics[None, RANKING_METRIC], result.metrics["outcomes"]
     value = with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"])
-    others = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
+    rest = ", ".join(f"{name} {count}" for name, count in outcomes.items() if count and name != "decided")
     heading(_title(result))
-    for name, shown in (
-        (RANKING_METRIC, value + (" (95% interval)" if "[" in value else _why_none(accuracy))),
+    for name, text in (
+        (RANKING_METRIC, value + (" (95% interval)" if "[" in value else _explain_missing_accuracy(accuracy))),
         *judging_rows(result.metrics),
-        ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({others})" if others else "")),
+        ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({rest})" if rest else "")),
         ("n", f"{counted(accuracy['n'], 'rollout')} in {counted(accuracy['clusters'], 'cluster')}"),
-        ("cost", _cost(manifest)),
+        ("cost", _describe_cost(manifest)),
         ("where", str(result.folder.path)),
     ):
-        say(f"{name:<9} {shown}")
+        say(f"{name:<9} {text}")
     force_guess = saved_value(result.folder, "protocol", "force_guess")
-    if (fixed := fixed_verdicts(force_guess, verifiers_of(manifest))) is not None:
-        say(f"{'no rank':<9} {fixed}")
+    if (reason := explain_fixed_verdicts(force_guess, verifiers_of(manifest))) is not None:
+        say(f"{'no rank':<9} {reason}")
     if until := result.metrics.get("until"):
         say(f"{'until':<9} {until['note']}")
 
 
-def _cost(manifest: Manifest) -> str:
-    """`$0.0034, 12 calls`; what a replay was answered with are no calls of its own."""
+def _describe_cost(manifest: Manifest) -> str:
+    """Return a text such as `$0.0034, 12 calls`. Replayed answers do not count as calls."""
     if manifest.is_whole_replay:
         return f"$0.0000 (replayed), {manifest.completions} answers"
     cost = "unknown (no price)" if manifest.cost_usd is None else f"${manifest.cost_usd:.4f}"
@@ -127,7 +131,7 @@ def _cost(manifest: Manifest) -> str:
 
 
 def _title(result: FinishedRun) -> str:
-    """The run, how it stands where it is not done, and its point of a sweep."""
+    """Return the run's id, its status unless it is done, and its point of a sweep."""
     manifest = result.manifest
     status = "" if manifest.status == Status.DONE else f"({manifest.status})"
     return "  ".join(part for part in (result.folder.run_id, status, shown_point(manifest.point)) if part)
@@ -145,5 +149,5 @@ def _show_all(result: FinishedRun) -> None:
     if result.manifest.replay_of is None:
         say(calls_and_cost(result.manifest.completions, result.manifest.cost_usd))
     else:
-        say(f"cost: {_cost(result.manifest)}")
+        say(f"cost: {_describe_cost(result.manifest)}")
     say(f"folder: {result.folder.path}")

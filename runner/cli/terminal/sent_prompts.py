@@ -1,4 +1,4 @@
-"""The chats that one agent's model got in a rollout, printed exactly as they were sent."""
+"""Print the chats that an agent's model got in a rollout, exactly as they were sent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from runner.runs.finished.sent_prompts import SentPrompt
 
 
 def print_prompts(prompts: list[SentPrompt], agent: str) -> None:
-    """Print chats as they are: nothing in them is wrapped."""
+    """Print chats without wrapping or changing anything in them."""
     for prompt in prompts:
-        times = "" if prompt.attempts == 1 else f", asked {prompt.attempts} times"
+        times = "" if prompt.attempts == 1 else f", sent {prompt.attempts} times"
         say(f"=== round {prompt.round}: {agent}{times} ===", "1")
         for name, value in prompt.body.items():
             if name != "messages" and value is not None:

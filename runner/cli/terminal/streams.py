@@ -1,4 +1,4 @@
-"""What is printed, without secrets: tracebacks of other people's libraries, too."""
+"""Remove secrets from everything that is printed, including tracebacks of third-party libraries."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, TextIO, cast
 from runner.base.redaction import MIN_LENGTH, count_remembered, current_redactor
 
 
-class _Filtered:
-    """A stream that writes texts without secrets, and is otherwise the one it stands for."""
+class _RedactedStream:
+    """A stream that removes secrets from written text, and otherwise behaves like the wrapped stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._redactor, self._known = current_redactor(), count_remembered()
+        self._redactor, self._remembered = current_redactor(), count_remembered()
 
     def write(self, text: str) -> int:
-        if self._known != count_remembered():  # a key was read meanwhile
-            self._redactor, self._known = current_redactor(), count_remembered()
+        if self._remembered != count_remembered():  # a new secret was read since the last write
+            self._redactor, self._remembered = current_redactor(), count_remembered()
         self._stream.write(text if len(text) < MIN_LENGTH else self._redactor.redact_text(text))
         return len(text)
 
@@ -31,11 +31,11 @@ class _Filtered:
 
 
 @contextmanager
-def without_secrets() -> Iterator[None]:
-    """Filter stdout and stderr for as long as the block runs."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast("TextIO", _Filtered(stream)) for stream in before)
+def redact_output() -> Iterator[None]:
+    """Remove secrets from stdout and stderr within this context."""
+    originals = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", _RedactedStream(stream)) for stream in originals)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = originals

@@ -1,4 +1,4 @@
-"""One rollout for a person, and as JSON: what each agent answered, what was delivered where, and how it ended."""
+"""Print one rollout: what each agent answered, what was delivered where, and how it ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from runner.base.text import comma_join, in_one_line
 from runner.cli.terminal.output import columns_of_output, say
-from runner.cli.terminal.wrapping import wrapped
+from runner.cli.terminal.wrapping import wrap_lines
 from runner.game.protocols.protocol import Decision, label_word
 from runner.game.protocols.rounds import Round
 from runner.models.journal_records import FailureRecord
@@ -14,150 +14,150 @@ from runner.rollouts.rollout import RoundVerdict
 from runner.rollouts.transcript import describe_confidence, describe_variant
 from runner.runs.finished.rollout_details import RecordedAnswer, RolloutDetails, correct_word, verdict_word
 
-COLOURS = ("36", "33", "35", "32", "34", "31")
-"""Of the agents, in the protocol's order: the parameters of SGR."""
+AGENT_COLORS = ("36", "33", "35", "32", "34", "31")
+"""SGR parameters of the agents' colors, in the protocol's order."""
 
 EMPTY = "(an empty message)"
 LEFT_EMPTY = "(left empty: no answer could be used)"
 NO_CONTENT = "(empty: the answer has no content)"
-CUT = "(cut at the token limit)"
-SHORT = 80
-"""A column of the datapoint that is longer stands on lines of its own."""
+TRUNCATED = "(cut at the token limit)"
+MAX_INLINE_COLUMN = 80
+"""A longer column of the datapoint is printed below its name."""
 
 
-def _said(verdict: RoundVerdict) -> str:
-    """A verdict on the way, with how many votes were for it, and how sure it was."""
+def _format_verdict(verdict: RoundVerdict) -> str:
+    """Format an intermediate verdict with its share of votes and its confidence."""
     share = f"{verdict.votes.count(verdict.decision)} of {len(verdict.votes)}" if verdict.votes else ""
-    sure = describe_confidence(verdict.confidence_stated, verdict.confidence_logprob, verdict.confidence_note)
-    more = "; ".join(words for words in (share, sure) if words)
-    return f"round {verdict.round} {verdict_word(verdict.decision)}{f' ({more})' if more else ''}"
+    confidence = describe_confidence(verdict.confidence_stated, verdict.confidence_logprob, verdict.confidence_note)
+    remarks = "; ".join(text for text in (share, confidence) if text)
+    return f"round {verdict.round} {verdict_word(verdict.decision)}{f' ({remarks})' if remarks else ''}"
 
 
-def print_transcript(told: RolloutDetails, only: int | None = None) -> None:
-    """Print a rollout; `only`: this round alone."""
-    _Printer(told, columns_of_output()).print(only)
+def print_transcript(details: RolloutDetails, only: int | None = None) -> None:
+    """Print a rollout, or only the round with the number `only`."""
+    _TranscriptPrinter(details, columns_of_output()).print(only)
 
 
-class _Printer:
-    """Prints one rollout at a width."""
+class _TranscriptPrinter:
+    """Prints one rollout at a given width."""
 
-    def __init__(self, told: RolloutDetails, width: int | None) -> None:
-        self.told = told
+    def __init__(self, details: RolloutDetails, width: int | None) -> None:
+        self.details = details
         self.width = width
-        names = told.protocol.agent_names
-        self.colours = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
+        names = details.protocol.agent_names
+        self.colors = {name: AGENT_COLORS[index % len(AGENT_COLORS)] for index, name in enumerate(names)}
 
     def print(self, only: int | None) -> None:
-        rollout, job = self.told.rollout, self.told.rollout.job
-        which = "  ".join([f"repeat {job.repeat}", *describe_variant(job)])
-        say(f"rollout {job.rollout_id}  datapoint {in_one_line(job.datapoint.id)}  {which}")
+        rollout, job = self.details.rollout, self.details.rollout.job
+        variant = "  ".join([f"repeat {job.repeat}", *describe_variant(job)])
+        say(f"rollout {job.rollout_id}  datapoint {in_one_line(job.datapoint.id)}  {variant}")
         for name, value in job.datapoint.columns.items() if only is None else ():
-            self._column(in_one_line(name), value if isinstance(value, str) else json.dumps(value, default=str))
-        for number, played in self.told.rounds(only):
-            for agent in self.told.speakers(number, played):
-                self._turn(number, played, agent)
-            self._counted(number, played)
+            self._print_column(in_one_line(name), value if isinstance(value, str) else json.dumps(value, default=str))
+        for number, played in self.details.rounds(only):
+            for agent in self.details.speakers(number, played):
+                self._print_turn(number, played, agent)
+            self._print_protocol_decision(number, played)
         verdict, label = verdict_word(rollout.decision), label_word(job.datapoint.label)
-        judged = correct_word(rollout.correct, rollout.decision)
-        said = verdict if judged == "-" else f"{verdict} ({judged})"
-        say(f"\noutcome: {rollout.outcome}, verdict: {said}, label: {label}")
-        sure = describe_confidence(rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
-        if sure:
-            self._lines(sure)
+        correctness = correct_word(rollout.correct, rollout.decision)
+        verdict_text = verdict if correctness == "-" else f"{verdict} ({correctness})"
+        say(f"\noutcome: {rollout.outcome}, verdict: {verdict_text}, label: {label}")
+        confidence = describe_confidence(rollout.confidence_stated, rollout.confidence_logprob, rollout.confidence_note)
+        if confidence:
+            self._print_lines(confidence)
         if rollout.votes:
-            self._lines(f"votes: {comma_join(map(verdict_word, rollout.votes))}")
+            self._print_lines(f"votes: {comma_join(map(verdict_word, rollout.votes))}")
         if rollout.verdicts:
-            self._lines(f"verdicts: {comma_join(map(_said, rollout.verdicts))}")
-        self._lines("rewards: " + comma_join(f"{agent} {reward:g}" for agent, reward in rollout.rewards.items()))
+            self._print_lines(f"verdicts: {comma_join(map(_format_verdict, rollout.verdicts))}")
+        self._print_lines("rewards: " + comma_join(f"{agent} {reward:g}" for agent, reward in rollout.rewards.items()))
         if rollout.error:
-            self._lines(f"error: {rollout.error}")
+            self._print_lines(f"error: {rollout.error}")
 
-    def _column(self, name: str, text: str) -> None:
-        if "\n" in text or len(text) > min(SHORT, self.width or SHORT) - len(name) - 2:
+    def _print_column(self, name: str, text: str) -> None:
+        if "\n" in text or len(text) > min(MAX_INLINE_COLUMN, self.width or MAX_INLINE_COLUMN) - len(name) - 2:
             say(f"\n{name}:")
-            self._lines(text.rstrip("\n"), "  ")
+            self._print_lines(text.rstrip("\n"), "  ")
         else:
             say(f"{name}: {text}")
 
-    def _turn(self, number: int, played: Round | None, agent: str) -> None:
-        """One agent's turn: each call that failed, each answer that could not be used, and what came of the last."""
-        answers, colour = self.told.answers(number, agent), self.colours[agent]
-        failures = self.told.failed(number, agent)
-        for place, answer in enumerate(answers, 1):
+    def _print_turn(self, number: int, played: Round | None, agent: str) -> None:
+        """Print one agent's turn: failed calls, unusable answers, and what was delivered."""
+        answers, color = self.details.answers(number, agent), self.colors[agent]
+        failures = self.details.failed(number, agent)
+        for number_of_answer, answer in enumerate(answers, 1):
             while failures and failures[0].sample.attempt <= answer.attempt:
-                self._failed(failures.pop(0), number, agent)
+                self._print_failed_call(failures.pop(0), number, agent)
             if answer.unusable_reason is not None:
-                self._head(number, agent, f"answer {place} of {len(answers)} could not be used", colour)
-                self._lines(f"why: {answer.unusable_reason}", "  ", f"2;{colour}")
-                self._reasoning(answer, colour)
+                self._print_head(number, agent, f"answer {number_of_answer} of {len(answers)} could not be used", color)
+                self._print_lines(f"why: {answer.unusable_reason}", "  ", f"2;{color}")
+                self._print_reasoning_size(answer, color)
                 if answer.text:
-                    self._lines(answer.text, "  | ", f"2;{colour}")
-                self._cut(answer, colour)
+                    self._print_lines(answer.text, "  | ", f"2;{color}")
+                self._print_truncation(answer, color)
         for failure in failures:
-            self._failed(failure, number, agent)
+            self._print_failed_call(failure, number, agent)
         usable = answers[-1] if answers and answers[-1].unusable_reason is None else None
         if played is not None and agent in played.raw:
-            self._delivered(number, played, agent, usable)
+            self._print_delivered(number, played, agent, usable)
         elif usable is not None:
-            self._head(number, agent, "this round was cut off: delivered to no one", colour)
+            self._print_head(number, agent, "this round was cut off: delivered to no one", color)
             text = usable.text or ""
-            self._lines(text if text.strip() else NO_CONTENT, "  ", colour)
-            self._cut(usable, colour)
+            self._print_lines(text if text.strip() else NO_CONTENT, "  ", color)
+            self._print_truncation(usable, color)
 
-    def _failed(self, failure: FailureRecord, number: int, agent: str) -> None:
+    def _print_failed_call(self, failure: FailureRecord, number: int, agent: str) -> None:
         wait = f"{failure.wait:.{1 if failure.wait >= 1 else 3}f}"
-        after = f"; asked again after {wait} s" if failure.wait >= 0 else "; not asked again"
-        self._head(number, agent, "call failed", self.colours[agent])
-        self._lines(f"{failure.error}{after}", "  ", f"2;{self.colours[agent]}")
+        next_step = f"; retried after {wait} s" if failure.wait >= 0 else "; not retried"
+        self._print_head(number, agent, "call failed", self.colors[agent])
+        self._print_lines(f"{failure.error}{next_step}", "  ", f"2;{self.colors[agent]}")
 
-    def _delivered(self, number: int, played: Round, agent: str, usable: RecordedAnswer | None) -> None:
-        colour, raw = self.colours[agent], played.raw[agent]
+    def _print_delivered(self, number: int, played: Round, agent: str, usable: RecordedAnswer | None) -> None:
+        color, raw = self.colors[agent], played.raw[agent]
         sent = [message for message in played.messages if message.agent == agent]
         if usable is not None:
-            self._reasoning(usable, colour)
+            self._print_reasoning_size(usable, color)
         if not sent:
-            self._head(number, agent, f"decides: {verdict_word(played.decision)}", colour)
-            self._lines(raw, "  ", colour)
-            self._cut(usable, colour)
+            self._print_head(number, agent, f"decides: {verdict_word(played.decision)}", color)
+            self._print_lines(raw, "  ", color)
+            self._print_truncation(usable, color)
             return
         starts = [raw.find(message.text) for message in sent if message.text]
         unheard = raw[: min(starts)].strip() if len(sent) > 1 and starts and min(starts) > 0 else ""
         if unheard:
-            self._head(number, agent, "before its first header: delivered to no one", colour)
-            self._lines(unheard, "  | ", f"2;{colour}")
+            self._print_head(number, agent, "before its first header: delivered to no one", color)
+            self._print_lines(unheard, "  | ", f"2;{color}")
         for message in sent:
-            hearers = comma_join(self.told.hearers(message.channel, agent)) or "nobody"
-            self._head(number, agent, f"{message.channel}, to {hearers}", colour)
-            text = message.text if message.text.strip() else self._why_empty(number, agent, raw, usable)
-            self._lines(text, "  ", colour)
-        self._cut(usable, colour)
+            hearers = comma_join(self.details.hearers(message.channel, agent)) or "nobody"
+            self._print_head(number, agent, f"{message.channel}, to {hearers}", color)
+            text = message.text if message.text.strip() else self._placeholder_for_empty(number, agent, raw, usable)
+            self._print_lines(text, "  ", color)
+        self._print_truncation(usable, color)
 
-    def _why_empty(self, number: int, agent: str, raw: str, usable: RecordedAnswer | None) -> str:
-        """What stands for a message without text: one that nobody could write, or one that was sent so."""
-        if usable is None and self.told.answers(number, agent):
+    def _placeholder_for_empty(self, number: int, agent: str, raw: str, usable: RecordedAnswer | None) -> str:
+        """Return what to print for a message without text: no usable answer, or an empty message."""
+        if usable is None and self.details.answers(number, agent):
             return LEFT_EMPTY
         return EMPTY if raw.strip() else NO_CONTENT
 
-    def _cut(self, answer: RecordedAnswer | None, colour: str) -> None:
+    def _print_truncation(self, answer: RecordedAnswer | None, color: str) -> None:
         if answer is not None and answer.is_cut:
-            self._lines(CUT, "  ", f"2;{colour}")
+            self._print_lines(TRUNCATED, "  ", f"2;{color}")
 
-    def _counted(self, number: int, played: Round | None) -> None:
-        """A decision that no agent has made: the protocol's own."""
+    def _print_protocol_decision(self, number: int, played: Round | None) -> None:
+        """Print a decision that the protocol made instead of an agent."""
         if played is None or played.decision == Decision.NONE:
             return
-        verifier = self.told.protocol.verifier_name
+        verifier = self.details.protocol.verifier_name
         if verifier not in played.raw or any(message.agent == verifier for message in played.messages):
             say(f"\n[round {number}] the protocol decides: {verdict_word(played.decision)}")
 
-    def _reasoning(self, answer: RecordedAnswer, colour: str) -> None:
+    def _print_reasoning_size(self, answer: RecordedAnswer, color: str) -> None:
         if answer.reasoning:
-            self._lines(f"({len(answer.reasoning)} characters of reasoning; --json has them)", "  ", f"2;{colour}")
+            self._print_lines(f"({len(answer.reasoning)} characters of reasoning; --json has them)", "  ", f"2;{color}")
 
-    def _head(self, number: int, agent: str, what: str, colour: str) -> None:
+    def _print_head(self, number: int, agent: str, label: str, color: str) -> None:
         say()
-        self._lines(f"[round {number}] {agent} ({what})", "", f"1;{colour}")
+        self._print_lines(f"[round {number}] {agent} ({label})", "", f"1;{color}")
 
-    def _lines(self, text: str, indent: str = "", style: str = "") -> None:
-        for line in wrapped(text, self.width, indent):
+    def _print_lines(self, text: str, indent: str = "", style: str = "") -> None:
+        for line in wrap_lines(text, self.width, indent):
             say(line, style)

@@ -1,4 +1,4 @@
-"""Text in the width of a terminal: words stay whole, code keeps its indentation."""
+"""Wrap text to the width of a terminal: words stay whole, code keeps its indentation."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Iterator
 
 from runner.base.text import escape_controls
 
-_WORD = re.compile(r"\S+\s*")
+_WORD_PATTERN = re.compile(r"\S+\s*")
 _TAB = 8
 
 
-def wrapped(text: str, width: int | None, indent: str = "") -> Iterator[str]:
-    """The lines of a text, each behind `indent`.
+def wrap_lines(text: str, width: int | None, indent: str = "") -> Iterator[str]:
+    """Yield the lines of a text, each behind `indent`.
 
-    A line that is wider is broken between words, and goes on under its own first character; a word that is wider stays
-    whole. `width` is None where nothing is broken.
+    A line that is too wide is broken between words and continues below its own first character; a word that is too wide
+    stays whole. With `width` None, nothing is broken.
     """
     for line in escape_controls(text).split("\n"):
-        if width is None or cells(line) <= width - len(indent):
+        if width is None or display_width(line) <= width - len(indent):
             yield indent + line if line else indent.rstrip()
         else:
-            yield from (indent + part for part in _broken(line, width - len(indent)))
+            yield from (indent + part for part in _break_line(line, width - len(indent)))
 
 
-def cells(text: str) -> int:
-    """The columns that a text takes in a terminal, a tab as many as it may."""
+def display_width(text: str) -> int:
+    """Return the number of terminal columns that a text takes; a tab counts as its maximum width."""
     if text.isascii():
         return len(text) + text.count("\t") * (_TAB - 1)
     return sum(
@@ -35,18 +35,18 @@ def cells(text: str) -> int:
     )
 
 
-def _broken(line: str, width: int) -> Iterator[str]:
-    words = line.lstrip()
-    lead = line[: len(line) - len(words)]
-    if cells(lead) > width // 2:
-        lead = ""
-    part, taken = lead, cells(lead)
+def _break_line(line: str, width: int) -> Iterator[str]:
+    text = line.lstrip()
+    indentation = line[: len(line) - len(text)]
+    if display_width(indentation) > width // 2:
+        indentation = ""
+    part, used = indentation, display_width(indentation)
     empty = True
-    for word in _WORD.findall(words):
-        if not empty and taken + cells(word.rstrip()) > width:
+    for word in _WORD_PATTERN.findall(text):
+        if not empty and used + display_width(word.rstrip()) > width:
             yield part.rstrip()
-            part, taken = lead, cells(lead)
+            part, used = indentation, display_width(indentation)
         part += word
-        taken += cells(word)
+        used += display_width(word)
         empty = False
     yield part.rstrip()

@@ -28,7 +28,7 @@ from runner.registry.redaction.rules import renamed_models
 from runner.results.provenance.sources_snapshot import parts_of
 from runner.spec.components import USE, ComponentUse, FindComponent
 from runner.spec.datasets.loader import HUB
-from runner.spec.loader import Spec, load_specs, read_written
+from runner.spec.loader import Spec, load_specs, read_spec_data
 from runner.spec.warnings.catalog import asked_groups
 from runner.training.plan import plan_of
 from runner.training.weights import is_path, public_model_name
@@ -49,7 +49,7 @@ def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent
     """Build a component from a spec merged with its bases; its sweep stays, and each `base_url` is removed."""
     find = finder_of(path)
     specs = load_specs(path, (), find_component=find)
-    layered = read_written(path, find)
+    layered = read_spec_data(path, find)
     models = [group for spec in specs for group in spec.experiment.models.values()]
     published_names = renamed_models(name for group in models for name in (group.name, group.base_model) if name)
     files = _ReleaseFiles(layered, find, published_names)

@@ -15,7 +15,7 @@ from runner.registry.verification.verify import find_changed_files
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED
-from runner.spec.experiment import LONGEST_RUN_ID
+from runner.spec.experiment import MAX_RUN_ID_LENGTH
 from runner.spec.origin import DATA
 from runner.training.plan import MAX_PART_SUFFIX
 
@@ -95,7 +95,7 @@ def check_reproducible(fetched: FetchedRelease) -> RunFolder:
 
 def add_suffix(run_id: str, suffix: str) -> str:
     """Return a run id with a suffix, short enough to be numbered."""
-    return run_id[: LONGEST_RUN_ID - len(suffix) - MAX_PART_SUFFIX] + suffix
+    return run_id[: MAX_RUN_ID_LENGTH - len(suffix) - MAX_PART_SUFFIX] + suffix
 
 
 def link_of(fetched: FetchedRelease) -> Mapping[str, str]:

@@ -216,7 +216,7 @@ class Results:
         if not folder.manifest_path.is_file():
             return None
         manifest = folder.manifest()
-        if manifest.identity != plan.identity and plan.spec.begun_as == run_id:
+        if manifest.identity != plan.identity and plan.spec.resumed_run_id == run_id:
             raise RunDirectoryError(
                 f"{folder.path} was changed since its run began: {folder.spec.name} or inputs/ differs from what was "
                 "played. Restore the files, or play it as a new run with --again"

@@ -20,7 +20,7 @@ from runner.results.stopping_rule import board_facts
 from runner.results.sweep_points import shown_point
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
 from runner.rollouts.rollout import Outcome
-from runner.spec.checks.fixed_verdicts import fixed_verdicts
+from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 
 if TYPE_CHECKING:
     import duckdb
@@ -93,7 +93,7 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
 
 def fixed_verdicts_of(folder: RunFolder) -> str | None:
     """Return why a run's verdicts say nothing about its verifier's answers; None if they do."""
-    return fixed_verdicts(saved_value(folder, "protocol", "force_guess"), verifiers_of(folder.manifest()))
+    return explain_fixed_verdicts(saved_value(folder, "protocol", "force_guess"), verifiers_of(folder.manifest()))
 
 
 def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: Mapping[str, Any] | None = None) -> None:
@@ -130,7 +130,7 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
         "max_transport_failed": _lookup(spec, "rollouts", "max_transport_failed") or 0.0,
         "replay_of": replay_of,
         "replay_until_round": until_round,
-        "fixed_verdicts": fixed_verdicts(_lookup(spec, "protocol", "force_guess"), verifiers_of(manifest)),
+        "fixed_verdicts": explain_fixed_verdicts(_lookup(spec, "protocol", "force_guess"), verifiers_of(manifest)),
         "journal": manifest.journal,
         **{name: getattr(manifest, name) for name in LATER_CLASSES},
         "answers_from": None if manifest.answers_from is None else json.dumps(dict(manifest.origins.copied)),

@@ -18,7 +18,7 @@ from runner.results.provenance.sources_snapshot import measured_sources
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
-from runner.spec.components import recorded
+from runner.spec.components import manifest_entries
 from runner.spec.loader import Spec
 from runner.version import __version__
 
@@ -27,7 +27,7 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
     """Return the manifest of a run that starts now, with the identity that distinguishes it from other runs."""
     spec = plan.spec
     commit, dirty = (None, None) if spec.path is None else git_state(spec.path)
-    sources = spec.as_recorded["sources"] if "sources" in spec.as_recorded else measured_sources(spec)
+    sources = spec.recorded_fields["sources"] if "sources" in spec.recorded_fields else measured_sources(spec)
     return replace(_plan_manifest(plan, run_id, identity), git_commit=commit, git_dirty=dirty, sources=sources)
 
 
@@ -61,12 +61,12 @@ def _plan_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
         started_at=now(),
         rejudge_of=_rejudge_source(spec),
         shard=spec.shard,
-        components=recorded(spec.components) or None,
+        components=manifest_entries(spec.components) or None,
         got_from=spec.got_from,
         prices=list_version() if uses_list(agent.model_settings for agent in plan.agents().values()) else None,
         recorded=(*INITIAL_FACTS, "prices"),
     )
-    return replace(manifest, **spec.as_recorded)
+    return replace(manifest, **spec.recorded_fields)
 
 
 def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:

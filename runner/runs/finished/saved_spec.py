@@ -59,7 +59,7 @@ def resolve_saved_spec(
     if own_plan.identity == manifest.identity:
         return own_plan, _note(own_plan.spec, manifest)
     if not _is_changed(run_folder, manifest, plan_of):  # overrides make another run
-        return None if run_id is None else (plan_of(replace(own_plan.spec, begun_as=None)), None)
+        return None if run_id is None else (plan_of(replace(own_plan.spec, resumed_run_id=None)), None)
     note = f"run {manifest.run_id} cannot be resumed: its {SAVED_SPEC} or inputs/ have changed since it started"
     return own_plan, note
 
@@ -76,7 +76,7 @@ def _saved_in(spec: Spec) -> RunFolder | None:
 def _in_other_results(plan: P, folder: RunFolder, results: Results) -> tuple[P, str] | None:
     """Return the plan with a note that it is a new run, if a saved spec is played with other results than its run's."""
     own_results = Results.of(folder)
-    if plan.spec.by_address or own_results.run(folder.run_id) != folder or folder.identity() is None:
+    if plan.spec.groups_with_default_format or own_results.run(folder.run_id) != folder or folder.identity() is None:
         return None
     return plan, f"a new run in {results.path}; to resume {folder.run_id} itself: --results {own_results.path}"
 
@@ -116,7 +116,7 @@ def _with_cache(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
     """Return a saved spec with the run id, the sweep point, the shard and the cache of its run."""
     if "cache" not in spec.overridden and manifest.cache is not None:
         spec = replace(spec, cache=Path(os.path.normpath(folder.path / manifest.cache)))
-    return replace(spec, begun_as=manifest.run_id, point=manifest.point, shard=manifest.shard)
+    return replace(spec, resumed_run_id=manifest.run_id, point=manifest.point, shard=manifest.shard)
 
 
 def recorded_plan(spec: Spec, folder: RunFolder, plan_of: Callable[[Spec], P]) -> P:
@@ -136,7 +136,7 @@ def _is_changed(folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec],
 def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], P]) -> P:
     """Return the plan of a saved spec in its run's folder."""
     recorded = _with_cache(spec, folder, manifest)
-    plan = plan_of(_with_recorded_selection(replace(recorded, as_recorded={}), manifest))
+    plan = plan_of(_with_recorded_selection(replace(recorded, recorded_fields={}), manifest))
     if plan.identity != manifest.identity:
         # A run that was started from a copy of another run's folder has the identity of the copied inputs.
         copied_plan = plan_of(recorded)
@@ -180,7 +180,7 @@ def with_recorded_dataset(spec: Spec) -> Spec:
     recorded: dict[str, Any] = {"dataset_source_sha256": manifest.dataset_source_sha256}
     if spec.experiment.training is None:  # the tests of a training run have another selection
         recorded["dataset_selection"] = {**manifest.dataset_selection, "limit": spec.experiment.dataset.limit}
-    return replace(spec, as_recorded=recorded)
+    return replace(spec, recorded_fields=recorded)
 
 
 def _note(spec: Spec, manifest: Manifest) -> str | None:

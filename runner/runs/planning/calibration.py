@@ -135,7 +135,7 @@ class CalibrationRun:
         return Plan(
             replace(
                 spec, experiment=reduced, dataset=replace(spec.dataset, datapoints=points), cache=None, replays={},
-                replayed={}, begun_as=None, fetched=None, shard=None,
+                replayed={}, resumed_run_id=None, fetched=None, shard=None,
             )
         )  # fmt: skip
 

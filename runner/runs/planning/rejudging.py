@@ -10,7 +10,7 @@ from runner.documents.source_tree import ProjectTree
 from runner.results.folder import RunFolder
 from runner.spec.components import FindComponent
 from runner.spec.experiment import SAVED_SPEC
-from runner.spec.loader import Overrides, Spec, load_all, load_saved
+from runner.spec.loader import Overrides, Spec, load_saved, load_specs
 from runner.spec.model_sources import FindRun
 
 SUFFIX = "-rejudged"
@@ -44,7 +44,7 @@ def rejudge_specs(
             f"such as {manifest.run_id}-i0"
         )
     _check(overrides)
-    specs = load_all(
+    specs = load_specs(
         _spec_content(folder, verdict), overrides, find_run, find_component, tree=ProjectTree.of(folder.spec)
     )
     if any(spec.rejudged is None for spec in specs):

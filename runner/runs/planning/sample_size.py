@@ -20,7 +20,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.estimate import estimate_costs
 from runner.rollouts.plan import Plan
 from runner.runs.execution.baseline_run import finished_spec, scores_of_run
-from runner.spec.datasets.datapoint import grouped
+from runner.spec.datasets.datapoint import group_datapoints
 from runner.statistics.intervals import variance_factors
 from runner.statistics.variance_components import (
     UNKNOWN,
@@ -129,7 +129,7 @@ def sample_size_of(
         variance = _variance_of_run(other_run, is_fixed=True)
     else:
         variance = _variance_from_runs([results.find(name) for name in from_runs])
-    groups = len(grouped(points))
+    groups = len(group_datapoints(points))
     # If the variance is not split, rows for more repeats would wrongly show that repeats do not help.
     repeat_counts = (*REPEATS, plan.spec.experiment.rollouts.per_datapoint) if variance.split else (1,)
     rows = tuple(_row(plan, detect, variance, repeats, groups) for repeats in sorted(set(repeat_counts)))
@@ -142,7 +142,7 @@ def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int
     experiment = plan.spec.experiment
     rollouts = replace(experiment.rollouts, per_datapoint=1)
     single_repeat_plan = plan.with_spec(replace(plan.spec, experiment=replace(experiment, rollouts=rollouts)))
-    points_per_group = len(plan.spec.dataset.datapoints) / len(grouped(plan.spec.dataset.datapoints))
+    points_per_group = len(plan.spec.dataset.datapoints) / len(group_datapoints(plan.spec.dataset.datapoints))
     points = round(needed * points_per_group)
     share = points / len(plan.spec.dataset.datapoints) * repeats
     priced = estimate_costs(single_repeat_plan)

@@ -71,7 +71,9 @@ def _with_models(plan: Plan, settings: ModelSettings) -> Plan:
     models = dict.fromkeys(experiment.models, settings)
     rollouts = replace(experiment.rollouts, concurrency=AT_ONCE)
     return Plan(
-        replace(plan.spec, experiment=replace(experiment, models=models, rollouts=rollouts), cache=None, begun_as=None)
+        replace(
+            plan.spec, experiment=replace(experiment, models=models, rollouts=rollouts), cache=None, resumed_run_id=None
+        )
     )
 
 

@@ -22,7 +22,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.run_plan import RunPlan
 from runner.runs.finished.saved_spec import resolve_saved_spec, with_published_identity, with_recorded_dataset
 from runner.runs.finished.selection import OWN_RUN, ReplayOf, WhichRun
-from runner.spec.chat_formats import AskedIn, default_role, saved_formats
+from runner.spec.chat_formats import ChatSettings, default_role, load_saved_formats
 from runner.spec.experiment import RENAMED_KEYS
 from runner.spec.loader import Spec
 
@@ -69,7 +69,10 @@ def _earlier_readings(plan: P) -> Iterator[tuple[P, tuple[str, str]]]:
     """Yield the plans that the spec may have meant when its run started, each with its difference from the spec."""
     spec = plan.spec
     turned_spec = _turned_by_0_1_0(spec)
-    for began in [*([spec] if spec.by_address else []), *([] if turned_spec is None else [turned_spec])]:
+    for began in [
+        *([spec] if spec.groups_with_default_format else []),
+        *([] if turned_spec is None else [turned_spec]),
+    ]:
         for formats in _format_combinations(spec):
             candidate = _with_formats(began, _as_asked_in(formats))
             yield plan.with_spec(candidate), _difference(spec, candidate, formats)
@@ -105,9 +108,9 @@ def _with_replayed_formats(plan: P, replay: ReplayOf) -> P:
     Raises:
         UsageError: the spec sets another format for an agent. This check comes before a folder is created.
     """
-    spec, played = plan.spec, saved_formats(RunFolder(replay.run).spec)
+    spec, played = plan.spec, load_saved_formats(RunFolder(replay.run).spec)
     formats = {}
-    for group in sorted(spec.by_address):
+    for group in sorted(spec.groups_with_default_format):
         agents = spec.experiment.agents.items()
         ways = {played[name].in_chats() for name, agent in agents if agent.model == group and name in played}
         if len(ways) == 1:
@@ -119,19 +122,19 @@ def _with_replayed_formats(plan: P, replay: ReplayOf) -> P:
     return replayed
 
 
-def _format_problems(spec: Spec, replay: ReplayOf, played: Mapping[str, AskedIn]) -> Iterator[str]:
+def _format_problems(spec: Spec, replay: ReplayOf, played: Mapping[str, ChatSettings]) -> Iterator[str]:
     """Yield a problem for each agent whose answers are replayed but whose format differs in the spec."""
     for name, agent in spec.experiment.agents.items():
         first = spec.protocol.first_active_round(name)
         if first is None or name not in played or (replay.until_round is not None and first >= replay.until_round):
             continue
-        current_format = AskedIn.of(spec.experiment.models[agent.model])
+        current_format = ChatSettings.of(spec.experiment.models[agent.model])
         if current_format.in_chats() != played[name].in_chats():
             recorded, current = (_keys(agent.model, way) for way in (played[name], current_format))
             yield f"it called {name} with {recorded}, but this spec has {current}"
 
 
-def _keys(group: str, way: AskedIn) -> str:
+def _keys(group: str, way: ChatSettings) -> str:
     """Return the spec keys that select this format for a group."""
     chat_format_key = f"models.{group}.chat_format={way.chat_format}"
     if way.chat_format != "alternating":
@@ -141,19 +144,19 @@ def _keys(group: str, way: AskedIn) -> str:
 
 def _format_combinations(spec: Spec) -> Iterator[dict[str, ChatFormat]]:
     """Yield combinations of formats for the groups whose format is chosen by address."""
-    groups = sorted(spec.by_address)
+    groups = sorted(spec.groups_with_default_format)
     ways = product(get_args(ChatFormat), repeat=len(groups))
     return (dict(zip(groups, way, strict=True)) for way in islice(ways, MAX_TRIED))
 
 
-def _as_asked_in(formats: Mapping[str, ChatFormat]) -> dict[str, AskedIn]:
-    return {group: AskedIn(format_, default_role(format_)) for group, format_ in formats.items()}
+def _as_asked_in(formats: Mapping[str, ChatFormat]) -> dict[str, ChatSettings]:
+    return {group: ChatSettings(format_, default_role(format_)) for group, format_ in formats.items()}
 
 
-def _with_formats(spec: Spec, formats: Mapping[str, AskedIn]) -> Spec:
+def _with_formats(spec: Spec, formats: Mapping[str, ChatSettings]) -> Spec:
     models = dict(spec.experiment.models)
     for group, way in formats.items():
-        role = way.system_role if group in spec.by_format else models[group].system_role
+        role = way.system_role if group in spec.groups_with_default_role else models[group].system_role
         models[group] = replace(models[group], chat_format=way.chat_format, system_role=role)
     return replace(spec, experiment=replace(spec.experiment, models=models))
 

@@ -121,7 +121,7 @@ def open_session(
     folder, manifest = results.open(plan, run_id)
     plan = plan.with_spec(replace(plan.spec, price_basis=manifest.price_basis))
     replay = options.replay
-    if replay is None and plan.spec.begun_as == run_id and manifest.replay_of is not None:
+    if replay is None and plan.spec.resumed_run_id == run_id and manifest.replay_of is not None:
         replay = ReplayOf(_folder_of_replayed_run(manifest.replay_of.run_id, results), manifest.replay_of.until_round)
     source = _source_of(replay, folder, manifest)
     if _is_finished(plan, folder, manifest, replay):

@@ -149,7 +149,7 @@ class _Merge:
     def _plan(self) -> Plan:
         """Return the plan of the merged run, as saved by the part that started first."""
         spec = self._first.read_plan().spec
-        return Plan(replace(spec, shard=None, begun_as=self._run.run_id))
+        return Plan(replace(spec, shard=None, resumed_run_id=self._run.run_id))
 
     def _note_differences(self) -> None:
         """Add notes on differences between the parts that do not prevent a merge."""

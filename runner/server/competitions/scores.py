@@ -34,7 +34,7 @@ from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.visible_tree import ServerTree
-from runner.spec.checks.fixed_verdicts import fixed_verdicts
+from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.statistics.intervals import wilson
 
 OPEN_PART, HELD_PART = "open", "held_out"
@@ -88,7 +88,7 @@ def _unranked(plan: Plan, manifest: Manifest) -> str | None:
     """Return why a submission does not rank, for reasons that are independent of other submissions."""
     if manifest.is_whole_replay:
         return str(Unranked.REPLAYED_ANSWERS)
-    return fixed_verdicts(plan.spec.protocol.parameters.force_guess, verifiers_of(manifest))
+    return explain_fixed_verdicts(plan.spec.protocol.parameters.force_guess, verifiers_of(manifest))
 
 
 def _labelled(rollout: Rollout, label: int, group_by: str | None) -> Rollout:

@@ -1,1 +1,1 @@
-"""What a schema cannot say about a spec, section by section."""
+"""Checks of a spec beyond its schema, section by section."""

@@ -1,4 +1,4 @@
-"""The address of a server, as far as it can be known to be none without asking for it."""
+"""Check the form of a server's address without connecting to it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\Z", re.IGNORECASE)
 
 
 def address_problem(url: str) -> str | None:
-    """Why no server can be asked at this address, which the schema has nothing against."""
+    """Return why an address is invalid, beyond what the schema checks; None if it is valid."""
     if not url.isprintable() or not url.isascii():
-        return "an address has only ASCII characters; write others as %XX, and a host by its xn-- name"
+        return "an address may contain only ASCII characters; write others as %XX, and a host by its xn-- name"
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -21,7 +21,7 @@ def address_problem(url: str) -> str | None:
     if port == 0:
         return "not an address: no server is at port 0"
     if parts.query or parts.fragment or "?" in url or "#" in url:
-        return "an address ends with its path: paths of calls are added to it; leave out ? and #, and what follows"
+        return "an address must end with its path, since paths of calls are appended; remove ? and # and what follows"
     return _host_problem(parts.hostname or "", bracketed="[" in parts.netloc)
 
 

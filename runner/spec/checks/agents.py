@@ -1,4 +1,4 @@
-"""The agents of a spec, and who of them is trained on: names that the protocol and the models know."""
+"""Check that the agents and fine-tuned agents of a spec exist in the protocol, and their model groups in the spec."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def _name_problems(agents: Mapping[str, Any], layered: LayeredData, protocol: Pr
     missing = [name for name in protocol.agent_names if name not in agents]
     if missing:
         message = f"missing agents of {protocol.name}: {comma_join(missing)}; add agents.{missing[0]}"
-        yield Problem(layered.place(("agents",)), "agents", message)
+        yield layered.problem_at(("agents",), message)
     for name in agents:
         if name not in protocol.agent_names:
             hint = did_you_mean(name, protocol.agent_names) or f"; its agents are {comma_join(protocol.agent_names)}"
-            yield Problem(layered.place(("agents", name)), f"agents.{name}", f"{protocol.name} has no such agent{hint}")
+            yield layered.problem_at(("agents", name), f"{protocol.name} has no such agent{hint}")
 
 
 def _fine_tune_problems(fine_tune: Mapping[str, Any], layered: LayeredData, protocol: Protocol) -> Iterator[Problem]:
@@ -38,7 +38,7 @@ def _fine_tune_problems(fine_tune: Mapping[str, Any], layered: LayeredData, prot
     replaces = fine_tune.get("replace_verifier_guess_with_true_label")
     if replaces and not fine_tune.get("ensure_last_message_is_assistant", True):
         place = layered.place(("fine_tune", "replace_verifier_guess_with_true_label"))
-        yield Problem(place, "fine_tune", "a guess can be replaced only with ensure_last_message_is_assistant: true")
+        yield Problem(place, "fine_tune", "replacing a guess needs ensure_last_message_is_assistant: true")
 
 
 def group_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
@@ -46,5 +46,5 @@ def group_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
     for name, settings in sound.mappings("agents"):
         if isinstance(models, dict) and "model" in settings and settings["model"] not in models:
             hint = did_you_mean(settings["model"], models) or f"; there are {comma_join(models)}"
-            at = ("agents", name, "model")
-            yield Problem(layered.place(at), ".".join(at), f"no model group {settings['model']!r}{hint}")
+            key_path = ("agents", name, "model")
+            yield layered.problem_at(key_path, f"no model group {settings['model']!r}{hint}")

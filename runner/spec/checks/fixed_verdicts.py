@@ -1,4 +1,4 @@
-"""Settings that decide the verdicts in place of the verifier's answers."""
+"""Detect settings that fix the verdicts instead of leaving them to the verifier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.models.toy_models import training_examples
 FORCED_LABELS = "its verdicts are the labels, not answers: protocol.force_guess is 'y'"
 
 
-def fixed_verdicts(force_guess: str | None, verifiers: Iterable[tuple[str, str | None]]) -> str | None:
+def explain_fixed_verdicts(force_guess: str | None, verifiers: Iterable[tuple[str, str | None]]) -> str | None:
     """Return the reason why verdicts say nothing about the verifier's answers; None if they do.
 
     `verifiers` has the provider and the model of each model that gives verdicts.

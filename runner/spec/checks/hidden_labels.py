@@ -1,4 +1,4 @@
-"""What a spec may not ask of a dataset whose owner keeps the labels."""
+"""Check that a spec does not need labels of a dataset whose owner hides them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from runner.game.protocols.protocol import Protocol
 from runner.spec.datasets.loader import Dataset
 from runner.spec.experiment import Experiment
 
-KEPT = "no row of the dataset has a label, as its owner keeps them, and"
+NO_LABELS = "the dataset has no labels, because its owner hides them, and"
 
 
 def unlabelled_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, at: PlaceOf) -> Iterator[Problem]:
-    """Each key that needs the labels, where there are none: a game is played and judged without, and nothing else."""
+    """Yield a problem for each key that needs labels if there are none.
+
+    Games can be played and judged without labels.
+    """
     if dataset.is_labelled:
         return
-    wanted = {
+    needs_labels = {
         "protocol.force_guess": (protocol.parameters.force_guess == "y", "this decision is the label"),
-        "training": (experiment.kind == "training", "a model is trained by what is right"),
-        "until": (experiment.until is not None, "the accuracy that it waits for is not known"),
-        "fine_tune": (experiment.fine_tune is not None, "examples are made of games whose rewards are known"),
+        "training": (experiment.kind == "training", "training needs to know which verdicts are right"),
+        "until": (experiment.until is not None, "the accuracy it depends on is unknown"),
+        "fine_tune": (experiment.fine_tune is not None, "examples need games with known rewards"),
         "rollouts.num_responses_per_timestep": (
-            experiment.rollouts.num_responses_per_timestep is not None, "a tree's answers are compared by their rewards"
+            experiment.rollouts.num_responses_per_timestep is not None, "a tree's answers are compared by rewards"
         ),
     }  # fmt: skip
-    for key, (is_wanted, why) in wanted.items():
-        if is_wanted:
-            yield Problem(at(key), key, f"{KEPT} {why}; set {key} to null, or play rows with labels")
+    for key, (is_set, reason) in needs_labels.items():
+        if is_set:
+            yield Problem(at(key), key, f"{NO_LABELS} {reason}; set {key} to null, or play rows with labels")

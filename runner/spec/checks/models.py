@@ -1,9 +1,10 @@
-"""The model groups of a spec: keys that belong together, and what a budget must know of them."""
+"""Check the model groups of a spec: keys that belong together, and what a budget must know about them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,38 +28,41 @@ from runner.models.settings import NOT_PUBLISHED, ModelSettings
 from runner.spec.checks.addresses import address_problem
 from runner.spec.sound_spec import SoundSpec
 
-ALTERNATIVES = 2
-"""So many of the likeliest tokens may hold both verdicts, at least."""
+MIN_ALTERNATIVES = 2
+"""At least this many of the likeliest tokens are needed to include both verdicts."""
 
 
 def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> Iterator[Problem]:
-    """What is wrong with each model group; `saved`: it was played, and is only read."""
+    """Yield the problems of each model group.
+
+    A spec that was played (`saved`) may have settings that are no longer accepted.
+    """
     for name, settings in sound.mappings("models"):
         if f"models.{name}.provider" in sound.broken:
             continue
         traits = PROVIDERS[settings.get("provider", DEFAULT_PROVIDER)]
         if traits.needs_model and layered.data["models"][name].get("model") is None:
-            yield _of_group(layered, name)(f"missing key: model (the name the server knows); add models.{name}.model")
+            yield _problem(layered, name)(f"missing key: model (the name the server knows); add models.{name}.model")
         if settings.get("max_tokens") is not None and settings.get("max_completion_tokens") is not None:
-            yield _of_group(layered, name, "max_tokens")(
-                "max_tokens and max_completion_tokens are one limit; leave one out"
+            yield _problem(layered, name, "max_tokens")(
+                "max_tokens and max_completion_tokens are the same limit; remove one"
             )
         if settings.get("top_logprobs") is not None and not settings.get("logprobs"):
-            yield _of_group(layered, name, "top_logprobs")("top_logprobs needs logprobs: true; add it")
+            yield _problem(layered, name, "top_logprobs")("top_logprobs needs logprobs: true; add it")
         for key, alternative in traits.lacks.items():
             if _is_set(key, settings.get(key)):
-                yield _of_group(layered, name, key)(f"provider {settings['provider']} has no {key}; {alternative}")
+                yield _problem(layered, name, key)(f"provider {settings['provider']} has no {key}; {alternative}")
         if settings.get("chat_format") in traits.lacks_formats:
-            yield _of_group(layered, name, "chat_format")(
-                f"provider {settings['provider']} has no names of senders; set {traits.chat_format} or leave it out"
+            yield _problem(layered, name, "chat_format")(
+                f"provider {settings['provider']} supports no names of senders; set {traits.chat_format} or remove it"
             )
         if traits.needs_limit and settings.get("max_tokens") is None and settings.get("max_completion_tokens") is None:
-            yield _of_group(layered, name)(
+            yield _problem(layered, name)(
                 f"missing key: max_tokens (provider {settings['provider']} needs it); add models.{name}.max_tokens"
             )
         if settings.get("answer_words") is not None and not traits.drawn:
-            yield _of_group(layered, name, "answer_words")(
-                "is for `dummy`: a model is asked for so many words by agents.*.max_response_words; leave it out"
+            yield _problem(layered, name, "answer_words")(
+                "only for provider dummy; remove it, and use agents.*.max_response_words to limit the words of a model"
             )
         yield from _sharing_problems(layered, name, settings)
         yield from _server_problems(layered, name, settings)
@@ -69,16 +73,14 @@ def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> It
 
 
 def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -> Iterator[Problem]:
-    """What keeps the probability of a verdict from being read in the log-probabilities of its tokens."""
+    """Yield what prevents reading the probability of a verdict from the log-probabilities of its tokens."""
     if not from_plain(VerdictSettings, sound.section("verdict")).reads_logprobs:
         return
     place = layered.place(("verdict", "confidence"))
     format_ = from_plain(DecisionFormat, sound.section("decision_format"))
     accept, reject = format_.accept.lower(), format_.reject.lower()
     if accept.startswith(reject) or reject.startswith(accept):
-        message = (
-            "one verdict's text begins with the other's, so that no token tells them apart; change decision_format"
-        )
+        message = "one verdict's text begins with the other's, so no token distinguishes them; change decision_format"
         yield Problem(place, "verdict.confidence", message)
     group = sound.section("agents", protocol.verifier_name).get("model")
     settings = dict(sound.mappings("models")).get(group) if isinstance(group, str) else None
@@ -86,11 +88,11 @@ def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
         return
     provider = settings.get("provider", DEFAULT_PROVIDER)
     if "logprobs" in PROVIDERS[provider].lacks:
-        message = f"provider {provider} gives no log-probabilities; set verdict.confidence=stated"
+        message = f"provider {provider} returns no log-probabilities; set verdict.confidence=stated"
         yield Problem(place, "verdict.confidence", message)
         return
     lacks = [] if settings.get("logprobs") else [f"models.{group}.logprobs=true"]
-    if (settings.get("top_logprobs") or 0) < ALTERNATIVES:
+    if (settings.get("top_logprobs") or 0) < MIN_ALTERNATIVES:
         lacks.append(f"models.{group}.top_logprobs=5")
     if lacks:
         message = f"reads the log-probabilities of {protocol.verifier_name}'s model; set {' and '.join(lacks)}"
@@ -98,56 +100,55 @@ def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
 
 
 def _is_set(key: str, value: Any) -> bool:
-    """Return whether a key changes what is asked for: one answer to a call is what every provider gives."""
+    """Return whether a key changes the request. `n: 1` does not: every provider returns one answer per call."""
     return not (value is None or value is False or (key == "n" and value == 1))
 
 
-def _of_group(layered: LayeredData, *at: str) -> Callable[[str], Problem]:
-    """What is wrong with a model group, or with one of its keys."""
-    path = ("models", *at)
-    return lambda message: Problem(layered.place(path), ".".join(path), message)
+def _problem(layered: LayeredData, *path: str) -> Callable[[str], Problem]:
+    """Return a function that makes a problem from a message about a model group, or about one of its keys."""
+    return partial(layered.problem_at, ("models", *path))
 
 
 def _sharing_problems(layered: LayeredData, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
     if not settings.get("share_prompts"):
         return
-    problem = _of_group(layered, name, "share_prompts")
+    problem = _problem(layered, name, "share_prompts")
     if (settings.get("n") or 1) != 1:
-        yield problem("share_prompts sets n itself; leave n out")
+        yield problem("share_prompts sets n itself; remove n")
     if settings.get("batch"):
-        yield problem("a batch asks for one answer a line; leave share_prompts out")
+        yield problem("a batch requests one answer per line; remove share_prompts")
 
 
 def _server_problems(layered: LayeredData, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
-    said = settings.get("base_url")
-    problem = _of_group(layered, name, "base_url")
-    urls: list[str] = said if isinstance(said, list) else [] if said is None else [said]
-    seen: dict[str, str] = {}
+    base_url = settings.get("base_url")
+    problem = _problem(layered, name, "base_url")
+    urls: list[str] = base_url if isinstance(base_url, list) else [] if base_url is None else [base_url]
+    url_of_server: dict[str, str] = {}
     for url in urls:
-        wrong = address_problem(url) if url != NOT_PUBLISHED else None
-        if wrong is not None:
-            yield problem(f"{url}: {wrong}" if len(urls) > 1 else wrong)
+        reason = address_problem(url) if url != NOT_PUBLISHED else None
+        if reason is not None:
+            yield problem(f"{url}: {reason}" if len(urls) > 1 else reason)
         elif url != NOT_PUBLISHED:
             server = normalize_url(url)
-            if server in seen:
-                as_well = "" if seen[server] == url else f", as {seen[server]} too"
-                yield problem(f"{url} stands here twice{as_well}; leave one out")
-            seen.setdefault(server, url)
+            if server in url_of_server:
+                spelled = "" if url_of_server[server] == url else f", also as {url_of_server[server]}"
+                yield problem(f"{url} is listed twice{spelled}; remove one")
+            url_of_server.setdefault(server, url)
     if len(urls) > 1 and settings.get("batch"):
-        yield problem("a batch is sent to one server and found again there; give one address")
+        yield problem("a batch is sent to and read from one server; set one address")
     for header, message in header_problems(settings.get("headers") or {}, name):
-        yield _of_group(layered, name, "headers", header)(message)
+        yield _problem(layered, name, "headers", header)(message)
 
 
 def _extra_problems(layered: LayeredData, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
-    body, priced = settings.get("extra_body") or {}, settings.get("price") is not None
-    tiers = _listed_tiers(settings) if "service_tier" in body and not priced else ()
-    for key, message in extra_body_problems(body, name, priced=priced, tiers=tiers):
-        yield _of_group(layered, name, "extra_body", key)(message)
+    body, has_price = settings.get("extra_body") or {}, settings.get("price") is not None
+    tiers = _listed_tiers(settings) if "service_tier" in body and not has_price else ()
+    for key, message in extra_body_problems(body, name, priced=has_price, tiers=tiers):
+        yield _problem(layered, name, "extra_body", key)(message)
 
 
 def _listed_tiers(settings: Mapping[str, Any]) -> Collection[str]:
-    """The service tiers that the price list knows for a model."""
+    """Return the service tiers of a model in the price list."""
     model, address = settings.get("model"), settings.get("base_url")
     if not isinstance(model, str) or not isinstance(address, str | None):
         return ()
@@ -159,28 +160,28 @@ def _listed_tiers(settings: Mapping[str, Any]) -> Collection[str]:
 def _replay_problems(layered: LayeredData, name: str, settings: Mapping[str, Any], *, saved: bool) -> Iterator[Problem]:
     run = settings.get("run")
     if run is None:
-        yield _of_group(layered, name)(f"missing key: run (the folder of the run to replay); add models.{name}.run")
+        yield _problem(layered, name)(f"missing key: run (the folder of the run to replay); add models.{name}.run")
     elif saved and not package_data.exists(replay_folder(layered, name)):
-        return  # the run has all its answers in its own journal, and may have been got without the one that it replays
+        return  # the run's own journal has all answers; it may have been downloaded without the run that it replays
     elif not is_folder(replay_folder(layered, name)):
-        yield _of_group(layered, name, "run")(f"no run folder {run!r}; `nip-run runs` lists those there are")
+        yield _problem(layered, name, "run")(f"no run folder {run!r}; `nip-run runs` lists all runs")
     elif not _can_be_read(replay_folder(layered, name) / JOURNAL):
-        message = f"{run!r} has no {JOURNAL} that can be read; give the folder of a run of games"
-        yield _of_group(layered, name, "run")(message)
+        message = f"{run!r} has no readable {JOURNAL}; set the folder of a run with games"
+        yield _problem(layered, name, "run")(message)
 
 
 def _can_be_read(path: Path) -> bool:
-    """Whether a path is that of a regular file that may be read: a FIFO would keep us waiting."""
+    """Return whether a path is a readable regular file. A FIFO would block."""
     return is_file(path) and os.access(path, os.R_OK)
 
 
-def budget_problems(layered: LayeredData, sound: SoundSpec, asked: Collection[str] | None = None) -> Iterator[Problem]:
-    """What keeps the worst case of a call from being known before it is made; `asked`: of these groups alone."""
+def budget_problems(layered: LayeredData, sound: SoundSpec, groups: Collection[str] | None = None) -> Iterator[Problem]:
+    """Yield what prevents computing the maximum cost of a call in advance, for all groups or only `groups`."""
     budget = from_plain(BudgetSettings, sound.section("budget"))
     for name, data in sound.mappings("models"):
-        if asked is not None and name not in asked:
+        if groups is not None and name not in groups:
             continue
-        settings, problem = from_plain(ModelSettings, data), _of_group(layered, name)
+        settings, problem = from_plain(ModelSettings, data), _problem(layered, name)
         if not settings.traits.metered or settings.model is None or f"models.{name}.provider" in sound.broken:
             continue
         key = f"models.{name}"

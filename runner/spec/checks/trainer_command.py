@@ -1,4 +1,4 @@
-"""The command of a trainer: its words and placeholders."""
+"""Check the command of a trainer: its arguments and placeholders."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def command_problems(command: Sequence[str]) -> list[str]:
-    """Everything that is wrong with a trainer's argument list, before anything is started."""
+    """Return everything that is wrong with a trainer's argument list."""
     used = [name for argument in command for name in _PLACEHOLDER.findall(argument)]
-    known = comma_join(f"{{{name}}}" for name in PLACEHOLDERS)
+    available = comma_join(f"{{{name}}}" for name in PLACEHOLDERS)
     problems = [
-        f"no placeholder {{{name}}}{did_you_mean(name, PLACEHOLDERS)} (there are {known})"
+        f"unknown placeholder {{{name}}}{did_you_mean(name, PLACEHOLDERS)} (available: {available})"
         for name in dict.fromkeys(used)
         if name not in PLACEHOLDERS
     ]
     if not command or not command[0].strip():
-        problems.append("the first argument is the program, and there is none")
+        problems.append("the program is missing: it must be the first argument")
     if any("\0" in argument for argument in command):
-        problems.append("an argument has a NUL character, which no program can be given")
+        problems.append("an argument contains a NUL character, which cannot be passed to a program")
     if "dataset" not in used:
-        problems.append("{dataset} is missing: the trainer is not told what to train on")
+        problems.append("{dataset} is missing: the trainer would not know what to train on")
     if "model_file" not in used and "output" not in used:
-        problems.append("{model_file} or {output} is missing: the trainer cannot say what the new model is")
+        problems.append("{model_file} or {output} is missing: the trainer could not report the new model")
     return problems

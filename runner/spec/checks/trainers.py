@@ -1,4 +1,4 @@
-"""The trainers of a training spec: one for each model group that is trained, each with the keys that it reads."""
+"""Check the trainers of a training spec: one for each trained model group, each with keys that its backend reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.spec.training_settings import TrainerSettings, TrainingSettings
 
 
 def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
-    """Everything that is wrong with who is trained, and by what."""
+    """Yield everything that is wrong with the choice of trained agents and trainers."""
     training = experiment.training
     assert training is not None
     users = {
@@ -42,25 +42,25 @@ def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
             yield Problem(
                 at(key),
                 key,
-                f"no model group {group!r}{did_you_mean(group, experiment.models) or '; leave the trainer out'}",
+                f"no model group {group!r}{did_you_mean(group, experiment.models) or '; remove the trainer'}",
             )
 
 
 def _untrained_problems(experiment: Experiment, group: str, agents: Sequence[str], at: PlaceOf) -> Iterator[Problem]:
-    """A model group that is used, and of which it is not clear whether or how it is trained."""
+    """Yield a problem for a used model group if it is unclear whether or how it is trained."""
     assert experiment.training is not None
     frozen = [name for name in agents if experiment.agents[name].freeze]
-    others = [name for name in agents if name not in frozen]
-    if frozen and others:
+    trained = [name for name in agents if name not in frozen]
+    if frozen and trained:
         key = f"agents.{frozen[0]}.freeze"
-        message = f"{comma_join(others)} would change the model that both use; give {frozen[0]} a group of its own"
+        message = f"{comma_join(trained)} would change the model that both use; give {frozen[0]} a separate model group"
         yield Problem(at(key), key, message)
-    if others and not frozen and group not in experiment.training.trainers:
-        freeze = comma_join(f"agents.{name}.freeze: true" for name in others)
+    if trained and not frozen and group not in experiment.training.trainers:
+        freeze = comma_join(f"agents.{name}.freeze: true" for name in trained)
         yield Problem(
             at("training.trainers"),
             "training.trainers",
-            f"no trainer for model group {group!r} (used by {comma_join(others)}); add training.trainers.{group} "
+            f"no trainer for model group {group!r} (used by {comma_join(trained)}); add training.trainers.{group} "
             f"or set {freeze}",
         )
 
@@ -68,60 +68,60 @@ def _untrained_problems(experiment: Experiment, group: str, agents: Sequence[str
 def _group_problems(
     experiment: Experiment, agents: Sequence[str], group: str, key: str, at: PlaceOf
 ) -> Iterator[Problem]:
-    """A trainer of a model group that cannot be trained, or is not to be."""
+    """Yield a problem for a trainer of a model group that cannot be trained, or that no trained agent uses."""
     if all(experiment.agents[name].freeze for name in agents):
-        yield Problem(at(key), key, "no trained agent uses this model group; leave the trainer out")
+        yield Problem(at(key), key, "no trained agent uses this model group; remove the trainer")
     if experiment.models[group].traits.needs_run:
-        yield Problem(at(key), key, "a group that replays a run cannot be trained; leave the trainer out")
+        yield Problem(at(key), key, "a group that replays a run cannot be trained; remove the trainer")
 
 
 def _server_problems(trainer: TrainerSettings, model: ModelSettings, key: str, at: PlaceOf) -> Iterator[Problem]:
-    """A backend whose models the group's server does not make, or does not know."""
+    """Yield a problem for a backend that does not fit the group's provider and servers."""
     if trainer.traits.trains_at_server and not model.traits.trains:
         yield Problem(
             at(key),
             f"{key}.backend",
-            f"the group's provider is {model.provider}; it has no fine-tuning; take another backend",
+            f"the group's provider {model.provider} has no fine-tuning; choose another backend",
         )
     if trainer.traits.trains_at_server and len(model.addresses) > 1:
-        message = "a server that trains a model serves it alone; give the group one base_url, or take another backend"
+        message = "only the server that trains a model serves it; set one base_url, or choose another backend"
         yield Problem(at(key), f"{key}.backend", message)
     if trainer.load_lora and trainer.traits is TRAITS["command"]:
         key = f"{key}.load_lora"
         if not model.traits.remote or None in model.addresses:
-            yield Problem(at(key), key, "only a server of your own loads adapters; give the group a base_url")
-        elif trainer.command is not None and not any("{output}" in word for word in trainer.command):
-            yield Problem(at(key), key, "the adapter is looked for in {output}; tell the command of it")
+            yield Problem(at(key), key, "only your own server can load adapters; set base_url of the group")
+        elif trainer.command is not None and not any("{output}" in argument for argument in trainer.command):
+            yield Problem(at(key), key, "the adapter is read from {output}; add {output} to the command")
     if trainer.traits.names_only and model.traits.remote:
         yield Problem(
             at(key),
             f"{key}.backend",
-            f"`backend: {trainer.backend}` trains nothing, so no server knows its models; use it with a provider that "
-            "needs no server",
+            f"`backend: {trainer.backend}` trains nothing, so no server knows its models; use it only with a provider "
+            "without a server",
         )
 
 
 def _min_examples_problems(training: TrainingSettings, trainer: TrainerSettings, at: PlaceOf) -> Iterator[Problem]:
-    fewest, key = trainer.traits.min_examples, "training.min_examples"
-    if training.min_examples < fewest:
-        yield Problem(at(key), key, f"`backend: {trainer.backend}` refuses a file of fewer than {fewest} examples")
+    minimum, key = trainer.traits.min_examples, "training.min_examples"
+    if training.min_examples < minimum:
+        yield Problem(at(key), key, f"`backend: {trainer.backend}` needs at least {minimum} examples; raise it")
 
 
 def _required_problems(trainer: TrainerSettings, key: str, at: PlaceOf) -> Iterator[Problem]:
-    """Keys that the backend needs, and what is wrong with them."""
+    """Yield problems of keys that the backend requires."""
     for name in sorted(trainer.traits.requires):
         if getattr(trainer, name) is None:
-            yield Problem(at(key), f"{key}.{name}", f"`backend: {trainer.backend}` needs it; add it")
-    for wrong in command_problems(trainer.command) if trainer.command is not None else ():
-        yield Problem(at(f"{key}.command"), f"{key}.command", wrong)
+            yield Problem(at(key), f"{key}.{name}", f"required by `backend: {trainer.backend}`; add it")
+    for message in command_problems(trainer.command) if trainer.command is not None else ():
+        yield Problem(at(f"{key}.command"), f"{key}.command", message)
 
 
 def _unread_problems(trainer: TrainerSettings, method: str, key: str, at: PlaceOf) -> Iterator[Problem]:
-    """Keys that are set and that the backend does not read."""
+    """Yield a problem for each key that is set but not read by the backend."""
     for name in changed_keys(trainer):
-        where, message = f"{key}.{name}", _why_unread(trainer, name, method)
+        full_key, message = f"{key}.{name}", _why_unread(trainer, name, method)
         if message is not None:
-            yield Problem(at(where), where, f"`backend: {trainer.backend}`: {message}")
+            yield Problem(at(full_key), full_key, f"`backend: {trainer.backend}`: {message}")
 
 
 def _why_unread(trainer: TrainerSettings, name: str, method: str) -> str | None:
@@ -129,7 +129,7 @@ def _why_unread(trainer: TrainerSettings, name: str, method: str) -> str | None:
     if readers and trainer.backend not in readers:
         if name in HYPERPARAMETERS:
             return trainer.traits.instead
-        return f"this is for {comma_join(f'`{backend}`' for backend in readers)}; leave it out"
+        return f"only for {comma_join(f'`{backend}`' for backend in readers)}; remove it"
     if name == "beta" and method != "malt":
-        return f"{method} trains supervised; this is for malt (DPO); leave it out"
+        return f"only for malt (DPO), but {method} trains supervised; remove it"
     return None

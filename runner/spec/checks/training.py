@@ -1,4 +1,4 @@
-"""The `training` section of a spec: method, datapoints and splits."""
+"""Check the `training` section of a spec: method, datapoints and splits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from runner.base.errors import PlaceOf, Problem
 from runner.base.hashing import tagged_hash
-from runner.base.text import comma_join
+from runner.base.text import list_some
 from runner.documents.dataclass_schema import changed_keys
 from runner.game.protocols.protocol import Protocol
 from runner.spec.checks.trainers import trainer_problems
@@ -27,7 +27,7 @@ def training_problems(
     used: AbstractSet[str],
     names_datapoints: bool = True,
 ) -> Iterator[Problem]:
-    """What is wrong with the training of a spec, as far as it shows before a game is played.
+    """Yield what is wrong with the training of a spec, as far as it is known before a game is played.
 
     `used` has the variables of the templates; `names_datapoints` is whether messages may name datapoints.
     """
@@ -41,7 +41,7 @@ def training_problems(
             )
         return
     if experiment.kind != "training":
-        yield Problem(at("training"), "training", "this is for `kind: training`; set it, or leave the section out")
+        yield Problem(at("training"), "training", "only for `kind: training`; set kind, or remove the section")
     if training.rerun_tests is None:
         yield from _method_problems(experiment, protocol, at)
         yield from trainer_problems(experiment, at)
@@ -51,10 +51,10 @@ def training_problems(
 
 
 def _size_problems(training: TrainingSettings, dataset: Dataset, at: PlaceOf) -> Iterator[Problem]:
-    asked, there = training.datapoints_per_iteration, len(dataset.datapoints)
-    if asked is not None and asked > there:
+    requested, available = training.datapoints_per_iteration, len(dataset.datapoints)
+    if requested is not None and requested > available:
         key = "training.datapoints_per_iteration"
-        yield Problem(at(key), key, f"{asked} is more than the {there} datapoints there are; lower it")
+        yield Problem(at(key), key, f"{requested} is more than the {available} datapoints of the dataset; lower it")
 
 
 def _method_problems(experiment: Experiment, protocol: Protocol, at: PlaceOf) -> Iterator[Problem]:
@@ -64,61 +64,59 @@ def _method_problems(experiment: Experiment, protocol: Protocol, at: PlaceOf) ->
     key = "rollouts.num_responses_per_timestep"
     if training.method == "malt":
         if trees is None or trees < 2:
-            yield Problem(at("training.method"), key, "malt compares answers to one step; set it to 2 or more")
+            yield Problem(at("training.method"), key, "malt needs at least two responses per step; set it to 2 or more")
         if training.guess_replacement.proportion:
             name = "training.guess_replacement.proportion"
-            yield Problem(at(name), name, "malt replaces no guesses, this is for expert_iteration; leave it out")
+            yield Problem(at(name), name, "only for expert_iteration, since malt replaces no guesses; remove it")
         for changed_key in changed_keys(training.selection):
             name = f"training.selection.{changed_key}"
-            yield Problem(at(name), name, "malt selects no rollouts, this is for expert_iteration; leave it out")
+            yield Problem(at(name), name, "only for expert_iteration, since malt selects no rollouts; remove it")
         return
     if trees is not None:
-        yield Problem(at(key), key, "expert_iteration plays single games, trees are for malt; leave it out")
+        yield Problem(at(key), key, "only for malt, since expert_iteration plays single games; remove it")
     selection = training.selection
-    drawn_once = selection.method == "weighted_sampling" and not selection.replacement
-    if drawn_once and selection.sample_size_factor > 1:
+    without_replacement = selection.method == "weighted_sampling" and not selection.replacement
+    if without_replacement and selection.sample_size_factor > 1:
         name = "training.selection.sample_size_factor"
-        yield Problem(at(name), name, "more than there are cannot be drawn without replacement")
+        yield Problem(at(name), name, "a sample without replacement cannot be larger than all rollouts; lower it to 1")
     if training.guess_replacement.proportion and experiment.agents[protocol.verifier_name].freeze:
         name = "training.guess_replacement.proportion"
-        yield Problem(at(name), name, f"{protocol.verifier_name} is frozen, so nothing is trained on its guesses")
+        yield Problem(at(name), name, f"{protocol.verifier_name} is frozen and not trained on guesses; remove it")
 
 
 def _split_problems(
     experiment: Experiment, dataset: Dataset, test: Dataset | None, used: AbstractSet[str], at: PlaceOf
 ) -> Iterator[Problem]:
-    """Datapoints that are both trained and tested on: by their ids, or by the columns that templates use.
+    """Yield a problem for datapoints that are in both training and test: by id, or by the columns that templates use.
 
-    On the Hub each split is a file, with ids of its own.
+    On the Hub each split is a file with its own ids.
     """
     training = experiment.training
     if training is None or test is None:
         return
     columns = sorted(used & {*dataset.columns} - {"split"})
-    trained = {_content(point.columns, columns) for point in dataset.datapoints} if columns else set()
+    trained_contents = {_content_hash(point.columns, columns) for point in dataset.datapoints} if columns else set()
     ids = set() if experiment.dataset.path.startswith(HUB) else {point.id for point in dataset.datapoints}
-    both = [p.id for p in test.datapoints if p.id in ids or _content(p.columns, columns) in trained]
-    if both:
-        shown = comma_join(both[:5]) + (f" and {len(both) - 5} more" if len(both) > 5 else "")
+    overlap = [p.id for p in test.datapoints if p.id in ids or _content_hash(p.columns, columns) in trained_contents]
+    if overlap:
         key = "training.test.split"
-        kind = f"{key}: some datapoints are trained on, too; set dataset.split"
-        yield Problem(at(key), key, f"these datapoints are trained on, too: {shown}; set dataset.split", kind)
+        message = f"these datapoints are also trained on: {list_some(overlap)}; set dataset.split"
+        yield Problem(at(key), key, message, f"{key}: some datapoints are also trained on; set dataset.split")
     else:
         yield from _group_problems(experiment, dataset, test, at)
 
 
 def _group_problems(experiment: Experiment, dataset: Dataset, test: Dataset, at: PlaceOf) -> Iterator[Problem]:
-    """Groups that are both trained and tested on. On the Hub each split is a file, with names of groups of its own."""
+    """Yield a problem for groups that are in both training and test. On the Hub each split has its own group names."""
     if dataset.group_by is None or experiment.dataset.path.startswith(HUB):
         return
-    both = sorted({point.group for point in dataset.datapoints} & {point.group for point in test.datapoints})
-    if both:
-        shown = comma_join(both[:5]) + (f" and {len(both) - 5} more" if len(both) > 5 else "")
+    overlap = sorted({point.group for point in dataset.datapoints} & {point.group for point in test.datapoints})
+    if overlap:
         key = "training.test.split"
-        message = f"datapoints of these groups are trained on, too: {shown}; a group ({dataset.group_by}) has one split"
-        yield Problem(at(key), key, message, f"{key}: some groups are trained on, too; a group has one split")
+        message = f"these groups are also trained on: {list_some(overlap)}; a group ({dataset.group_by}) has one split"
+        yield Problem(at(key), key, message, f"{key}: some groups are also trained on; a group has one split")
 
 
-def _content(columns: Mapping[str, object], names: Sequence[str]) -> str:
-    """Hash what the templates show of a datapoint."""
+def _content_hash(columns: Mapping[str, object], names: Sequence[str]) -> str:
+    """Return a hash of what the templates show of a datapoint."""
     return tagged_hash("shown", [columns.get(name) for name in names])

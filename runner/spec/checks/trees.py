@@ -1,4 +1,4 @@
-"""Trees of responses: how many calls they may take, and which are too large."""
+"""Compute the number of calls that trees of responses may take, and check that it is not too large."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from runner.spec.datasets.loader import Dataset
 from runner.spec.experiment import Experiment
 
 MAX_BRANCHES = 2**31 - 1
-"""As many as the tables can number."""
+"""Largest branch number that the tables can store."""
 
 
 def tree_calls(protocol: Protocol, responses: int) -> int:
-    """The maximum of calls for one tree of responses, without retries."""
+    """Return the maximum number of calls for one tree of responses, without retries."""
     calls = 0
     for round_ in range(protocol.max_message_rounds):
         speakers = 1 if protocol.step(round_).draw == "one" else len(protocol.can_be_active(round_))
@@ -23,20 +23,20 @@ def tree_calls(protocol: Protocol, responses: int) -> int:
 
 
 def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, at: PlaceOf) -> Iterator[Problem]:
-    """Trees with more calls than the spec allows."""
+    """Yield a problem for trees with more calls than the spec allows."""
     rollouts = experiment.rollouts
     responses, key = rollouts.num_responses_per_timestep, "rollouts.num_responses_per_timestep"
     if responses is None:
         return
-    asked = experiment.training.datapoints_per_iteration if experiment.training is not None else None
-    trees = (asked or len(dataset.datapoints)) * rollouts.per_datapoint
+    datapoints = experiment.training.datapoints_per_iteration if experiment.training is not None else None
+    trees = (datapoints or len(dataset.datapoints)) * rollouts.per_datapoint
     calls = tree_calls(protocol, responses) * trees
     if calls > rollouts.max_calls:
         yield Problem(
             at(key), key,
-            f"{trees} trees of {responses} answers a step and {protocol.max_message_rounds} rounds may take {calls:,} "
-            f"calls, more than rollouts.max_calls ({rollouts.max_calls:,}); trees grow exponentially with their "
-            "rounds: fewer answers, rounds (protocol.max_message_rounds) or datapoints",
+            f"{trees} trees of {responses} answers per step and {protocol.max_message_rounds} rounds may take "
+            f"{calls:,} calls, more than rollouts.max_calls ({rollouts.max_calls:,}); trees grow exponentially with "
+            "their rounds: reduce answers, rounds (protocol.max_message_rounds) or datapoints",
         )  # fmt: skip
     elif responses**protocol.max_message_rounds * rollouts.per_datapoint > MAX_BRANCHES:
-        yield Problem(at(key), key, "a tree has more branches than can be numbered; fewer answers or rounds")
+        yield Problem(at(key), key, "a tree has more branches than can be numbered; reduce answers or rounds")

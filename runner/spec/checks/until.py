@@ -1,4 +1,4 @@
-"""What `until` asks of the rest of a spec."""
+"""Check the `until` section against the rest of a spec."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from runner.spec.experiment import Experiment
 
 
 def until_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
-    """A rule that says too little or too much, or that stands where games are not independent measurements."""
+    """Yield a problem for an incomplete or contradictory rule, or one used where games are not independent."""
     until, key = experiment.until, "until"
     if until is None:
         return
     if (until.width is None) == (until.compare is None):
-        yield Problem(at(key), key, "give one of width and compare; null plays all datapoints")
+        yield Problem(at(key), key, "set either width or compare; null plays all datapoints")
     if experiment.kind == "training":
-        yield Problem(
-            at(key), key, "only a benchmark can stop when it is decided; a training run plays what it trains on"
-        )
+        yield Problem(at(key), key, "only a benchmark can stop early, since training needs all its games; remove it")
     if experiment.rollouts.num_responses_per_timestep is not None:
         yield Problem(
             at(key), key,
-            "a tree's samples are not independent games; leave out until, or rollouts.num_responses_per_timestep",
+            "rollouts of a tree are not independent; remove until, or rollouts.num_responses_per_timestep",
         )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Dataset files into datapoints."""
+"""Datasets: files, settings, datapoints."""

@@ -1,7 +1,7 @@
 """Find the line of a CSV file that is ragged or has an unclosed quote.
 
-DuckDB takes a ragged file for one with a single column, or looks further down for a header and skips what is above it.
-It takes a file with an unclosed quote for one that does not quote at all.
+DuckDB reads a ragged file as a single column, or finds a header further down and skips the lines above. It reads a file
+with an unclosed quote as a file without quoting.
 """
 
 from __future__ import annotations
@@ -15,52 +15,53 @@ from typing import Any
 from runner.base.storage.safe_files import open_to_read
 
 DELIMITERS = (",", ";", "\t", "|")
-LONGEST_FIELD = 1 << 27
+MAX_FIELD = 1 << 27
 
-Line = tuple[int, str]
-"""The number of a line, and what is wrong with it."""
+LineProblem = tuple[int, str]
+"""A line number, and what is wrong with the line."""
 
 
-def ragged_line(path: Path) -> Line | None:
-    """The first line whose fields are not as many as the header's, and what is wrong with it.
+def ragged_line(path: Path) -> LineProblem | None:
+    """Return the first line whose number of fields differs from the header's; None if there is none.
 
-    None where there is none, or where the file is none that Python can read.
+    Also None if Python cannot read the file.
     """
 
-    def found(file: TextIOWrapper) -> Line | None:
+    def find(file: TextIOWrapper) -> LineProblem | None:
         header_line = file.readline()
         delimiter = max(_delimiters(path), key=header_line.count)
         file.seek(0)
-        return _first_ragged(csv.reader(file, delimiter=delimiter))
+        return _first_ragged_row(csv.reader(file, delimiter=delimiter))
 
-    return _asked_of(path, found)
+    return _with_file(path, find)
 
 
-def skipped_line(path: Path, width: int) -> Line | None:
-    """The first row, which is no comment, where it is not as wide as the header that was found, and so stands above it.
+def skipped_line(path: Path, width: int) -> LineProblem | None:
+    """Return the first row that is not a comment, if its width differs from the header that DuckDB found below it.
 
-    None where it is the header, or where the file is none that Python can read.
+    None if it is the header, or if Python cannot read the file.
     """
 
-    def found(file: TextIOWrapper) -> Line | None:
+    def find(file: TextIOWrapper) -> LineProblem | None:
         line = None
         for delimiter in _delimiters(path):
             file.seek(0)
-            line = _first_if_not(width, csv.reader(file, delimiter=delimiter))
+            line = _first_row_of_other_width(width, csv.reader(file, delimiter=delimiter))
             if line is None:
                 return None
         return line
 
-    return _asked_of(path, found)
+    return _with_file(path, find)
 
 
-def unclosed_quote(path: Path) -> Line | None:
-    """Return the first row with a quoted text that is not closed, or None, also if Python cannot read the file.
+def unclosed_quote(path: Path) -> LineProblem | None:
+    """Return the first row with a quoted text that is not closed; None if there is none.
 
-    A `.tsv` file may have no quoted text: a lone quote is an error only if other fields are whole quoted texts.
+    Also None if Python cannot read the file. A `.tsv` file may have no quoted text: a lone quote is an error only if
+    other fields are fully quoted.
     """
 
-    def found(file: TextIOWrapper) -> Line | None:
+    def find(file: TextIOWrapper) -> LineProblem | None:
         if path.suffix.lower() == ".tsv":
             plain = csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
             if not any(len(field) > 1 and field[0] == field[-1] == '"' for row in plain for field in row):
@@ -80,25 +81,25 @@ def unclosed_quote(path: Path) -> Line | None:
             )
         return None
 
-    return _asked_of(path, found)
+    return _with_file(path, find)
 
 
-def _asked_of(path: Path, question: Callable[[TextIOWrapper], Line | None]) -> Line | None:
-    before = csv.field_size_limit(LONGEST_FIELD)
+def _with_file(path: Path, find: Callable[[TextIOWrapper], LineProblem | None]) -> LineProblem | None:
+    previous_limit = csv.field_size_limit(MAX_FIELD)
     try:
         with TextIOWrapper(open_to_read(path), encoding="utf-8-sig", newline="") as file:
-            return question(file)
+            return find(file)
     except (OSError, UnicodeDecodeError, csv.Error):
         return None
     finally:
-        csv.field_size_limit(before)
+        csv.field_size_limit(previous_limit)
 
 
 def _delimiters(path: Path) -> tuple[str, ...]:
     return ("\t",) if path.suffix.lower() == ".tsv" else DELIMITERS
 
 
-def _first_if_not(width: int, rows: Any) -> Line | None:
+def _first_row_of_other_width(width: int, rows: Any) -> LineProblem | None:
     line = 1
     for row in rows:
         if len(row) == width:
@@ -106,18 +107,18 @@ def _first_if_not(width: int, rows: Any) -> Line | None:
         if row and not row[0].startswith("#"):
             return (
                 line,
-                f"line {line}: the header is the first row, and the one that was found below has {width} fields",
+                f"line {line}: the first row must be the header, but the header found below it has {width} fields",
             )
         line = rows.line_num + 1
     return None
 
 
-def _first_ragged(rows: Any) -> Line | None:
-    wanted, line = None, 1
+def _first_ragged_row(rows: Any) -> LineProblem | None:
+    header_width, line = None, 1
     for row in rows:
-        if wanted is None:
-            wanted = len(row)
-        elif row and len(row) != wanted:
-            return line, f"line {line}: the row is ragged: it has {len(row)} fields, the header has {wanted}"
+        if header_width is None:
+            header_width = len(row)
+        elif row and len(row) != header_width:
+            return line, f"line {line}: the row is ragged: it has {len(row)} fields, the header has {header_width}"
         line = rows.line_num + 1
     return None

@@ -1,4 +1,4 @@
-"""One item that is played, and groups of them."""
+"""Datapoints, and groups of them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from runner.base.hashing import hash_parity, tagged_hash
 
 @dataclass(frozen=True)
 class Datapoint:
-    """One item: its id, its label, the columns that templates may show, and the group that it belongs to.
+    """One item: its id, its label, the columns that templates may show, and its group.
 
-    The label is None where its owner keeps it; then no datapoint of its dataset has one.
-    The group is its own id without `dataset.group_by`. No game depends on it, so it is not in the content hash.
+    If the dataset's owner hides the labels, all labels of the dataset are None. Without `dataset.group_by` the group is
+    the datapoint's id. The group is not part of the content hash, since no game depends on it.
     """
 
     id: str
@@ -29,18 +29,18 @@ class Datapoint:
 
     @cached_property
     def prover_stance(self) -> int:
-        """The stance a prover is given for this datapoint where the protocol randomises it."""
+        """The stance of a prover for this datapoint if the protocol randomizes stances."""
         text = self.columns.get("solution")
         return hash_parity(text if isinstance(text, str) else self.id)
 
     @cached_property
     def content_hash(self) -> str:
-        """Identity: the hash of everything a game can depend on."""
+        """The hash of everything that a game can depend on."""
         return tagged_hash("datapoint", {"id": self.id, "label": self.label, "columns": self.columns})
 
 
-def grouped(points: Iterable[Datapoint]) -> list[list[Datapoint]]:
-    """The datapoints of each group, in the order of the groups' first."""
+def group_datapoints(points: Iterable[Datapoint]) -> list[list[Datapoint]]:
+    """Return the datapoints of each group, in the order of the groups' first datapoints."""
     groups: dict[str, list[Datapoint]] = {}
     for point in points:
         groups.setdefault(point.group, []).append(point)

@@ -1,4 +1,4 @@
-"""Rows that hold several datapoints in lists, as those of Buggy APPS do, into a row for each datapoint."""
+"""Turn rows with several datapoints in lists, as in Buggy APPS, into one row for each datapoint."""
 
 from __future__ import annotations
 
@@ -9,164 +9,161 @@ from typing import Any
 import orjson
 
 from runner.base.errors import PlaceOf, Problem, SpecError
-from runner.base.text import comma_join, did_you_mean
+from runner.base.text import comma_join, did_you_mean, list_some
 from runner.spec.datasets.limits import Meter
 from runner.spec.datasets.settings import Explode
 
 Row = dict[str, Any]
 ROW_NUMBER = "\0number"
-"""The key of a row's number in its file; no column has such a name."""
+"""Key of a row's number in its file; no column has this name."""
 
 _KEY = "dataset.explode"
-_SHOWN = 5
+_MAX_LISTED = 5
 
 
-def own_types(settings: Explode) -> dict[str, str]:
-    """What we make of a row, by the SQL types that a filter has it in."""
+def added_column_types(settings: Explode) -> dict[str, str]:
+    """Return the columns that exploding adds, with the SQL types that a filter sees."""
     return {
         "id": "VARCHAR", "label": "BIGINT", settings.into: "VARCHAR", settings.number: "BIGINT",
         settings.row: "VARCHAR",
     }  # fmt: skip
 
 
-def exploded_columns(columns: Sequence[str], settings: Explode, where: PlaceOf) -> tuple[str, ...]:
-    """The columns after exploding: the lists are gone, what an element becomes stands at the end.
+def columns_after_exploding(columns: Sequence[str], settings: Explode, where: PlaceOf) -> tuple[str, ...]:
+    """Return the columns after exploding: without the list columns, and with the new columns at the end.
 
     Raises:
-        SpecError: a list column is not there, or one of ours is already.
+        SpecError: a list column is missing, or a new column already exists.
     """
     problems = []
     for name in settings.columns:
         if name not in columns:
             hint = did_you_mean(name, columns) or "; it has " + comma_join(columns)
             problems.append(_problem(where, f"columns.{name}", f"the file has no column {name!r}{hint}"))
-    kept = [name for name in columns if name not in settings.columns and name != "label"]
-    ours = {"into": settings.into, "number": settings.number, "row": settings.row}
-    for key, name in ours.items():
-        if name in kept or name == "label":
-            problems.append(_problem(where, key, f"the file has a column {name!r} already; choose another name here"))
-        if [*ours.values()].count(name) > 1:
-            problems.append(_problem(where, key, f"two columns would be called {name!r}; choose another name here"))
+    other_columns = [name for name in columns if name not in settings.columns and name != "label"]
+    new_columns = {"into": settings.into, "number": settings.number, "row": settings.row}
+    for key, name in new_columns.items():
+        if name in other_columns or name == "label":
+            problems.append(_problem(where, key, f"the file already has a column {name!r}; choose another name"))
+        if [*new_columns.values()].count(name) > 1:
+            problems.append(_problem(where, key, f"two columns would be called {name!r}; choose another name"))
     if problems:
         raise SpecError(problems)
-    return (*kept, "label", *ours.values())
+    return (*other_columns, "label", *new_columns.values())
 
 
 @dataclass
-class Skipped:
-    """The elements that make no datapoint, and the rows that have some."""
+class SkippedElements:
+    """Counts of list elements that become no datapoint, and the numbers of their rows."""
 
     empty: int = 0
     repeated: int = 0
     rows: set[int] = field(default_factory=set)
 
     def notes(self) -> list[str]:
-        """One line, or none."""
+        """Return one line that describes what was skipped; no line if nothing was."""
         if not self.rows:
             return []
-        what = [f"{self.empty:,} empty" if self.empty else "", f"{self.repeated:,} repeated" if self.repeated else ""]
-        elements = "element" if self.empty + self.repeated == 1 else "elements"
-        rows = f"{_rows(sorted(self.rows))} of the dataset's file"
-        return [f"{_KEY} skips {' and '.join(filter(None, what))} {elements} of the lists in {rows}"]
+        counts = [f"{self.empty:,} empty" if self.empty else "", f"{self.repeated:,} repeated" if self.repeated else ""]
+        noun = "element" if self.empty + self.repeated == 1 else "elements"
+        rows = f"{_describe_rows(sorted(self.rows))} of the dataset's file"
+        return [f"{_KEY} skips {' and '.join(filter(None, counts))} {noun} of the lists in {rows}"]
 
 
-def exploded(
+def explode_rows(
     rows: Sequence[Row], columns: Sequence[str], settings: Explode, meter: Meter, where: PlaceOf
-) -> tuple[list[Row], Skipped]:
-    """A row for each element of each list, the lists in the order of the spec; `columns` are those after exploding.
+) -> tuple[list[Row], SkippedElements]:
+    """Return a row for each element of each list, in the order of the lists in the spec.
 
-    Elements without text, and those that stand in the list already, are skipped; the others keep their numbers.
+    `columns` are the columns after exploding. Empty and repeated elements are skipped; the others keep their numbers.
 
     Raises:
-        SpecError: a list is none, or its elements hold no text, with the numbers of the rows.
-        TooLarge: there are more rows than there may be.
+        SpecError: a value is not a list, or its elements are not texts; lists the rows.
+        TooLarge: there are more rows than the limit.
     """
-    found: list[Row] = []
-    skipped = Skipped()
-    wrong: dict[str, dict[str, list[int]]] = {name: {} for name in settings.columns}
+    new_rows: list[Row] = []
+    skipped = SkippedElements()
+    rows_by_problem: dict[str, dict[str, list[int]]] = {name: {} for name in settings.columns}
     for row in rows:
-        kept = {name: row[name] for name in (*columns, ROW_NUMBER) if name in row and name not in settings.columns}
+        values = {name: row[name] for name in (*columns, ROW_NUMBER) if name in row and name not in settings.columns}
         for name, label in settings.columns.items():
             try:
                 elements = _elements(row[name], settings, skipped, row[ROW_NUMBER])
-            except _Wrong as problem:
-                wrong[name].setdefault(str(problem), []).append(row[ROW_NUMBER])
+            except _InvalidList as problem:
+                rows_by_problem[name].setdefault(str(problem), []).append(row[ROW_NUMBER])
                 continue
-            found.extend(_rows_of(kept, elements, name, label, settings))
-        meter.check_shape(len(found), len(columns))
+            new_rows.extend(_element_rows(values, elements, name, label, settings))
+        meter.check_shape(len(new_rows), len(columns))
     problems = [
-        _problem(where, f"columns.{name}", f"column {name!r} {what}, in {_rows(numbers)}")
-        for name, kinds in wrong.items()
-        for what, numbers in kinds.items()
+        _problem(where, f"columns.{name}", f"column {name!r} {message}, in {_describe_rows(numbers)}")
+        for name, row_numbers in rows_by_problem.items()
+        for message, numbers in row_numbers.items()
     ]
     if problems:
         raise SpecError(problems)
-    return found, skipped
+    return new_rows, skipped
 
 
-def _rows_of(
-    kept: Mapping[str, Any], elements: Mapping[str, int], name: str, label: int, settings: Explode
+def _element_rows(
+    other_values: Mapping[str, Any], elements: Mapping[str, int], name: str, label: int, settings: Explode
 ) -> Iterator[Row]:
     for text, number in elements.items():
         yield {
-            **kept,
-            "id": f"{kept['id']}-{name}-{number}",
+            **other_values,
+            "id": f"{other_values['id']}-{name}-{number}",
             "label": label,
             settings.into: text,
             settings.number: number,
-            settings.row: str(kept["id"]),
+            settings.row: str(other_values["id"]),
         }
 
 
-class _Wrong(Exception):
-    """What is wrong with a list, so that rows with the same can be told together."""
+class _InvalidList(Exception):
+    """The reason why a list is invalid; rows with the same reason are reported together."""
 
 
-def _elements(value: Any, settings: Explode, skipped: Skipped, row: int) -> dict[str, int]:
-    """The texts of a list, or of the JSON of one, each once, with their numbers in it; none of what is empty."""
+def _elements(value: Any, settings: Explode, skipped: SkippedElements, row: int) -> dict[str, int]:
+    """Return the distinct texts of a list, or of a JSON list, with their numbers; empty for an empty value."""
     if value is None or value == "":
         return {}
     if isinstance(value, str):
         try:
             value = orjson.loads(value)
         except orjson.JSONDecodeError:
-            raise _Wrong("holds neither a list nor the JSON of one") from None
+            raise _InvalidList("is neither a list nor a JSON list") from None
     if not isinstance(value, list):
-        raise _Wrong("holds neither a list nor the JSON of one")
-    found: dict[str, int] = {}
+        raise _InvalidList("is neither a list nor a JSON list")
+    numbers: dict[str, int] = {}
     for number, element in enumerate(value, 1):
-        if len(found) == settings.limit:
+        if len(numbers) == settings.limit:
             break
         text = _text(element, settings.element)
-        if text.strip() and text not in found:
-            found[text] = number
+        if text.strip() and text not in numbers:
+            numbers[text] = number
             continue
         skipped.rows.add(row)
-        skipped.repeated += text in found
-        skipped.empty += text not in found
-    return found
+        skipped.repeated += text in numbers
+        skipped.empty += text not in numbers
+    return numbers
 
 
 def _text(element: Any, key: str | None) -> str:
     if isinstance(element, dict):
         if key is None:
-            raise _Wrong(
-                f"holds lists of mappings ({comma_join(list(element)[:_SHOWN])}); dataset.explode.element says which "
-                "of their keys has the text"
+            raise _InvalidList(
+                f"has lists of mappings ({comma_join(list(element)[:_MAX_LISTED])}); "
+                "set dataset.explode.element to the key with the text"
             )
         if key not in element:
-            raise _Wrong(f"has an element without {key!r} (dataset.explode.element){did_you_mean(key, element)}")
+            raise _InvalidList(f"has an element without {key!r} (dataset.explode.element){did_you_mean(key, element)}")
         element = element[key]
     if not isinstance(element, str):
-        raise _Wrong(f"has an element that is not a text but {type(element).__name__}")
+        raise _InvalidList(f"has an element that is not text but {type(element).__name__}")
     return element
 
 
-def _rows(numbers: Sequence[int]) -> str:
-    rows = comma_join(map(str, numbers[:_SHOWN])) + (
-        f" and {len(numbers) - _SHOWN} more" if len(numbers) > _SHOWN else ""
-    )
-    return ("row " if len(numbers) == 1 else "rows ") + rows
+def _describe_rows(numbers: Sequence[int]) -> str:
+    return ("row " if len(numbers) == 1 else "rows ") + list_some(numbers)
 
 
 def _problem(where: PlaceOf, key: str, message: str) -> Problem:

@@ -1,60 +1,59 @@
-"""The values of a label column into 0 and 1."""
+"""Convert the values of a label column to 0 and 1."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-WORDS = {"true": 1, "yes": 1, "false": 0, "no": 0}
-DIGITS = {"1": 1, "0": 0, "1.0": 1, "0.0": 0}
-_SHOWN = 5
+from runner.base.text import list_some
+
+LABEL_OF_WORD = {"true": 1, "yes": 1, "false": 0, "no": 0}
+LABEL_OF_DIGIT = {"1": 1, "0": 0, "1.0": 1, "0.0": 0}
+_MAX_LISTED = 5
 
 
-def label_of(value: Any, meanings: Mapping[str, int], *, is_text: bool) -> int | None:
-    """0 or 1; None where it is not clear which.
+def parse_label(value: Any, meanings: Mapping[str, int], *, is_text: bool) -> int | None:
+    """Return the label, 0 or 1; None if it is unclear.
 
-    `meanings` are the spec's own words, in lower case, which come first; `is_text`: the file knows no numbers, as CSV
-    does not.
+    `meanings` has the spec's own words in lower case, which take precedence. `is_text`: the file format has no numbers,
+    as CSV.
     """
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # JSON and Parquet may write whole numbers so
-    word = str(value).strip().casefold() if isinstance(value, bool | int | str) else None
-    if word is None:
+        value = int(value)  # JSON and Parquet may store whole numbers as floats
+    text = str(value).strip().casefold() if isinstance(value, bool | int | str) else None
+    if text is None:
         return None
-    if word in meanings:
-        return meanings[word]
+    if text in meanings:
+        return meanings[text]
     if isinstance(value, int):
         return int(value) if value in (0, 1) else None
-    return (WORDS | DIGITS if is_text else WORDS).get(word)
+    return (LABEL_OF_WORD | LABEL_OF_DIGIT if is_text else LABEL_OF_WORD).get(text)
 
 
-def contrary_words(labels: Mapping[str, int]) -> list[list[str]]:
-    """The words of a spec that are one word in any case, and are given both labels."""
-    alike: dict[str, list[str]] = {}
-    for word in labels:
-        alike.setdefault(word.strip().casefold(), []).append(word)
-    return [words for words in alike.values() if len({labels[word] for word in words}) > 1]
+def contradictory_words(labels: Mapping[str, int]) -> list[list[str]]:
+    """Return groups of words in a spec that differ only in case but have different labels."""
+    by_word: dict[str, list[str]] = {}
+    for spelling in labels:
+        by_word.setdefault(spelling.strip().casefold(), []).append(spelling)
+    return [spellings for spellings in by_word.values() if len({labels[spelling] for spelling in spellings}) > 1]
 
 
 def label_problems(rows: Iterable[tuple[str, Any]]) -> list[str]:
-    """What is wrong with labels that are not clear, each given with what its row is called."""
-    found: dict[str, list[str]] = {}
+    """Return a message about missing labels and one about unclear ones. Rows are given with a name."""
+    by_value: dict[str, list[str]] = {}
     missing = []
     for row, value in rows:
         if value is None or value == "":
             missing.append(row)
         else:
-            found.setdefault(repr(value)[:40], []).append(row)
-    problems = [f"rows without a label: {_some(missing)}"] if missing else []
-    if found:
-        values = "; ".join(f"{_some(having, 1)} has {value}" for value, having in list(found.items())[:_SHOWN])
-        more = f"; and {len(found) - _SHOWN} more values" if len(found) > _SHOWN else ""
+            by_value.setdefault(repr(value)[:40], []).append(row)
+    problems = [f"rows without a label: {list_some(missing)}"] if missing else []
+    if by_value:
+        first_values = list(by_value.items())[:_MAX_LISTED]
+        values = "; ".join(f"{list_some(names, 1)} has {value}" for value, names in first_values)
+        hidden = f"; and {len(by_value) - _MAX_LISTED} more values" if len(by_value) > _MAX_LISTED else ""
         problems.append(
-            f"a label is 0 or 1: {values}{more}; dataset.labels says what a word means, as in "
+            f"labels must be 0 or 1: {values}{hidden}; map other values with dataset.labels, for example "
             "dataset.labels: {right: 1, wrong: 0}"
         )
     return problems
-
-
-def _some(rows: list[str], shown: int = _SHOWN) -> str:
-    return ", ".join(rows[:shown]) + (f" and {len(rows) - shown} more" if len(rows) > shown else "")

@@ -1,4 +1,4 @@
-"""What a dataset may come to, counted while it is read: a small file can hold a large one."""
+"""Check the size of a dataset while it is read, since a small file can unpack to a large dataset."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 from runner.spec.datasets.settings import DatasetLimits
 
 CELL_BYTES = 64
-"""What Python needs for one value of one row, whatever it holds."""
+"""Bytes that Python needs for one value of one row, even an empty one."""
 
 
 class TooLarge(Exception):
-    """A dataset is larger than it may be; `key` is what raises the bound."""
+    """Raised if a dataset exceeds a limit; `key` is the spec key of the limit."""
 
-    def __init__(self, found: str, name: str, limit: float) -> None:
+    def __init__(self, size: str, name: str, limit: float) -> None:
         self.key = f"dataset.limits.{name}"
-        super().__init__(f"{found}, more than {self.key} ({limit:,}); raise it to read the file all the same")
+        super().__init__(f"{size}, more than {self.key} ({limit:,}); raise the limit to read the file")
 
 
 @dataclass(frozen=True)
 class Meter:
-    """Compares what is read with the limits.
+    """Compares the size of what is read with the limits.
 
     Every method raises `TooLarge`.
     """
@@ -33,7 +33,7 @@ class Meter:
 
     def check_bytes(self, size: int) -> None:
         if size > self.limits.bytes:
-            raise TooLarge(f"the file holds {size:,} bytes", "bytes", self.limits.bytes)
+            raise TooLarge(f"the file has {size:,} bytes", "bytes", self.limits.bytes)
 
     def check_shape(self, rows: int, columns: int) -> None:
         """Check a table's size by its rows and columns, as if it were empty."""
@@ -42,5 +42,5 @@ class Meter:
         if columns > self.limits.columns:
             raise TooLarge(f"the file has {columns:,} columns or more", "columns", self.limits.columns)
         if rows * columns * CELL_BYTES > self.limits.bytes:
-            found = f"{rows:,} rows of {columns:,} columns take {rows * columns * CELL_BYTES:,} bytes even if empty"
-            raise TooLarge(found, "bytes", self.limits.bytes)
+            size = f"{rows:,} rows of {columns:,} columns take {rows * columns * CELL_BYTES:,} bytes even if empty"
+            raise TooLarge(size, "bytes", self.limits.bytes)

@@ -1,4 +1,4 @@
-"""A dataset file into datapoints, through DuckDB's readers, or every problem it has."""
+"""Read a dataset file into datapoints with DuckDB's readers, or report every problem it has."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from runner.base.errors import Place, PlaceOf, Problem, SpecError
 from runner.base.hashing import canonical, tagged_hash
 from runner.base.storage.duckdb_connections import borrow_connection
 from runner.base.storage.safe_files import create
-from runner.base.text import comma_join, did_you_mean
+from runner.base.text import comma_join, did_you_mean, list_some
 from runner.spec.datasets.datapoint import Datapoint
-from runner.spec.datasets.explode import ROW_NUMBER, exploded, exploded_columns, own_types
-from runner.spec.datasets.labels import contrary_words, label_of, label_problems
+from runner.spec.datasets.explode import ROW_NUMBER, added_column_types, columns_after_exploding, explode_rows
+from runner.spec.datasets.labels import contradictory_words, label_problems, parse_label
 from runner.spec.datasets.limits import Meter, TooLarge
 from runner.spec.datasets.reader import (
     Table,
@@ -29,11 +29,11 @@ from runner.spec.datasets.reader import (
     check_not_ragged,
     hub_file,
     read_table,
-    renamed,
+    rename_columns,
 )
-from runner.spec.datasets.selection import chosen
+from runner.spec.datasets.selection import select_datapoints
 from runner.spec.datasets.settings import DatasetSettings
-from runner.spec.datasets.subprocess import TaskEnded, TaskFailed, run_apart
+from runner.spec.datasets.subprocess import TaskEnded, TaskFailed, run_in_subprocess
 
 if TYPE_CHECKING:
     import duckdb
@@ -41,70 +41,70 @@ if TYPE_CHECKING:
 __all__ = ["HUB", "Datapoint", "Dataset", "load_dataset"]
 
 HUB = "hf://"
-_SHOWN = 5
+_MAX_LISTED = 5
 _UNKNOWN_COLUMN = re.compile('Referenced column "(.+?)" not found')
-_OTHERWISE = {
+_HINT_IF_MISSING = {
     "id": ", or set dataset.ids=rows",
     "label": "; where its owner keeps the labels, it has a column 'label' that is empty in every row",
 }
-"""What else may be done about a column that is not there."""
+"""Alternatives if a required column is missing."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The chosen datapoints in the order of play, and the hash of the source they came from."""
+    """The selected datapoints in the order of play, and the hash of their source."""
 
     datapoints: tuple[Datapoint, ...]
     columns: tuple[str, ...]
     source_sha256: str
     group_by: str | None = None
-    """The column that names the groups; None where nothing is said."""
+    """The column that names the groups; None if unset."""
     notes: tuple[str, ...] = ()
-    """What of the file is not played, and was not asked to be left out."""
+    """Notes on parts of the file that are not played although no setting excludes them."""
 
     @property
     def is_labelled(self) -> bool:
-        """Whether the labels are known: all of them or, where the dataset's owner keeps them, none."""
+        """Whether the labels are known: either all of them, or none if the dataset's owner hides them."""
         return any(point.label is not None for point in self.datapoints)
 
     @cached_property
     def sha256(self) -> str:
-        """The hash of the chosen datapoints."""
+        """The hash of the selected datapoints."""
         return tagged_hash("dataset", [point.content_hash for point in self.datapoints])
 
 
 def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where: PlaceOf) -> Dataset:
-    """Read, map, filter, order and cut a dataset. `path` is the file that `settings.path` was found to be.
+    """Read, map, filter, order and limit a dataset. `path` is the file that `settings.path` refers to.
 
     Raises:
-        SpecError: with all that is wrong with the file or its rows.
+        SpecError: the file or its rows are invalid; lists every problem.
     """
     import duckdb
 
     try:
         with (
             borrow_connection(f"{settings.limits.memory >> 20}MiB") as connection,
-            _file(connection, settings, path, where) as (file, sha256),
+            _open_file(connection, settings, path, where) as (file, sha256),
         ):
-            table, notes = _read(connection, file, settings, where)
-            rows = _selected(file, table, settings, where)
+            table, notes = _read_rows(connection, file, settings, where)
+            rows = _select_rows(file, table, settings, where)
     except duckdb.Error as error:
-        raise _refused(where, str(error).splitlines()[0], "dataset.path") from error
+        raise _error(where, str(error).splitlines()[0], "dataset.path") from error
     except (Unreadable, TooLarge, TaskEnded) as error:
-        raise _refused(where, str(error), getattr(error, "key", "dataset.path")) from error
+        raise _error(where, str(error), getattr(error, "key", "dataset.path")) from error
     columns = tuple(name for name in table.columns if name not in ("id", "label"))
     group_by = settings.group_by or (settings.explode.row if settings.explode else None)
-    labels = _labelled(rows, table, settings)
+    labels = _convert_labels(rows, table, settings)
     problems = list(_row_problems(rows, columns, labels, where("dataset.path")))
     problems += _group_problems(rows, group_by, where("dataset.group_by"))
     if problems:
         raise SpecError(problems)
     if settings.balance == "label" and rows[0]["label"] is None:
-        raise _refused(where, "no row has a label to balance by: its owner keeps them", "dataset.balance")
+        raise _error(where, "cannot balance by label, since the dataset has no labels", "dataset.balance")
     points = [_datapoint(row, columns, group_by) for row in rows]
-    played = tuple(chosen(points, settings, seed))
+    played = tuple(select_datapoints(points, settings, seed))
     if not played:
-        raise _refused(where, f"no datapoint is left after balancing {len(points)} rows", "dataset.balance")
+        raise _error(where, f"no datapoint is left after balancing {len(points)} rows", "dataset.balance")
     return Dataset(played, columns, sha256 or table.sha256, group_by, tuple(notes))
 
 
@@ -115,218 +115,215 @@ def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | N
 
 
 @contextmanager
-def _file(
+def _open_file(
     connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path: Path | None, where: PlaceOf
 ) -> Iterator[tuple[Path, str | None]]:
-    """The dataset's file; and the hash of its content, where that is not the file's."""
+    """Yield the dataset's file, and the hash of its content if that is not the hash of the file."""
     if settings.path.startswith(HUB):
-        with hub_file(connection, settings.path.removeprefix(HUB), settings.split, settings.revision) as found:
-            yield found
+        with hub_file(connection, settings.path.removeprefix(HUB), settings.split, settings.revision) as hub_data:
+            yield hub_data
     elif path is None:
-        message = f"no file {settings.path!r} beside the spec, nor among the built-in ones"
-        raise _refused(where, message, "dataset.path")
+        message = f"no file {settings.path!r} next to the spec or among the built-in files"
+        raise _error(where, message, "dataset.path")
     else:
         yield path, None
 
 
-def _refused(where: PlaceOf, message: str, key: str) -> SpecError:
+def _error(where: PlaceOf, message: str, key: str) -> SpecError:
     return SpecError([Problem(where(key), key, message)])
 
 
-def _read(
+def _read_rows(
     connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSettings, where: PlaceOf
 ) -> tuple[Table, list[str]]:
-    """The file's rows under our names, with an id and a label; and what to note of them."""
+    """Return the file's rows with columns renamed and with id and label, and notes on them."""
     try:
         table = read_table(connection, path, settings.limits)
     except TaskFailed as error:
-        raise _refused(where, str(error).splitlines()[0], "dataset.path") from error
-    needed = _needed(settings)
+        raise _error(where, str(error).splitlines()[0], "dataset.path") from error
+    needed = _required_columns(settings)
     if not {*settings.columns.values(), *(needed - settings.columns.keys())} <= {*table.columns}:
         check_not_ragged(path)
     if not table.rows:
-        raise _refused(where, "the file has no rows", "dataset.path")
+        raise _error(where, "the file has no rows", "dataset.path")
     _check_names(table, settings, where)
-    there = table.columns
-    table = renamed(table, settings.columns)
+    file_columns = table.columns
+    table = rename_columns(table, settings.columns)
     missing = [
         Problem(
             where("dataset.columns"),
             "dataset",
-            f"the file has no column {name!r}{did_you_mean(name, there) or '; it has ' + comma_join(there)}; "
-            f"map it with dataset.columns.{name}=..." + _OTHERWISE[name],
+            f"the file has no column {name!r}"
+            f"{did_you_mean(name, file_columns) or '; it has ' + comma_join(file_columns)}; "
+            f"map it with dataset.columns.{name}=..." + _HINT_IF_MISSING[name],
         )
         for name in ("id", "label")
         if name in needed and name not in table.columns
     ]
     if missing:
         raise SpecError(missing)
-    table, notes = _of_datapoints(table, settings, where)
+    table, notes = _make_datapoint_rows(table, settings, where)
     if settings.group_by is not None and settings.group_by not in table.columns:
-        renamed_to = [ours for ours, theirs in settings.columns.items() if theirs == settings.group_by]
-        also = [settings.explode.row] if settings.explode and renamed_to == ["id"] else renamed_to
-        hint = f"; dataset.columns calls it {also[0]!r}" if also else did_you_mean(settings.group_by, table.columns)
+        renamed_to = [name_ for name_, file_name in settings.columns.items() if file_name == settings.group_by]
+        names = [settings.explode.row] if settings.explode and renamed_to == ["id"] else renamed_to
+        hint = f"; dataset.columns calls it {names[0]!r}" if names else did_you_mean(settings.group_by, table.columns)
         hint = hint or f"; there are {comma_join(table.columns)}; dataset.group_by=null for none"
-        raise _refused(where, f"no column {settings.group_by!r}{hint}", "dataset.group_by")
+        raise _error(where, f"no column {settings.group_by!r}{hint}", "dataset.group_by")
     return table, notes
 
 
-def _needed(settings: DatasetSettings) -> set[str]:
-    """The columns that a file must have, by our names."""
-    needed = {"id": settings.ids == "column", "label": settings.explode is None}
-    return {name for name, is_needed in needed.items() if is_needed}
+def _required_columns(settings: DatasetSettings) -> set[str]:
+    """Return the columns that a file must have, by their names after renaming."""
+    is_required_by_name = {"id": settings.ids == "column", "label": settings.explode is None}
+    return {name for name, is_required in is_required_by_name.items() if is_required}
 
 
 def _check_names(table: Table, settings: DatasetSettings, where: PlaceOf) -> None:
-    """See that what the spec says of columns agrees with the file, and with itself."""
-    doubled = [theirs for theirs, count in Counter(settings.columns.values()).items() if count > 1]
-    if doubled:
-        raise _refused(where, f"one column under two names: {comma_join(doubled)}", "dataset.columns")
-    for ours, theirs in settings.columns.items():
-        if theirs not in table.columns:
-            hint = did_you_mean(theirs, table.columns) or f"; it has {comma_join(table.columns)}"
-            message = f"the file has no column {theirs!r}{hint}"
-            raise _refused(where, message, f"dataset.columns.{ours}")
+    """Check that the column settings agree with the file and with each other."""
+    duplicates = [file_column for file_column, count in Counter(settings.columns.values()).items() if count > 1]
+    if duplicates:
+        raise _error(where, f"one column is mapped to two names: {comma_join(duplicates)}", "dataset.columns")
+    for name, file_column in settings.columns.items():
+        if file_column not in table.columns:
+            hint = did_you_mean(file_column, table.columns) or f"; it has {comma_join(table.columns)}"
+            message = f"the file has no column {file_column!r}{hint}"
+            raise _error(where, message, f"dataset.columns.{name}")
     if settings.ids == "rows" and "id" in settings.columns:
-        message = "the ids are made of the rows' numbers (dataset.ids: rows); leave one of the two out"
-        raise _refused(where, message, "dataset.columns.id")
-    contrary = contrary_words(settings.labels)
-    if contrary:
-        said = "; ".join(
-            f"{comma_join(map(repr, words))} are one word in any case, with both labels" for words in contrary
+        message = "contradicts dataset.ids: rows, which makes ids from row numbers; remove one of the two"
+        raise _error(where, message, "dataset.columns.id")
+    contradictory = contradictory_words(settings.labels)
+    if contradictory:
+        spellings = "; ".join(
+            f"{comma_join(map(repr, group))} differ only in case but have different labels" for group in contradictory
         )
-        raise _refused(where, f"{said}; leave one out", "dataset.labels")
-    of_labels = ["dataset.columns.label"] * ("label" in settings.columns) + ["dataset.labels"] * bool(settings.labels)
-    if settings.explode is not None and of_labels:
-        raise _refused(where, "dataset.explode.columns says the labels; leave this out", of_labels[0])
+        raise _error(where, f"{spellings}; remove one", "dataset.labels")
+    label_keys = ["dataset.columns.label"] * ("label" in settings.columns) + ["dataset.labels"] * bool(settings.labels)
+    if settings.explode is not None and label_keys:
+        raise _error(where, "dataset.explode.columns sets the labels; remove this", label_keys[0])
 
 
-def _of_datapoints(table: Table, settings: DatasetSettings, where: PlaceOf) -> tuple[Table, list[str]]:
-    """A row for each datapoint, with its id and the number of its row in the file; and what to note of them."""
+def _make_datapoint_rows(table: Table, settings: DatasetSettings, where: PlaceOf) -> tuple[Table, list[str]]:
+    """Return a row for each datapoint, with its id and the number of its row in the file, and notes on them."""
     notes: list[str] = []
     rows = [{**row, ROW_NUMBER: number} for number, row in enumerate(table.rows, 1)]
     columns = table.columns
     if settings.ids == "rows":
-        # The files of the Hub are of one split each.
-        of = (settings.split or "train") if settings.path.startswith(HUB) else "row"
-        rows = [{**row, "id": f"{of}-{row[ROW_NUMBER]}"} for row in rows]
+        # Each file of the Hub has one split.
+        prefix = (settings.split or "train") if settings.path.startswith(HUB) else "row"
+        rows = [{**row, "id": f"{prefix}-{row[ROW_NUMBER]}"} for row in rows]
         columns = ("id", *(name for name in columns if name != "id"))
     if settings.explode is not None:
         missing = [row[ROW_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
         if missing:
-            raise _refused(where, f"rows without an id: {_some(missing)}", "dataset.path")
-        columns = exploded_columns(columns, settings.explode, where)
-        rows, skipped = exploded(rows, columns, settings.explode, Meter(settings.limits), where)
+            raise _error(where, f"rows without an id: {list_some(missing)}", "dataset.path")
+        columns = columns_after_exploding(columns, settings.explode, where)
+        rows, skipped = explode_rows(rows, columns, settings.explode, Meter(settings.limits), where)
         notes = skipped.notes()
         if not rows:
-            raise _refused(where, "all lists are empty", "dataset.explode.columns")
+            raise _error(where, "all lists are empty, so there are no datapoints", "dataset.explode.columns")
     return replace(table, rows=rows, columns=columns), notes
 
 
-def _selected(path: Path, table: Table, settings: DatasetSettings, where: PlaceOf) -> list[dict[str, Any]]:
-    """The datapoints' rows of the split that pass the filter."""
+def _select_rows(path: Path, table: Table, settings: DatasetSettings, where: PlaceOf) -> list[dict[str, Any]]:
+    """Return the rows that pass the filter and belong to the split."""
     rows = table.rows
     if settings.filter is not None:
-        kept = _filtered(path, rows, table.columns, settings, where)
-        rows = [row for index, row in enumerate(rows, 1) if index in kept]
+        passing = _filter_rows(path, rows, table.columns, settings, where)
+        rows = [row for index, row in enumerate(rows, 1) if index in passing]
         if not rows:
-            raise _refused(where, "no row passes the filter", "dataset.filter")
+            raise _error(where, "no row passes the filter; change or remove it", "dataset.filter")
     if settings.split is None or settings.path.startswith(HUB):
         return rows
     if "split" not in table.columns:
-        message = "the file has no column 'split'; leave the split out (dataset.split=null) or map one"
-        raise _refused(where, message, "dataset.split")
-    found = [row for row in rows if row["split"] == settings.split]
-    if not found:
+        message = "the file has no column 'split'; remove the split (dataset.split=null) or map a column to it"
+        raise _error(where, message, "dataset.split")
+    selected = [row for row in rows if row["split"] == settings.split]
+    if not selected:
         splits = sorted({str(row["split"]) for row in rows})
-        raise _refused(where, f"no row has this split; the file has {comma_join(splits)}", "dataset.split")
-    return found
+        raise _error(where, f"no row has this split; the file has {comma_join(splits)}", "dataset.split")
+    return selected
 
 
-def _filtered(
+def _filter_rows(
     path: Path, rows: list[dict[str, Any]], columns: Sequence[str], settings: DatasetSettings, where: PlaceOf
 ) -> set[int]:
-    """Which rows, counted from 1, pass the filter, a SQL condition on our names or the file's."""
-    asked: dict[str, Any] = {"filter": settings.filter, "columns": dict(settings.columns)}
+    """Return the numbers, from 1, of rows that pass the filter: a SQL condition on original or renamed columns."""
+    parameters: dict[str, Any] = {"filter": settings.filter, "columns": dict(settings.columns)}
     types = {"id": "VARCHAR"} if settings.ids == "rows" else {}
     if settings.explode is not None:
-        types |= own_types(settings.explode)
-        asked["without"] = list(settings.explode.columns)
+        types |= added_column_types(settings.explode)
+        parameters["without"] = list(settings.explode.columns)
     try:
         with TemporaryDirectory() as folder:
             if types:
-                asked["own"], asked["types"] = str(Path(folder) / "own.jsonl"), types
-                with create(Path(asked["own"])) as file:
+                parameters["own"], parameters["types"] = str(Path(folder) / "own.jsonl"), types
+                with create(Path(parameters["own"])) as file:
                     file.writelines(
                         canonical([row[ROW_NUMBER], *(row[name] for name in types)]) + b"\n" for row in rows
                     )
-            answer = run_apart("filter", path, settings.limits, **asked)
+            result = run_in_subprocess("filter", path, settings.limits, **parameters)
     except TaskFailed as error:
-        known = list(dict.fromkeys((*columns, *settings.columns.values())))
+        available = list(dict.fromkeys((*columns, *settings.columns.values())))
         unknown = _UNKNOWN_COLUMN.search(str(error))
-        hint = did_you_mean(unknown[1], known) if unknown else ""
+        hint = did_you_mean(unknown[1], available) if unknown else ""
         message = (str(error).splitlines()[0] or "not a SQL condition").rstrip("!")
-        columns_hint = f"{hint or ';'} the columns are {comma_join(known)}"
-        raise _refused(where, message + columns_hint, "dataset.filter") from error
+        columns_hint = f"{hint or ';'} the columns are {comma_join(available)}"
+        raise _error(where, message + columns_hint, "dataset.filter") from error
     except TaskEnded as error:
-        raise _refused(where, str(error), "dataset.filter") from error
-    return set(answer["kept"])
+        raise _error(where, str(error), "dataset.filter") from error
+    return set(result["kept"])
 
 
-def _labelled(rows: list[dict[str, Any]], table: Table, settings: DatasetSettings) -> list[str]:
-    """Put 0 and 1 in the place of each label, and say what is wrong with those that are neither.
+def _convert_labels(rows: list[dict[str, Any]], table: Table, settings: DatasetSettings) -> list[str]:
+    """Replace each label by 0 or 1, and return what is wrong with unclear labels.
 
-    A label column that is empty in every row of the file says that its owner keeps the labels: they become None.
+    A label column that is empty in every row means that the owner hides the labels: they become None.
     """
     if all(_is_empty(row["label"]) for row in table.rows):
         for row in rows:
             row["label"] = None
         return []
-    meanings = {word.strip().casefold(): label for word, label in settings.labels.items()}
-    wrong = []
+    meanings = {text.strip().casefold(): label for text, label in settings.labels.items()}
+    unclear = []
     for row in rows:
-        label = label_of(row["label"], meanings, is_text=table.labels_are_text)
+        label = parse_label(row["label"], meanings, is_text=table.labels_are_text)
         if label is None:
-            wrong.append((_named(row, settings), row["label"]))
+            unclear.append((_describe_row(row, settings), row["label"]))
         row["label"] = label
-    return label_problems(wrong)
+    return label_problems(unclear)
 
 
 def _is_empty(label: Any) -> bool:
     return label is None or label == ""
 
 
-def _named(row: Mapping[str, Any], settings: DatasetSettings) -> str:
-    """A row by its id and its number in the file, unless the id is that number."""
+def _describe_row(row: Mapping[str, Any], settings: DatasetSettings) -> str:
+    """Describe a row by its id and its number in the file, unless the id is that number."""
     return str(row["id"]) if settings.ids == "rows" else f"{row['id']} (row {row[ROW_NUMBER]})"
 
 
-def _some(what: Sequence[Any]) -> str:
-    return comma_join(what[:_SHOWN]) + (f" and {len(what) - _SHOWN} more" if len(what) > _SHOWN else "")
-
-
 def _group_problems(rows: list[dict[str, Any]], group_by: str | None, place: Place) -> Iterator[Problem]:
-    """A group is a text or a number; what has none would be taken for a group of its own."""
+    """Yield problems of group names: empty or nested values, and one group in several spellings."""
     if group_by is None:
         return
     empty = [row[ROW_NUMBER] for row in rows if row[group_by] is None or str(row[group_by]).strip() == ""]
     if empty:
-        message = f"rows whose {group_by!r} is empty: {_some(empty)}; give each a group, its id where it stands alone"
+        message = f"rows whose {group_by!r} is empty: {list_some(empty)}; set a group, such as the id, in each"
         yield Problem(place, "dataset.group_by", message)
     nested = [row[ROW_NUMBER] for row in rows if isinstance(row[group_by], (list, dict))]
     if nested:
-        message = f"column {group_by!r} does not name groups, by a text or a number: rows {_some(nested)}"
+        message = f"column {group_by!r} must have texts or numbers; rows with other values: {list_some(nested)}"
         yield Problem(place, "dataset.group_by", message)
-    kinds: dict[str, dict[str, int]] = {}
+    spellings_by_name: dict[str, dict[str, int]] = {}
     for row in rows:
         value = row[group_by]
         is_whole = isinstance(value, float) and value.is_integer()
         name = str(int(value)) if is_whole else str(value)
-        kinds.setdefault(name, {}).setdefault(f"{value!r} ({type(value).__name__})", row[ROW_NUMBER])
-    mixed = [written for written in kinds.values() if len(written) > 1]
+        spellings_by_name.setdefault(name, {}).setdefault(f"{value!r} ({type(value).__name__})", row[ROW_NUMBER])
+    mixed = [spellings for spellings in spellings_by_name.values() if len(spellings) > 1]
     if mixed:
-        said = comma_join(f"{value} in row {row}" for value, row in list(mixed[0].items())[:_SHOWN])
-        message = f"one group in several spellings of {group_by!r}: {said}; write each group in one way"
+        listed = comma_join(f"{value} in row {row}" for value, row in list(mixed[0].items())[:_MAX_LISTED])
+        message = f"{group_by!r} has several spellings of one group: {listed}; use one spelling for each group"
         yield Problem(place, "dataset.group_by", message)
 
 
@@ -335,25 +332,25 @@ def _row_problems(
 ) -> Iterator[Problem]:
     missing = [row[ROW_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
     if missing:
-        yield Problem(place, "dataset", f"rows without an id: {_some(missing)}")
+        yield Problem(place, "dataset", f"rows without an id: {list_some(missing)}")
     ids: dict[str, list[int]] = {}
     for row in rows:
         if row["id"] is not None and row["id"] != "":
             ids.setdefault(str(row["id"]), []).append(row[ROW_NUMBER])
-    doubled = [f"{name} (rows {_some(numbers)})" for name, numbers in ids.items() if len(numbers) > 1]
-    if doubled:
-        yield Problem(place, "dataset", f"duplicate ids: {_some(doubled)}; give each row an id of its own")
+    duplicates = [f"{name} (rows {list_some(numbers)})" for name, numbers in ids.items() if len(numbers) > 1]
+    if duplicates:
+        yield Problem(place, "dataset", f"duplicate ids: {list_some(duplicates)}; ids must be unique")
     for message in labels:
         yield Problem(place, "dataset.labels", message)
     for name in columns:
-        problem = next((found for row in rows if (found := _value_problem(name, row[name]))), None)
+        problem = next((text for row in rows if (text := _value_problem(name, row[name]))), None)
         if problem is not None:
             yield Problem(place, "dataset", problem)
 
 
 def _value_problem(name: str, value: Any) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
-        return f"column {name!r} holds a number that is not finite"
+        return f"column {name!r} contains a number that is not finite"
     if isinstance(value, (bytes, bytearray)):
-        return f"column {name!r} holds bytes; a template shows text"
+        return f"column {name!r} contains bytes; templates need text"
     return canonical_problem(name, value)

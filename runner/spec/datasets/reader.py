@@ -1,7 +1,7 @@
-"""A dataset file into rows, through DuckDB's readers: values as the file has them.
+"""Read a dataset file into rows with DuckDB's readers, keeping values as they are in the file.
 
-DuckDB guesses types, and unifies them over a column. That is right for a condition in SQL and wrong for a text that
-a model will see, so values are read apart from the table that a filter is asked on (`typed`).
+DuckDB guesses types and unifies them over a column. That is right for a condition in SQL, but wrong for a text that a
+model will see. So values are read separately from the table that a filter runs on (`typed_rows`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from runner.base.text import comma_join, did_you_mean
 from runner.spec.datasets.csv_errors import ragged_line, skipped_line, unclosed_quote
 from runner.spec.datasets.limits import CELL_BYTES, Meter
 from runner.spec.datasets.settings import DatasetLimits
-from runner.spec.datasets.subprocess import run_apart
-from runner.spec.datasets.typed_rows import CSV, JSON, PARQUET, csv_options, json_format, parquet_values
+from runner.spec.datasets.subprocess import run_in_subprocess
+from runner.spec.datasets.typed_rows import CSV, JSON, PARQUET, csv_options, json_format, parquet_query
 
 if TYPE_CHECKING:
     import duckdb
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Table:
-    """All rows of a file in their order, their columns' names, and the hash of where they came from."""
+    """The rows of a file in their order, the names of its columns, and the hash of the source."""
 
     rows: list[dict[str, Any]]
     columns: tuple[str, ...]
     sha256: str
     labels_are_text: bool = False
-    """Whether the file knows no numbers, so that a label is read from `0` or `1`."""
+    """Whether the file format has no numbers, so that labels are read from the texts `0` and `1`."""
 
 
 class Unreadable(Exception):
-    """Why a dataset cannot be read."""
+    """Raised if a dataset cannot be read; the message is the reason."""
 
 
-BATCH = 1000
-"""Rows that are taken from DuckDB at once."""
+BATCH_ROWS = 1000
+"""Number of rows that are fetched from DuckDB at once."""
 
 
 def read_table(connection: duckdb.DuckDBPyConnection, path: Path, limits: DatasetLimits) -> Table:
-    """Read a file by what its name ends in.
+    """Read a file in the format of its extension.
 
     Raises:
-        SpecError: it is damaged, at the line where it is, or of no known kind.
-        TooLarge: it is larger than it may be.
-        Unreadable: it took more time or memory than it may.
+        SpecError: the file is damaged, with the line, or has an unknown extension.
+        TooLarge: the file exceeds a limit.
+        Unreadable: reading took too much time or memory.
         duckdb.Error: DuckDB cannot read it.
     """
     meter = Meter(limits)
@@ -70,14 +70,8 @@ def read_table(connection: duckdb.DuckDBPyConnection, path: Path, limits: Datase
         return _read_csv(connection, path, meter)
     if suffix in PARQUET:
         return _read_parquet(connection, path, meter)
-    known = comma_join((*JSON, *CSV, *PARQUET))
-    raise SpecError(
-        [
-            Problem(
-                Place(str(path)), "dataset.path", f"a dataset's name ends in one of {known}{did_you_mean(suffix, JSON)}"
-            )
-        ]
-    )
+    message = f"unknown extension; use one of {comma_join((*JSON, *CSV, *PARQUET))}{did_you_mean(suffix, JSON)}"
+    raise SpecError([Problem(Place(str(path)), "dataset.path", message)])
 
 
 def _read_json(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:
@@ -86,22 +80,22 @@ def _read_json(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) 
     meter.check_file(path)
     rows: list[Any] = []
     try:
-        found = connection.execute(
+        cursor = connection.execute(
             "SELECT json FROM read_json_objects(?, format=?, compression='none')",
             [duckdb_pattern(path), json_format(path)],
         )
-        while texts := found.fetchmany(BATCH):
+        while texts := cursor.fetchmany(BATCH_ROWS):
             rows.extend(orjson.loads(text) for (text,) in texts)
             meter.check_shape(len(rows), 1)
     except (duckdb.Error, orjson.JSONDecodeError) as error:
-        raise SpecError([_broken_line(path, error)]) from error
+        raise SpecError([_find_broken_line(path, error)]) from error
     if len(rows) == 1 and isinstance(rows[0], list):
         rows = rows[0]
     columns: dict[str, None] = {}
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise SpecError(
-                [Problem(Place(str(path), number), "dataset.path", f"line {number}: each line is one JSON object")]
+                [Problem(Place(str(path), number), "dataset.path", f"line {number}: each line must be one JSON object")]
             )
         columns.update(dict.fromkeys(row))
         meter.check_shape(number, len(columns))
@@ -109,10 +103,10 @@ def _read_json(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) 
     return Table([{name: row.get(name) for name in columns} for row in rows], tuple(columns), file_hash(path))
 
 
-def _broken_line(path: Path, error: Exception) -> Problem:
-    """The first line of a JSONL file that is no JSON; the readers count otherwise, or not at all."""
-    if (wrong_encoding := _wrong_encoding(path)) is not None:
-        return wrong_encoding
+def _find_broken_line(path: Path, error: Exception) -> Problem:
+    """Return the first line of a JSONL file that is not JSON, since DuckDB counts lines differently or not at all."""
+    if (encoding_error := _find_encoding_error(path)) is not None:
+        return encoding_error
     try:
         lines = [] if json_format(path) != "newline_delimited" else _lines(path)
     except OSError as unreadable:
@@ -127,11 +121,11 @@ def _broken_line(path: Path, error: Exception) -> Problem:
     return Problem(Place(str(path)), "dataset.path", f"not valid JSON: {str(error).splitlines()[0]}")
 
 
-def _wrong_encoding(path: Path) -> Problem | None:
-    """Return the place of the first byte that is not UTF-8, with its row and how to convert the file."""
+def _find_encoding_error(path: Path) -> Problem | None:
+    """Return a problem for the first byte that is not UTF-8: its line and row, and how to convert the file."""
     is_csv, quotes, row = path.suffix.lower() in CSV, 0, 0
     for number, line in enumerate(_lines(path), 1):
-        row += bool(line.strip()) and not (is_csv and quotes % 2)  # a quoted text may go on in the next line
+        row += bool(line.strip()) and not (is_csv and quotes % 2)  # a quoted text may continue in the next line
         quotes += line.count(b'"')
         try:
             line.decode()
@@ -141,7 +135,7 @@ def _wrong_encoding(path: Path) -> Problem | None:
             else:
                 encoding, hint = (
                     "WINDOWS-1252",
-                    f"; in Windows-1252 the text is {_in_windows_1252(line, error.start)!r}",
+                    f"; in Windows-1252 the text is {_decode_windows_1252(line, error.start)!r}",
                 )
             place = f"row {row - is_csv}" if row > is_csv else "the header"
             return Problem(
@@ -153,7 +147,7 @@ def _wrong_encoding(path: Path) -> Problem | None:
     return None
 
 
-def _in_windows_1252(line: bytes, index: int) -> str:
+def _decode_windows_1252(line: bytes, index: int) -> str:
     return line[max(0, index - 10) : index + 10].decode("cp1252", "replace")
 
 
@@ -173,55 +167,55 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -
     query = f"SELECT * FROM read_csv({options})"
     try:
         unclosed = unclosed_quote(path)
-        if unclosed is not None:  # unless DuckDB finds that the file quotes by other rules
-            sniffed = connection.execute(f"SELECT quote FROM sniff_csv({options})", [duckdb_pattern(path)]).fetchone()
-            if sniffed == ("(empty)",):
-                raise _of_line(path, *unclosed)
+        if unclosed is not None:  # an error only if DuckDB does not detect another quote character
+            quote = connection.execute(f"SELECT quote FROM sniff_csv({options})", [duckdb_pattern(path)]).fetchone()
+            if quote == ("(empty)",):
+                raise _line_error(path, *unclosed)
         columns, rows = _all_rows(connection.execute(query, [duckdb_pattern(path)]), meter)
     except duckdb.Error as error:
-        if (wrong_encoding := _wrong_encoding(path)) is not None:
-            raise SpecError([wrong_encoding]) from error
+        if (encoding_error := _find_encoding_error(path)) is not None:
+            raise SpecError([encoding_error]) from error
         check_not_ragged(path)
-        message = " ".join(str(error).splitlines()[:2])  # the line, and what is wrong with it
+        message = " ".join(str(error).splitlines()[:2])  # the line number and the reason
         raise SpecError([Problem(Place(str(path)), "dataset.path", message)]) from error
     skipped = skipped_line(path, len(columns))
     if skipped is not None:
         check_not_ragged(path)
-        raise _of_line(path, *skipped)
+        raise _line_error(path, *skipped)
     for row in rows:
         row.update({name: "" for name, value in row.items() if value is None})
     return Table(rows, columns, file_hash(path), labels_are_text=True)
 
 
 def check_not_ragged(path: Path) -> None:
-    """See that all rows of a CSV file have as many fields as its header.
+    """Check that all rows of a CSV file have as many fields as its header.
 
     Raises:
-        SpecError: one has not, with its line.
+        SpecError: a row has another number of fields; names the line.
     """
-    found = ragged_line(path) if path.suffix.lower() in CSV else None
-    if found is not None:
-        raise _of_line(path, *found)
+    ragged = ragged_line(path) if path.suffix.lower() in CSV else None
+    if ragged is not None:
+        raise _line_error(path, *ragged)
 
 
-def _of_line(path: Path, line: int, message: str) -> SpecError:
+def _line_error(path: Path, line: int, message: str) -> SpecError:
     return SpecError([Problem(Place(str(path), line), "dataset.path", message)])
 
 
 def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -> Table:
-    measured = run_apart("measure", path, meter.limits, rows=meter.limits.rows, columns=meter.limits.columns)
-    meter.check_shape(measured["rows"], measured["columns"])
-    meter.check_bytes(measured["bytes"] + measured["rows"] * measured["columns"] * CELL_BYTES)
-    found = connection.execute(parquet_values(connection, path), [duckdb_pattern(path)])
-    columns, rows = _all_rows(found, meter)
+    size = run_in_subprocess("measure", path, meter.limits, rows=meter.limits.rows, columns=meter.limits.columns)
+    meter.check_shape(size["rows"], size["columns"])
+    meter.check_bytes(size["bytes"] + size["rows"] * size["columns"] * CELL_BYTES)
+    cursor = connection.execute(parquet_query(connection, path), [duckdb_pattern(path)])
+    columns, rows = _all_rows(cursor, meter)
     return Table(rows, columns, file_hash(path))
 
 
-def _all_rows(found: duckdb.DuckDBPyConnection, meter: Meter) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """The names of the columns of what was asked, and all rows of it."""
-    columns = tuple(item[0] for item in found.description or ())
+def _all_rows(cursor: duckdb.DuckDBPyConnection, meter: Meter) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
+    """Return the column names of a query result, and all its rows."""
+    columns = tuple(column[0] for column in cursor.description or ())
     rows: list[dict[str, Any]] = []
-    while batch := found.fetchmany(BATCH):
+    while batch := cursor.fetchmany(BATCH_ROWS):
         rows.extend(dict(zip(columns, row, strict=True)) for row in batch)
         meter.check_shape(len(rows), len(columns))
     return columns, rows
@@ -231,7 +225,7 @@ def _all_rows(found: duckdb.DuckDBPyConnection, meter: Meter) -> tuple[tuple[str
 def hub_file(
     connection: duckdb.DuckDBPyConnection, name: str, split: str | None, revision: str | None
 ) -> Iterator[tuple[Path, str]]:
-    """A dataset of the Hugging Face Hub, read by the `datasets` package, as a Parquet file, and its content's hash.
+    """Yield a dataset of the Hugging Face Hub as a Parquet file, and its content's hash; needs the `datasets` package.
 
     Raises:
         Unreadable: the package is not installed, or cannot load the dataset.
@@ -243,7 +237,7 @@ def hub_file(
     try:
         loaded = datasets.load_dataset(name, split=split or "train", revision=revision)
     except Exception as error:  # the library raises its own, requests' and the hub's errors
-        raise Unreadable(f"cannot load {name!r}: {error}") from error
+        raise Unreadable(f"cannot load {name!r} from the Hub: {error}") from error
     connection.register("hub_rows", loaded.data.table)
     connection.execute("CREATE TABLE raw AS SELECT * FROM hub_rows")
     connection.unregister("hub_rows")
@@ -257,19 +251,19 @@ def hub_file(
 
 
 def canonical_problem(name: str, value: Any) -> str | None:
-    """Why a value cannot be hashed and shown: it is of a type that JSON does not have."""
+    """Return why a value cannot be hashed and shown, because JSON lacks its type; None if it can."""
     try:
         orjson.dumps(value)
     except (TypeError, ValueError) as error:
-        return f"column {name!r} holds a value that is not a text, number, list or mapping ({error})"
+        return f"column {name!r} contains a value that is not text, a number, a list or a mapping ({error})"
     return None
 
 
-def renamed(table: Table, names: Mapping[str, str]) -> Table:
-    """The table with some columns under our names; one that had our name already gives way."""
-    theirs_to_ours = {theirs: ours for ours, theirs in names.items()}
-    kept = {
-        name: theirs_to_ours.get(name, name) for name in table.columns if name in theirs_to_ours or name not in names
-    }
-    rows = [{ours: row[theirs] for theirs, ours in kept.items()} for row in table.rows]
-    return replace(table, rows=rows, columns=tuple(kept.values()))
+def rename_columns(table: Table, names: Mapping[str, str]) -> Table:
+    """Return the table with columns renamed; `names` maps new names to the file's. A column that had a new name is
+    dropped.
+    """
+    new_names = {old: new for new, old in names.items()}
+    names_kept = {name: new_names.get(name, name) for name in table.columns if name in new_names or name not in names}
+    rows = [{new: row[old] for old, new in names_kept.items()} for row in table.rows]
+    return replace(table, rows=rows, columns=tuple(names_kept.values()))

@@ -13,30 +13,30 @@ from runner.documents.dataclass_schema import option
 class DatasetLimits:
     """Bounds on a dataset: a file of some kilobytes can unpack to gigabytes, and a filter can run for hours."""
 
-    bytes: int = option("Bytes of the file, unpacked.", default=256 << 20, minimum=1)
-    rows: int = option("Rows of the file.", default=1_000_000, minimum=1)
-    columns: int = option("Columns of the file.", default=1_000, minimum=1)
+    bytes: int = option("Maximum size of the unpacked file in bytes.", default=256 << 20, minimum=1)
+    rows: int = option("Maximum number of rows.", default=1_000_000, minimum=1)
+    columns: int = option("Maximum number of columns.", default=1_000, minimum=1)
     seconds: float = option(
         "Seconds for the filter, and for measuring a Parquet file.", default=60.0, exclusiveMinimum=0, maximum=86_400
     )
     memory: int = option(
-        "Bytes of memory for the filter, and for measuring a Parquet file: they run in a process of their own.",
+        "Memory limit in bytes for the filter, and for measuring a Parquet file; both run in a separate process.",
         default=2 << 30,
         minimum=1 << 29,
     )
 
 
 _RAISED = DatasetLimits(bytes=8 * DatasetLimits.bytes, rows=8 * DatasetLimits.rows, columns=8 * DatasetLimits.columns)
-_MOST = DatasetLimits(bytes=64 << 30, rows=10**9, columns=10**6)
+_MAX_LIMITS = DatasetLimits(bytes=64 << 30, rows=10**9, columns=10**6)
 
 
-def limits_of_saved(limits: DatasetLimits) -> DatasetLimits:
-    """For the dataset that was saved with a run, and was within `limits` or was played when there were none.
+def limits_for_saved_run(limits: DatasetLimits) -> DatasetLimits:
+    """Return the limits for the dataset of a saved run, which was played within `limits` or before limits existed.
 
-    Not without any: whoever gives us a run's folder can have written what they like into it, also as its limits.
+    The limits are not dropped, since the folder may be from somebody who wrote arbitrary values into it.
     """
     raised = {
-        name: max(getattr(_RAISED, name), min(getattr(limits, name), getattr(_MOST, name)))
+        name: max(getattr(_RAISED, name), min(getattr(limits, name), getattr(_MAX_LIMITS, name)))
         for name in ("bytes", "rows", "columns")
     }
     return replace(_RAISED, **raised)
@@ -44,9 +44,9 @@ def limits_of_saved(limits: DatasetLimits) -> DatasetLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Explode:
-    """List columns: every element becomes a datapoint, with the row's other columns.
+    """List columns whose elements become datapoints, with the row's other columns.
 
-    Its id is `<row's id>-<list column>-<number>`, its group the row, unless `group_by` names another column.
+    The id is `<row's id>-<list column>-<number>`. The group is the row, unless `group_by` names another column.
     """
 
     columns: Mapping[str, Literal[0, 1]] = option(
@@ -54,7 +54,7 @@ class Explode:
         example={"solutions": 1, "buggy_solutions": 0},
         minProperties=1,
     )
-    into: str = option("The new column that holds an element.", default="solution")
+    into: str = option("The new column for an element.", default="solution")
     element: str | None = option(
         "If elements are mappings: the key whose value is the text. Texts are taken as they are.",
         default=None,
@@ -63,22 +63,22 @@ class Explode:
     number: str = option("The new column for an element's number in its list, from 1.", default="number")
     row: str = option("The new column for the row's id.", default="row")
     limit: int | None = option(
-        "At most this many elements of each list, the first ones.", default=None, example=1, minimum=1
+        "Maximum number of elements of each list; the first ones are taken.", default=None, example=1, minimum=1
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSettings:
-    """Which datapoints are played."""
+    """Selection of the datapoints that are played."""
 
     path: str = option(
         "A .jsonl, .csv or .parquet file, `hf://org/name` on the Hugging Face Hub (needs `nip-run[hf]`), or an "
-        "installed one, OWNER/NAME@VERSION.",
+        "installed dataset, OWNER/NAME@VERSION.",
         example="data/code_validation.jsonl",
         path=True,
     )
     columns: Mapping[str, str] = option(
-        "Renames columns: our name to the file's. Every dataset needs `id` and `label`.",
+        "Renames columns: new name to the file's name. Every dataset needs `id` and `label`.",
         factory=dict,
         example={"id": "task_id", "label": "is_correct"},
     )
@@ -88,7 +88,7 @@ class DatasetSettings:
         example={"correct": 1, "buggy": 0},
     )
     ids: Literal["column", "rows"] = option(
-        "`rows`: ids are row numbers, `row-1` and so on; keep the order of the file, then.",
+        "`rows`: ids are row numbers, `row-1` and so on, so the order of the file must not change.",
         default="column",
     )
     explode: Explode | None = option(
@@ -100,24 +100,23 @@ class DatasetSettings:
         "Only rows whose `split` column has this value; on the Hub, the dataset's split.", default=None, example="test"
     )
     filter: str | None = option(
-        "A SQL condition on the columns, by our names or the file's, with the file's values; applied after `explode`.",
+        "A SQL condition on the columns, by new or original names, with the file's values; applied after `explode`.",
         default=None,
         example="difficulty = 'hard'",
     )
     group_by: str | None = option(
-        "The column that says which datapoints belong together, such as the versions of one program. A group is "
-        "one cluster in every error; shuffle, limit and validation share keep it whole. Unset: each datapoint by "
-        "itself.",
+        "The column that groups dependent datapoints, such as the versions of one program. A group is one cluster in "
+        "every interval; shuffle, limit and validation share keep it together. Unset: each datapoint is a group.",
         default=None,
         example="problem",
     )
     balance: Literal["none", "label"] = option(
-        "`label`: as many datapoints of one label as of the other, the first of each, paired within groups first.",
+        "`label`: equally many datapoints of both labels, the first of each, paired within groups first.",
         default="none",
     )
-    shuffle: bool = option("Order the datapoints by the spec's seed; otherwise as the file has them.", default=False)
+    shuffle: bool = option("Shuffle the datapoints by the spec's seed; otherwise keep the file's order.", default=False)
     limit: int | None = option(
-        "At most this many datapoints, in whole groups; applied last.", default=None, example=40, minimum=1
+        "Maximum number of datapoints, in complete groups; applied last.", default=None, example=40, minimum=1
     )
     revision: str | None = option("For the Hub: the commit to read.", default=None, example="4f2c1d0")
-    limits: DatasetLimits = option("Bounds on the file, and on the filter.", factory=DatasetLimits)
+    limits: DatasetLimits = option("Limits for the file and the filter.", factory=DatasetLimits)

@@ -1,4 +1,4 @@
-"""A task on a dataset file in a process of its own, which ends when it takes more time or memory than it may."""
+"""Run a task on a dataset file in a separate process with limits on time and memory."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ import orjson
 
 from runner.spec.datasets.settings import DatasetLimits
 
-_START = (
+_CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from runner.spec.datasets.subprocess_tasks import main; main()"
 )
 
 
 class TaskFailed(Exception):
-    """DuckDB's own words on why a task cannot be done."""
+    """Raised if DuckDB cannot do a task; the message is DuckDB's."""
 
 
 class TaskEnded(Exception):
-    """A task took more than it may; `key` is what raises the bound."""
+    """Raised if a task exceeded a limit; `key` is the spec key of the limit."""
 
-    def __init__(self, what: str, name: str, limit: float) -> None:
+    def __init__(self, task: str, name: str, limit: float) -> None:
         self.key = f"dataset.limits.{name}"
-        super().__init__(f"{what} took more than {self.key} ({limit:,})")
+        super().__init__(f"{task} took more than {self.key} ({limit:,})")
 
 
-def run_apart(task: str, path: Path, limits: DatasetLimits, **values: Any) -> dict[str, Any]:
-    """The answer to a task of `runner.spec.datasets.subprocess_tasks`.
+def run_in_subprocess(task: str, path: Path, limits: DatasetLimits, **values: Any) -> dict[str, Any]:
+    """Run a task of `runner.spec.datasets.subprocess_tasks` and return its result.
 
     Raises:
-        TaskFailed: it cannot be done.
-        TaskEnded: it took more time or memory than it may.
+        TaskFailed: DuckDB reported an error.
+        TaskEnded: the task took too much time or memory.
     """
-    given = {"task": task, "path": str(path.absolute()), "memory": limits.memory, "seconds": limits.seconds, **values}
-    what = "the filter" if task == "filter" else "measuring the file"
+    request = {"task": task, "path": str(path.absolute()), "memory": limits.memory, "seconds": limits.seconds, **values}
+    description = "the filter" if task == "filter" else "measuring the file"
     try:
-        # -P: nothing is imported from the folder that the user happens to be in.
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", _START, json.dumps(sys.path)], input=json.dumps(given).encode(),
+        # -P prevents imports from the current folder.
+        process = subprocess.run(
+            [sys.executable, "-P", "-c", _CODE, json.dumps(sys.path)], input=json.dumps(request).encode(),
             capture_output=True, timeout=limits.seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise TaskEnded(f"{what}, in seconds,", "seconds", limits.seconds) from None
-    if done.returncode != 0:
-        raise _ended(what, done, limits)
-    answer: dict[str, Any] = orjson.loads(done.stdout)
-    if "error" in answer:
-        raise TaskFailed(answer["error"])
-    return answer
+        raise TaskEnded(f"{description}, in seconds,", "seconds", limits.seconds) from None
+    if process.returncode != 0:
+        raise _process_error(description, process, limits)
+    result: dict[str, Any] = orjson.loads(process.stdout)
+    if "error" in result:
+        raise TaskFailed(result["error"])
+    return result
 
 
-def _ended(what: str, done: subprocess.CompletedProcess[bytes], limits: DatasetLimits) -> Exception:
-    """Why a task's process has ended without an answer."""
-    said = done.stderr.decode("utf-8", "replace").strip()
-    if done.returncode < 0 or "MemoryError" in said or "bad_alloc" in said:
-        return TaskEnded(f"{what}, in bytes of memory,", "memory", limits.memory)
-    return RuntimeError(f"{what}: {said.splitlines()[-1] if said else f'exit code {done.returncode}'}")
+def _process_error(description: str, process: subprocess.CompletedProcess[bytes], limits: DatasetLimits) -> Exception:
+    """Return the error for a process that ended without a result."""
+    stderr = process.stderr.decode("utf-8", "replace").strip()
+    if process.returncode < 0 or "MemoryError" in stderr or "bad_alloc" in stderr:
+        return TaskEnded(f"{description}, in bytes of memory,", "memory", limits.memory)
+    return RuntimeError(f"{description}: {stderr.splitlines()[-1] if stderr else f'exit code {process.returncode}'}")

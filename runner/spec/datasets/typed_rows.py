@@ -1,4 +1,4 @@
-"""The rows of a dataset file as a table in DuckDB, with the types that DuckDB finds: what a filter is asked on."""
+"""Load the rows of a dataset file into a DuckDB table with detected types, which a filter can query."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ PARQUET = (".parquet", ".pq")
 _AS_TEXT = ("DATE", "TIME", "TIMESTAMP", "UUID", "INTERVAL", "ENUM", "BIT")
 
 
-def typed_table(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """Make the table `source` of the rows of a file, in their order; the file is of a kind that is known."""
+def create_typed_table(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Create the table `source` with the rows of a file of a known format, in their order."""
     suffix = path.suffix.lower()
     if suffix in JSON:
         _typed_json(connection, path)
     elif suffix in CSV:
         _typed_csv(connection, path)
     else:
-        values = parquet_values(connection, path)
+        values = parquet_query(connection, path)
         connection.execute(f"CREATE TABLE source AS {values}", [duckdb_pattern(path)])
 
 
 def _typed_json(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    described = connection.execute(
+    columns = connection.execute(
         "DESCRIBE SELECT * FROM read_json(?, format=?, sample_size=-1, hive_partitioning=false)",
         [duckdb_pattern(path), json_format(path)],
     ).fetchall()
-    types = {name: "VARCHAR" if kind.startswith(_AS_TEXT) else kind for name, kind, *_ in described}
+    types = {name: "VARCHAR" if type_.startswith(_AS_TEXT) else type_ for name, type_, *_ in columns}
     connection.execute(
         "CREATE TABLE source AS SELECT * FROM read_json(?, format=?, columns=?, hive_partitioning=false)",
         [duckdb_pattern(path), json_format(path), types],
@@ -45,8 +45,8 @@ def _typed_json(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 def _typed_csv(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     reader = f"read_csv(?, {csv_options(path)}"
-    described = connection.execute(f"DESCRIBE SELECT * FROM {reader})", [duckdb_pattern(path)]).fetchall()
-    types = {name: "VARCHAR" if kind.startswith((*_AS_TEXT, "BOOLEAN")) else kind for name, kind, *_ in described}
+    columns = connection.execute(f"DESCRIBE SELECT * FROM {reader})", [duckdb_pattern(path)]).fetchall()
+    types = {name: "VARCHAR" if type_.startswith((*_AS_TEXT, "BOOLEAN")) else type_ for name, type_, *_ in columns}
     connection.execute(f"CREATE TABLE source AS SELECT * FROM {reader}, types=?)", [duckdb_pattern(path), types])
 
 
@@ -57,35 +57,35 @@ def json_format(path: Path) -> str:
 
 
 def begins_with_array(path: Path) -> bool:
-    """Return whether the first character of a file of JSON opens an array."""
+    """Return whether the first character of a JSON file opens an array."""
     with open_to_read(path) as file:
         return next((line for line in file if line.strip()), b"").removeprefix(BOM_UTF8).lstrip().startswith(b"[")
 
 
 def csv_options(path: Path) -> str:
-    """What DuckDB's reader of CSV is told; a file by that name is not unpacked, whatever it holds."""
+    """Return the options of DuckDB's CSV reader. A .csv file is never unpacked, even if it contains an archive."""
     options = "header=true, sample_size=-1, hive_partitioning=false, compression='none'"
     return options + (r", delim='\t'" if path.suffix.lower() == ".tsv" else "")
 
 
-def parquet_values(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
-    """The query for the rows of a Parquet file, which has one value, the file."""
+def parquet_query(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
+    """Return the query for the rows of a Parquet file; its parameter is the file."""
     source = "read_parquet(?, hive_partitioning=false)"
-    described = connection.execute(f"DESCRIBE SELECT * FROM {source}", [duckdb_pattern(path)]).fetchall()
-    return f"SELECT {selected((name, kind) for name, kind, *_ in described)} FROM {source}"
+    columns = connection.execute(f"DESCRIBE SELECT * FROM {source}", [duckdb_pattern(path)]).fetchall()
+    return f"SELECT {select_list((name, type_) for name, type_, *_ in columns)} FROM {source}"
 
 
-def selected(columns: Iterable[tuple[str, str]]) -> str:
-    """Columns with their types, as they are selected: times become text, decimals numbers."""
-    return ", ".join(f"{_cast(quoted(name), kind)} AS {quoted(name)}" for name, kind in columns)
+def select_list(columns: Iterable[tuple[str, str]]) -> str:
+    """Return SQL that selects columns, with times as text and decimals as numbers."""
+    return ", ".join(f"{_cast(quote(name), type_)} AS {quote(name)}" for name, type_ in columns)
 
 
-def _cast(column: str, kind: str) -> str:
-    if kind.startswith(_AS_TEXT):
+def _cast(column: str, type_: str) -> str:
+    if type_.startswith(_AS_TEXT):
         return f"CAST({column} AS VARCHAR)"
-    return f"CAST({column} AS DOUBLE)" if kind.startswith("DECIMAL") else column
+    return f"CAST({column} AS DOUBLE)" if type_.startswith("DECIMAL") else column
 
 
-def quoted(name: str) -> str:
-    """A name as SQL wants it."""
+def quote(name: str) -> str:
+    """Return a name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,6 +1,6 @@
-"""Warnings on a sound spec, one line each. `check` shows them, and `run` before it begins; none stops a run.
+"""Warnings on a sound spec, one line each. `check` and `run` print them; none stops a run.
 
-A new warning is a function of a spec, in a list at the end: `WARNINGS`, or `CHECK_WARNINGS` if only `check` shows it.
+A new warning is a function of a spec, in a list at the end: `WARNINGS`, or `CHECK_WARNINGS` if only `check` prints it.
 """
 
 from __future__ import annotations
@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 
-from runner.base.text import comma_join
+from runner.base.text import comma_join, list_some
 from runner.game.prompts.templates import LAST_ROUND, SUFFIX
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.schedule import messages_without_influence, rounds_without_waste
 from runner.models.retirements import retirement_warnings
 from runner.models.settings import ModelSettings
 from runner.spec.assembly import Spec
-from runner.spec.checks.fixed_verdicts import fixed_verdicts
-from runner.spec.checks.seeds import fixed_seeds
+from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.spec.paired_design import design_notes
 from runner.spec.warnings.groups import group_notes
 from runner.spec.warnings.measurable import few_groups, single_label, unused_columns
+from runner.spec.warnings.seeds import fixed_seeds
 from runner.spec.warnings.servers import temperatures_out_of_range, unset_keys
 
-MAX_ROUNDS_NAMED = 6
-"""A warning names at most this many of the rounds that are wasted."""
+MAX_LISTED_ROUNDS = 6
+"""Maximum number of wasted rounds that a warning lists."""
 
 
 def warnings_of(spec: Spec, *, today: date | None = None) -> list[str]:
@@ -33,114 +33,111 @@ def warnings_of(spec: Spec, *, today: date | None = None) -> list[str]:
 
 
 def asked_groups(spec: Spec) -> dict[str, ModelSettings]:
-    """Return the model groups that a run of the spec asks: of a rejudged run, the judge's alone."""
+    """Return the model groups that a run of the spec asks; if it judges another run's debates, only the judge's."""
     experiment, judge = spec.experiment, spec.protocol.verifier_name
     agents = {judge: experiment.agents[judge]} if experiment.rejudge is not None else experiment.agents
     return {agent.model: experiment.models[agent.model] for agent in agents.values()}
 
 
 def check_warnings_of(spec: Spec) -> list[str]:
-    """Return all warnings on a spec, also those that only `check` shows."""
+    """Return all warnings on a spec, including the ones that only `check` prints."""
     return [*warnings_of(spec), *(line for warning in CHECK_WARNINGS for line in warning(spec))]
 
 
-def _fixed_seeds(spec: Spec) -> Iterator[str]:
-    return fixed_seeds(spec.experiment)
-
-
 def _silent_templates(spec: Spec) -> Iterator[str]:
-    """The agents whose templates do not tell how their answers are read: by neither a variable nor the text itself."""
+    """Warn about agents whose templates do not explain how their answers are parsed."""
     judge = spec.protocol.verifier_name
     for agent in spec.protocol.agent_names if spec.rejudged is None else (judge,):
         names = [name for name in (agent, agent + LAST_ROUND) if name in spec.prompts.sources]
         used = {variable for name in names for variable in spec.prompts.variables[name]}
         text = "\n".join(spec.prompts.sources[name] for name in names)
         never = f"{' and '.join(name + SUFFIX for name in names)} never use{'s' if len(names) == 1 else ''}"
-        asks = spec.rejudged is None  # who only judges speaks to no one
+        has_listeners = spec.rejudged is None  # an agent that only judges sends no messages
         if (
-            asks
+            has_listeners
             and "headers" not in used
-            and any(one.lower() not in text.lower() for one in _headers(spec.protocol, agent))
+            and any(header.lower() not in text.lower() for header in _required_headers(spec.protocol, agent))
         ):
-            yield f"{never} `headers`: {agent} is not told how to begin its part for each channel"
-        silent = [f"`{name}`" for name, said in _decisions(spec, agent).items() if not (name in used or said in text)]
-        if silent:
-            yield f"{never} {' and '.join(silent)}: {agent} is not told the words of a decision"
+            yield f"{never} `headers`: {agent} does not learn how to begin its message to each channel"
+        missing = [
+            f"`{name}`" for name, form in _decision_texts(spec, agent).items() if not (name in used or form in text)
+        ]
+        if missing:
+            yield f"{never} {' and '.join(missing)}: {agent} does not learn how to write a decision"
 
 
-def _decisions(spec: Spec, agent: str) -> dict[str, str]:
-    """The texts by which an agent decides, by their variables."""
+def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
+    """Return the texts that express an agent's decisions, by their template variables."""
     format_ = spec.experiment.decision_format
     return {"accept": format_.accept, "reject": format_.reject} if agent == spec.protocol.verifier_name else {}
 
 
 def _replaced_confidence(spec: Spec) -> Iterator[str]:
-    """Examples whose last message is the true label alone, where the verifier is asked for its confidence, too."""
-    tuned = spec.experiment.fine_tune
+    """Warn about examples that end with the true label and no confidence, if the verifier is asked for one."""
+    fine_tune = spec.experiment.fine_tune
     verifier = spec.protocol.verifier_name
-    if tuned is None or not tuned.replace_verifier_guess_with_true_label or not spec.experiment.verdict.states:
+    if fine_tune is None or not fine_tune.replace_verifier_guess_with_true_label or not spec.experiment.verdict.states:
         return
-    if tuned.agents is None or verifier in tuned.agents:
+    if fine_tune.agents is None or verifier in fine_tune.agents:
         yield (
             f"fine_tune.replace_verifier_guess_with_true_label: examples of {verifier} end with the label and without "
-            "a confidence, since none was stated for it; what is trained on them will state none"
+            "a confidence; a model trained on them will not state a confidence"
         )
 
 
 def _fixed_verdicts(spec: Spec) -> Iterator[str]:
-    """The reason why a run of the spec has no rank on any leaderboard."""
+    """Warn if a run of the spec cannot have a rank on a leaderboard."""
     group = spec.experiment.models[spec.experiment.agents[spec.protocol.verifier_name].model]
-    why = fixed_verdicts(spec.protocol.parameters.force_guess, [(group.provider, group.model)])
-    if why is not None:
-        yield f"the run will have no rank on any leaderboard: {why}"
+    reason = explain_fixed_verdicts(spec.protocol.parameters.force_guess, [(group.provider, group.model)])
+    if reason is not None:
+        yield f"the run will have no rank on any leaderboard: {reason}"
 
 
-def _headers(protocol: Protocol, agent: str) -> set[str]:
-    """The headers that an agent's answers need: those of channels that it speaks in at once."""
+def _required_headers(protocol: Protocol, agent: str) -> set[str]:
+    """Return the headers that an agent's answers need: those of channels that it uses in the same round."""
     rounds = (protocol.can_be_active(round_).get(agent, ()) for round_ in range(len(protocol.steps)))
     channels = {channel for spoken_in in rounds if len(spoken_in) > 1 for channel in spoken_in}
     return {header for channel, header in protocol.agent_spec(agent).headers.items() if channel in channels}
 
 
 def _unheard_rounds(spec: Spec) -> Iterator[str]:
-    """Rounds that are paid for and reach no decision."""
+    """Warn about rounds that cost money but cannot affect a decision."""
     protocol, fixed = spec.protocol, spec.protocol.file.fixed
-    lost = messages_without_influence(protocol)
-    if not lost or spec.rejudged is not None:  # nobody is asked there
+    wasted_rounds = messages_without_influence(protocol)
+    if not wasted_rounds or spec.rejudged is not None:  # the debates are already played
         return
-    agents = sorted({agent for agents in lost.values() for agent in agents})
-    more = len(lost) - MAX_ROUNDS_NAMED
-    rounds = comma_join(map(str, list(lost)[:MAX_ROUNDS_NAMED])) + (f" and {more} more" if more > 0 else "")
-    better = [] if "max_message_rounds" in fixed else rounds_without_waste(protocol)
-    hint = f"; set protocol.max_message_rounds={' or '.join(map(str, better))}" if better else ""
-    wasted = f"round {rounds} is" if len(lost) == 1 else f"rounds {rounds} are"
-    said = f"{' and '.join(agents)} {'says' if len(agents) == 1 else 'say'}"
-    yield f"{wasted} paid for and wasted: no decision follows what {said} there{hint}"
+    agents = sorted({agent for agents in wasted_rounds.values() for agent in agents})
+    rounds = list_some(list(wasted_rounds), MAX_LISTED_ROUNDS)
+    options = [] if "max_message_rounds" in fixed else rounds_without_waste(protocol)
+    hint = f"; set protocol.max_message_rounds={' or '.join(map(str, options))}" if options else ""
+    subject = f"round {rounds} is" if len(wasted_rounds) == 1 else f"rounds {rounds} are"
+    speakers = f"{' and '.join(agents)} {'says' if len(agents) == 1 else 'say'}"
+    yield f"{subject} paid for and wasted: no decision follows what {speakers} there{hint}"
 
 
-def _skipped_elements(spec: Spec) -> Iterable[str]:
+def _skipped_list_elements(spec: Spec) -> Iterable[str]:
     return spec.dataset.notes
 
 
-def _pairs_of_like(spec: Spec) -> Iterator[str]:
-    """Blocks in which nothing differs between the plays."""
+def _equal_pairs(spec: Spec) -> Iterator[str]:
+    """Warn about blocks whose games do not differ."""
     return design_notes(spec.experiment, spec.protocol, spec.prompts)
 
 
 def _inherited_templates(spec: Spec) -> Iterator[str]:
-    """The judge's templates that are those of the run whose debates are judged; of the others, all must be."""
+    """Warn about the judge's templates that are taken from the run whose debates are judged."""
     judge = spec.protocol.verifier_name
-    taken = [name + SUFFIX for name in spec.prompts.inherited if name.partition(".")[0] == judge]
-    if taken and spec.rejudged is not None:
-        are = "is" if len(taken) == 1 else "are"
+    inherited = [name + SUFFIX for name in spec.prompts.inherited if name.partition(".")[0] == judge]
+    if inherited and spec.rejudged is not None:
+        verb = "is" if len(inherited) == 1 else "are"
         yield (
-            f"{comma_join(taken)} {are} not in prompts {spec.experiment.prompts}, and {are} taken from "
+            f"{comma_join(inherited)} {verb} not in prompts {spec.experiment.prompts}, and {verb} taken from "
             f"{spec.rejudged.run_id}"
         )
 
 
 WARNINGS: tuple[Callable[[Spec], Iterable[str]], ...] = (
-    _unheard_rounds, _silent_templates, _replaced_confidence, _fixed_seeds, _pairs_of_like, _skipped_elements,
+    _unheard_rounds, _silent_templates, _replaced_confidence, fixed_seeds, _equal_pairs, _skipped_list_elements,
     group_notes, _inherited_templates, _fixed_verdicts,
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ from runner.spec.loader import Spec
 from runner.spec.warnings.groups import is_question
 
 MIN_GROUPS = 10
-"""With fewer independent groups, intervals are so wide that they hardly say anything."""
+"""Minimum number of independent groups; with fewer, intervals are too wide to be useful."""
 
 
 def single_label(spec: Spec) -> Iterator[str]:
@@ -36,7 +36,7 @@ def few_groups(spec: Spec) -> Iterator[str]:
 
 
 def unused_columns(spec: Spec) -> Iterator[str]:
-    """Warn about columns that look as if an agent should see them, and that neither a template nor the spec uses.
+    """Warn about columns that an agent should probably see, but that neither a template nor the spec uses.
 
     These are columns that `dataset.columns` renames, and columns of questions or long texts.
     """

@@ -16,7 +16,7 @@ MAX_TEMPERATURES: Mapping[str, float] = {
     "api.mistral.ai": 1.5,
     "generativelanguage.googleapis.com": 2.0,
 }
-"""The highest temperature by host, from each provider's API reference. Servers that are not listed are not judged."""
+"""The highest temperature by host, from each provider's API reference. Other servers are not checked."""
 
 
 def unset_keys(spec: Spec) -> Iterator[str]:
@@ -40,7 +40,7 @@ def temperatures_out_of_range(spec: Spec) -> Iterator[str]:
 
 
 def _called_models(spec: Spec) -> Iterator[tuple[str, ModelSettings]]:
-    """The model groups on servers that agents of the spec play with; of a judged run, the judge's alone."""
+    """Yield the model groups on servers that a run of the spec asks; if it judges debates, only the judge's."""
     judge = spec.protocol.verifier_name
     agents = spec.experiment.agents
     called = {agents[name].model for name in agents if spec.rejudged is None or name == judge}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import SpecError
-from runner.cli.terminal.schedule import drawn, schedule_as_json, show_schedule
+from runner.cli.terminal.schedule import describe_random_choices, schedule_as_json, show_schedule
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.schedule import Stretch, fold_rounds, schedule
 from tests.support.games import SEVENTH, protocol_of, who_speaks
@@ -56,12 +56,12 @@ def test_a_private_channel_is_heard_by_its_members_alone(tmp_path: Path) -> None
 
 
 def test_what_is_drawn_by_lot_is_said() -> None:
-    assert list(drawn(load_protocol("merlin_arthur"))) == [
-        "round 0: prover0 or prover1, one of them, drawn by the rollout's seed"
+    assert list(describe_random_choices(load_protocol("merlin_arthur"))) == [
+        "round 0: one of prover0 or prover1, chosen by the rollout's seed"
     ]
     shuffled = load_protocol("mnip", {"randomize_channel_order": True, "randomize_prover_stance": True})
-    assert [line.split(" ")[0] for line in drawn(shuffled)] == ["verifier", "provers"]
-    assert list(drawn(load_protocol("nip"))) == []
+    assert [line.split(" ")[0] for line in describe_random_choices(shuffled)] == ["verifier", "provers"]
+    assert list(describe_random_choices(load_protocol("nip"))) == []
 
 
 # A cycle starts as it is written, and turns where its file says so

@@ -93,7 +93,7 @@ def test_one_run_is_judged_by_itself_and_a_damaged_one_is_no_failed_assertion(tm
     table = tmp_path / "results" / "runs" / "alone" / "rollouts.parquet"
     table.write_bytes(b"nothing")
     for why in (
-        "no assertion was judged, since a run cannot be read: cannot read",
+        "the assertions were not judged, because a run cannot be read: cannot read",
         "is missing, though the run is done",
     ):
         unread = said(tmp_path / "results", "compare", "alone", "--assert", "accuracy >= 0.5")
@@ -109,8 +109,8 @@ def test_the_worst_of_several_has_an_interval_that_holds_for_all(results: Path) 
     own = next(row for row in measured if (row["agent"], row["metric"]) == (None, "accuracy"))
     assert (found["system"], found["systems"], found["value"]) == ("fair", 3, own["value"])
     assert found["ci_low"] < own["value"] < found["ci_high"]
-    shown = f"[{found['ci_low']:.3f}, {found['ci_high']:.3f}] (95 % for all at once)"
-    assert f"the worst of 3 by accuracy: fair, 0.600 {shown}" in done.stdout
+    shown = f"[{found['ci_low']:.3f}, {found['ci_high']:.3f}] (simultaneous 95 % interval)"
+    assert f"worst of 3 by accuracy: fair, 0.600 {shown}" in done.stdout
     for words, why in (
         (("good,often", "fair"), "pools several"),
         (("good", "fair", "--metric", "calls"), "has no worst value"),
@@ -148,7 +148,9 @@ def test_repeats_that_differ_and_datapoints_left_out_are_said(results: Path) -> 
     done = said(results, "compare", "half", "often", "good")
     assert done.returncode == 0
     notes = done.stderr
-    assert "note: 20 datapoints of good left out, which the other has not: p20, p21, p22, p23, p24, ..." in notes
+    assert (
+        "note: 20 datapoints of good left out, missing in the other run: p20, p21, p22, p23, p24 and 15 more" in notes
+    )
     assert "repeats differ: p allows for the smaller spread of the system with more repeats" in notes
 
 
@@ -169,7 +171,7 @@ def test_two_transcripts_need_two_runs(results: Path) -> None:
     done = said(results, "show", "good", "p0", "same")
     assert (done.returncode, done.stderr) == (
         ExitCode.USAGE,
-        "two rollouts are shown by their runs: nip-run show RUN ROLLOUT RUN ROLLOUT\n",
+        "to show two rollouts, name the run of each: nip-run show RUN ROLLOUT RUN ROLLOUT\n",
     )
     both = json.loads(said(results, "show", "good", "p0", "same", "p1", "--json").stdout)
     assert [(one["run_id"], one["datapoint"]["id"]) for one in both] == [("good", "p0"), ("same", "p1")]

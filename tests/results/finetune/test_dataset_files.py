@@ -263,10 +263,10 @@ def test_an_export_for_verl_equals_the_file_of_the_run(tmp_path: Path) -> None:
     [
         (("--format", "openai", "--method", "dpo"), "no tree"),
         (("--format", "trl", "--method", "dpo"), "no tree"),
-        (("--format", "verl", "--method", "sft"), "verl has no sft; it has rl"),
-        (("--format", "openai", "--method", "rl"), "openai has no rl; it has sft"),
-        (("--format", "verl", "--true-labels"), "--true-labels is for sft"),
-        (("--format", "trl", "--method", "dpo", "--only-correct"), "--only-correct is for whole games"),
+        (("--format", "verl", "--method", "sft"), "--format verl does not support --method sft; choose rl"),
+        (("--format", "openai", "--method", "rl"), "--format openai does not support --method rl; choose sft"),
+        (("--format", "verl", "--true-labels"), "--true-labels works only with sft"),
+        (("--format", "trl", "--method", "dpo", "--only-correct"), "--only-correct selects whole games"),
         (("--format", "trl", "--true-labels"), "fine_tune.ensure_last_message_is_assistant: false"),
     ],
 )

@@ -137,7 +137,7 @@ def test_calls_by_batch_are_refused_on_ray_too(tmp_path: Path) -> None:
     path = spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"batch": True}})
     done = nip_run_here("check", path, "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
     assert done.returncode == 2
-    assert "execution.engine: calls by batch are gathered by one process (models.m.batch)" in done.stderr
+    assert "execution.engine: batches need a single process (models.m.batch)" in done.stderr
 
 
 @pytest.mark.full

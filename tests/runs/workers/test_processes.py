@@ -172,7 +172,7 @@ def test_calls_by_batch_are_refused_with_several_processes(tmp_path: Path) -> No
     path = spec_file(tmp_path, "http://127.0.0.1:9/v1", models={"m": {"batch": True}})
     done = nip_run_here("check", path, TWO, cwd=tmp_path)
     assert done.returncode == 2
-    assert "execution.processes: calls by batch are gathered by one process (models.m.batch)" in done.stderr
+    assert "execution.processes: batches need a single process (models.m.batch)" in done.stderr
 
 
 @pytest.mark.full

@@ -18,8 +18,8 @@ from tests.support.dataset_files import A, B, ids, jsonl, load, parquet, refusal
 @pytest.mark.parametrize("label", [2, -1, "sure", "1", 0.5, [1], 10**30])
 def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path: Path, label: Any) -> None:
     message = refusal(tmp_path, jsonl({**A, "label": label}, B))
-    assert message.startswith("dataset.path: a label is 0 or 1: a (row 1) has ")
-    assert message.endswith("dataset.labels says what a word means, as in dataset.labels: {right: 1, wrong: 0}")
+    assert message.startswith("dataset.path: labels must be 0 or 1: a (row 1) has ")
+    assert message.endswith("map other values with dataset.labels, for example dataset.labels: {right: 1, wrong: 0}")
 
 
 def test_rows_without_a_label_are_named(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_row_without_an_id_is_named_by_its_number(tmp_path: Path, row_id: str 
 def test_ids_that_stand_twice_are_named(tmp_path: Path) -> None:
     rows = [{**A, "id": f"d{i}"} for i in range(8)] * 2
     named = ", ".join(f"d{i} (rows {i + 1}, {i + 9})" for i in range(5))
-    said = f"dataset.path: duplicate ids: {named} and 3 more; give each row an id of its own"
+    said = f"dataset.path: duplicate ids: {named} and 3 more; ids must be unique"
     assert refusal(tmp_path, jsonl(*rows)) == said
 
 
@@ -167,7 +167,7 @@ def test_a_json_array_in_a_jsonl_file_is_read(tmp_path: Path, indent: int | None
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.jsonl").mkdir()
     assert refusal(tmp_path, name="folder.jsonl")
-    with pytest.raises(SpecError, match=r"no file 'gone\.jsonl' beside the spec"):
+    with pytest.raises(SpecError, match=r"no file 'gone\.jsonl' next to the spec"):
         load_dataset(DatasetSettings(path="gone.jsonl"), None, 0, Place)
 
 

@@ -33,7 +33,7 @@ def test_a_renamed_column_hides_one_of_the_same_name(tmp_path: Path) -> None:
 
 
 def test_one_column_under_two_names_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="one column under two names: text"):
+    with pytest.raises(SpecError, match="one column is mapped to two names: text"):
         load(tmp_path, jsonl(A, B), columns={"one": "text", "two": "text"})
 
 
@@ -105,7 +105,7 @@ def test_a_filter_cannot_undo_the_split(tmp_path: Path) -> None:
     content = jsonl({**A, "split": "train"}, {**B, "split": "test"})
     assert ids(load(tmp_path, content, split="test", filter="label = 0 OR label = 1")) == ["b"]
     said = refusal(tmp_path, content, split="test", filter="1 = 1) OR (1 = 1")
-    assert said.startswith("dataset.filter: one SQL condition belongs here")
+    assert said.startswith("dataset.filter: must be one SQL condition")
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ from runner.results.finetune.game_lines import in_validation
 from runner.rollouts.plan import Plan
 from runner.runs.finished.result import FinishedRun
 from runner.spec.datasets.datapoint import Datapoint
-from runner.spec.datasets.selection import chosen
+from runner.spec.datasets.selection import select_datapoints
 from runner.spec.datasets.settings import DatasetSettings
 from runner.spec.loader import load_spec
 from runner.spec.warnings.groups import group_notes
@@ -30,7 +30,7 @@ PAIRS: list[dict[str, Any]] = [{"id": f"{p}{label}", "label": label, "p": p} for
 
 
 def kept_of(points: list[Datapoint], seed: int = 0, **settings: Any) -> list[Datapoint]:
-    return chosen(points, DatasetSettings(path="", **settings), seed)
+    return select_datapoints(points, DatasetSettings(path="", **settings), seed)
 
 
 def rows_of(spec: Path) -> list[dict[str, Any]]:
@@ -43,9 +43,7 @@ def clusters(result: FinishedRun, metric: str) -> int:
 
 def test_groups_of_several_types_that_read_the_same_are_refused(tmp_path: Path) -> None:
     rows = [{"id": f"r{n}", "label": 1, "p": value} for n, value in enumerate([0, "a", "0", 0.0])]
-    said = (
-        "one group in several spellings of 'p': 0 (int) in row 1, '0' (str) in row 3, 0.0 (float) in row 4; write each"
-    )
+    said = "'p' has several spellings of one group: 0 (int) in row 1, '0' (str) in row 3, 0.0 (float) in row 4; use one"
     assert refusal(tmp_path, jsonl(*rows), group_by="p").startswith(f"dataset.group_by: {said}")
     assert len({point.group for point in load(tmp_path, jsonl(*rows[:2]), group_by="p").datapoints}) == 2
 
@@ -70,10 +68,10 @@ def test_a_datapoint_is_its_own_group_unless_a_column_says_another(tmp_path: Pat
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (None, "rows whose 'p' is empty: 3; give each a group, its id where it stands alone"),
-        ("", "rows whose 'p' is empty: 3; give each a group, its id where it stands alone"),
-        (" ", "rows whose 'p' is empty: 3; give each a group, its id where it stands alone"),
-        (["x"], "column 'p' does not name groups, by a text or a number: rows 3"),
+        (None, "rows whose 'p' is empty: 3; set a group, such as the id, in each"),
+        ("", "rows whose 'p' is empty: 3; set a group, such as the id, in each"),
+        (" ", "rows whose 'p' is empty: 3; set a group, such as the id, in each"),
+        (["x"], "column 'p' must have texts or numbers; rows with other values: 3"),
     ],
 )
 def test_a_row_without_a_group_is_refused(tmp_path: Path, value: Any, message: str) -> None:
@@ -215,7 +213,7 @@ def test_a_group_is_not_trained_and_tested_on(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
     rows = [{**row, "topic": "both" if row["id"].endswith("3") else row["id"]} for row in rows_of(path)]
     path.with_name("data.jsonl").write_text(jsonl(*rows), "utf-8")
-    with pytest.raises(SpecError, match="datapoints of these groups are trained on, too: both; a group"):
+    with pytest.raises(SpecError, match="these groups are also trained on: both; a group"):
         load_spec(path, ["dataset.group_by=topic"])
 
 

@@ -34,12 +34,12 @@ def test_whole_numbers_are_labels_however_they_are_written(tmp_path: Path) -> No
     assert labels(tmp_path, "id,label\na,1.0\nb,0\n", "d.csv") == [1, 0]
     parquet(tmp_path, "SELECT 'a' id, 1::DOUBLE \"label\" UNION ALL SELECT 'b', 0::DOUBLE")
     assert labels(tmp_path, name="d.parquet") == [1, 0]
-    assert "a label is 0 or 1" in refusal(tmp_path, '{"id": 1, "label": 0.5}\n')
+    assert "labels must be 0 or 1" in refusal(tmp_path, '{"id": 1, "label": 0.5}\n')
 
 
 def test_one_word_with_both_labels_is_refused(tmp_path: Path) -> None:
     said = refusal(tmp_path, "id,label\na,Yes\n", "d.csv", labels={"Yes": 1, "yes ": 0})
-    assert said == "dataset.labels: 'Yes', 'yes ' are one word in any case, with both labels; leave one out"
+    assert said == "dataset.labels: 'Yes', 'yes ' differ only in case but have different labels; remove one"
 
 
 def test_a_word_means_what_the_spec_says(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_word_means_what_the_spec_says(tmp_path: Path) -> None:
 def test_words_that_nobody_explains_are_told_with_what_explains_them(tmp_path: Path) -> None:
     said = refusal(tmp_path, "id,label\na,good\nb,bad\nc,bad\nd,1\n", "d.csv", labels={"god": 1})
     assert said.startswith(
-        "dataset.path: a label is 0 or 1: a (row 1) has 'good'; b (row 2) and 1 more has 'bad'; dataset.labels says"
+        "dataset.path: labels must be 0 or 1: a (row 1) has 'good'; b (row 2) and 1 more has 'bad'; map other values"
     )
 
 
@@ -78,4 +78,4 @@ def test_ids_are_made_of_the_numbers_of_rows_in_the_file(tmp_path: Path) -> None
 
 def test_without_an_id_column_the_key_that_makes_ids_is_named(tmp_path: Path) -> None:
     assert refusal(tmp_path, "label\n1\n", "d.csv").endswith("or set dataset.ids=rows")
-    assert "leave one of the two out" in refusal(tmp_path, "label,x\n1,2\n", "d.csv", ids="rows", columns={"id": "x"})
+    assert "remove one of the two" in refusal(tmp_path, "label,x\n1,2\n", "d.csv", ids="rows", columns={"id": "x"})
