@@ -125,7 +125,7 @@ def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path)
         (tmp_path / "results" / "runs" / f"mine-{part}" / "manifest.json").unlink()
     shown = nip_run_here("show", "mine", cwd=tmp_path)
     assert shown.returncode == 1
-    assert "the test of iteration 1. Restore" in shown.stderr
+    assert "has the test of iteration 1 of training run mine. Restore" in shown.stderr
 
 
 @pytest.mark.full
