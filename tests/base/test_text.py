@@ -61,7 +61,7 @@ def test_a_template_that_is_not_there_is_not_taken_for_a_shorter_one(tmp_path: P
     assert len(missing) == 3  # prover, verifier, and what the verifier is told in the last round
     for message in missing:
         assert "did you mean" not in message
-        assert "there are judge.jinja" in message
+        assert "its folder has judge.jinja" in message
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@a", " =1", "\t=1", "\x00=1", "\r=1", "\n-1"])
