@@ -117,7 +117,7 @@ def test_a_folder_that_holds_something_is_left_as_it_is(
         target.mkdir()
         (target / "mine").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         got(published, target)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -137,7 +137,7 @@ def test_the_loser_of_two_gets_is_told_that_it_is_there_and_what_a_killed_one_le
         (folder / "data").mkdir(parents=True)
     for path in (old / "data", old):
         os.utime(path, (0, 0))
-    with pytest.raises(UsageError, match="is there already"), replace_folder(tmp_path / "got") as beside:
+    with pytest.raises(UsageError, match="already exists"), replace_folder(tmp_path / "got") as beside:
         beside.mkdir()
         (tmp_path / "got").mkdir()
         (tmp_path / "got" / "theirs").touch()
