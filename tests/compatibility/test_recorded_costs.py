@@ -12,7 +12,7 @@ from runner.pages.report.games import games_of
 from runner.pages.report.run_totals import RunTally
 from runner.registry.recomputed_run import recompute_run
 from runner.registry.verification.verify import find_run_problems
-from runner.results.comparison.scores import scored
+from runner.results.comparison.scores import load_scores
 from runner.results.folder import RunFolder
 from runner.results.metric_table import compared_metric
 from runner.runs.finished.reconstruction import played_plan
@@ -67,7 +67,7 @@ def test_pages_and_checks_of_an_old_run_show_its_recorded_cost(old_run: Path) ->
 
 
 def test_compare_counts_the_recorded_cost_of_an_old_run(old_run: Path) -> None:
-    scores = scored(folder_of(old_run), [compared_metric("cost", ["verifier"])]).scores["cost"]
+    scores = load_scores(folder_of(old_run), [compared_metric("cost", ["verifier"])]).scores["cost"]
     assert not isinstance(scores, UsageError)
     assert sum(cost or 0 for cost in scores) == pytest.approx(AS_BILLED_THEN)
 

@@ -12,9 +12,9 @@ import pytest
 from runner.api import run
 from runner.pages.report.comparison import compare_runs, count_pairs, page_reader, run_pairs
 from runner.pages.report.run_site import runs_site
-from runner.results.comparison.comparison import by_metrics, compare_systems
+from runner.results.comparison.comparison import compare_by_metric, compare_systems
 from runner.results.comparison.game_pairs import game_pairs
-from runner.results.comparison.systems import SystemReader, system_of
+from runner.results.comparison.systems import SystemReader, load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import Show, metrics_shown
@@ -52,7 +52,7 @@ def test_the_page_says_what_compare_says(runs: list[RunFolder]) -> None:
 def test_pairs_are_of_one_datapoint_and_those_that_flip_come_first(runs: list[RunFolder]) -> None:
     made, data = pieces(runs[:2])
     columns = data[made.about[0]["pairs"]]["columns"]
-    one, two = (system_of([folder.path], Results.of(folder)) for folder in runs[:2])
+    one, two = (load_system([folder.path], Results.of(folder)) for folder in runs[:2])
     found = list(game_pairs(one, two, SystemReader()))
     assert len(columns["datapoint"]) == len(found) == 12
     assert sorted(columns["datapoint"]) == sorted({one.datapoint for one in found})
@@ -102,7 +102,7 @@ def test_a_site_of_two_runs_has_the_comparison_and_a_link_to_it(runs: list[RunFo
 def test_every_metric_of_the_page_is_what_compare_says_of_it_alone(runs: list[RunFolder]) -> None:
     reading, metrics = page_reader(), metrics_shown(Show.COMPARISON)
     base, other = map(reading.system, runs[:2])
-    found = by_metrics(base, other, metrics, reading)
+    found = compare_by_metric(base, other, metrics, reading)
     names = [[one.path] for one in runs[:2]]
     alone = [compare_systems(names, Results.of(runs[0]), metric=row.metric).pairs[0] for row in found]
     assert found == alone

@@ -18,8 +18,8 @@ from runner.pages.charts.rows import bars, forest
 from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.learning_curve import learning_curve
 from runner.pages.figures.systems import FigureSystem, curves_of, estimates, estimates_of, row_of, systems_of
-from runner.results.comparison.baselines import baseline_of
-from runner.results.comparison.systems import system_of
+from runner.results.comparison.baselines import find_baseline
+from runner.results.comparison.systems import load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import RANKING_METRIC, game_shares
@@ -84,7 +84,7 @@ def _lone_verifier(system: FigureSystem) -> FigureSystem | None:
     """Return the runs of the same verifier model alone on the same datapoints, if there are any."""
     results = Results.of(system.folders[0])
     with suppress(UsageError):
-        match = baseline_of(LONE, system_of([folder.path for folder in system.folders], results), results)
+        match = find_baseline(LONE, load_system([folder.path for folder in system.folders], results), results)
         return FigureSystem(LONE, tuple(match.runs), tuple(match.manifests))
     return None
 

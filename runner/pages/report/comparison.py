@@ -15,7 +15,7 @@ from runner.pages.charts.rows import forest
 from runner.pages.html import render_template
 from runner.pages.packing import compress_json
 from runner.pages.site import Section, StorePiece
-from runner.results.comparison.comparison import SystemComparison, by_metrics, notes_of
+from runner.results.comparison.comparison import SystemComparison, compare_by_metric, system_notes
 from runner.results.comparison.game_pairs import GamePair, game_pairs
 from runner.results.comparison.paired_test import Flip
 from runner.results.comparison.systems import SystemReader
@@ -107,7 +107,7 @@ def compare_page(
     route = f"compare/{names[0]}/{names[1]}"
     try:
         both = (reading.system(base), reading.system(other))
-        rows = by_metrics(*both, metrics_shown(Show.COMPARISON), reading)
+        rows = compare_by_metric(*both, metrics_shown(Show.COMPARISON), reading)
         pairs = list(game_pairs(*both, reading))
     except UsageError as error:
         section = Section(route, render_template("compare.html", ComparisonView(names, route, refused=str(error))))
@@ -117,7 +117,7 @@ def compare_page(
         names,
         route,
         verdict=_capitalized(first.verdict, names),
-        notes=[*first.notes, *notes_of(both)],
+        notes=[*first.notes, *system_notes(both)],
         forest=forest(
             [_estimate(row) for row in rows if METRICS[row.metric].is_share],
             title="Differences of shares",

@@ -12,7 +12,7 @@ from runner.models.api_keys import KeyUse
 from runner.registry.fetched_release import FetchedRelease
 from runner.registry.verification.reproducible import add_suffix, check_reproducible, link_of
 from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
-from runner.results.comparison.wording import told
+from runner.results.comparison.wording import format_difference
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import RANKING_METRIC, compared_metric
 from runner.rollouts.plan import Plan
@@ -146,9 +146,9 @@ def describe_outcome(
     """Return `reproduced`, `drifted` or `undecided` and a sentence; the base of `pair` is the published run."""
     measure = compared_metric(metric, sorted(agents))
     difference = Difference(pair.difference, pair.stderr, pair.ci_low, pair.ci_high, pair.detectable, pair.groups)
-    difference_text = told(pair.difference, measure, difference)
+    difference_text = format_difference(pair.difference, measure, difference)
     low, high = pair.ci_low, pair.ci_high
-    ends = [told(end, measure, difference, unit=False) for end in (low, high) if end is not None]
+    ends = [format_difference(end, measure, difference, unit=False) for end in (low, high) if end is not None]
     if ends:
         difference_text += f" [{', '.join(ends)}]"
     if pair.p is None:
@@ -158,11 +158,12 @@ def describe_outcome(
         flipped = f"{flips} flipped datapoint{'' if flips == 1 else 's'}"
         return "drifted", f"drifted by {difference_text}, {flipped}"
     limit = margin * (abs(pair.base_value) if measure.bound is None else measure.bound)
-    limit_text = told(limit, measure, difference)
+    limit_text = format_difference(limit, measure, difference)
     if pair.detectable is None or low is None or high is None:
         reason = "too few datapoints to detect a difference"
         return "undecided", f"undecided: {difference_text}; {reason}"
     if max(-low, high) > limit:
-        interval = f"the difference is between {ends[0]} and {'+' if high > 0 else ''}{told(high, measure, difference)}"
+        upper = f"{'+' if high > 0 else ''}{format_difference(high, measure, difference)}"
+        interval = f"the difference is between {ends[0]} and {upper}"
         return "undecided", f"undecided: {interval}; it is reproduced if it is within {limit_text}"
     return "reproduced", f"reproduced within {limit_text}: {difference_text}"

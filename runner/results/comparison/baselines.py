@@ -7,7 +7,7 @@ from contextlib import suppress
 from runner.base import package_data
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean
-from runner.results.comparison.systems import System, system_of
+from runner.results.comparison.systems import System, load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
@@ -15,7 +15,7 @@ from runner.results.manifest import Status, verifiers_of
 from runner.results.tasks import Task, played_datapoints, template_variables
 
 
-def baseline_of(name: str, system: System, results: Results) -> System:
+def find_baseline(name: str, system: System, results: Results) -> System:
     """Return the system that another one is compared with; runs of the same game are pooled.
 
     Raises:
@@ -52,7 +52,7 @@ def baseline_of(name: str, system: System, results: Results) -> System:
             f"runs of {len(games)} different games of protocol {name!r} are comparable with {system.name}: {listed}. "
             "Choose one: --baseline RUN"
         )
-    return system_of([folder.path for folder, _ in fitting], results)
+    return load_system([folder.path for folder, _ in fitting], results)
 
 
 def _find_named_runs(name: str, system: System, results: Results) -> System:
@@ -63,7 +63,7 @@ def _find_named_runs(name: str, system: System, results: Results) -> System:
         names.
     """
     try:
-        return system_of(name.split(","), results)
+        return load_system(name.split(","), results)
     except UsageError as error:
         manifests = [folder.manifest() for folder in results.runs()]
         if any(manifest.run_id.startswith(prefix) for manifest in manifests for prefix in name.split(",")):

@@ -11,30 +11,30 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted, decimal, with_interval
 from runner.models.settings import NOT_PUBLISHED
 from runner.results.comparison.assertions import Assertion, AssertionResult, check_bound, parse_assertion
-from runner.results.comparison.baselines import baseline_of
-from runner.results.comparison.leader import leader_of
-from runner.results.comparison.matching import Matched, matched
+from runner.results.comparison.baselines import find_baseline
+from runner.results.comparison.leader import find_leader
+from runner.results.comparison.matching import MatchedPoints, match_datapoints
 from runner.results.comparison.paired_test import (
     Flip,
     PairedTest,
-    flips_of,
-    is_uneven,
-    sample_of,
-    tested,
-    tested_unpaired,
-    without_error,
+    drop_error,
+    find_flips,
+    has_uneven_repeats,
+    run_paired_test,
+    run_unpaired_test,
+    sample_by_group,
 )
 from runner.results.comparison.shared_samples import (
-    no_verdicts_of_its_own,
+    fixed_verdicts_remark,
     refuse_overlap,
     refuse_repeated_answers,
-    same_answers,
-    same_games,
+    shared_answers_remark,
+    shared_games_notes,
     shared_verdicts,
 )
-from runner.results.comparison.slices import sliced, untested
-from runner.results.comparison.systems import DatapointScores, System, SystemReader, system_of
-from runner.results.comparison.wording import difference_in_words, told, verdict
+from runner.results.comparison.slices import split_by_column, untested_slices_note
+from runner.results.comparison.systems import DatapointScores, System, SystemReader, load_system
+from runner.results.comparison.wording import difference_in_words, format_difference, verdict
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import METRICS, RANKING_METRIC, Metric, compared_metric
 from runner.results.stopping_rule import sequence_of
@@ -161,14 +161,16 @@ def compare_systems(
             "name at least two runs: nip-run compare RUN RUN; or one run with --baseline, or with --assert without "
             "`base`"
         )
-    systems = [system_of(runs, results) for runs in names]
+    systems = [load_system(runs, results) for runs in names]
     for system in systems:
         refuse_repeated_answers(system.runs, system.manifests)
     refuse_overlap(systems)
     return _ComparisonRun(systems, results, metric, by, seed, SystemReader(by)).comparison(baseline, assertions)
 
 
-def by_metrics(base: System, other: System, metrics: Sequence[str], reading: SystemReader) -> list[SystemComparison]:
+def compare_by_metric(
+    base: System, other: System, metrics: Sequence[str], reading: SystemReader
+) -> list[SystemComparison]:
     """Compare two systems by each metric that both have scores for; the first metric is required.
 
     Raises:
@@ -214,9 +216,9 @@ class _ComparisonRun:
         slices = [row for (base, other) in couples for row in self._compare_slices(base, other)] if self.by else []
         everyone = dict.fromkeys([*(system for couple in couples for system in couple), *self.systems])
         judged = [result for assertion in assertions for result in self._judge(assertion, couples)]
-        notes = [*notes_of(list(everyone)), *_assertion_notes(judged, len(self.systems), baseline)]
+        notes = [*system_notes(list(everyone)), *_assertion_notes(judged, len(self.systems), baseline)]
         if self.by:
-            notes += untested(self.by, [row.p is not None for row in slices])
+            notes += untested_slices_note(self.by, [row.p is not None for row in slices])
         return Comparison(
             self.metric,
             self.by,
@@ -236,7 +238,7 @@ class _ComparisonRun:
         """Yield pairs of a base and a system that is compared with it."""
         if baseline is not None:
             for system in self.systems:
-                base = baseline_of(baseline, system, self.results)
+                base = find_baseline(baseline, system, self.results)
                 refuse_repeated_answers(base.runs, base.manifests)
                 refuse_overlap([base, system])
                 yield base, system
@@ -245,16 +247,16 @@ class _ComparisonRun:
         if len(self.systems) > 2 and not has_base:
             measure = self._common_metric(self.metric, *self.systems)
             points = {system: self._scores(system, measure) for system in self.systems}
-            first = leader_of(points, measure, lambda a, b: self._match(a, b, measure)[0])
+            first = find_leader(points, measure, lambda a, b: self._match(a, b, measure)[0])
             others = [system for system in self.systems if system is not first]
         for other in others:
             yield first, other
 
-    def _match(self, base: System, other: System, measure: Metric) -> tuple[Matched, tuple[str, ...]]:
+    def _match(self, base: System, other: System, measure: Metric) -> tuple[MatchedPoints, tuple[str, ...]]:
         """Return the datapoints that two systems share, and notes on how they were matched."""
         base_columns, other_columns = base.columns, other.columns
         shared = base_columns & other_columns
-        matched_points = matched(
+        matched_points = match_datapoints(
             self._scores(base, measure), self._scores(other, measure), shared, is_all=base_columns == other_columns
         )
         if base_columns == other_columns:
@@ -267,26 +269,26 @@ class _ComparisonRun:
         measure = self._common_metric(metric, base, other)
         matched_points, notes = self._match(base, other, measure)
         stopping_notes = _stopping_notes(base) + _stopping_notes(other)
-        result = tested(measure, matched_points, self.seed, stopped=bool(stopping_notes))
+        result = run_paired_test(measure, matched_points, self.seed, stopped=bool(stopping_notes))
         unmatched = matched_points.only_base, matched_points.only_other
-        notes = (*notes, *same_games(base, other), *stopping_notes)
+        notes = (*notes, *shared_games_notes(base, other), *stopping_notes)
         if result is None:
-            result = tested_unpaired(measure, self._scores(base, measure), self._scores(other, measure))
+            result = run_unpaired_test(measure, self._scores(base, measure), self._scores(other, measure))
             notes = (*notes, "unpaired: they share no datapoint, so both datapoints and systems differ")
             unmatched = (), ()
             if result is not None and stopping_notes:
-                result = replace(result, p=None, difference=without_error(result.difference))
-        elif is_uneven(matched_points) and result.p is not None and not _is_one_system(base, other):
+                result = replace(result, p=None, difference=drop_error(result.difference))
+        elif has_uneven_repeats(matched_points) and result.p is not None and not _is_one_system(base, other):
             notes = (*notes, "repeats differ: p allows for the smaller spread of the system with more repeats")
         assert result is not None  # a system without a score was refused
         shared = shared_verdicts(base, other)
-        remark = same_answers(base, other) or no_verdicts_of_its_own(base, other)
+        remark = shared_answers_remark(base, other) or fixed_verdicts_remark(base, other)
         if shared is not None and remark is None:
             remark, notes = (f"{shared[1]}: no new sample", notes) if shared[0] else (None, (*notes, shared[1]))
         row = _comparison_row(measure, base.name, other.name, result)
         value = difference_in_words(measure, base.name, other.name, result.difference)
         if remark is not None:
-            estimate = told(row.difference, measure, without_error(result.difference))
+            estimate = format_difference(row.difference, measure, drop_error(result.difference))
             verdict_text = f"no test: {remark}; {other.name} less {base.name} is {estimate}"
             row = _without_test(replace(row, stderr=None, ci_low=None, ci_high=None), verdict_text)
         elif _is_one_system(base, other):
@@ -297,17 +299,17 @@ class _ComparisonRun:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
         return replace(
             row,
-            flips=tuple(flips_of(matched_points, base.name, other.name)),
+            flips=tuple(find_flips(matched_points, base.name, other.name)),
             only_base=tuple(point.id for point in unmatched[0]),
             only_other=tuple(point.id for point in unmatched[1]),
             remark=remark,
             notes=notes,
         )
 
-    def _describe_pooled(self, measure: Metric, matched: Matched, *, stopped: bool) -> str:
+    def _describe_pooled(self, measure: Metric, matched: MatchedPoints, *, stopped: bool) -> str:
         """Describe the pooled value of two samples of one system, over all datapoints that either has."""
         pooled_points = [replace(point, rollouts=[*point.rollouts, *other.rollouts]) for point, other in matched.pairs]
-        sample = sample_of(measure, [*pooled_points, *matched.only_base, *matched.only_other])
+        sample = sample_by_group(measure, [*pooled_points, *matched.only_base, *matched.only_other])
         assert sample is not None  # a system without a score was refused
         if stopped:
             return f"{decimal(sample.mean)}, without an interval, since a run stopped once it was decided"
@@ -320,8 +322,8 @@ class _ComparisonRun:
             raise UsageError(f"{measure.name} needs both labels; compare slices by accuracy")
         stopped = bool(_stopping_notes(base) or _stopping_notes(other))
         overall = self._compare(base, other, self.metric)
-        for value, part in sliced(self._match(base, other, measure)[0], self.by, base, other).items():
-            if (result := tested(measure, part, self.seed, stopped=stopped)) is not None:
+        for value, part in split_by_column(self._match(base, other, measure)[0], self.by, base, other).items():
+            if (result := run_paired_test(measure, part, self.seed, stopped=stopped)) is not None:
                 row = replace(_comparison_row(measure, base.name, other.name, result), slice=value)
                 is_tested = overall.p is not None or (
                     stopped and overall.remark is None and not _is_one_system(base, other)
@@ -340,7 +342,7 @@ class _ComparisonRun:
             return
         for system in self.systems:
             measure = self._common_metric(assertion.metric, system)
-            sample = sample_of(measure, self._scores(system, measure))
+            sample = sample_by_group(measure, self._scores(system, measure))
             assert sample is not None  # a system without a score was refused
             ends = _own_interval(system, measure, sample.interval)
             yield AssertedComparison(assertion.text, system.name, None, sample.mean, *ends, assertion.judged(*ends))
@@ -431,7 +433,7 @@ def _stopping_notes(system: System) -> tuple[str, ...]:
     )
 
 
-def notes_of(systems: Sequence[System]) -> Iterator[str]:
+def system_notes(systems: Sequence[System]) -> Iterator[str]:
     """Yield notes that a reader of the numbers needs."""
     for system in systems:
         if (reason := system.fixed_verdicts) is not None:

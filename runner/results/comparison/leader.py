@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted
-from runner.results.comparison.matching import Matched
-from runner.results.comparison.paired_test import sample_of
+from runner.results.comparison.matching import MatchedPoints
+from runner.results.comparison.paired_test import sample_by_group
 from runner.results.comparison.systems import DatapointScores, System
 from runner.results.metric_table import Metric
 
@@ -15,8 +15,10 @@ FEWEST = 2
 """The fewest groups that all systems must share: the error of a single group is unknown."""
 
 
-def leader_of(
-    points: Mapping[System, Sequence[DatapointScores]], measure: Metric, match: Callable[[System, System], Matched]
+def find_leader(
+    points: Mapping[System, Sequence[DatapointScores]],
+    measure: Metric,
+    match: Callable[[System, System], MatchedPoints],
 ) -> System:
     """Return the best system on the datapoints that all share; the first one in a tie.
 
@@ -37,7 +39,7 @@ def leader_of(
         )
     means = []
     for index in range(len(points)):
-        sample = sample_of(measure, [row[index] for row in shared.values()])
+        sample = sample_by_group(measure, [row[index] for row in shared.values()])
         assert sample is not None  # points without a score are left out
         means.append(sample.mean)
     best = max(range(len(means)), key=lambda i: (means[i] * (measure.better or 1), -i))

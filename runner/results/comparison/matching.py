@@ -11,7 +11,7 @@ _Key = tuple[int, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Matched:
+class MatchedPoints:
     """The datapoints that two systems share, and the datapoints that only one has."""
 
     pairs: Sequence[tuple[DatapointScores, DatapointScores]]
@@ -21,9 +21,9 @@ class Matched:
     only_other: Sequence[DatapointScores]
 
 
-def matched(
+def match_datapoints(
     base: Sequence[DatapointScores], other: Sequence[DatapointScores], columns: frozenset[str], *, is_all: bool
-) -> Matched:
+) -> MatchedPoints:
     """Match datapoints with the same label and the same content of these columns; ids may differ.
 
     `is_all` means that the templates of both systems use exactly these columns. Then datapoints with equal content are
@@ -42,7 +42,7 @@ def matched(
     pairs.sort(key=lambda pair: (pair[0].id, pair[0].label))
     matched_ids = {id(point) for pair in pairs for point in pair}
     only = [[point for point in points if id(point) not in matched_ids] for points in (base, other)]
-    return Matched(pairs, _join_groups(pairs), *only)
+    return MatchedPoints(pairs, _join_groups(pairs), *only)
 
 
 def _index_by_content(points: Iterable[DatapointScores], names: Sequence[str]) -> dict[_Key, list[DatapointScores]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from runner.base.errors import UsageError
-from runner.results.comparison.matching import Matched
+from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import DatapointScores, ScoredRollout
 from runner.results.metric_table import Metric
 from runner.statistics.differences import Difference, Sample, unpaired_difference
@@ -51,7 +51,7 @@ class PairedTest:
     datapoints: int
 
 
-def tested(measure: Metric, matched: Matched, seed: int, *, stopped: bool) -> PairedTest | None:
+def run_paired_test(measure: Metric, matched: MatchedPoints, seed: int, *, stopped: bool) -> PairedTest | None:
     """Test the difference on the datapoints that both systems have scores for; None if there are none.
 
     All datapoints have the same weight, however often they were played; see `Metric.is_balanced`. If a run may have
@@ -104,10 +104,10 @@ class _Row:
 def _difference_of_stopped(measure: Metric, pairs: Pairs, difference: Difference) -> tuple[Difference, float | None]:
     if measure.bound == 1.0 and not measure.is_balanced:
         return pairs.at_any_time()
-    return without_error(difference), None
+    return drop_error(difference), None
 
 
-def without_error(difference: Difference) -> Difference:
+def drop_error(difference: Difference) -> Difference:
     """Return a difference without its error and interval."""
     return Difference(difference.value, None, None, None, None, difference.groups)
 
@@ -126,12 +126,12 @@ def _paired_groups(measure: Metric, rows: Sequence[_Row], weights: Sequence[floa
     )
 
 
-def is_uneven(matched: Matched) -> bool:
+def has_uneven_repeats(matched: MatchedPoints) -> bool:
     """Tell whether a datapoint has more scores in one system than in the other."""
     return any(len(base.scores) != len(other.scores) for base, other in matched.pairs if base.scores and other.scores)
 
 
-def tested_unpaired(
+def run_unpaired_test(
     measure: Metric, base: Sequence[DatapointScores], other: Sequence[DatapointScores]
 ) -> PairedTest | None:
     """Return Welch's test of systems that share no datapoint; None if one of them has no score."""
@@ -143,7 +143,7 @@ def tested_unpaired(
     return PairedTest(False, first.mean, second.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]))
 
 
-def sample_of(measure: Metric, points: Sequence[DatapointScores]) -> Sample | None:
+def sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sample | None:
     """Return the group means of a system; None if it has no score."""
     scored = [point for point in points if point.scores]
     return _sample_by_group(measure, scored) if scored else None
@@ -177,7 +177,7 @@ def _mean(scores: Sequence[float]) -> float:
     return math.fsum(scores) / len(scores)
 
 
-def flips_of(matched: Matched, base: str, other: str) -> list[Flip]:
+def find_flips(matched: MatchedPoints, base: str, other: str) -> list[Flip]:
     """Return the datapoints where most verdicts of one system are right and most of the other's are wrong."""
     flips = []
     for group, (base_point, other_point) in zip(matched.groups, matched.pairs, strict=True):

@@ -34,7 +34,7 @@ class ScoredRun:
     """The scores of the rollouts by the name of the measure, or the reason why there are none."""
 
 
-def scored(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
+def load_scores(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
     """Read the scores of a run by each of these measures.
 
     Raises:

@@ -28,7 +28,7 @@ def refuse_overlap(systems: Sequence[System]) -> None:
                 )
 
 
-def same_answers(base: System, other: System) -> str | None:
+def shared_answers_remark(base: System, other: System) -> str | None:
     """Return a remark if one system repeats the answers of the other, as a replay does; None otherwise."""
     shared = _answer_sources(base) & _answer_sources(other)
     if not shared:
@@ -49,7 +49,7 @@ def same_answers(base: System, other: System) -> str | None:
     return None  # a fresh play of a published run has the same id, but its own answers
 
 
-def no_verdicts_of_its_own(base: System, other: System) -> str | None:
+def fixed_verdicts_remark(base: System, other: System) -> str | None:
     """Return why a difference is meaningless because the verdicts of a system are not its answers; None otherwise."""
     reasons = ((system.name, system.fixed_verdicts) for system in (base, other))
     return next((f"{name}: {reason}" for name, reason in reasons if reason is not None), None)
@@ -67,7 +67,7 @@ def shared_verdicts(base: System, other: System) -> tuple[bool, str] | None:
     return (2 * shared > small.verdicts, note) if shared else None
 
 
-def same_games(base: System, other: System) -> Iterator[str]:
+def shared_games_notes(base: System, other: System) -> Iterator[str]:
     """Yield notes on the rounds that one system took from the other, and on debates that both judge."""
     for system, source_system in ((base, other), (other, base)):
         ids = {folder.run_id for folder in source_system.runs}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.base.errors import UsageError
-from runner.results.comparison.matching import Matched
+from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import System
 
 SLICES = 100
@@ -15,7 +15,9 @@ SLICES = 100
 MISSING = "(null)"
 
 
-def sliced(matched_points: Matched, column: str, base: System, other: System) -> Mapping[str, Matched]:
+def split_by_column(
+    matched_points: MatchedPoints, column: str, base: System, other: System
+) -> Mapping[str, MatchedPoints]:
     """Split the pairs by value: numbers by size, then text, then missing values. 1, 1.0 and "1" are one value.
 
     Raises:
@@ -38,7 +40,7 @@ def sliced(matched_points: Matched, column: str, base: System, other: System) ->
     return {name: _select_pairs(matched_points, slices[name]) for name in sorted(slices, key=_sort_key)}
 
 
-def untested(column: str, tested: Sequence[bool]) -> Iterator[str]:
+def untested_slices_note(column: str, tested: Sequence[bool]) -> Iterator[str]:
     """Yield a note on slices that cannot be tested since they have a single group."""
     if count := tested.count(False):
         yield (
@@ -47,9 +49,9 @@ def untested(column: str, tested: Sequence[bool]) -> Iterator[str]:
         )
 
 
-def _select_pairs(matched_points: Matched, indices: Sequence[int]) -> Matched:
+def _select_pairs(matched_points: MatchedPoints, indices: Sequence[int]) -> MatchedPoints:
     pairs, groups = matched_points.pairs, matched_points.groups
-    return Matched([pairs[index] for index in indices], [groups[index] for index in indices], (), ())
+    return MatchedPoints([pairs[index] for index in indices], [groups[index] for index in indices], (), ())
 
 
 def _slice_name(value: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from runner.base.errors import RunError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.text import comma_join
-from runner.results.comparison.scores import scored
+from runner.results.comparison.scores import load_scores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
@@ -114,7 +114,7 @@ class System:
                 point.id: (point, (point.id, point.label, tagged_hash("contents", dict(point.contents))))
                 for point in _load_points(folder, by)
             }
-            run_scores = scored(folder, measures)
+            run_scores = load_scores(folder, measures)
             if unknown := next((id_ for id_, _, _ in run_scores.rollouts if id_ not in datapoints), None):
                 raise RunError(f"{folder.path} is damaged: inputs/dataset.jsonl lacks the datapoint {unknown!r}")
             for name, points in collectors.items():
@@ -165,9 +165,9 @@ class SystemReader:
         self._points: dict[tuple[System, str], list[DatapointScores] | UsageError] = {}
 
     def system(self, folder: RunFolder) -> System:
-        """Return the system of one run, the same object each time. Raises the same errors as `system_of`."""
+        """Return the system of one run, the same object each time. Raises the same errors as `load_system`."""
         if folder not in self._systems:
-            self._systems[folder] = system_of([folder.path], Results.of(folder))
+            self._systems[folder] = load_system([folder.path], Results.of(folder))
         return self._systems[folder]
 
     def points(self, system: System, measure: Metric) -> list[DatapointScores]:
@@ -192,7 +192,7 @@ class SystemReader:
         return points_or_error
 
 
-def system_of(names: Sequence[str | Path], results: Results) -> System:
+def load_system(names: Sequence[str | Path], results: Results) -> System:
     """Return the system of some runs, given by their names; see `Results.find`.
 
     Raises:

@@ -9,7 +9,7 @@ from runner.results.metric_table import Metric
 from runner.statistics.differences import Difference
 from runner.statistics.sign_flip import ALPHA
 
-SEEN = 0.1
+DETECTABLE_TARGET = 0.1
 """The difference of shares that a comparison should be able to detect."""
 
 
@@ -61,14 +61,14 @@ def _contains_zero(effect: Difference) -> bool:
 def _with_interval(effect: Difference, measure: Metric, sign: int) -> str:
     """Return `6 points [2, 10]`, for a difference or its opposite."""
     low, high = (effect.low, effect.high) if sign > 0 else (effect.high, effect.low)
-    value = told(sign * effect.value, measure, effect)
+    value = format_difference(sign * effect.value, measure, effect)
     if low is None or high is None:
         return value
-    ends = (told(sign * end, measure, effect, unit=False) for end in (low, high))
+    ends = (format_difference(sign * end, measure, effect, unit=False) for end in (low, high))
     return f"{value} [{', '.join(ends)}]"
 
 
-def told(value: float, measure: Metric, effect: Difference, *, unit: bool = True) -> str:
+def format_difference(value: float, measure: Metric, effect: Difference, *, unit: bool = True) -> str:
     """Return a difference in points of a hundred or in its own unit, with no more decimals than the interval allows."""
     scale = 100.0 if measure.is_share else 1.0
     half = None if effect.low is None or effect.high is None else (effect.high - effect.low) / 2 * scale
@@ -85,9 +85,9 @@ def told(value: float, measure: Metric, effect: Difference, *, unit: bool = True
 def _describe_power(measure: Metric, effect: Difference) -> str:
     if effect.detectable is None:
         return "" if effect.stderr is None else "; underpowered: so few groups of datapoints can show no difference"
-    smallest = told(effect.detectable, measure, effect)
+    smallest = format_difference(effect.detectable, measure, effect)
     if not measure.is_share:
         return f"; minimum detectable difference: {smallest} (80 % power)"
-    if effect.detectable > SEEN:
+    if effect.detectable > DETECTABLE_TARGET:
         return f"; underpowered: only differences of {smallest} or more would be detected with 80 % power"
     return f"; minimum detectable difference: {smallest} (80 % power)"
