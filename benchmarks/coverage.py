@@ -23,7 +23,7 @@ from runner.results.metrics import Metrics
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
-from runner.statistics.intervals import load_intervals
+from runner.statistics.intervals import load_scipy
 from tests.support.claims import Claims
 
 PROGRAMS, REPEATS = 40, 2
@@ -64,7 +64,7 @@ class Situation:
 
 def main() -> int:
     args = sample_arguments(__doc__, 1000)
-    load_intervals()
+    load_scipy()
     claims, rows = Claims(), []
     for shared in (False, True):
         for leaning in (False, True):

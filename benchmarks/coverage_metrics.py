@@ -27,8 +27,8 @@ from common import ROOT
 from runner.results.estimates import Estimate, estimate, estimates_of, forecast_estimates
 from runner.results.metric_table import METRICS, RANKING_METRIC, Source
 from runner.statistics.calibration import Forecasts
-from runner.statistics.clustered_means import share
-from runner.statistics.intervals import load_intervals
+from runner.statistics.clustered_means import mean_share
+from runner.statistics.intervals import load_scipy
 from runner.statistics.reporting_rules import NOTHING
 from runner.statistics.simple_means import Mean, two_ends
 from runner.statistics.verdicts import Verdicts
@@ -149,17 +149,17 @@ def plain_number(name: str, values: np.ndarray, clusters: np.ndarray, *, grouped
     """A mean with the interval of its kind."""
     sums, counts = np.bincount(clusters, weights=values), np.bincount(clusters)
     means = sums[counts > 0] / counts[counts > 0]
-    found = share(values, clusters, len(counts))
+    found = mean_share(values, clusters, len(counts))
     if found is None:
         return Estimate(None, name, None, None, None, None, 0, 0, NOTHING)
     mean = Mean(METRICS[name].rule, found.value, found.stderr, found.n, found.clusters, grouped)
     ends = two_ends(values.tolist(), {"reward": (-1.0, 1.0), "decision": (0.0, 1.0)}.get(name, (0.0, 0.0)))
     if METRICS[name].is_proportion:
-        interval, reason = mean.of_share()
+        interval, reason = mean.share_interval()
     elif ends is not None:
-        interval, reason = mean.between(ends)
+        interval, reason = mean.two_value_interval(ends)
     else:
-        interval, reason = mean.by_student(means.tolist())
+        interval, reason = mean.student_interval(means.tolist())
     low, high = interval or (None, None)
     return Estimate(None, name, found.value, found.stderr, low, high, found.n, found.clusters, reason)
 
@@ -288,7 +288,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.write and args.only:
         parser.error("--write takes all situations")
-    load_intervals()
+    load_scipy()
     claims, rows = Claims(), []
     for part, situations in enumerate((judges(), forecasters(), counters())):
         for at, situation in enumerate(situations):

@@ -21,7 +21,7 @@ from runner.results.streaming_means import ClusterSums
 from runner.results.verdict_columns import JudgedGames
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.statistics.clustered_means import Quantity
-from runner.statistics.intervals import CONFIDENCE, load_intervals
+from runner.statistics.intervals import CONFIDENCE, load_scipy
 from runner.statistics.reporting_rules import NOTHING
 from runner.statistics.simple_means import Mean, two_ends
 
@@ -38,7 +38,7 @@ class Metrics:
     """Collects rollouts and returns estimates. `seats` are the two that exchange their players in swapped games."""
 
     def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
-        load_intervals()
+        load_scipy()
         self._protocol = protocol
         self._tallies: dict[tuple[str | None, str], ClusterSums] = {}
         self.outcomes: Counter[Outcome] = Counter()
@@ -80,11 +80,11 @@ class Metrics:
         tally = self._tallies.get((agent, name), ClusterSums())
         mean = Mean(metric.rule, tally.mean, tally.stderr, tally.n, len(tally.clusters), self._judged.is_grouped)
         if metric.is_proportion:
-            interval, reason = mean.of_share()
+            interval, reason = mean.share_interval()
         elif ends := self._possible_ends(agent, metric, tally):
-            interval, reason = mean.between(ends)
+            interval, reason = mean.two_value_interval(ends)
         else:
-            interval, reason = mean.by_student(tally.by_cluster)
+            interval, reason = mean.student_interval(tally.by_cluster)
         low, high = interval or (None, None)
         return Estimate(agent, name, mean.value, mean.stderr, low, high, mean.n, mean.clusters, reason)
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity, Share, share
+from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity, Share, mean_share
 from runner.statistics.intervals import CONFIDENCE
 
 BINS = 10
@@ -146,14 +146,14 @@ class Forecasts:
         bins = []
         for i in np.flatnonzero(self._counts).tolist():
             inside = self._bin == i
-            right = share(self.y[inside].astype(float), self.clusters[inside], self.total)
+            right = mean_share(self.y[inside].astype(float), self.clusters[inside], self.total)
             assert right is not None
             low, high = right.interval if right.clusters > 1 else (None, None)
             bins.append(Bin(i / BINS, (i + 1) / BINS, right.n, float(self._confidence[i]), right.value, low, high))
         return bins
 
     def _mean(self, values: Floats) -> Share:
-        mean = share(values, self.clusters, self.total)
+        mean = mean_share(values, self.clusters, self.total)
         assert mean is not None
         return mean
 

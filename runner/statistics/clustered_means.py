@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.statistics.intervals import wilson
+from runner.statistics.intervals import wilson_interval
 
 Floats = npt.NDArray[np.floating[Any]]
 Codes = npt.NDArray[np.integer[Any]]
@@ -49,7 +49,7 @@ class Share:
     @property
     def interval(self) -> Interval:
         """Wilson's interval at the effective sample size."""
-        return wilson(self.value, self.stderr, self.cap, self.clusters)
+        return wilson_interval(self.value, self.stderr, self.cap, self.clusters)
 
     def as_quantity(self, plays: int | None = None) -> Quantity:
         """Return the mean with its interval; `plays` if it depends on how often datapoints were played."""
@@ -81,15 +81,17 @@ class Quantity:
 def difference(first: Share, second: Share) -> Quantity:
     """Return the difference of two shares."""
     interval = difference_interval(first, second)
-    return Quantity(first.value - second.value, difference_error(first, second), interval, *counts_of(first, second))
+    return Quantity(
+        first.value - second.value, difference_error(first, second), interval, *combined_counts(first, second)
+    )
 
 
-def counts_of(first: Share, second: Share) -> tuple[int, int]:
+def combined_counts(first: Share, second: Share) -> tuple[int, int]:
     """Return the number of values of two shares together, and the clusters of the one with fewer."""
     return first.n + second.n, min(first.clusters, second.clusters)
 
 
-def share(values: Floats, clusters: Codes, total: int, *, cap: float | None = None) -> Share | None:
+def mean_share(values: Floats, clusters: Codes, total: int, *, cap: float | None = None) -> Share | None:
     """Return the mean of values; None without values. `clusters` has a number below `total` for each value."""
     n = len(values)
     if not n:
@@ -102,7 +104,9 @@ def share(values: Floats, clusters: Codes, total: int, *, cap: float | None = No
 
 def difference_interval(first: Share, second: Share, scale: float = 1.0) -> Interval:
     """Return the interval of `scale * (first - second)`, from both intervals and the correlation of the errors."""
-    low, high = recovered((first.value, *first.interval), (second.value, *second.interval), first.correlation(second))
+    low, high = mover_interval(
+        (first.value, *first.interval), (second.value, *second.interval), first.correlation(second)
+    )
     return scale * low, scale * high
 
 
@@ -118,7 +122,9 @@ def difference_error(first: Share, second: Share, scale: float = 1.0, slopes: In
     return scale * math.sqrt(max(cluster_count, 2) / max(cluster_count - 1, 1) * math.fsum(influence**2))
 
 
-def recovered(first: tuple[float, float, float], second: tuple[float, float, float], correlation: float) -> Interval:
+def mover_interval(
+    first: tuple[float, float, float], second: tuple[float, float, float], correlation: float
+) -> Interval:
     """Return an interval of first - second, each given as value, low and high (MOVER, Zou and Donner 2008).
 
     The distance from a value to its own limit is taken as its error on that side. So the interval is as asymmetric as

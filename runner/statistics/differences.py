@@ -18,9 +18,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from runner.statistics.intervals import CONFIDENCE, interval, student
+from runner.statistics.intervals import CONFIDENCE, mean_interval, t_quantile
 from runner.statistics.minimum_detectable_effect import FEWEST, POWER, detectable_share
-from runner.statistics.sign_flip import differing
+from runner.statistics.sign_flip import nonzero_differences
 
 FEW = 4.0
 """If fewer groups cause the spread, their differences are treated as those of single verdicts."""
@@ -59,7 +59,7 @@ def paired_difference(
     d, n = np.asarray(differences, dtype=float), np.asarray(sizes, dtype=float)
     groups = len(d)
     value = math.fsum(d * n) / math.fsum(n)
-    nonzero = np.abs(differing(d))
+    nonzero = np.abs(nonzero_differences(d))
     if groups < 2 or (not len(nonzero) and bound is None):
         return Difference(value, None, None, None, None, groups)
     weights = n / n.mean()
@@ -71,7 +71,7 @@ def paired_difference(
     centre = math.fsum(d * weights) / (groups + extra)
     squares = math.fsum((weights * (d - centre)) ** 2) + extra * (extra_difference**2 + centre**2)
     stderr = math.sqrt(squares / (groups + extra - 1) / (groups + extra))
-    half = student(groups) * stderr
+    half = t_quantile(groups) * stderr
     low, high = approximation.interval() if is_few and bound is not None else (centre - half, centre + half)
     limit = math.inf if bound is None else bound
     low, high = max(low, -limit), min(high, limit)
@@ -94,7 +94,7 @@ class _EqualDifferences:
 
     def interval(self) -> tuple[float, float]:
         """Return the interval of Tango for paired proportions, with the quantile of Student's t."""
-        estimate, z = self.net / self.count, student(self.count)
+        estimate, z = self.net / self.count, t_quantile(self.count)
         return self.amount * self._solve(-1.0, estimate, z), self.amount * self._solve(estimate, 1.0, -z)
 
     def detectable(self) -> float | None:
@@ -126,7 +126,7 @@ def _approximate(terms: np.ndarray, bound: float | None) -> _EqualDifferences:
 
     If very few groups differ, they are taken to differ by more than that, up to `bound`.
     """
-    nonzero = differing(terms)
+    nonzero = nonzero_differences(terms)
     if not len(nonzero):
         assert bound is not None
         return _EqualDifferences(len(terms), 0.0, bound, 0.0)
@@ -141,7 +141,7 @@ def _approximate(terms: np.ndarray, bound: float | None) -> _EqualDifferences:
 
 
 def _detectable(stderr: float, groups: float) -> float:
-    return (student(groups) + NormalDist().inv_cdf(POWER)) * stderr
+    return (t_quantile(groups) + NormalDist().inv_cdf(POWER)) * stderr
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Sample:
     def interval(self) -> tuple[float | None, float | None]:
         """The interval that a metric of a run has; see `runner.statistics.intervals`."""
         grouped = any(size != 1 for size in self.sizes)
-        return interval(
+        return mean_interval(
             self.mean, self.stderr, self.rollouts, len(self.means), proportion=self.proportion, grouped=grouped
         )
 

@@ -8,7 +8,7 @@ from statistics import NormalDist
 CONFIDENCE = 0.95
 
 
-def interval(
+def mean_interval(
     mean: float | None, stderr: float | None, n: int, clusters: int, *, proportion: bool, grouped: bool = False
 ) -> tuple[float | None, float | None]:
     """Return a confidence interval for a mean over clusters; (None, None) if a single cluster leaves the error unknown.
@@ -21,28 +21,30 @@ def interval(
     if mean is None or (stderr is None and not (proportion and clusters)):
         return None, None
     if proportion:
-        return wilson(mean, stderr, math.inf if grouped else n, clusters)
+        return wilson_interval(mean, stderr, math.inf if grouped else n, clusters)
     assert stderr is not None
-    half = student(clusters) * stderr
+    half = t_quantile(clusters) * stderr
     return mean - half, mean + half
 
 
-def wilson(p: float, stderr: float | None, n: float, clusters: int, level: float = CONFIDENCE) -> tuple[float, float]:
+def wilson_interval(
+    p: float, stderr: float | None, n: float, clusters: int, level: float = CONFIDENCE
+) -> tuple[float, float]:
     """Return Wilson's interval of a proportion. The effective sample size is at most `n`; without error, `clusters`."""
     z = NormalDist().inv_cdf(0.5 + level / 2)
-    size = min(n, p * (1 - p) / stderr**2) * (z / student(clusters, level)) ** 2 if stderr else float(clusters)
+    size = min(n, p * (1 - p) / stderr**2) * (z / t_quantile(clusters, level)) ** 2 if stderr else float(clusters)
     centre = (p + z * z / (2 * size)) / (1 + z * z / size)
     half = z / (1 + z * z / size) * math.sqrt(p * (1 - p) / size + z * z / (4 * size * size))
     # At 0 and 1 the bound is exact, not off by the last bit.
     return (0.0 if p == 0 else max(centre - half, 0.0)), (1.0 if p == 1 else min(centre + half, 1.0))
 
 
-def load_intervals() -> None:
+def load_scipy() -> None:
     """Load SciPy before the games start, so that an import error costs no money."""
-    student(2)
+    t_quantile(2)
 
 
-def student(clusters: float, level: float = CONFIDENCE) -> float:
+def t_quantile(clusters: float, level: float = CONFIDENCE) -> float:
     """Return the quantile of Student's t for an interval over this many clusters."""
     from scipy.special import stdtrit
 

@@ -18,7 +18,7 @@ from statistics import variance
 
 from runner.statistics.confidence_sequences import DifferenceSequence
 from runner.statistics.differences import Difference, paired_difference
-from runner.statistics.sign_flip import ALPHA, SignFlip, differing, sign_flip
+from runner.statistics.sign_flip import ALPHA, SignFlip, nonzero_differences, sign_flip
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Pairs:
         if flipped is None:
             return sign_flip(self.sums, seed)
         result = sign_flip(flipped, seed, reached=math.fsum(self.sums))
-        return SignFlip(result.p, result.exact, len(differing(self.sums)))
+        return SignFlip(result.p, result.exact, len(nonzero_differences(self.sums)))
 
     def difference(self, bound: float | None) -> Difference:
         """Return the second system's mean less the first's; `bound` is the largest possible difference, if any."""

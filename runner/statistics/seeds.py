@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-from runner.statistics.intervals import interval
+from runner.statistics.intervals import mean_interval
 
 Sums = Mapping[str, tuple[int, float]]
 """The rollouts of one seed by cluster: their number, and the sum of their values."""
 
 
 @dataclass(frozen=True)
-class Pooled:
+class PooledMean:
     """A mean over the rollouts of all seeds, clustered by group over all of them."""
 
     value: float | None
@@ -35,8 +35,8 @@ class Pooled:
     """The mean of each cluster."""
 
 
-def pooled(seeds: Sequence[Sums], *, proportion: bool, grouped: bool = False) -> Pooled:
-    """Return the estimate from all seeds; for `proportion` and `grouped` see `intervals.interval`."""
+def pool_seeds(seeds: Sequence[Sums], *, proportion: bool, grouped: bool = False) -> PooledMean:
+    """Return the estimate from all seeds; for `proportion` and `grouped` see `intervals.mean_interval`."""
     sums: dict[str, tuple[int, float]] = {}
     for seed in seeds:
         for group, (count, total) in seed.items():
@@ -45,9 +45,9 @@ def pooled(seeds: Sequence[Sums], *, proportion: bool, grouped: bool = False) ->
     n = sum(count for count, _ in sums.values())
     mean = math.fsum(total for _, total in sums.values()) / n if n else None
     stderr = _clustered_error(sums, mean, n)
-    low, high = interval(mean, stderr, n, len(sums), proportion=proportion, grouped=grouped)
+    low, high = mean_interval(mean, stderr, n, len(sums), proportion=proportion, grouped=grouped)
     means = [math.fsum(total for _, total in seed.values()) / count for seed in seeds if (count := _count(seed))]
-    return Pooled(
+    return PooledMean(
         mean, stderr, low, high, n, len(sums),
         stdev(means) if len(means) > 1 else None,
         _expected_spread(seeds) if len(means) > 1 else None,

@@ -61,7 +61,7 @@ def sign_flip(differences: Sequence[float], seed: int = 0, reached: float | None
     random from `seed`. The order of the differences does not matter. `reached` is the sum to compare flips with; None
     means the sum of the differences.
     """
-    values = np.sort(differing(differences))
+    values = np.sort(nonzero_differences(differences))
     if not len(values):
         return SignFlip(1.0, True, 0)
     if reached is None and (integers := _to_integers(values)) is not None:
@@ -82,7 +82,7 @@ def sign_flip(differences: Sequence[float], seed: int = 0, reached: float | None
     return SignFlip(min((1 + as_extreme) / (1 + FLIPS), upper_bound), False, len(values))
 
 
-def differing(differences: Sequence[float] | np.ndarray) -> np.ndarray:
+def nonzero_differences(differences: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return the differences that are not 0, up to rounding errors of adding fractions."""
     values = np.asarray(differences, dtype=float)
     nonzero: np.ndarray = values[np.abs(values) > _RELATIVE_TOLERANCE]

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from runner.statistics.clustered_means import Interval, Share, difference_error, recovered
+from runner.statistics.clustered_means import Interval, Share, difference_error, mover_interval
 
 _NORMAL = NormalDist()
 
@@ -22,7 +22,7 @@ def z(share: float) -> float:
     return _NORMAL.inv_cdf(share) if 0 < share < 1 else math.copysign(math.inf, share - 0.5)
 
 
-def corrected(share: Share) -> float:
+def log_linear_share(share: Share) -> float:
     """Return a share with the log-linear correction, so that it is above 0 and below 1."""
     return (share.value * share.n + 0.5) / (share.n + 1)
 
@@ -37,24 +37,24 @@ class Signal:
     @property
     def sensitivity(self) -> float:
         """d', the separation of right and wrong solutions."""
-        return z(corrected(self.hits)) - z(corrected(self.false_alarms))
+        return z(log_linear_share(self.hits)) - z(log_linear_share(self.false_alarms))
 
     @property
     def criterion(self) -> float:
         """c: above 0 if the judge leans to reject, below 0 if it leans to accept."""
-        return -(z(corrected(self.hits)) + z(corrected(self.false_alarms))) / 2
+        return -(z(log_linear_share(self.hits)) + z(log_linear_share(self.false_alarms))) / 2
 
     @property
     def sensitivity_interval(self) -> Interval:
         """The interval of d'; an end is infinite if the counts do not limit it."""
-        return recovered(_on_z(self.hits), _on_z(self.false_alarms), self.hits.correlation(self.false_alarms))
+        return mover_interval(_on_z(self.hits), _on_z(self.false_alarms), self.hits.correlation(self.false_alarms))
 
     @property
     def criterion_interval(self) -> Interval:
         """The interval of c; an end is infinite if the counts do not limit it."""
         value, low, high = _on_z(self.false_alarms)
         negated = (-value, -high, -low)  # c = (-z(F) - z(H)) / 2
-        ends = recovered(negated, _on_z(self.hits), -self.hits.correlation(self.false_alarms))
+        ends = mover_interval(negated, _on_z(self.hits), -self.hits.correlation(self.false_alarms))
         return ends[0] / 2, ends[1] / 2
 
     @property
@@ -71,7 +71,7 @@ class Signal:
         """Return the standard error of scale * (z(H) - sign * z(F))."""
         if self.open_end is not None:
             return None
-        first, second = (1 / _NORMAL.pdf(z(corrected(share))) for share in (self.hits, self.false_alarms))
+        first, second = (1 / _NORMAL.pdf(z(log_linear_share(share))) for share in (self.hits, self.false_alarms))
         return difference_error(self.hits, self.false_alarms, scale, (first, sign * second))
 
     @property
@@ -87,4 +87,4 @@ class Signal:
 
 def _on_z(share: Share) -> tuple[float, float, float]:
     low, high = share.interval
-    return z(corrected(share)), z(low), z(high)
+    return z(log_linear_share(share)), z(low), z(high)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from runner.statistics.clustered_means import Interval
-from runner.statistics.intervals import interval
+from runner.statistics.intervals import mean_interval
 from runner.statistics.reporting_rules import NOTHING, IntervalRule, near_constant_reason
 
 ONE_CLUSTER = "a single group of datapoints leaves the error open"
@@ -16,7 +16,7 @@ _ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over clusters. `stderr` is the clustered error; for `grouped` see `intervals.interval`."""
+    """A mean over clusters. `stderr` is the clustered error; for `grouped` see `intervals.mean_interval`."""
 
     rule: IntervalRule
     value: float | None
@@ -25,11 +25,11 @@ class Mean:
     clusters: int
     grouped: bool = False
 
-    def of_share(self) -> tuple[Interval | None, str | None]:
+    def share_interval(self) -> tuple[Interval | None, str | None]:
         """Return the interval of a mean of zeros and ones, or the reason why it has none."""
         if self.value is None:
             return None, NOTHING
-        low, high = interval(
+        low, high = mean_interval(
             self.value, self.stderr, self.n, self.clusters, proportion=True, grouped=self.grouped
         )  # fmt: skip
         reason = self.rule.missing_reason(self.clusters)
@@ -37,7 +37,7 @@ class Mean:
             return None, reason or ONE_CLUSTER
         return (low, high), None
 
-    def between(self, ends: Interval) -> tuple[Interval | None, str | None]:
+    def two_value_interval(self, ends: Interval) -> tuple[Interval | None, str | None]:
         """Return the interval of a mean of two values, from the share of the higher value."""
         if self.value is None:
             return None, NOTHING
@@ -46,10 +46,10 @@ class Mean:
         share = Mean(
             self.rule, _round_to_bounds((self.value - low) / width), error, self.n, self.clusters, self.grouped
         )
-        interval, reason = share.of_share()
+        interval, reason = share.share_interval()
         return None if interval is None else (low + width * interval[0], low + width * interval[1]), reason
 
-    def by_student(self, by_cluster: Iterable[float]) -> tuple[Interval | None, str | None]:
+    def student_interval(self, by_cluster: Iterable[float]) -> tuple[Interval | None, str | None]:
         """Return the interval by Student's t of a mean of any values; `by_cluster` has the mean of each cluster."""
         if self.value is None:
             return None, NOTHING
@@ -57,7 +57,7 @@ class Mean:
             return None, ONE_CLUSTER
         if reason := near_constant_reason(self.clusters - max(Counter(by_cluster).values())):
             return None, reason
-        low, high = interval(self.value, self.stderr, self.n, self.clusters, proportion=False)
+        low, high = mean_interval(self.value, self.stderr, self.n, self.clusters, proportion=False)
         assert low is not None
         assert high is not None
         return (low, high), None

@@ -98,7 +98,7 @@ class Scores:
         """Return the variance of the groups' scores, chance included; None for fewer than two groups."""
         return variance(self.means().values()) if len(self.groups) > 1 else None
 
-    def furthest(self) -> float:
+    def largest_distance(self) -> float:
         """Return the largest possible distance of another group from the mean of the groups."""
         mean = fmean(self.means().values())
         return max(mean, 1 - mean)
@@ -148,7 +148,7 @@ def paired_differences(first: Scores, second: Scores) -> list[float]:
     return [first_means[group] - second_means[group] for group in first_means if group in second_means]
 
 
-def with_one_more(variance_of_groups: float, groups: int, furthest: float) -> float:
+def with_one_more_group(variance_of_groups: float, groups: int, furthest: float) -> float:
     """Return the variance if one more group were observed, `furthest` from the mean of the others; it is never 0.
 
     Groups that do not differ show no variance, but one that differs may exist, about as rare as one in this many.
@@ -184,7 +184,7 @@ def smallest_difference(groups: int, variance_of_difference: float, step: float 
     return detected
 
 
-def described(scores: Scores) -> Mapping[str, float | int | str | None] | None:
+def variance_section(scores: Scores) -> Mapping[str, float | int | str | None] | None:
     """Return the section `variance` of a run's metrics; None if datapoints were not repeated."""
     split = scores.split()
     if split is None:

@@ -19,11 +19,11 @@ from runner.statistics.clustered_means import (
     Floats,
     Quantity,
     Share,
-    counts_of,
+    combined_counts,
     difference,
     difference_error,
     difference_interval,
-    share,
+    mean_share,
 )
 from runner.statistics.reporting_rules import NOTHING
 from runner.statistics.signal_detection import Signal
@@ -71,7 +71,7 @@ class Verdicts:
         """Return the mean of a value of each game, over the games of a mask."""
         mask = np.ones(len(self.labels), bool) if where is None else where
         selected = np.asarray(values, float)[mask]
-        return share(selected, self.clusters[mask], self.total, cap=math.inf if self.grouped else len(selected))
+        return mean_share(selected, self.clusters[mask], self.total, cap=math.inf if self.grouped else len(selected))
 
     def accepted(self, label: int, *, decided: bool = False) -> Share | None:
         """Return P(accept | label): completeness for 1, soundness error for 0; of all games or of decided ones."""
@@ -97,7 +97,7 @@ class Verdicts:
         low, high = difference_interval(right, rejected_wrong)
         ends = max(0.0, (1 + low) / 2), min(1.0, (1 + high) / 2)
         value, error = (right.value + wrong.value) / 2, difference_error(right, rejected_wrong, 0.5)
-        return Quantity(value, error, ends, *counts_of(right, wrong))
+        return Quantity(value, error, ends, *combined_counts(right, wrong))
 
     @cached_property
     def _signal(self) -> Signal | None:
@@ -109,7 +109,7 @@ class Verdicts:
         """D' of decided games; None without decided games of both labels."""
         if (signal := self._signal) is None:
             return None
-        counts = counts_of(signal.hits, signal.false_alarms)
+        counts = combined_counts(signal.hits, signal.false_alarms)
         interval = signal.sensitivity_interval
         return Quantity(signal.sensitivity, signal.sensitivity_error, interval, *counts, signal.open_end)
 
@@ -118,7 +118,7 @@ class Verdicts:
         """C of decided games; None without decided games of both labels."""
         if (signal := self._signal) is None:
             return None
-        counts = counts_of(signal.hits, signal.false_alarms)
+        counts = combined_counts(signal.hits, signal.false_alarms)
         return Quantity(signal.criterion, signal.criterion_error, signal.criterion_interval, *counts, signal.open_end)
 
     # By datapoint
@@ -180,7 +180,7 @@ class Verdicts:
         clusters = np.zeros(len(self._play_counts), dtype=np.int64)
         clusters[play_kinds] = self.clusters
         selected = values[inverse.reshape(-1)]
-        return share(selected, clusters[enough], self.total, cap=math.inf if self.grouped else len(selected))
+        return mean_share(selected, clusters[enough], self.total, cap=math.inf if self.grouped else len(selected))
 
     @cached_property
     def votes(self) -> list[tuple[int, Share]]:
@@ -217,7 +217,7 @@ class Verdicts:
         clusters = np.zeros(len(values), dtype=np.int64)
         clusters[units] = self.clusters
         cap = math.inf if self.grouped else len(values)
-        return share(values.astype(float), clusters, self.total, cap=cap)
+        return mean_share(values.astype(float), clusters, self.total, cap=cap)
 
     # By group
 
@@ -233,7 +233,7 @@ class Verdicts:
         both = np.flatnonzero((counts[0] > 0) & (counts[1] > 0))
         values = (rights[0][both] / counts[0][both]) * (rights[1][both] / counts[1][both])
         cap = int(np.minimum(counts[0], counts[1])[both].sum())
-        return share(values, both, self.total, cap=cap)
+        return mean_share(values, both, self.total, cap=cap)
 
     # From blocks
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.statistics.clustered_means import Interval, recovered
-from runner.statistics.intervals import CONFIDENCE, wilson
+from runner.statistics.clustered_means import Interval, mover_interval
+from runner.statistics.intervals import CONFIDENCE, wilson_interval
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class WorstCase:
     """The reason why there is no interval: one of the systems has none."""
 
 
-def worst(systems: Mapping[str, Mapping[str, Any]], *, most: bool) -> WorstCase:
+def find_worst_case(systems: Mapping[str, Mapping[str, Any]], *, most: bool) -> WorstCase:
     """Return the largest (`most`) or the smallest of proportions by name.
 
     Each is a row of `metrics.json`: `value`, `stderr`, `ci_low`, `ci_high`, `n`, `clusters`, and `reason` if it has no
@@ -66,7 +66,7 @@ def _interval(row: Mapping[str, Any], level: float) -> Interval:
     if row.get("parts"):
         return _mean_interval(row, level)
     largest_size = math.inf if row.get("grouped") else float(row["n"])
-    return wilson(row["value"], row["stderr"], largest_size, row["clusters"], level)
+    return wilson_interval(row["value"], row["stderr"], largest_size, row["clusters"], level)
 
 
 def _mean_interval(row: Mapping[str, Any], level: float) -> Interval:
@@ -81,5 +81,5 @@ def _mean_interval(row: Mapping[str, Any], level: float) -> Interval:
     is_correlated = row.get("grouped") and errors[0] and errors[1]
     correlation = min(1.0, max(-1.0, -covariance_term / (2 * errors[0] * errors[1]))) if is_correlated else 0.0
     complement = (1 - second["value"], 1 - other_high, 1 - other_low)
-    ends = recovered((first["value"], low, high), complement, correlation)
+    ends = mover_interval((first["value"], low, high), complement, correlation)
     return max(0.0, (1 + ends[0]) / 2), min(1.0, (1 + ends[1]) / 2)

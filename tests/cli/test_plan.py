@@ -13,7 +13,7 @@ from runner.api import estimate, sample_size
 from runner.base.errors import UsageError
 from runner.spec.loader import load_spec
 from runner.statistics.sign_flip import FEWEST_GROUPS
-from runner.statistics.variance_components import groups_needed, smallest_difference, with_one_more
+from runner.statistics.variance_components import groups_needed, smallest_difference, with_one_more_group
 from tests.support.processes import nip_run_here
 from tests.support.runs import metric, played, table
 from tests.support.specs import dataset_file, spec_file
@@ -57,7 +57,7 @@ def test_the_variance_of_a_run_says_what_repeats_are_good_for(folder: Path) -> N
     found = planned(folder, "--detect", "0.3", "--from", "s1")
     needed = {row["repeats"]: row["groups"] for row in found["rows"]}
     accuracy = metric(run, "accuracy")["value"]
-    between = with_one_more(split["between"], 12, max(accuracy, 1 - accuracy))
+    between = with_one_more_group(split["between"], 12, max(accuracy, 1 - accuracy))
     assert between > split["between"]
     assert needed == {r: groups_needed(0.3, 2 * between + 2 * split["within"] / r, 1 / r) for r in (1, 2, 3, 5, 10)}
     assert needed[10] < needed[1]
@@ -87,7 +87,7 @@ def test_the_plays_of_a_block_are_no_repeats(folder: Path, tmp_path: Path) -> No
     assert "the run has only one repeat" in found["source"]
     means = [fmean(plays) for plays in scores.values()]
     furthest = max(fmean(means), 1 - fmean(means))
-    assert found["fixed"] == pytest.approx(2 * with_one_more(variance(means), len(means), furthest))
+    assert found["fixed"] == pytest.approx(2 * with_one_more_group(variance(means), len(means), furthest))
 
 
 @pytest.mark.full

@@ -19,7 +19,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
 from runner.spec.loader import load_spec
-from runner.statistics.intervals import interval
+from runner.statistics.intervals import mean_interval
 from tests.support.specs import spec_file
 
 Row = tuple[int, int, int, str]
@@ -138,7 +138,7 @@ def test_a_group_of_datapoints_is_one_cluster(protocol: Protocol) -> None:
 
 def test_versions_that_balance_each_other_narrow_the_interval_of_their_groups(protocol: Protocol) -> None:
     """A judge that leans one way is right of one version of each program, so that more rollouts would say the same."""
-    narrow, wide = (interval(0.5, 0.01, 80, 40, proportion=True, grouped=grouped) for grouped in (True, False))
+    narrow, wide = (mean_interval(0.5, 0.01, 80, 40, proportion=True, grouped=grouped) for grouped in (True, False))
     assert narrow == pytest.approx((0.48, 0.52), abs=2e-3)
     assert wide == pytest.approx((0.39, 0.61), abs=2e-2)
 
@@ -148,7 +148,7 @@ def test_one_rollout_a_datapoint_gives_nearly_the_wilson_interval(right: int, to
     """Nearly: ours uses the clustered error and Student's t, which vanish as the number of datapoints grows."""
     p = right / total
     stderr = math.sqrt(p * (1 - p) / (total - 1))
-    low, high = interval(p, stderr, total, total, proportion=True)
+    low, high = mean_interval(p, stderr, total, total, proportion=True)
     from statsmodels.stats.proportion import proportion_confint
 
     expected = proportion_confint(right, total, method="wilson")
@@ -317,7 +317,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says(
         p = counts.sum() / (datapoints * repeats)
         residuals = float(((counts - repeats * p) ** 2).sum())
         stderr = math.sqrt(datapoints / (datapoints - 1) * residuals) / (datapoints * repeats)
-        low, high = interval(p, stderr, datapoints * repeats, datapoints, proportion=True)
+        low, high = mean_interval(p, stderr, datapoints * repeats, datapoints, proportion=True)
         assert low is not None
         assert high is not None
         covered += low <= mean <= high

@@ -19,7 +19,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
 from runner.runs.finished.result import FinishedRun
 from runner.spec.loader import load_specs
-from runner.statistics.seeds import pooled
+from runner.statistics.seeds import pool_seeds
 from tests.support.processes import nip_run_here
 from tests.support.runs import table
 from tests.support.specs import spec_file
@@ -154,7 +154,7 @@ def test_the_spread_between_seeds_is_that_of_sampling_unless_seeds_matter(
     effect: float, low: float, high: float
 ) -> None:
     random_ = random.Random(5)
-    found = [pooled([drawn(random_, effect) for _ in range(4)], proportion=True) for _ in range(200)]
+    found = [pool_seeds([drawn(random_, effect) for _ in range(4)], proportion=True) for _ in range(200)]
     between = math.sqrt(sum((one.between or 0.0) ** 2 for one in found) / len(found))
     within = math.sqrt(sum((one.within or 0.0) ** 2 for one in found) / len(found))
     assert low < between / within < high

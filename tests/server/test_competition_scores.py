@@ -20,7 +20,7 @@ def part(rows: int, right: set[int], plays: int = 1, groups: int | None = None) 
         for _ in range(plays):
             tally.add(str(row if groups is None else row % groups), (float(row in right),))
     mean = Mean(METRICS[ACCURACY].rule, tally.mean, tally.stderr, tally.n, len(tally.clusters), groups is not None)
-    ends, _ = mean.of_share()
+    ends, _ = mean.share_interval()
     low, high = ends or (None, None)
     exact = {"metric": ACCURACY, "value": mean.value, "ci_low": low, "ci_high": high, "n": mean.n}
     return {"rows": rows, "interval": "exact", "metrics": [{**exact, "clusters": mean.clusters}]}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runner.statistics.differences import Sample, paired_difference, unpaired_difference
-from runner.statistics.intervals import interval
+from runner.statistics.intervals import mean_interval
 from runner.statistics.paired_groups import Pairs
 from runner.statistics.sign_flip import (
     ALPHA,
@@ -162,7 +162,7 @@ def test_the_interval_of_many_groups_is_students() -> None:
     d = np.random.default_rng(1).normal(0.1, 0.3, 2000)
     found = paired_difference(d.tolist(), [1.0] * 2000, 1.0)
     stderr = d.std(ddof=1) / 2000**0.5
-    low, high = interval(float(d.mean()), float(stderr), 2000, 2000, proportion=False)
+    low, high = mean_interval(float(d.mean()), float(stderr), 2000, 2000, proportion=False)
     assert found.low == pytest.approx(low, abs=2e-4)
     assert found.high == pytest.approx(high, abs=2e-4)
 

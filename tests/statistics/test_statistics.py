@@ -14,10 +14,10 @@ from runner.results.estimates import Estimate, estimates_of, forecast_estimates
 from runner.results.metric_table import Source
 from runner.rollouts.agents.votes import majority
 from runner.statistics.calibration import LOG_FLOOR, Forecasts, auroc
-from runner.statistics.clustered_means import Codes, Floats, share
-from runner.statistics.intervals import wilson
+from runner.statistics.clustered_means import Codes, Floats, mean_share
+from runner.statistics.intervals import wilson_interval
 from runner.statistics.verdicts import Verdicts, majority_chance
-from runner.statistics.worst_case import worst
+from runner.statistics.worst_case import find_worst_case
 
 CLOSE = 1e-12
 
@@ -67,7 +67,7 @@ def test_brier_log_score_and_auroc_are_those_of_scikit_learn() -> None:
 
 def test_clustered_errors_are_those_of_statsmodels() -> None:
     for p, y, clusters in tables():
-        ours = share((p - y) ** 2, clusters, int(clusters.max()) + 1)
+        ours = mean_share((p - y) ** 2, clusters, int(clusters.max()) + 1)
         assert ours is not None
         assert ours.stderr is not None
         mean, error = clustered((p - y) ** 2, clusters)
@@ -277,32 +277,32 @@ def test_following_a_seat_is_position_bias_and_leaning_is_not(follows: float) ->
 
 def test_the_worst_of_several_has_a_wider_interval_than_its_own() -> None:
     rows = {f"p{i}": {"value": 0.2 + 0.05 * i, "stderr": 0.04, "n": 100, "clusters": 100} for i in range(4)}
-    found = worst(rows, most=True)
-    own = wilson(0.35, 0.04, 100, 100)
+    found = find_worst_case(rows, most=True)
+    own = wilson_interval(0.35, 0.04, 100, 100)
     assert (found.system, found.systems) == ("p3", 4)
     assert found.value == pytest.approx(0.35)
     assert found.ci_low is not None
     assert found.ci_high is not None
     assert found.ci_low < own[0]
     assert found.ci_high > own[1]
-    assert worst(rows, most=False).system == "p0"
-    grouped = worst({name: {**row, "grouped": True, "stderr": 0.01} for name, row in rows.items()}, most=True)
-    ungrouped = worst({name: {**row, "stderr": 0.01} for name, row in rows.items()}, most=True)
+    assert find_worst_case(rows, most=False).system == "p0"
+    grouped = find_worst_case({name: {**row, "grouped": True, "stderr": 0.01} for name, row in rows.items()}, most=True)
+    ungrouped = find_worst_case({name: {**row, "stderr": 0.01} for name, row in rows.items()}, most=True)
     assert [end.ci_high for end in (grouped, ungrouped) if end.ci_high] == sorted(
         [grouped.ci_high or 0, ungrouped.ci_high or 1]
     )
     with pytest.raises(ValueError, match="p1: no value"):
-        worst({**rows, "p1": {**rows["p1"], "value": None}}, most=True)
+        find_worst_case({**rows, "p1": {**rows["p1"], "value": None}}, most=True)
     alone = {**rows["p1"], "ci_low": 0.1, "ci_high": 0.3}
-    assert worst({"p1": alone}, most=True).ci_high == 0.3
+    assert find_worst_case({"p1": alone}, most=True).ci_high == 0.3
     for plays in (1, 3):
         both = {f"p{i}": {**rows[f"p{i}"], "plays": 3 - i * (3 - plays)} for i in range(2)}
         if plays == 3:
-            assert worst(both, most=True).system == "p1"
+            assert find_worst_case(both, most=True).system == "p1"
         else:
             with pytest.raises(ValueError, match="p0 3 times, p1 1 times; play all as often"):
-                worst(both, most=True)
-    few = worst({**rows, "p1": {**rows["p1"], "reason": "fewer than 5 groups"}}, most=True)
+                find_worst_case(both, most=True)
+    few = find_worst_case({**rows, "p1": {**rows["p1"], "reason": "fewer than 5 groups"}}, most=True)
     assert (few.system, few.ci_low, few.ci_high, few.reason) == ("p3", None, None, "p1: fewer than 5 groups")
 
 

@@ -14,12 +14,12 @@ from runner.statistics.sign_flip import ALPHA, FEWEST_GROUPS, sign_flip
 from runner.statistics.variance_components import (
     Scores,
     Split,
-    described,
     groups_needed,
     paired_split,
     paired_total,
     smallest_difference,
-    with_one_more,
+    variance_section,
+    with_one_more_group,
 )
 
 
@@ -54,7 +54,7 @@ def test_a_planted_split_is_found(size: int) -> None:
 
 def test_without_repeats_there_is_no_split() -> None:
     scores = scores_of([[1], [0], [1]])
-    assert (scores.split(), described(scores), scores.repeats) == (None, None, 1)
+    assert (scores.split(), variance_section(scores), scores.repeats) == (None, None, 1)
     assert scores.total() == pytest.approx(1 / 3)
 
 
@@ -107,8 +107,8 @@ def test_the_real_test_has_the_planned_power(chance: float, difference: float) -
 
 def test_one_more_group_is_the_variance_with_it() -> None:
     scores = [0.2, 0.9, 0.4, 0.5]
-    assert with_one_more(variance(scores), 4, 1 - mean(scores)) == pytest.approx(variance([*scores, 1.0]))
-    assert with_one_more(0.0, 9, 1.0) == pytest.approx(0.1)
+    assert with_one_more_group(variance(scores), 4, 1 - mean(scores)) == pytest.approx(variance([*scores, 1.0]))
+    assert with_one_more_group(0.0, 9, 1.0) == pytest.approx(0.1)
     low, high = variance_factors(12)
     assert (round(low, 2), round(high, 2)) == (0.5, 2.88)
 

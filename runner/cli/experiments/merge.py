@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from runner.base.exit_codes import ExitCode
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import note, print_json
-from runner.statistics.intervals import load_intervals
+from runner.statistics.intervals import load_scipy
 
 if TYPE_CHECKING:
     from runner.base.errors import MergeError
@@ -43,7 +43,7 @@ def execute(args: argparse.Namespace) -> int:
     results = Results(args.results)
     shards_of_runs = runs_to_merge(args.runs, results)
     with one_blas_thread():
-        load_intervals()
+        load_scipy()
     failures: list[MergeError] = []
     merged = []
     for run_id, parts in shards_of_runs.items():

@@ -16,7 +16,7 @@ from runner.base.text import counted, dollar_range
 from runner.cli.arguments import RUN, add_trust
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import note
-from runner.statistics.intervals import load_intervals
+from runner.statistics.intervals import load_scipy
 
 if TYPE_CHECKING:
     from runner.base.errors import Problem
@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
         for point in points:
             note(_describe_judging(point))
     with one_blas_thread():
-        load_intervals()
+        load_scipy()
     return play(args, points)
 
 

@@ -23,7 +23,7 @@ from runner.cli.arguments import add_shard, add_specs, add_trust, results_option
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import note, print_json, say
 from runner.documents.fetched_files import describe_origin
-from runner.statistics.intervals import load_intervals
+from runner.statistics.intervals import load_scipy
 
 if TYPE_CHECKING:
     from runner.base.errors import NipRunError, Waiting
@@ -87,7 +87,7 @@ def execute(args: argparse.Namespace) -> int:
     check_usage(args, len(points))
     points = restrict_to_shard(points, args.shard)
     with one_blas_thread():
-        load_intervals()
+        load_scipy()
     return play(args, points)
 
 

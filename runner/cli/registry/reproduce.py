@@ -20,7 +20,7 @@ from runner.cli.arguments import REF, add_registry, add_trust, results_option
 from runner.cli.startup import one_blas_thread
 from runner.cli.terminal.output import heading, note, print_json, say, warn
 from runner.documents.fetched_files import fetched_registry
-from runner.statistics.intervals import load_intervals
+from runner.statistics.intervals import load_scipy
 
 if TYPE_CHECKING:
     from runner.registry.fetched_release import FetchedRelease
@@ -92,7 +92,7 @@ def execute(args: argparse.Namespace) -> int:
     for line in fetched.notes:
         warn(f"warning: {line}")
     with one_blas_thread():
-        load_intervals()
+        load_scipy()
     if args.fresh:
         return _play_again(args, fetched, results)
     if fetched.is_training_run:

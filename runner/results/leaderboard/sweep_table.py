@@ -19,7 +19,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import HINDRANCE
 from runner.results.manifest import PLAYED, Status
 from runner.results.metric_table import RANKING_METRIC, Metric, check_metrics, metric_named
-from runner.statistics.seeds import Pooled, Sums, pooled
+from runner.statistics.seeds import PooledMean, Sums, pool_seeds
 
 if TYPE_CHECKING:
     from runner.results.estimates import Estimate
@@ -169,10 +169,10 @@ class _System:
             return str(Unranked.SEVERAL_TASKS)
         return next((reason for run_id in self.played if (reason := self._data.hindrance.get(run_id))), None)
 
-    def pooled(self, metric: str) -> Pooled:
+    def pooled(self, metric: str) -> PooledMean:
         seeds: list[Sums] = [self._data.sums[run_id, metric] for run_id in self.played]
         known, is_grouped = metric_named(metric), not self._data.grouped.isdisjoint(self.played)
-        return pooled(seeds, proportion=known is not None and known.is_proportion, grouped=is_grouped)
+        return pool_seeds(seeds, proportion=known is not None and known.is_proportion, grouped=is_grouped)
 
     @property
     def stopped(self) -> tuple[str, ...]:
@@ -221,7 +221,7 @@ class _System:
         means = [value.value for value in run_values if value.value is not None]
         if not means:
             return run_values[0]
-        plain = pooled([{metric: (1, mean)} for mean in means], proportion=False)
+        plain = pool_seeds([{metric: (1, mean)} for mean in means], proportion=False)
         if (estimate := self._numbers.get(metric)) is not None:
             ends = (None, None) if problem else (estimate.ci_low, estimate.ci_high)
             counts = estimate.n, estimate.clusters

@@ -20,7 +20,7 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import TreeStatistics, build_tree
 from runner.runs.execution.game_outputs import OutputBuilder, RolloutOutput, fine_tune_of
-from runner.statistics.variance_components import Play, Scores, described
+from runner.statistics.variance_components import Play, Scores, variance_section
 
 
 class RecordSinks:
@@ -97,7 +97,7 @@ class RecordSinks:
             "run_id": self._folder.run_id,
             **self._metrics.summary(),
             "original_statistics": {**self._metrics.original_statistics(), **trees},
-            "variance": described(self._scores),
+            "variance": variance_section(self._scores),
         }
         summary = summary if decision is None else decision.applied(summary)
         summary = summary if self._selected is None else self._selected.applied(summary)

@@ -22,7 +22,7 @@ from runner.results.tasks import Task
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.transcript import RolloutTranscript
 from runner.runs.finished.reconstruction import Reconstructor, find_rollout, played_plan
-from runner.statistics.worst_case import WorstCase, worst
+from runner.statistics.worst_case import WorstCase, find_worst_case
 
 if TYPE_CHECKING:
     import duckdb
@@ -175,7 +175,7 @@ class FinishedRun:
         if len(rows) > 1:
             _check_alike(runs)
         try:
-            return worst(rows, most=METRICS[metric].better < 0)
+            return find_worst_case(rows, most=METRICS[metric].better < 0)
         except ValueError as error:
             raise UsageError(f"{metric}: {error}") from error
 
@@ -295,7 +295,7 @@ def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
 
 
 def _with_parts(metrics: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
-    """Return a metric's row with the extra values that `worst` needs."""
+    """Return a metric's row with the extra values that `find_worst_case` needs."""
     row = {**(_row(metrics, metric, None) or NO_ROW), "grouped": is_by_group(metrics)}
     if metric == BALANCED_ACCURACY:
         row["parts"] = [_row(metrics, f"accuracy_{label}", None) for label in (1, 0)]

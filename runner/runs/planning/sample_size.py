@@ -31,7 +31,7 @@ from runner.statistics.variance_components import (
     paired_split,
     paired_total,
     smallest_difference,
-    with_one_more,
+    with_one_more_group,
 )
 
 REPEATS = (1, 2, 3, 5, 10)
@@ -181,10 +181,10 @@ def _variance_of_run(run: RunFolder, *, is_fixed: bool) -> VarianceOfDifference:
     split, groups = scores.split(), len(scores.groups)
     if split is None:
         source = f"twice that of {name}, not split by repeats, because the run has only one repeat"
-        total = with_one_more(_total(scores, run), groups, scores.furthest())
+        total = with_one_more_group(_total(scores, run), groups, scores.largest_distance())
         return _with_extreme_group(2 * total, 0.0, source, groups, split=False)
     parts = f"{decimal(split.between)} between groups, {decimal(split.within)} within"
-    between = with_one_more(split.between, groups, scores.furthest())
+    between = with_one_more_group(split.between, groups, scores.largest_distance())
     if is_fixed:
         source = f"that of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {parts}"
         return _with_extreme_group(2 * between + split.within / scores.repeats, split.within, source, groups)
@@ -202,13 +202,13 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifferenc
     groups, furthest = len(differences), 1 + abs(fmean(differences))
     if split is None:
         source = f"that of the differences of {both}, not split by repeats, because one has only one repeat"
-        return _with_extreme_group(with_one_more(total, groups, furthest), 0.0, source, groups, split=False)
+        return _with_extreme_group(with_one_more_group(total, groups, furthest), 0.0, source, groups, split=False)
     between, *within = split
     source = (
         f"that of the differences of {both}: {decimal(between)} between groups, {decimal(within[0])} and "
         f"{decimal(within[1])} within"
     )
-    return _with_extreme_group(with_one_more(between, groups, furthest), sum(within), source, groups)
+    return _with_extreme_group(with_one_more_group(between, groups, furthest), sum(within), source, groups)
 
 
 def _with_extreme_group(

@@ -35,7 +35,7 @@ from runner.server.store.database import Database
 from runner.server.store.schema import competition_labels, competitions, releases, submissions
 from runner.server.visible_tree import ServerTree
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
-from runner.statistics.intervals import wilson
+from runner.statistics.intervals import wilson_interval
 
 OPEN_PART, HELD_PART = "open", "held_out"
 FEWEST_ROWS = 2
@@ -138,8 +138,8 @@ def _wilson_of_rounded(value: float, step: float, groups: int) -> tuple[float | 
     if groups < 2:
         return None, None
     lowest, highest = max(0.0, value - step / 2), min(1.0, value + step / 2)
-    low, _ = wilson(lowest, _standard_error(lowest, groups), groups, groups)
-    _, high = wilson(highest, _standard_error(highest, groups), groups, groups)
+    low, _ = wilson_interval(lowest, _standard_error(lowest, groups), groups, groups)
+    _, high = wilson_interval(highest, _standard_error(highest, groups), groups, groups)
     return math.floor(low * 1e6) / 1e6, math.ceil(high * 1e6) / 1e6
 
 
