@@ -6,7 +6,7 @@ from pathlib import Path
 
 from runner.base.errors import UsageError
 from runner.registry.components.lookup import finder_of
-from runner.results.default_folder import default_results, no_folder
+from runner.results.default_folder import default_results, folder_problem
 from runner.results.leaderboard.results_folder import Results
 from runner.spec import loader as specs
 from runner.spec.loader import Spec, SpecSource
@@ -25,7 +25,7 @@ def results_at(folder: str | Path | None) -> Results:
         UsageError: the path cannot be a folder.
     """
     path = default_results() if folder is None else str(folder)
-    problem = no_folder(path)
+    problem = folder_problem(path)
     if problem is not None:
         raise UsageError(problem)
     return Results(Path(path))

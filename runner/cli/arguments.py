@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.base.text import comma_join, did_you_mean
-from runner.results.default_folder import no_folder
+from runner.results.default_folder import folder_problem
 
 if TYPE_CHECKING:
     from runner.documents.releases.reference import Kind
@@ -22,7 +22,7 @@ WHERE = "a folder, git:URL, hf:OWNER/NAME or https://HOST; default: $NIP_RUN_REG
 
 def folder(text: str) -> Path:
     """Return the path of a folder, which need not exist."""
-    problem = no_folder(text)
+    problem = folder_problem(text)
     if problem is not None:
         raise argparse.ArgumentTypeError(problem)
     return Path(text)

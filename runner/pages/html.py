@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from runner.base.text import dollars, in_one_line, p_value
 from runner.game.protocols.protocol import label_word
 from runner.pages import numbers
-from runner.results.sweep_points import shown_point
+from runner.results.sweep_points import format_point
 
 _FOLDER = Path(__file__).parent
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
@@ -109,7 +109,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(json=as_json, plain=escape_plain, route=partial(quote, safe="/"), label=label_word)
-    environment.filters.update(point=shown_point, p_value=p_value, short_dollars=dollars)
+    environment.filters.update(point=format_point, p_value=p_value, short_dollars=dollars)
     formats = (numbers.count, numbers.decimal, numbers.dollars, numbers.interval, numbers.percent, numbers.rank)
     environment.filters.update({function.__name__: function for function in formats})
     return environment

@@ -13,7 +13,7 @@ from runner.results.leaderboard.model import LeaderboardRow, Row
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SEED, SweepPoint, sweep_rows
 from runner.results.metric_table import RANKING_METRIC
-from runner.results.sweep_points import point_of
+from runner.results.sweep_points import parse_point
 
 MOST_POINTS = 400
 """The most points of a sweep that gets a table. A larger table is hard to read and slow to rank."""
@@ -91,7 +91,7 @@ def _swept(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[Row, dict[str,
     for row in rows:
         if row.point and row.replay_of is None and row.rejudge_of is None:
             with suppress(ValueError):  # a published row may have an invalid point
-                rows_by_spec[str(row.name)].append((row, point_of(row.point)))
+                rows_by_spec[str(row.name)].append((row, parse_point(row.point)))
     for name, members in sorted(rows_by_spec.items()):
         if 1 < len(members) <= MOST_POINTS:
             yield name, sorted(members, key=lambda member: [_sort_key(value) for value in member[1].values()])

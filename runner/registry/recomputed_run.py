@@ -14,7 +14,7 @@ from typing import Any
 
 from runner.base.errors import RunDirectoryError
 from runner.base.storage.atomic_files import read_json
-from runner.results.baseline_scores import FILE, frozen
+from runner.results.baseline_scores import read_baseline
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.results.stopping_rule import StoppingDecision
@@ -63,7 +63,7 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
     with closing(Reconstructor(folder, plan, with_failures=True)) as journal:
         check_claims(folder, plan, len(journal))
         until = plan.spec.experiment.until
-        decision = None if until is None else StoppingDecision(plan, until, frozen(folder.path / "inputs" / FILE))
+        decision = None if until is None else StoppingDecision(plan, until, read_baseline(folder.path))
         sinks, accounting = RecordSinks(plan, target), Accounting(plan, run_costs(plan), None)
         for rollouts in journal.by_job():
             for rollout in rollouts:

@@ -16,7 +16,7 @@ from runner.base.storage.strict_json import is_same
 from runner.game.protocols.schema import Parameters
 from runner.registry.recomputed_run import check_claims
 from runner.registry.records import ROLLOUTS_FILE, read_published_rows
-from runner.results.baseline_scores import FILE, frozen
+from runner.results.baseline_scores import read_baseline
 from runner.results.folder import RunFolder
 from runner.results.metric_table import METRICS
 from runner.results.metrics import Metrics
@@ -66,7 +66,7 @@ class RolloutChecker:
         self._max_rounds = protocol.max_message_rounds
         self._max_reward = _max_reward(protocol.parameters, self._max_rounds)
         rule = plan.spec.experiment.until
-        self._decision = None if rule is None else StoppingDecision(plan, rule, frozen(folder.path / "inputs" / FILE))
+        self._decision = None if rule is None else StoppingDecision(plan, rule, read_baseline(folder.path))
         self._row_count = 0
 
     def add(self, row: Mapping[str, Any]) -> None:

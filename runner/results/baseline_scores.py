@@ -22,7 +22,7 @@ FILE = "compared.json"
 
 @dataclass(frozen=True)
 class BaselineScores:
-    """Another run's scores by datapoint; see `key_of`."""
+    """Another run's scores by datapoint; see `datapoint_key`."""
 
     run_id: str
     asked: str
@@ -34,12 +34,12 @@ class BaselineScores:
 
     def score(self, point: Datapoint) -> float | None:
         """Return the run's score on a datapoint; None if it did not play the datapoint."""
-        right, games = self.scores.get(key_of(point, self.columns), (0, 0))
+        right, games = self.scores.get(datapoint_key(point, self.columns), (0, 0))
         return right / games if games else None
 
     def notes(self, points: Sequence[Datapoint]) -> list[str]:
         """Return a note if the other run lacks some of these datapoints."""
-        shared = self.shared(points)
+        shared = self.count_shared(points)
         if shared == len(points):
             return []
         return [f"until.compare: run {self.run_id} played {shared} of {len(points)} datapoints; the rest do not count"]
@@ -48,17 +48,18 @@ class BaselineScores:
         """Save the scores with the inputs of the comparing run."""
         atomic_write(folder.make("inputs") / FILE, orjson.dumps(asdict(self)))
 
-    def shared(self, points: Iterable[Datapoint]) -> int:
+    def count_shared(self, points: Iterable[Datapoint]) -> int:
         """Count the datapoints that the other run has played."""
         return sum(self.score(point) is not None for point in points)
 
 
-def frozen(path: Path) -> BaselineScores | None:
-    """Read the saved scores of a run; None if there are none.
+def read_baseline(folder: Path) -> BaselineScores | None:
+    """Read the scores saved in a run's folder; None if there are none.
 
     Raises:
         RunError: the file is damaged.
     """
+    path = folder / "inputs" / FILE
     if not path.is_file():
         return None
     data = read_json(path)
@@ -69,7 +70,7 @@ def frozen(path: Path) -> BaselineScores | None:
         raise RunError(f"{path} is damaged: {error}; remove it and repeat the command to rebuild it") from error
 
 
-def key_of(point: Datapoint, columns: tuple[str, ...]) -> str:
+def datapoint_key(point: Datapoint, columns: tuple[str, ...]) -> str:
     """Return a hash of a datapoint's label and these columns, which identifies it in both runs."""
     content = {name: point.columns[name] for name in columns if name in point.columns}
     return tagged_hash("compared", [point.label, content])

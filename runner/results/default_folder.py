@@ -17,7 +17,7 @@ def default_results() -> str:
     return os.path.expanduser(os.environ.get(RESULTS) or "results")  # noqa: PTH111
 
 
-def no_folder(text: str) -> str | None:
+def folder_problem(text: str) -> str | None:
     """Return why a path cannot be a folder, existing or new; None if it can."""
     if not text:
         return "the folder name is empty; use `.` for the current folder"

@@ -82,7 +82,7 @@ def vote_curve(verdicts: Verdicts) -> list[Estimate]:
     return [estimate(metric, vote.as_quantity(k)) for k, vote in verdicts.votes]
 
 
-def methods(names: Collection[str]) -> dict[str, str]:
+def interval_methods(names: Collection[str]) -> dict[str, str]:
     """Return how metrics of verdicts and probabilities are computed, by name."""
     return {
         metric.name: metric.method

@@ -48,7 +48,7 @@ class GameMeasurement(NamedTuple):
     verdict: GameVerdict | None
 
 
-def measured(protocol: Protocol, rollout: Rollout) -> GameMeasurement:
+def measure_game(protocol: Protocol, rollout: Rollout) -> GameMeasurement:
     """Return the values that a game adds to the metrics."""
     point, outcome = rollout.job.datapoint, rollout.outcome.value
     if rollout.outcome == Outcome.TRANSPORT_FAILED:

@@ -18,16 +18,16 @@ from runner.results.metric_table import (
 COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
 
 
-def metric_rows(metrics: Mapping[str, Any], *, whole: bool = True) -> list[tuple[Any, ...]]:
+def metric_rows(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[tuple[Any, ...]]:
     """Return a row for each metric with a meaning; `whole` includes minor metrics."""
     return [
-        (m["agent"] or "game", shown_name(m["metric"], m.get("plays")), shown_value(m), m["n"], m["clusters"])
-        for m in told_metrics(metrics)
-        if whole or not is_aside(m["metric"])
+        (m["agent"] or "game", metric_label(m["metric"], m.get("plays")), format_metric(m), m["n"], m["clusters"])
+        for m in meaningful_metrics(metrics)
+        if include_minor or not is_minor(m["metric"])
     ]
 
 
-def told_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def meaningful_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the metrics that have a meaning, those of the whole game first.
 
     `decision` is the mean of 0 (reject), 1 (accept) and 2 (none), which is not a share if a game is undecided.
@@ -39,12 +39,12 @@ def told_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [m for m in rows if not (undecided and m["metric"] == DECISION)]
 
 
-def is_aside(metric: str) -> bool:
+def is_minor(metric: str) -> bool:
     """Tell whether short lists leave a metric out."""
     return metric in METRICS and METRICS[metric].is_minor
 
 
-def shown_name(metric: str, plays: int | None = None) -> str:
+def metric_label(metric: str, plays: int | None = None) -> str:
     """Return the name of a metric, with its symbol in the field or the number of plays that it depends on."""
     if plays is not None:
         return f"{metric} (vote@{plays})" if metric == MAJORITY_ACCURACY else f"{metric} (of {plays} each)"
@@ -52,7 +52,7 @@ def shown_name(metric: str, plays: int | None = None) -> str:
     return f"{metric} ({symbol})" if symbol else metric
 
 
-def shown_value(row: Mapping[str, Any]) -> str:
+def format_metric(row: Mapping[str, Any]) -> str:
     """Return a metric's value with its interval, and for a criterion which way the judge leans."""
     low, high = row["ci_low"], row["ci_high"]
     value = with_interval(row["value"], low, high)
@@ -61,30 +61,30 @@ def shown_value(row: Mapping[str, Any]) -> str:
     return f"{value} {'leans to reject' if low > 0 else 'leans to accept' if high < 0 else 'no bias detected'}"
 
 
-def reasons(metrics: Mapping[str, Any], *, whole: bool = True) -> list[str]:
+def missing_intervals(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[str]:
     """Return why metrics have no interval or no value: a line for each reason, with the metrics that it concerns."""
     names_by_reason: dict[str, list[str]] = {}  # by the missing part and the reason
     for row in metrics["metrics"]:
         reason = row.get("reason")
-        if reason and row["n"] and (whole or not is_aside(row["metric"])):
+        if reason and row["n"] and (include_minor or not is_minor(row["metric"])):
             names = names_by_reason.setdefault(f"{'value' if row['value'] is None else 'interval'}: {reason}", [])
             names.extend([row["metric"]] if row["metric"] not in names else [])
     return [f"{', '.join(names)}: no {reason}" for reason, names in names_by_reason.items()]
 
 
-def judging_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
+def signal_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     """Return balanced accuracy, d' and c for a summary; empty if there are too few datapoints."""
     by_name = {row["metric"]: row for row in metrics["metrics"] if row["agent"] is None}
     balanced = by_name.get(BALANCED_ACCURACY)
     if balanced is None or balanced["ci_low"] is None:
         return ()
-    rows = [("balanced", f"{shown_value(balanced)} (accuracy, both labels alike)")]
+    rows = [("balanced", f"{format_metric(balanced)} (accuracy, both labels alike)")]
     names = [name for name in (SENSITIVITY, CRITERION) if name in by_name]
-    signals = ", ".join(f"{METRICS[name].symbol} {shown_value(by_name[name])}" for name in names)
+    signals = ", ".join(f"{METRICS[name].symbol} {format_metric(by_name[name])}" for name in names)
     return [*rows, ("signal", signals)] if names else rows
 
 
-def extra_lines(metrics: Mapping[str, Any]) -> list[str]:
+def section_lines(metrics: Mapping[str, Any]) -> list[str]:
     """Return lines about the stopping rule, vote@k and the variance of scores, if the run has them.
 
     Earlier versions did not write these sections.

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.game.protocols.protocol import Protocol
-from runner.results.estimates import Estimate, estimate, methods
-from runner.results.game_measurements import ORIGINAL_LIMITED, GameMeasurement, measured
+from runner.results.estimates import Estimate, estimate, interval_methods
+from runner.results.game_measurements import ORIGINAL_LIMITED, GameMeasurement, measure_game
 from runner.results.metric_table import Metric, Source, metrics_of
 from runner.results.streaming_means import ClusterSums
 from runner.results.verdict_columns import JudgedGames
@@ -46,7 +46,7 @@ class Metrics:
 
     def add(self, rollout: Rollout) -> None:
         """Count one rollout. A rollout that failed in transport only counts as an outcome."""
-        self.count(measured(self._protocol, rollout))
+        self.count(measure_game(self._protocol, rollout))
 
     def count(self, game: GameMeasurement) -> None:
         """Count the values that a game adds."""
@@ -127,7 +127,7 @@ class Metrics:
             "metrics": [row.to_json() for row in rows],
         }
         if self._judged.n:
-            content["methods"] = methods({row.metric for row in rows})
+            content["methods"] = interval_methods({row.metric for row in rows})
         if votes := self._judged.vote_curve():
             content["vote_curve"] = [_vote(vote) for vote in votes]
         if curves := self._judged.reliability_curves():

@@ -36,7 +36,7 @@ def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
 
 
 @dataclass(frozen=True)
-class Resized:
+class SizeChange:
     """The size of a finished run, and how the same run changes by another plan."""
 
     datapoints: int
@@ -49,7 +49,7 @@ class Resized:
     """Whether the plan's stopping rule may stop before all that the run has played."""
 
 
-def resized(folder: RunFolder, plan: Plan) -> Resized | None:
+def compare_sizes(folder: RunFolder, plan: Plan) -> SizeChange | None:
     """Compare a finished run with a plan of other datapoints, repeats or groups; None if the saved spec is unreadable.
 
     These are not part of a run's identity, so that a run may grow.
@@ -61,7 +61,7 @@ def resized(folder: RunFolder, plan: Plan) -> Resized | None:
     points, shard = plan.points, plan.shard
     saved_points = saved.dataset.datapoints if shard is None else shard.points(saved.dataset.datapoints)
     repeats = saved.experiment.rollouts.per_datapoint
-    return Resized(
+    return SizeChange(
         len(saved_points),
         repeats,
         is_smaller=plan.spec.experiment.rollouts.per_datapoint < repeats
@@ -111,7 +111,7 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequen
     )
 
 
-def spec_leaves(saved: dict[str, Any], replayed: Mapping[str, str], free: Sequence[str]) -> dict[str, Any]:
+def flatten_spec(saved: dict[str, Any], replayed: Mapping[str, str], free: Sequence[str]) -> dict[str, Any]:
     """Return a resolved spec by dotted keys, without those below `free`, and with content hashes of replayed runs."""
     _replace_replayed_paths(saved, replayed)
     return {key: value for key, value in _flatten(saved) if not any(_is_below(key, name) for name in free)}

@@ -204,7 +204,7 @@ def _with_sequence_interval(summary: Mapping[str, Any], accuracy: ConfidenceSequ
     }
 
 
-def sequence_of(folder: RunFolder) -> tuple[float, float] | None:
+def accuracy_sequence(folder: RunFolder) -> tuple[float, float] | None:
     """Return the confidence sequence of the accuracy of a run with a stopping rule; None for other runs.
 
     Raises:
@@ -219,7 +219,7 @@ def sequence_of(folder: RunFolder) -> tuple[float, float] | None:
     return (0.0, 1.0) if row["ci_low"] is None else (row["ci_low"], row["ci_high"])
 
 
-def board_facts(spec: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+def stopping_columns(spec: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Return the board's columns about the stopping rule; null for runs without one."""
     rule = spec.get("until")
     return {

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def shown_point(point: Mapping[str, Any]) -> str:
+def format_point(point: Mapping[str, Any]) -> str:
     """Return a sweep's settings in one line: `seed=1 prompts="terse"`."""
     return " ".join(f"{key}={json.dumps(value)}" for key, value in point.items())
 
 
-def point_of(line: str) -> dict[str, Any]:
+def parse_point(line: str) -> dict[str, Any]:
     """Parse a point from its line.
 
     Raises:

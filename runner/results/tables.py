@@ -52,7 +52,7 @@ _NULL_UNLESS_SET = ("vote", *LATER_CLASSES, "usage_estimated")
 """Columns of `completions` that earlier versions did not have and that few rows need."""
 
 
-def rows_of(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
+def rollout_rows(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
     """Return a rollout's rows of each table."""
     job = rollout.job
     ids = {"run_id": run_id, "rollout_id": job.rollout_id}
@@ -105,11 +105,11 @@ class Rows(NamedTuple):
     rows: int
 
 
-def table_rows(run_id: str, rollout: Rollout) -> list[Rows]:
+def encode_rows(run_id: str, rollout: Rollout) -> list[Rows]:
     """Return a rollout's rows of each table, in the order of `COLUMNS`."""
     return [
         Rows(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows), len(rows))
-        for rows in rows_of(run_id, rollout).values()
+        for rows in rollout_rows(run_id, rollout).values()
     ]
 
 
@@ -181,7 +181,7 @@ class PartFiles:
         check_writable(self.folder, {name: kind for columns in COLUMNS.values() for name, kind in columns.items()})
 
     def add(self, rows: Sequence[Rows]) -> None:
-        """Add the rows of a rollout that `table_rows` returned; rollouts come in the order of the plan."""
+        """Add the rows of a rollout that `encode_rows` returned; rollouts come in the order of the plan."""
         try:
             for table, new_rows in zip(self._tables.values(), rows, strict=True):
                 table.write(new_rows)

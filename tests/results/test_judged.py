@@ -13,7 +13,7 @@ import pytest
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.rounds import Round
 from runner.models.logprobs import BOUND
-from runner.results.metric_rows import extra_lines, judging_rows, metric_rows, reasons
+from runner.results.metric_rows import metric_rows, missing_intervals, section_lines, signal_rows
 from runner.results.metrics import Metrics
 from runner.rollouts.confidence import BY_LOGPROBS
 from runner.rollouts.job import Job
@@ -70,7 +70,7 @@ def test_repeats_have_a_curve_of_votes_that_says_of_how_many_plays() -> None:
     assert found[None, "always_failed"]["plays"] == 4
     assert "plays" not in found[None, "accuracy"]
     assert {"always_failed (of 4 each)", "majority_accuracy (vote@3)"} <= {row[1] for row in metric_rows(shown)}
-    assert extra_lines(shown)[0].startswith("vote@k: 1: 0.750 [")
+    assert section_lines(shown)[0].startswith("vote@k: 1: 0.750 [")
     assert "vote_curve" not in summary(game(i, i % 2) for i in range(40))
 
 
@@ -173,12 +173,12 @@ def test_what_is_shown_says_which_way_the_judge_leans_and_what_is_missing() -> N
     values = {row[1]: row[2] for row in metric_rows(shown)}
     assert values["sensitivity (d')"].endswith(", not estimable]")
     assert values["criterion (c)"].startswith("-")
-    assert any(line.startswith("sensitivity, criterion: no interval: every right") for line in reasons(shown))
-    assert dict(judging_rows(shown))["signal"].startswith("d' ")
+    assert any(line.startswith("sensitivity, criterion: no interval: every right") for line in missing_intervals(shown))
+    assert dict(signal_rows(shown))["signal"].startswith("d' ")
     leaning = summary(game(i, int(i % 5 < 4)) for i in range(120))
     assert {row[1]: row[2] for row in metric_rows(leaning)}["criterion (c)"].endswith("leans to accept")
-    assert not {row[1] for row in metric_rows(shown, whole=False)} & {"undecided_0", "undecided_1"}
-    assert judging_rows(summary(game(i, 1) for i in range(6))) == ()
+    assert not {row[1] for row in metric_rows(shown, include_minor=False)} & {"undecided_0", "undecided_1"}
+    assert signal_rows(summary(game(i, 1) for i in range(6))) == ()
 
 
 def test_an_end_that_is_open_is_infinite_in_python() -> None:

@@ -14,7 +14,7 @@ from runner.base.storage.format_versions import LEADERBOARD
 from runner.base.storage.parquet import TEMPORARY_NAME
 from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Message, Round
-from runner.results.tables import COLUMNS, PartFiles, table_rows
+from runner.results.tables import COLUMNS, PartFiles, encode_rows
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
@@ -36,7 +36,7 @@ def rollout(index: int, *texts: str, error: str | None = None) -> Rollout:
 def sealed(folder: Path, rollouts: Iterator[Rollout]) -> dict[str, list[dict[str, Any]]]:
     parts = PartFiles(folder)
     for one in rollouts:
-        parts.add(table_rows("run", one))
+        parts.add(encode_rows("run", one))
     parts.seal()
     return {name: parquet_rows(folder / f"{name}.parquet") for name in COLUMNS}
 
@@ -45,7 +45,7 @@ IN_LITTLE_MEMORY = """
 import random, resource, sys
 from pathlib import Path
 from tests.results.test_long_answers import rollout
-from runner.results.tables import PartFiles, table_rows
+from runner.results.tables import PartFiles, encode_rows
 
 def data():
     words = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
@@ -53,7 +53,7 @@ def data():
 
 parts, rng = PartFiles(Path(sys.argv[1])), random.Random(1)
 for index in range(40):
-    parts.add(table_rows("run", rollout(index, *(rng.randbytes(30_000).hex() for _ in range(50)))))
+    parts.add(encode_rows("run", rollout(index, *(rng.randbytes(30_000).hex() for _ in range(50)))))
 limit = data() + (160 << 20)
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 parts.seal()
@@ -79,7 +79,7 @@ def test_long_answers_are_sealed_in_less_memory_than_they_have(tmp_path: Path) -
 def test_unsealed_rows_stand_in_files_of_a_bounded_size(tmp_path: Path) -> None:
     parts = PartFiles(tmp_path)
     for index, length in enumerate((3_000_000, 6_000_000, 20_000_000, *[1] * 25_000)):
-        parts.add(table_rows("run", rollout(index, "x" * length)))
+        parts.add(encode_rows("run", rollout(index, "x" * length)))
     parts.close()
     sizes = {path.name: path.stat().st_size for path in sorted(parts.folder.glob("messages.*"))}
     assert [size // 1_000_000 for size in sizes.values()] == [3, 6, 20, 1, 1, 0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.results.sweep_points import point_of, shown_point
+from runner.results.sweep_points import format_point, parse_point
 
 
 @pytest.mark.parametrize(
@@ -19,10 +19,10 @@ from runner.results.sweep_points import point_of, shown_point
     ],
 )
 def test_a_point_is_read_as_it_was_written(point: dict[str, Any]) -> None:
-    assert point_of(shown_point(point)) == point
+    assert parse_point(format_point(point)) == point
 
 
 @pytest.mark.parametrize("line", ["seed", "seed=", "seed=1,b=2", "=1", "a=1 a=2", 'a="', "a=1 b", "a=" + "[" * 100_000])
 def test_a_line_that_is_no_point_is_refused(line: str) -> None:
     with pytest.raises(ValueError):
-        point_of(line)
+        parse_point(line)

@@ -17,7 +17,7 @@ from runner.base.text import comma_join, counted, dollar_range, in_one_line
 from runner.cli.arguments import add_shard, add_specs
 from runner.cli.terminal.output import print_json, print_table, say
 from runner.documents.fetched_files import describe_origin
-from runner.results.sweep_points import shown_point
+from runner.results.sweep_points import format_point
 
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
         datapoints = games[0].spec.dataset.datapoints if is_test_rerun else point.plan.games.points
         say(f"{point.path}: no errors. {_describe_run(point.plan, games[0])}")
         if spec.point:
-            say(f"with {shown_point(spec.point)}")
+            say(f"with {format_point(spec.point)}")
         labels = f"{sum(p.label == 1 for p in datapoints)} with label 1" if spec.dataset.is_labelled else "no labels"
         say(f"on {counted(len(datapoints), 'datapoint')} ({labels}).")
         of_games = (*shard_lines(games[0]), *_describe_workers(games[0]), *_describe_pairing(games[0]))

@@ -19,7 +19,7 @@ from runner.base.text import counted, dollar_range
 from runner.cli.arguments import add_specs
 from runner.cli.experiments.plan_time import show_time
 from runner.cli.terminal.output import note, print_json, print_table, say
-from runner.results.sweep_points import shown_point
+from runner.results.sweep_points import format_point
 
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
@@ -116,7 +116,7 @@ def _sample_size(point: SpecPoint, args: argparse.Namespace, results: Results) -
 
 
 def _show_sample_size(point: SpecPoint, size: SampleSize, *, against: str | None) -> None:
-    settings = f" with {shown_point(point.spec.point)}" if point.spec.point else ""
+    settings = f" with {format_point(point.spec.point)}" if point.spec.point else ""
     say(f"{point.path}{settings}: to detect {_format_difference(size.detect)} between two runs on the same datapoints")
     say("(at 80 % power, tested at 5 %)")
     say(f"variance: {size.variance.source}.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from runner.base.text import counted, dollar_range, dollars
 from runner.cli.terminal.output import print_table, say
-from runner.results.sweep_points import shown_point
+from runner.results.sweep_points import format_point
 
 if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
@@ -18,7 +18,7 @@ MINUTE, HOUR = 60.0, 3600.0
 
 def show_time(point: SpecPoint, time: Duration) -> None:
     """Print the estimated duration of a point, its bottleneck, cost, disk and memory."""
-    settings = f" with {shown_point(point.spec.point)}" if point.spec.point else ""
+    settings = f" with {format_point(point.spec.point)}" if point.spec.point else ""
     games = f"{'' if point.spec.experiment.until is None else 'at most '}{time.games:,} games"
     duration = f"{'' if time.servers_known else 'at least '}{_duration_range(time.seconds)}"
     say(f"{point.path}{settings}: {games}, {_range(time.calls)} calls: {duration}")

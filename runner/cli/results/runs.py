@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from runner.base.exit_codes import ExitCode
 from runner.base.text import counted
 from runner.cli.terminal.output import format_time, note, print_json, print_table, say
-from runner.results.sweep_points import shown_point
+from runner.results.sweep_points import format_point
 
 if TYPE_CHECKING:
     from runner.results.leaderboard.results_folder import Results
@@ -60,7 +60,7 @@ def execute(args: argparse.Namespace) -> int:
     has_points = any(manifest.point for manifest in listed)
     rows = [
         _row(manifest, part_counts[manifest.run_id], _count_rollouts(manifest, manifests))
-        + ((shown_point(manifest.point),) if has_points else ())
+        + ((format_point(manifest.point),) if has_points else ())
         for manifest in listed
     ]
     print_table((*_COLUMNS, "point") if has_points else _COLUMNS, rows, drop=_DROPPED_IF_NARROW)

@@ -162,10 +162,10 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 
 def _print_metrics(metrics: dict[str, Any], *, full: bool) -> None:
-    from runner.results.metric_rows import COLUMNS, extra_lines, metric_rows, reasons
+    from runner.results.metric_rows import COLUMNS, section_lines, metric_rows, missing_intervals
 
     print_table(COLUMNS, metric_rows(metrics, whole=full))
-    for line in (*(reasons(metrics) if full else ()), *extra_lines(metrics)):
+    for line in (*(missing_intervals(metrics) if full else ()), *section_lines(metrics)):
         _print_wrapped(line)
     _print_wrapped("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
 

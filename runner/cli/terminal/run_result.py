@@ -14,10 +14,10 @@ from runner.cli.terminal.run_problems import print_problem_warning
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest, Status, verifiers_of
-from runner.results.metric_rows import COLUMNS, extra_lines, judging_rows, metric_rows, reasons
+from runner.results.metric_rows import COLUMNS, metric_rows, missing_intervals, section_lines, signal_rows
 from runner.results.metric_table import RANKING_METRIC
 from runner.results.metrics import NO_LABELS
-from runner.results.sweep_points import shown_point
+from runner.results.sweep_points import format_point
 from runner.runs.finished.part_problems import collect_problems
 from runner.runs.finished.problems import load_problems
 from runner.runs.finished.result import FinishedRun
@@ -106,7 +106,7 @@ def _show_summary(result: FinishedRun) -> None:
     heading(_title(result))
     for name, text in (
         (RANKING_METRIC, value + (" (95% interval)" if "[" in value else _explain_missing_accuracy(accuracy))),
-        *judging_rows(result.metrics),
+        *signal_rows(result.metrics),
         ("decided", f"{outcomes['decided']} of {sum(outcomes.values())}" + (f" ({rest})" if rest else "")),
         ("n", f"{counted(accuracy['n'], 'rollout')} in {counted(accuracy['clusters'], 'cluster')}"),
         ("cost", _describe_cost(manifest)),
@@ -134,17 +134,17 @@ def _title(result: FinishedRun) -> str:
     """Return the run's id, its status unless it is done, and its point of a sweep."""
     manifest = result.manifest
     status = "" if manifest.status == Status.DONE else f"({manifest.status})"
-    return "  ".join(part for part in (result.folder.run_id, status, shown_point(manifest.point)) if part)
+    return "  ".join(part for part in (result.folder.run_id, status, format_point(manifest.point)) if part)
 
 
 def _show_all(result: FinishedRun) -> None:
     rows = [row for row in metric_rows(result.metrics) if row[COLUMNS.index("n")]]
     print_table(COLUMNS, rows, title=_title(result))
     outcomes = ", ".join(f"{name} {count}" for name, count in result.metrics["outcomes"].items() if count)
-    for line in reasons(result.metrics):
+    for line in missing_intervals(result.metrics):
         say(line)
     say(f"\noutcomes: {outcomes}")
-    for line in extra_lines(result.metrics):
+    for line in section_lines(result.metrics):
         say(line)
     if result.manifest.replay_of is None:
         say(calls_and_cost(result.manifest.completions, result.manifest.cost_usd))

@@ -15,7 +15,7 @@ from runner.exports.run_source import RunSource
 from runner.models.interface import LATER_CLASSES
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
-from runner.results.metric_rows import shown_value
+from runner.results.metric_rows import format_metric
 from runner.results.metric_table import RANKING_METRIC
 from runner.rollouts.rollout import Outcome
 
@@ -138,7 +138,7 @@ def _note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
     """Return the text at the top of the run's page."""
     lines = [f"{manifest.kind} run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
     lines += [
-        f"accuracy: {shown_value(row)}, n {row['n']}, 95 % interval"
+        f"accuracy: {format_metric(row)}, n {row['n']}, 95 % interval"
         for row in summary.get("metrics", ())
         if (row["agent"], row["metric"]) == (None, RANKING_METRIC) and row["value"] is not None
     ]

@@ -14,7 +14,7 @@ from runner.exports.run_source import dataset_path
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
 from runner.results.provenance.input_files import resolved_spec
-from runner.results.sweep_points import shown_point
+from runner.results.sweep_points import format_point
 from runner.results.tasks import Task
 from runner.rollouts.plan import Plan
 
@@ -65,7 +65,7 @@ def run_tags(manifest: Manifest, plan: Plan, folder: RunFolder, fitted: MlflowTe
         "benchmark": manifest.benchmark,
         "protocol": manifest.protocol,
         "task_sha256": _task_sha256(folder, group_by, manifest.dataset_sha256),
-        "point": shown_point(manifest.point) or None,
+        "point": format_point(manifest.point) or None,
         "identity": manifest.identity,
         "spec_sha256": manifest.spec_sha256,
         "game_sha256": manifest.game_sha256,

@@ -12,7 +12,7 @@ from runner.exports.mlflow.record import DatasetRecord, MetricPoint, MlflowRun, 
 from runner.exports.mlflow.run_facts import KEY_TAG, TAG, common_fields, dataset_record, run_counts, run_tags
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
-from runner.results.metric_rows import shown_value
+from runner.results.metric_rows import format_metric
 from runner.results.metric_table import RANKING_METRIC
 from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.training_settings import TrainingSettings
@@ -147,7 +147,7 @@ def _accuracy(part: RunFolder) -> Mapping[str, Any]:
 
 def _note(manifest: Manifest, tests: Sequence[tuple[int, Mapping[str, Any]]]) -> str:
     lines = [f"training run `{manifest.run_id}` of nip-run {manifest.version}: {manifest.status.value}"]
-    lines += [f"- test before iteration {number}: accuracy {shown_value(row)}, n {row['n']}" for number, row in tests]
+    lines += [f"- test before iteration {number}: accuracy {format_metric(row)}, n {row['n']}" for number, row in tests]
     if manifest.why_stopped is not None:
         lines.append(manifest.why_stopped)
     return "\n\n".join(lines)

@@ -21,7 +21,7 @@ from runner.registry.lineage.descriptions import legend
 from runner.results.leaderboard.local_board import local_rows, with_stop_reasons, without_board
 from runner.results.leaderboard.model import LeaderboardRow, Row, lists_of
 from runner.results.leaderboard.results_folder import Results
-from runner.results.sweep_points import point_of
+from runner.results.sweep_points import parse_point
 
 _TASK_CHARACTERS = 12
 
@@ -223,7 +223,7 @@ def _short_points(rows: Sequence[LeaderboardRow]) -> list[str | None]:
     points: list[dict[str, Any] | str | None] = []
     for row in rows:
         try:
-            points.append(point_of(row.point) if row.point else None)
+            points.append(parse_point(row.point) if row.point else None)
         except ValueError:
             points.append(str(row.point))  # a published row may have an invalid point
     names = short_names({key for point in points if isinstance(point, dict) for key in point})

@@ -13,7 +13,7 @@ from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.numbers import count, decimal, dollars, elapsed, interval
 from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
 from runner.results.manifest import Manifest
-from runner.results.metric_rows import extra_lines, is_aside, reasons, shown_name, told_metrics
+from runner.results.metric_rows import is_minor, meaningful_metrics, metric_label, missing_intervals, section_lines
 from runner.results.metric_table import ACCURACY, BALANCED_ACCURACY, METRICS
 from runner.rollouts.rollout import Outcome
 from runner.runs.finished.rollout_details import verdict_word
@@ -101,12 +101,14 @@ class MetricTables:
 
 def metric_tables(metrics: Mapping[str, Any]) -> MetricTables:
     """Return the metrics that are based on at least one game."""
-    rows = [row for row in told_metrics(metrics) if row["n"]]
-    rows.sort(key=lambda row: is_aside(row["metric"]))
-    metric_rows = [MetricRow(shown_name(row["metric"], row.get("plays")), row) for row in rows]
-    main = [metric for metric in metric_rows if metric.row["agent"] is None and not is_aside(metric.row["metric"])]
+    rows = [row for row in meaningful_metrics(metrics) if row["n"]]
+    rows.sort(key=lambda row: is_minor(row["metric"]))
+    metric_rows = [MetricRow(metric_label(row["metric"], row.get("plays")), row) for row in rows]
+    main = [metric for metric in metric_rows if metric.row["agent"] is None and not is_minor(metric.row["metric"])]
     other_rows = [metric for metric in metric_rows if metric not in main]
-    return MetricTables(main, other_rows, [*reasons(metrics), *extra_lines(metrics)], str(metrics.get("interval", "")))
+    return MetricTables(
+        main, other_rows, [*missing_intervals(metrics), *section_lines(metrics)], str(metrics.get("interval", ""))
+    )
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from runner.results.comparison.systems import DatapointScores, System, SystemRea
 from runner.results.comparison.wording import difference_in_words, format_difference, verdict
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import METRICS, RANKING_METRIC, Metric, compared_metric
-from runner.results.stopping_rule import sequence_of
+from runner.results.stopping_rule import accuracy_sequence
 from runner.statistics.differences import Difference
 from runner.statistics.sign_flip import holm
 
@@ -377,7 +377,7 @@ def _own_interval(system: System, measure: Metric, interval: tuple[float | None,
         return None, None
     if not _stopping_notes(system):
         return interval
-    sequences = [sequence for folder in system.runs if (sequence := sequence_of(folder)) is not None]
+    sequences = [sequence for folder in system.runs if (sequence := accuracy_sequence(folder)) is not None]
     return sequences[0] if measure.name == RANKING_METRIC and len(system.runs) == len(sequences) == 1 else (None, None)
 
 
@@ -429,7 +429,7 @@ def _stopping_notes(system: System) -> tuple[str, ...]:
         f"{folder.run_id} has a stopping rule and is compared by confidence sequences; its accuracy is within "
         f"[{decimal(ends[0])}, {decimal(ends[1])}]"
         for folder in system.runs
-        if (ends := sequence_of(folder)) is not None
+        if (ends := accuracy_sequence(folder)) is not None
     )
 
 

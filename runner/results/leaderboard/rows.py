@@ -16,8 +16,8 @@ from runner.models.provider_traits import traits_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.schema import BOARD_TABLES
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
-from runner.results.stopping_rule import board_facts
-from runner.results.sweep_points import shown_point
+from runner.results.stopping_rule import stopping_columns
+from runner.results.sweep_points import format_point
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
 from runner.rollouts.rollout import Outcome
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
@@ -106,7 +106,7 @@ def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: M
     group_by = _lookup(spec, "dataset", "group_by")
     task = None if manifest.is_training_run else _insert_datapoints(connection, folder, group_by)
     facts = {**_played_facts(manifest, spec), **_outcome_facts(metrics.get("outcomes", {}))}
-    facts |= board_facts(spec, metrics)
+    facts |= stopping_columns(spec, metrics)
     if task is not None:
         facts |= {
             "task": task.sha256,
@@ -124,7 +124,7 @@ def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]
     return {
         **{name: selection.get(name) for name in ("split", "filter", "limit", "balance", "shuffle")},
         "group_by": _lookup(spec, "dataset", "group_by"),
-        "point": shown_point(manifest.point) or None,
+        "point": format_point(manifest.point) or None,
         "per_datapoint": _lookup(spec, "rollouts", "per_datapoint"),
         "responses_per_step": _lookup(spec, "rollouts", "num_responses_per_timestep"),
         "max_transport_failed": _lookup(spec, "rollouts", "max_transport_failed") or 0.0,

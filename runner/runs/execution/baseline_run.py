@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runner.base.errors import RunError, SpecError, UsageError
 from runner.base.storage.parquet import read_tables
-from runner.results.baseline_scores import FILE, BaselineScores, frozen, key_of
+from runner.results.baseline_scores import BaselineScores, datapoint_key, read_baseline
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of
@@ -31,7 +31,7 @@ def load_baseline(plan: Plan, results: Results, run_id: str) -> BaselineScores |
     if spec.path is not None:
         folders += [spec.path.parent, *([] if spec.fetched is None else [spec.path.parent / DATA])]
     for folder in folders:
-        saved = frozen(folder / "inputs" / FILE)
+        saved = read_baseline(folder)
         if saved is not None and saved.asked == until.compare:
             return saved
     if spec.fetched is not None and not {"until", "until.compare"} & spec.overridden:
@@ -87,11 +87,11 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, requested_as: str
     sums: dict[str, tuple[int, int]] = {}
     for point in other_spec.dataset.datapoints:
         if point.id in played:
-            key, (right, games) = key_of(point, columns), played[point.id]
+            key, (right, games) = datapoint_key(point, columns), played[point.id]
             before = sums.get(key, (0, 0))
             sums[key] = (before[0] + right, before[1] + games)
     scores = BaselineScores(other_run.manifest().run_id, requested_as, columns, sums)
-    if not scores.shared(plan.spec.dataset.datapoints):
+    if not scores.count_shared(plan.spec.dataset.datapoints):
         raise UsageError(
             f"{name} shares no datapoint with this spec: labels or columns that templates use "
             f"({', '.join(columns) or 'none'}) differ everywhere; name a run on the same dataset"

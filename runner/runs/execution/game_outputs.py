@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from runner.game.protocols.protocol import Protocol
 from runner.models.costs import CallCosts
 from runner.results.finetune.game_lines import Examples, MadeExample, examples_of
-from runner.results.game_measurements import GameMeasurement, measured
-from runner.results.tables import Rows, table_rows
+from runner.results.game_measurements import GameMeasurement, measure_game
+from runner.results.tables import Rows, encode_rows
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.runs.execution.accounting import Accounting, CountedRollout
@@ -76,8 +76,8 @@ class OutputBuilder:
     def build(self, rollout: Rollout) -> RolloutOutput:
         """Build the outputs of a rollout."""
         return RolloutOutput(
-            table_rows(self._run_id, rollout),
-            measured(self._protocol, rollout),
+            encode_rows(self._run_id, rollout),
+            measure_game(self._protocol, rollout),
             () if self._examples is None else self._examples.of(rollout),
             _score(rollout),
         )

@@ -23,7 +23,7 @@ from runner.results.manifest import PLAYED, Manifest, ReplaySource, Status, Trai
 from runner.results.provenance.input_files import write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
 from runner.results.provenance.sources_snapshot import write_beginning
-from runner.results.spec_changes import is_unchanged, resized
+from runner.results.spec_changes import compare_sizes, is_unchanged
 from runner.results.tables import COLUMNS
 from runner.rollouts.plan import Plan
 from runner.rollouts.transcript import RolloutTranscript
@@ -207,7 +207,7 @@ def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[st
     Raises:
         UsageError: the plan leaves out games of the run, so its tables would lose them.
     """
-    change = resized(folder, plan) if manifest.status in PLAYED else None
+    change = compare_sizes(folder, plan) if manifest.status in PLAYED else None
     if change is None:
         return []
     if change.stops_sooner and not change.is_smaller:

@@ -14,7 +14,7 @@ from runner.base.hashing import file_hash
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
 from runner.results.provenance.input_files import resolved_spec
-from runner.results.spec_changes import spec_leaves
+from runner.results.spec_changes import flatten_spec
 from runner.rollouts.plan import Plan
 from runner.runs.finished.saved_spec import recorded_plan
 from runner.spec.datasets.shards import Shard
@@ -83,7 +83,7 @@ class ShardPart:
     @cached_property
     def spec_leaves(self) -> dict[str, Any]:
         """The values of its spec by dotted key, without the keys that may differ between shards."""
-        return spec_leaves(resolved_spec(self.plan), self.plan.spec.replayed, WHERE_AND_HOW_FAST)
+        return flatten_spec(resolved_spec(self.plan), self.plan.spec.replayed, WHERE_AND_HOW_FAST)
 
 
 def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:
