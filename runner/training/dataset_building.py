@@ -14,7 +14,7 @@ from runner.results.finetune.example_file import ExampleFile
 from runner.results.finetune.examples import Example, ExampleSource
 from runner.results.finetune.formats import FORMATS, Format
 from runner.results.finetune.preferences import preferences
-from runner.results.finetune.rollout_examples import how_written, source_of, supervised
+from runner.results.finetune.rollout_examples import describe_chat_format, example_source, supervised_examples
 from runner.results.folder import RunFolder
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.job import Job
@@ -93,7 +93,7 @@ class _Builder:
         except BaseException:
             file.discard()
             raise
-        written = how_written(self.games[-1].agents[agents[0]])
+        written = describe_chat_format(self.games[-1].agents[agents[0]])
         return DatasetReport.parse({**report, **written, "agents": agents, "notes": notes})
 
     def _pairs(self, agent: str) -> Iterator[tuple[Example, ExampleSource]]:
@@ -136,7 +136,7 @@ def _examples(
     run = candidate.games
     player = run.agents[agent]
     for rollout in run.reconstructor.of_job(candidate.job):
-        chats = supervised(player, rollout, replace_verifier_guess_with_true_label=replaces)
+        chats = supervised_examples(player, rollout, replace_verifier_guess_with_true_label=replaces)
         for example in format_.examples(chats):
-            source = source_of(player, rollout, run.run_id, example.round)
+            source = example_source(player, rollout, run.run_id, example.round)
             yield example, replace(source, other={"guess_replaced": True} if replaces else {})

@@ -219,10 +219,10 @@ def _choose_format(name: str, method: str | None, *, trees: bool) -> Format:
     """
     from runner.base.errors import UsageError
     from runner.results.finetune.formats import FORMATS
-    from runner.results.finetune.game_lines import format_of
+    from runner.results.finetune.game_lines import find_format
 
     if method is None:
-        return format_of(name, trees=trees)
+        return find_format(name, trees=trees)
     if (name, method) not in FORMATS:
         methods = comma_join(m for n, m in FORMATS if n == name)
         raise UsageError(f"--format {name} does not support --method {method}; choose {methods}")

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from runner.game.prompts.chat import ChatMessage
 
-WAY_OUT = "--chat-format alternating (in a spec, fine_tune.chat_format: alternating)"
+ALTERNATING_OPTION = "--chat-format alternating (in a spec, fine_tune.chat_format: alternating)"
 """The option for chat templates that accept no other roles."""
 
 ROLES = ("system", "developer", "user", "assistant")
@@ -73,5 +73,5 @@ def turn_problem(prompt: Sequence[ChatMessage]) -> str | None:
     if not prompt:
         return "no prompt"
     if prompt[-1]["role"] == "assistant":
-        return f"the prompt ends with the assistant's own message; {WAY_OUT} puts one of the user's after it"
+        return f"the prompt ends with the assistant's own message; {ALTERNATING_OPTION} puts one of the user's after it"
     return None if prompt[0]["role"] != "assistant" else "the chat begins with the assistant"

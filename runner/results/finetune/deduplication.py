@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.base.errors import RunError
 from runner.base.storage.safe_files import create, make_folders
 
-HELD = 1 << 15
+MAX_IN_MEMORY = 1 << 15
 """The number of digests in memory before they move to disk."""
 
 
@@ -46,7 +46,7 @@ class DedupIndex:
         first_file = self._in_memory.get(key)
         if first_file is None:
             self._in_memory[key] = file
-        if len(self._in_memory) >= HELD:
+        if len(self._in_memory) >= MAX_IN_MEMORY:
             self._move_to_disk(self._in_memory)
             self._in_memory = None
         return first_file

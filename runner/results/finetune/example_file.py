@@ -25,7 +25,7 @@ from runner.results.finetune.examples import Example, ExampleSource
 from runner.results.finetune.formats import Format
 
 
-def trace_of(target: Path) -> Path:
+def trace_path(target: Path) -> Path:
     """Return the path of a dataset file's sidecar."""
     return target.with_name(target.name + ".trace.jsonl")
 
@@ -33,7 +33,7 @@ def trace_of(target: Path) -> Path:
 def remove_dataset(target: Path) -> None:
     """Remove a dataset file and its sidecar, if they exist."""
     target.unlink(missing_ok=True)
-    trace_of(target).unlink(missing_ok=True)
+    trace_path(target).unlink(missing_ok=True)
 
 
 class ExampleLine(NamedTuple):
@@ -51,11 +51,11 @@ class ExampleLine(NamedTuple):
 _INDEX_PLACEHOLDER = b"\0"
 """A placeholder for a line's index in its file; JSON never contains this byte, as its strings escape it."""
 
-LATER: Any = orjson.Fragment(_INDEX_PLACEHOLDER)
+UNKNOWN_INDEX: Any = orjson.Fragment(_INDEX_PLACEHOLDER)
 """The index of an example that is not in a file yet."""
 
 
-def line_of(format_: Format, example: Example) -> ExampleLine | str:
+def encode_example(format_: Format, example: Example) -> ExampleLine | str:
     """Return an example as a line of this format, or the reason why its consumer cannot train on it."""
     problem = format_.problem(example)
     if problem is not None:
@@ -130,7 +130,7 @@ class ExampleFile:
         format: Format,  # noqa: A002 - the term in this field
         *,
         min_examples: int = 1,
-        seen: ScopedDedup | None = None,
+        dedup: ScopedDedup | None = None,
         repeats: bool = False,
     ) -> None:
         self.target, self.format = target, format
@@ -145,7 +145,7 @@ class ExampleFile:
             make_folders(target.parent)
             self._lines = _LineWriter(target if format.columns is None else target.with_name(target.name + ".rows"))
             try:
-                self._trace = _LineWriter(trace_of(target))
+                self._trace = _LineWriter(trace_path(target))
             except OSError:
                 self._lines.discard()
                 raise
@@ -153,18 +153,18 @@ class ExampleFile:
             raise self._write_error(error) from error
         if format.columns is not None:
             check_writable(target.parent, format.columns)
-        self._dedup = seen or ScopedDedup(DedupIndex(target.with_name(target.name + ".seen")), "")
-        self._owns_index = seen is None
+        self._dedup = dedup or ScopedDedup(DedupIndex(target.with_name(target.name + ".seen")), "")
+        self._owns_index = dedup is None
 
     def _write_error(self, error: OSError) -> RunError:
         return RunError(f"cannot write {self.target}: {error.strerror}")
 
     def add(self, example: Example, source: ExampleSource) -> str | None:
         """Write an example; return the reason if it was left out."""
-        return self.put(line_of(self.format, example), traced(source))
+        return self.put(encode_example(self.format, example), trace_line(source))
 
     def put(self, line: ExampleLine | str, trace: bytes) -> str | None:
-        """Write the results of `line_of` and `traced` for this file's format; return the reason if it was left out."""
+        """Write an encoded example and its trace line; return the reason if it was left out."""
         problem = line if isinstance(line, str) else self._write(line, trace)
         if problem is not None:
             self._omitted[problem] += 1
@@ -245,7 +245,7 @@ class ExampleFile:
             self._dedup.digests.close()
 
 
-def traced(source: ExampleSource) -> bytes:
+def trace_line(source: ExampleSource) -> bytes:
     """Return the sidecar's line for an example's source, without the start that has the line number."""
     fields = {
         "run_id": source.run_id,

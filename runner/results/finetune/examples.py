@@ -11,7 +11,7 @@ from runner.game.prompts.chat import ChatMessage
 
 
 @dataclass(frozen=True)
-class Supervised:
+class SupervisedExample:
     """A chat with assistant messages to learn, except those with indices in `unlearnable`.
 
     `rounds` has the round of each turn to learn, by the index of its message.
@@ -22,7 +22,7 @@ class Supervised:
     rounds: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
-    def learnt(self) -> list[int]:
+    def learned(self) -> list[int]:
         """The indices of the messages to learn."""
         assistant_turns = (index for index, message in enumerate(self.messages) if message["role"] == "assistant")
         return [index for index in assistant_turns if index not in self.unlearnable]
@@ -32,12 +32,12 @@ class Supervised:
         """The round of the last turn to learn."""
         return max(self.rounds.values(), default=0)
 
-    def single_turns(self) -> Iterator[Supervised]:
+    def single_turns(self) -> Iterator[SupervisedExample]:
         """Yield each turn to learn by itself, as the last message of a chat."""
         assistant_turns = {index for index, message in enumerate(self.messages) if message["role"] == "assistant"}
-        for end in self.learnt:
+        for end in self.learned:
             rounds = {end: self.rounds[end]} if end in self.rounds else {}
-            yield Supervised(self.messages[: end + 1], frozenset(assistant_turns - {end}), rounds)
+            yield SupervisedExample(self.messages[: end + 1], frozenset(assistant_turns - {end}), rounds)
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class RlTurn:
     index: int = 0
 
 
-Learnt = Supervised | RlTurn
+RolloutExample = SupervisedExample | RlTurn
 """An example from one agent's part of a game."""
 
-Example = Learnt | Preference
+Example = RolloutExample | Preference
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from runner.results.finetune.deduplication import DedupIndex, ScopedDedup
 from runner.results.finetune.example_file import ExampleFile, ExampleLine, remove_dataset
 from runner.results.finetune.examples import Example, ExampleSource
 from runner.results.finetune.formats import FORMATS, Format
-from runner.results.finetune.game_lines import MadeExample, examples_of, format_of, made_example
+from runner.results.finetune.game_lines import AgentExample, build_example, example_builder, find_format
 from runner.results.finetune.preferences import preferences
-from runner.results.finetune.rollout_examples import how_written
+from runner.results.finetune.rollout_examples import describe_chat_format
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.trees import build_tree
@@ -102,21 +102,21 @@ class DatasetFiles:
     def _open_splits(self, format_: Format, owner: str) -> _Splits:
         dedup = ScopedDedup(self._dedup_index, owner + format_.suffix)
         train = ExampleFile(
-            self._folder / (owner + format_.suffix), format_, min_examples=self._min_examples, seen=dedup
+            self._folder / (owner + format_.suffix), format_, min_examples=self._min_examples, dedup=dedup
         )
         target = self._folder / (owner + format_.validation_suffix)
         if not self._validation_share:
             remove_dataset(target)
-        return _Splits(train, ExampleFile(target, format_, seen=dedup) if self._validation_share else None)
+        return _Splits(train, ExampleFile(target, format_, dedup=dedup) if self._validation_share else None)
 
     def add(self, agent: str, format_: Format, example: Example, source: ExampleSource) -> None:
         """Add an agent's example to its own file and to its group's."""
-        self.put(made_example(agent, format_, example, source, self._validation_share))
+        self.put(build_example(agent, format_, example, source, self._validation_share))
 
-    def put(self, example: MadeExample) -> None:
+    def put(self, example: AgentExample) -> None:
         """Add an example that was built from an agent's part of a game, or count why there is none."""
         for owner in (_agent_file(example.agent), self._groups[example.agent]):
-            file = self._files[example.suffix, owner].of(validation=example.in_validation)
+            file = self._files[example.suffix, owner].of(validation=example.is_in_validation)
             line = example.line
             if file.format.method == "rl" and isinstance(line, ExampleLine):  # an RL line has its index
                 line = line.at(file.examples)
@@ -126,7 +126,7 @@ class DatasetFiles:
         """Rename the files with enough examples to their final names, and return the report of all files."""
         self._dedup_index.close()
         return [
-            {**self._close_file(file), **how_written(self._owners[owner])}
+            {**self._close_file(file), **describe_chat_format(self._owners[owner])}
             for (_, owner), splits in sorted(self._files.items())
             for file in splits
         ]
@@ -175,9 +175,9 @@ class FineTuneFiles:
         swapped: Mapping[str, Agent] | None = None,
     ) -> None:
         self._folder, self._run_id, self._trees = folder, run_id, trees
-        self.examples = examples_of(settings, agents, run_id, trees=trees is not None, swapped=swapped)
+        self.examples = example_builder(settings, agents, run_id, trees=trees is not None, swapped=swapped)
         """Builds the examples that `put` takes."""
-        self._formats = [format_of(name, trees=trees is not None) for name in settings.formats]
+        self._formats = [find_format(name, trees=trees is not None) for name in settings.formats]
         self._files = DatasetFiles(
             folder,
             self._formats,
@@ -192,7 +192,7 @@ class FineTuneFiles:
             self.put(self.examples.of(rollout))
         self.add_preferences(rollouts)
 
-    def put(self, examples: Sequence[MadeExample]) -> None:
+    def put(self, examples: Sequence[AgentExample]) -> None:
         """Add the examples that `examples` has built from a game."""
         for example in examples:
             self._files.put(example)

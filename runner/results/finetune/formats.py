@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.models.settings import ModelSettings
 from runner.results.finetune.chats import TEMPLATE_TOKENS, chat_problem, is_utf8, text_problem, turn_problem
-from runner.results.finetune.examples import Learnt, Preference, RlTurn, Supervised
+from runner.results.finetune.examples import Preference, RlTurn, RolloutExample, SupervisedExample
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Format:
         has_names = settings.send_name and settings.resolved_chat_format != "alternating"
         return self if has_names or self.unnamed_columns is None else replace(self, columns=self.unnamed_columns)
 
-    def examples(self, examples: Iterable[Learnt]) -> Iterator[Learnt]:
+    def examples(self, examples: Iterable[RolloutExample]) -> Iterator[RolloutExample]:
         """Yield the examples of a game line by line; a chat without a turn to learn is left to `problem`."""
         for example in examples:
-            if self.single_turns and isinstance(example, Supervised) and example.learnt:
+            if self.single_turns and isinstance(example, SupervisedExample) and example.learned:
                 yield from example.single_turns()
             else:
                 yield example
@@ -57,10 +57,10 @@ def _assistant(content: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": content}]
 
 
-def _supervised_problem(example: Supervised, tokens: tuple[str, ...] = ()) -> str | None:
+def _supervised_problem(example: SupervisedExample, tokens: tuple[str, ...] = ()) -> str | None:
     if not any(message["role"] == "assistant" for message in example.messages):
         return "no assistant message"
-    if not example.learnt:
+    if not example.learned:
         return "no turn that may be learnt"
     return chat_problem(example.messages, tokens)
 
@@ -82,7 +82,7 @@ def _preference_problem(example: Preference, tokens: tuple[str, ...] = ()) -> st
 OPENAI_MAX_BYTES = 512 * 10**6
 
 
-def _openai_sft(example: Supervised) -> dict[str, Any]:
+def _openai_sft(example: SupervisedExample) -> dict[str, Any]:
     return {
         "messages": [
             {**message, "weight": 0} if index in example.unlearnable else dict(message)
@@ -102,11 +102,11 @@ def _openai_dpo(example: Preference) -> dict[str, Any]:
 # TRL
 
 
-def _trl_sft_problem(example: Supervised) -> str | None:
+def _trl_sft_problem(example: SupervisedExample) -> str | None:
     return _supervised_problem(example, TEMPLATE_TOKENS) or turn_problem(example.messages[:-1])
 
 
-def _trl_sft(example: Supervised) -> dict[str, Any]:
+def _trl_sft(example: SupervisedExample) -> dict[str, Any]:
     """Return a prompt and its completion: from a whole chat, TRL would also learn the other agents' messages."""
     *prompt, answer = example.messages
     return {"prompt": [dict(message) for message in prompt], "completion": [dict(answer)]}

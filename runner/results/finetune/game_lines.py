@@ -12,10 +12,10 @@ from typing import NamedTuple
 from runner.base.errors import UsageError
 from runner.base.hashing import derived_seed
 from runner.base.text import comma_join, did_you_mean
-from runner.results.finetune.example_file import LATER, ExampleLine, line_of, traced
-from runner.results.finetune.examples import Example, ExampleSource, Learnt, RlTurn
+from runner.results.finetune.example_file import UNKNOWN_INDEX, ExampleLine, encode_example, trace_line
+from runner.results.finetune.examples import Example, ExampleSource, RlTurn, RolloutExample
 from runner.results.finetune.formats import FORMATS, Format
-from runner.results.finetune.rollout_examples import rl_turns, source_of, supervised
+from runner.results.finetune.rollout_examples import example_source, rl_turns, supervised_examples
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.rollout import Rollout
 from runner.spec.experiment import FineTune
@@ -24,12 +24,12 @@ OF_ROLLOUTS: Mapping[str, Format] = {f.name: f for f in FORMATS.values() if f.me
 """The formats of examples from finished games, by the consumer's name."""
 
 
-def format_of(name: str, *, trees: bool) -> Format:
+def find_format(name: str, *, trees: bool) -> Format:
     """Return the format for a consumer, of examples from games or from trees of responses."""
     return FORMATS.get((name, "dpo"), OF_ROLLOUTS[name]) if trees else OF_ROLLOUTS[name]
 
 
-def chosen_agents(agents: Mapping[str, Agent], names: Sequence[str] | None) -> dict[str, Agent]:
+def select_agents(agents: Mapping[str, Agent], names: Sequence[str] | None) -> dict[str, Agent]:
     """Return the agents of these names, or all agents if `names` is None.
 
     Raises:
@@ -42,12 +42,12 @@ def chosen_agents(agents: Mapping[str, Agent], names: Sequence[str] | None) -> d
     return {name: agent for name, agent in agents.items() if names is None or name in names}
 
 
-def in_validation(group: str, share: float) -> bool:
+def is_in_validation(group: str, share: float) -> bool:
     """Tell whether the examples of a group of datapoints belong to the validation file, in every run and process."""
     return share > 0 and derived_seed("validation", group) < share * 2**63
 
 
-class MadeExample(NamedTuple):
+class AgentExample(NamedTuple):
     """One agent's example in one format, for the agent's and the group's file; or why there is none."""
 
     agent: str
@@ -55,18 +55,18 @@ class MadeExample(NamedTuple):
     """The suffix of the format's files."""
     line: ExampleLine | str
     trace: bytes
-    in_validation: bool
+    is_in_validation: bool
 
 
-def made_example(agent: str, format_: Format, example: Example, source: ExampleSource, share: float) -> MadeExample:
+def build_example(agent: str, format_: Format, example: Example, source: ExampleSource, share: float) -> AgentExample:
     """Return an example as a line; `share` is the share of the validation file."""
-    is_validation = in_validation(source.group or source.datapoint_id, share)
+    is_validation = is_in_validation(source.group or source.datapoint_id, share)
     if isinstance(example, RlTurn):
-        example = replace(example, index=LATER, split="validation" if is_validation else "train")
-    return MadeExample(agent, format_.suffix, line_of(format_, example), traced(source), is_validation)
+        example = replace(example, index=UNKNOWN_INDEX, split="validation" if is_validation else "train")
+    return AgentExample(agent, format_.suffix, encode_example(format_, example), trace_line(source), is_validation)
 
 
-class Examples:
+class ExampleBuilder:
     """Builds the examples of a run's files from its games. `agents` are the players, by whether seats are swapped."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Examples:
         self._settings, self._run_id = settings, run_id
         self._formats = [format_ for format_ in formats if format_.method != "dpo"]
         self._methods = {format_.method for format_ in formats}
-        chosen = chosen_agents(agents[False], settings.agents)
+        chosen = select_agents(agents[False], settings.agents)
         self.agents: dict[bool, dict[str, Agent]] = {
             is_swapped: {
                 name: agent.with_chat_format(settings.chat_format) for name, agent in players.items() if name in chosen
@@ -87,30 +87,30 @@ class Examples:
             for is_swapped, players in agents.items()
         }
 
-    def of(self, rollout: Rollout) -> list[MadeExample]:
+    def of(self, rollout: Rollout) -> list[AgentExample]:
         """Return each agent's examples of one game, in the order of the files."""
         reason, group = self._exclusion_reason(rollout), rollout.job.datapoint.group
         share = self._settings.validation_share
-        lines: list[MadeExample] = []
+        lines: list[AgentExample] = []
         for name, agent in self.agents[bool(rollout.job.swapped)].items():
             examples_by_method = {} if reason else self._examples_by_method(agent, rollout)
             for format_ in self._formats:
                 if not examples_by_method.get(format_.method):
                     problem = reason or "the agent said nothing"
-                    lines.append(MadeExample(name, format_.suffix, problem, b"", in_validation(group, share)))
+                    lines.append(AgentExample(name, format_.suffix, problem, b"", is_in_validation(group, share)))
                 for example in format_.examples(examples_by_method.get(format_.method, ())):
-                    source = source_of(agent, rollout, self._run_id, example.round)
-                    lines.append(made_example(name, format_, example, source, share))
+                    source = example_source(agent, rollout, self._run_id, example.round)
+                    lines.append(build_example(name, format_, example, source, share))
         return lines
 
-    def _examples_by_method(self, agent: Agent, rollout: Rollout) -> dict[str, Sequence[Learnt]]:
+    def _examples_by_method(self, agent: Agent, rollout: Rollout) -> dict[str, Sequence[RolloutExample]]:
         """Return the examples of one agent's part of a game, for each method that a format needs."""
         settings = self._settings
-        examples_by_method: dict[str, Sequence[Learnt]] = {}
+        examples_by_method: dict[str, Sequence[RolloutExample]] = {}
         if "rl" in self._methods:
             examples_by_method["rl"] = list(rl_turns(agent, rollout, self._run_id))
         if "sft" in self._methods:
-            examples_by_method["sft"] = supervised(
+            examples_by_method["sft"] = supervised_examples(
                 agent,
                 rollout,
                 ensure_last_message_is_assistant=settings.ensure_last_message_is_assistant,
@@ -126,18 +126,18 @@ class Examples:
         return None
 
 
-def examples_of(
+def example_builder(
     settings: FineTune,
     agents: Mapping[str, Agent],
     run_id: str,
     *,
     trees: bool = False,
     swapped: Mapping[str, Agent] | None = None,
-) -> Examples:
+) -> ExampleBuilder:
     """Return the builder of a run's examples. `swapped` are the agents in games with exchanged seats.
 
     Raises:
         UsageError: the settings name an agent that does not exist.
     """
-    formats = [format_of(name, trees=trees) for name in settings.formats]
-    return Examples(settings, formats, {False: agents, True: swapped or {}}, run_id)
+    formats = [find_format(name, trees=trees) for name in settings.formats]
+    return ExampleBuilder(settings, formats, {False: agents, True: swapped or {}}, run_id)

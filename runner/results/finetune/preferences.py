@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from runner.base.hashing import derived_seed
 from runner.results.finetune.examples import ExampleSource, Preference
-from runner.results.finetune.rollout_examples import asked_with, trainable
+from runner.results.finetune.rollout_examples import is_trainable, prompt_messages
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.trees import Contrast, TreeNode, contrasts
 
@@ -31,7 +31,7 @@ def preferences(
 def _choose_pair(contrast: Contrast, agent: Agent, seed: int) -> tuple[TreeNode, TreeNode] | None:
     """Choose a good and a bad answer, with different texts if possible."""
     name = contrast.agent
-    good = [node for node in contrast.positive if trainable(agent, node.leaves[0], len(node.path) - 1)]
+    good = [node for node in contrast.positive if is_trainable(agent, node.leaves[0], len(node.path) - 1)]
     pairs = [(preferred, rejected) for preferred in good for rejected in contrast.negative]
     if not pairs:
         return None
@@ -57,5 +57,5 @@ def _build_preference(
         branch.job.datapoint.group,
     )
     observation = branch.job.observation(len(node.path), node.rounds)
-    prompt = asked_with(agent, observation)
+    prompt = prompt_messages(agent, observation)
     return Preference(prompt, preferred.rounds[-1].raw[name], rejected.rounds[-1].raw[name]), source

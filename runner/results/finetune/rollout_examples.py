@@ -10,30 +10,30 @@ from runner.game.prompts.chat import ChatMessage
 from runner.game.prompts.chat_format import format_chat
 from runner.game.prompts.supervised import check_replacement
 from runner.game.protocols.rounds import Round
-from runner.results.finetune.examples import ExampleSource, RlTurn, Supervised
+from runner.results.finetune.examples import ExampleSource, RlTurn, SupervisedExample
 from runner.rollouts.agents.agent import Agent, Observation
 from runner.rollouts.rollout import Rollout
 
 
-def asked_with(agent: Agent, observation: Observation) -> list[ChatMessage]:
+def prompt_messages(agent: Agent, observation: Observation) -> list[ChatMessage]:
     """Return the chat that the agent's model is sent at an observation, in the form of its server."""
     return list(agent.model_settings.sent_messages(agent.prompt(observation)))
 
 
-def how_written(agent: Agent) -> dict[str, Any]:
+def describe_chat_format(agent: Agent) -> dict[str, Any]:
     """Return the format of an agent's chats, and whether the games were played in that format."""
     chat_format = agent.model_settings.resolved_chat_format
     played_format = agent.hyper_params.models[agent.model_group].resolved_chat_format
     return {"chat_format": chat_format, "as_played": chat_format == played_format}
 
 
-def supervised(
+def supervised_examples(
     agent: Agent,
     rollout: Rollout,
     *,
     ensure_last_message_is_assistant: bool = True,
     replace_verifier_guess_with_true_label: bool = False,
-) -> list[Supervised]:
+) -> list[SupervisedExample]:
     """Return the agent's chats, the earliest first; empty if it never answered. A prover has no guess to replace.
 
     Each turn to learn follows exactly the chat that the model was sent, and each turn is learned once: in one example
@@ -51,7 +51,7 @@ def supervised(
     if not turns:
         return []
     answers = {round_: rollout.rounds[round_].raw[agent.agent_name] for round_ in turns}
-    learnable = [round_ for round_ in turns if trainable(agent, rollout, round_)]
+    learnable = [round_ for round_ in turns if is_trainable(agent, rollout, round_)]
     if replace_verifier_guess_with_true_label and agent.is_verifier:
         answers[turns[-1]] = agent.true_verdict(rollout.job.datapoint.label)
         learnable = [*(round_ for round_ in learnable if round_ != turns[-1]), turns[-1]]
@@ -62,7 +62,7 @@ def supervised(
 
 
 def _chat_with_answer(agent: Agent, rollout: Rollout, round_: int, answer: str) -> list[ChatMessage]:
-    prompt = asked_with(agent, rollout.job.observation(round_, rollout.rounds[:round_]))
+    prompt = prompt_messages(agent, rollout.job.observation(round_, rollout.rounds[:round_]))
     return [*prompt, {"role": "assistant", "content": answer}]
 
 
@@ -82,9 +82,9 @@ def _last_assistant_index(chat: Sequence[ChatMessage]) -> int:
     return max(index for index, message in enumerate(chat) if message["role"] == "assistant")
 
 
-def _group_turns(chats: Mapping[int, Sequence[ChatMessage]], learnable: Sequence[int]) -> list[Supervised]:
+def _group_turns(chats: Mapping[int, Sequence[ChatMessage]], learnable: Sequence[int]) -> list[SupervisedExample]:
     """Group turns into examples, starting from the last turn: chats that continue each other become one example."""
-    examples: list[Supervised] = []
+    examples: list[SupervisedExample] = []
     remaining = list(learnable)
     while remaining or not examples:
         last = remaining[-1] if remaining else max(chats)  # without a turn to learn, the format reports the problem
@@ -94,7 +94,7 @@ def _group_turns(chats: Mapping[int, Sequence[ChatMessage]], learnable: Sequence
         rounds = {_last_assistant_index(chats[round_]): round_ for round_ in learned or [last]}
         assistant_turns = {index for index, message in enumerate(chat) if message["role"] == "assistant"}
         unlearnable = assistant_turns - rounds.keys() if learned else assistant_turns
-        examples.append(Supervised(chat, frozenset(unlearnable), rounds))
+        examples.append(SupervisedExample(chat, frozenset(unlearnable), rounds))
     return examples[::-1]
 
 
@@ -110,7 +110,7 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
         raise ValueError("reinforcement learning needs rewards, and this datapoint has no label")
     for round_ in _answered_rounds(agent, rollout.rounds):
         yield RlTurn(
-            prompt=asked_with(agent, job.observation(round_, rollout.rounds[:round_])),
+            prompt=prompt_messages(agent, job.observation(round_, rollout.rounds[:round_])),
             response=rollout.rounds[round_].raw[name],
             reward=rollout.rewards[name],
             ground_truth=label,
@@ -124,14 +124,14 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
         )
 
 
-def source_of(agent: Agent, rollout: Rollout, run_id: str, round_: int) -> ExampleSource:
+def example_source(agent: Agent, rollout: Rollout, run_id: str, round_: int) -> ExampleSource:
     """Return the source of an example whose last turn is this agent's in a round."""
     name, job = agent.agent_name, rollout.job
     point, reward = job.datapoint, rollout.rewards[name]
     return ExampleSource(run_id, job.rollout_id, name, round_, reward, point.id, group=point.group)
 
 
-def trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:
+def is_trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:
     """Tell whether an answer is complete and can be parsed; otherwise the game went on with an empty message."""
     played_round = rollout.rounds[round_]
     if played_round.token_limits.get(agent.agent_name):

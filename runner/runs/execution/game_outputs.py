@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from runner.game.protocols.protocol import Protocol
 from runner.models.costs import CallCosts
-from runner.results.finetune.game_lines import Examples, MadeExample, examples_of
+from runner.results.finetune.game_lines import AgentExample, ExampleBuilder, example_builder
 from runner.results.game_measurements import GameMeasurement, measure_game
 from runner.results.tables import Rows, encode_rows
 from runner.rollouts.plan import Plan
@@ -38,7 +38,7 @@ class RolloutOutput(NamedTuple):
     rows: Sequence[Rows]
     """The rows of each table."""
     measured: GameMeasurement
-    examples: Sequence[MadeExample]
+    examples: Sequence[AgentExample]
     score: GameScore | None
 
 
@@ -70,7 +70,7 @@ class WorkerGame:
 class OutputBuilder:
     """Builds the outputs of rollouts."""
 
-    def __init__(self, protocol: Protocol, run_id: str, examples: Examples | None) -> None:
+    def __init__(self, protocol: Protocol, run_id: str, examples: ExampleBuilder | None) -> None:
         self._protocol, self._run_id, self._examples = protocol, run_id, examples
 
     def build(self, rollout: Rollout) -> RolloutOutput:
@@ -117,7 +117,7 @@ class WorkerOutputBuilder:
         examples = None
         if settings:
             swapped = plan.players(swapped=True) if plan.seats else {}
-            examples = examples_of(settings, plan.players(), run_id, swapped=swapped)
+            examples = example_builder(settings, plan.players(), run_id, swapped=swapped)
         self._builder, self._accounting = OutputBuilder(plan.spec.protocol, run_id, examples), Accounting(plan, costs)
         self._intern_table: dict[Any, Any] = {}
 

@@ -15,7 +15,7 @@ import pytest
 from runner.game.prompts.chat_format import ChatFormat
 from runner.game.protocols.rounds import Message
 from runner.results.finetune.formats import FORMATS as FORMATS_OF
-from runner.results.finetune.rollout_examples import supervised
+from runner.results.finetune.rollout_examples import supervised_examples
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from tests.support.files import json_lines, parquet_rows
 from tests.support.runs import journal_records, played, table
@@ -178,11 +178,11 @@ def test_a_chat_that_goes_on_is_one_example_and_one_that_changes_is_several(tmp_
     many = [rollout for rollout in rollouts if len(rollout.rounds) > 3]
     assert many
     for rollout in many:
-        (whole,) = supervised(agents["prover"], rollout)  # its instructions stay
-        assert len(whole.learnt) == sum("prover" in played_.raw for played_ in rollout.rounds) > 1
-        apart = supervised(agents["verifier"], rollout)  # its instructions count down
+        (whole,) = supervised_examples(agents["prover"], rollout)  # its instructions stay
+        assert len(whole.learned) == sum("prover" in played_.raw for played_ in rollout.rounds) > 1
+        apart = supervised_examples(agents["verifier"], rollout)  # its instructions count down
         assert [chat.round for chat in apart] == list(range(0, len(rollout.rounds), 2))
-        assert all(chat.learnt == [len(chat.messages) - 1] for chat in apart)
+        assert all(chat.learned == [len(chat.messages) - 1] for chat in apart)
         assert all([*chat.rounds.values()] == [chat.round] for chat in apart)
 
 
@@ -199,17 +199,17 @@ def test_what_must_not_be_learnt_is_in_the_chats_of_later_turns_alone(tmp_path: 
         rounds[round_] = replace(rounds[round_], token_limits={agent: True})
         return replace(long, rounds=rounds)
 
-    before = supervised(agents["prover"], long)
-    (chat,) = supervised(agents["prover"], cut(1, "prover"))
-    assert (chat.messages, chat.learnt) == (before[0].messages, before[0].learnt[1:])
+    before = supervised_examples(agents["prover"], long)
+    (chat,) = supervised_examples(agents["prover"], cut(1, "prover"))
+    assert (chat.messages, chat.learned) == (before[0].messages, before[0].learned[1:])
     assert [turn.messages for turn in chat.single_turns()] == [
-        chat.messages[: end + 1] for end in chat.learnt
+        chat.messages[: end + 1] for end in chat.learned
     ]  # fmt: skip
-    assert supervised(agents["verifier"], cut(2, "verifier")) == [
-        chat for chat in supervised(agents["verifier"], long) if chat.round != 2
+    assert supervised_examples(agents["verifier"], cut(2, "verifier")) == [
+        chat for chat in supervised_examples(agents["verifier"], long) if chat.round != 2
     ]  # fmt: skip
     nothing = replace(long, rounds=[replace(r, token_limits=dict.fromkeys(r.raw, True)) for r in long.rounds])
-    (chat,) = supervised(agents["verifier"], nothing)
+    (chat,) = supervised_examples(agents["verifier"], nothing)
     assert FORMATS_OF["trl", "sft"].problem(chat) == "no turn that may be learnt"
 
 
@@ -226,7 +226,7 @@ def test_what_comes_after_the_last_turn_is_kept_where_it_is_asked_for(tmp_path: 
     ]
     for chat_format, last in ways:
         prover = agents["prover"].with_chat_format(chat_format)
-        (cut,) = supervised(prover, replace(long, rounds=rounds))
-        (whole,) = supervised(prover, replace(long, rounds=rounds), ensure_last_message_is_assistant=False)
+        (cut,) = supervised_examples(prover, replace(long, rounds=rounds))
+        (whole,) = supervised_examples(prover, replace(long, rounds=rounds), ensure_last_message_is_assistant=False)
         assert whole.messages == [*cut.messages, last]
-        assert whole.learnt == cut.learnt
+        assert whole.learned == cut.learned

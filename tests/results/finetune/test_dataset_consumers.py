@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.results.finetune.example_file import trace_of
+from runner.results.finetune.example_file import trace_path
 from runner.results.finetune.formats import FORMATS
 from runner.results.folder import RunFolder
 from tests.results.finetune.test_dataset_files import DEBATE
@@ -165,7 +165,7 @@ def test_datasets_loads_what_expert_iteration_selected_with_every_repeat(
         data, lines = loaded("json", path, tmp_path), path.read_bytes().splitlines()
         assert data.column_names == (["prompt", "completion"] if consumer == "trl" else ["messages"])
         assert len(data) == len(lines) > len(set(lines)) > 0
-        traces = [json.loads(line) for line in trace_of(path).read_bytes().splitlines()]
+        traces = [json.loads(line) for line in trace_path(path).read_bytes().splitlines()]
         assert any(trace["other"].get("guess_replaced") for trace in traces) == path.name.startswith("v")
 
 

@@ -13,7 +13,7 @@ import pytest
 from runner.results.finetune.examples import ExampleSource, Preference
 from runner.results.finetune.files import DatasetFiles
 from runner.results.finetune.formats import FORMATS
-from runner.results.finetune.game_lines import in_validation
+from runner.results.finetune.game_lines import is_in_validation
 from runner.rollouts.plan import Plan
 from runner.runs.finished.reconstruction import Reconstructor, saved_plan
 from runner.spec.loader import load_spec
@@ -181,7 +181,7 @@ def test_a_datapoint_is_in_one_split_with_all_its_repeats(tmp_path: Path) -> Non
     settings = {"formats": ["openai", "verl"], "validation_share": 0.4}
     path = spec_file(tmp_path, size=20, fine_tune=settings)
     fine_tune = played(path, tmp_path / "results", "rollouts.per_datapoint=3").folder.fine_tune
-    expected = {f"p{i}" for i in range(20) if in_validation(f"p{i}", 0.4)}
+    expected = {f"p{i}" for i in range(20) if is_in_validation(f"p{i}", 0.4)}
     assert 0 < len(expected) < 20
     for kind in ("sft", "rl"):
         suffix = "jsonl" if kind == "sft" else "parquet"
@@ -198,10 +198,10 @@ def test_a_datapoint_is_in_one_split_with_all_its_repeats(tmp_path: Path) -> Non
 
 def test_a_smaller_share_takes_datapoints_away_and_adds_none() -> None:
     ids = [f"p{i}" for i in range(1000)]
-    small, large = ({p for p in ids if in_validation(p, share)} for share in (0.1, 0.3))
+    small, large = ({p for p in ids if is_in_validation(p, share)} for share in (0.1, 0.3))
     assert small < large
     assert 70 < len(small) < 130
-    assert not any(in_validation(p, 0.0) for p in ids)
+    assert not any(is_in_validation(p, 0.0) for p in ids)
 
 
 @pytest.mark.full

@@ -13,9 +13,9 @@ import pytest
 from runner.base.errors import RunError
 from runner.game.prompts.chat_format import with_alternating_roles
 from runner.models.settings import ModelSettings
-from runner.results.finetune.deduplication import HELD, DedupIndex, ScopedDedup, digest
-from runner.results.finetune.example_file import ExampleFile, trace_of
-from runner.results.finetune.examples import Example, ExampleSource, Preference, RlTurn, Supervised
+from runner.results.finetune.deduplication import MAX_IN_MEMORY, DedupIndex, ScopedDedup, digest
+from runner.results.finetune.example_file import ExampleFile, trace_path
+from runner.results.finetune.examples import Example, ExampleSource, Preference, RlTurn, SupervisedExample
 from runner.results.finetune.formats import FORMATS, Format
 from tests.support.files import json_lines, parquet_rows
 
@@ -37,7 +37,7 @@ def example_with(format_: Format, text: str) -> Example:
     """An example of the format's method with a text in the place of what somebody said."""
     prompt = [CHAT[0], said("user", text)]
     if format_.method == "sft":
-        return Supervised([*prompt, CHAT[2]])
+        return SupervisedExample([*prompt, CHAT[2]])
     if format_.method == "dpo":
         return Preference(prompt, "a", "b")
     return RlTurn(prompt, "a", 1.0, 1, "p1")
@@ -84,7 +84,7 @@ def test_a_role_that_nobody_knows_is_refused(format_: Format) -> None:
     good = example_with(format_, "hello")
     assert format_.problem(good) is None
     odd = said("tool", "42")
-    if isinstance(good, Supervised):
+    if isinstance(good, SupervisedExample):
         bad: Example = replace(good, messages=[odd, *good.messages])
     else:
         bad = replace(good, prompt=[odd, *good.prompt])
@@ -96,30 +96,30 @@ def test_a_role_that_nobody_knows_is_refused(format_: Format) -> None:
 
 @pytest.mark.parametrize("format_", SFT, ids=ids)
 def test_an_example_needs_an_assistant_message(format_: Format) -> None:
-    assert format_.problem(Supervised(PROMPT)) == "no assistant message"
-    assert format_.problem(Supervised([])) == "no assistant message"
+    assert format_.problem(SupervisedExample(PROMPT)) == "no assistant message"
+    assert format_.problem(SupervisedExample([])) == "no assistant message"
 
 
 @pytest.mark.parametrize("format_", SFT, ids=ids)
 def test_an_example_of_nothing_that_may_be_learnt_is_left_out(format_: Format) -> None:
-    assert format_.problem(Supervised(LONGER, frozenset({2, 4}))) == "no turn that may be learnt"
+    assert format_.problem(SupervisedExample(LONGER, frozenset({2, 4}))) == "no turn that may be learnt"
 
 
 def test_openai_weighs_what_must_not_be_learnt_with_0_and_nothing_else() -> None:
     format_ = FORMATS["openai", "sft"]
-    example = Supervised(LONGER, frozenset({2}))
+    example = SupervisedExample(LONGER, frozenset({2}))
     assert format_.problem(example) is None
     assert format_.line(example) == {"messages": [*LONGER[:2], {**LONGER[2], "weight": 0}, *LONGER[3:]]}
     assert "weight" not in CHAT[2]
 
 
 def test_openai_keeps_the_names() -> None:
-    assert FORMATS["openai", "sft"].line(Supervised(CHAT)) == {"messages": CHAT}
+    assert FORMATS["openai", "sft"].line(SupervisedExample(CHAT)) == {"messages": CHAT}
 
 
 def test_trl_learns_each_turn_after_its_own_prompt() -> None:
     format_ = FORMATS["trl", "sft"]
-    found = list(format_.examples([Supervised(LONGER, rounds={2: 0, 4: 2})]))
+    found = list(format_.examples([SupervisedExample(LONGER, rounds={2: 0, 4: 2})]))
     assert [format_.problem(example) for example in found] == [None, None]
     assert [(format_.line(example), example.round) for example in found] == [
         ({"prompt": PROMPT, "completion": [CHAT[2]]}, 0),
@@ -129,14 +129,14 @@ def test_trl_learns_each_turn_after_its_own_prompt() -> None:
 
 def test_what_must_not_be_learnt_is_a_prompt_for_trl_and_never_a_completion() -> None:
     format_ = FORMATS["trl", "sft"]
-    (last,) = format_.examples([Supervised(LONGER, frozenset({2}))])
+    (last,) = format_.examples([SupervisedExample(LONGER, frozenset({2}))])
     assert format_.line(last) == {"prompt": LONGER[:4], "completion": [LONGER[4]]}
-    (nothing,) = format_.examples([Supervised(LONGER, frozenset({2, 4}))])
+    (nothing,) = format_.examples([SupervisedExample(LONGER, frozenset({2, 4}))])
     assert format_.problem(nothing) == "no turn that may be learnt"
 
 
 def test_what_comes_after_a_turn_that_trl_learns_may_be_anything() -> None:
-    chat = Supervised([*CHAT, said("user", ""), said("assistant", "</s>")], frozenset({4}))
+    chat = SupervisedExample([*CHAT, said("user", ""), said("assistant", "</s>")], frozenset({4}))
     (first,) = FORMATS["trl", "sft"].examples([chat])
     assert FORMATS["trl", "sft"].problem(first) is None
     assert FORMATS["openai", "sft"].problem(chat) == "empty content"
@@ -187,7 +187,7 @@ def test_merging_leaves_the_chat_that_it_was_given_alone() -> None:
 def test_a_prompt_ends_with_somebody_else(key: tuple[str, str]) -> None:
     def problem(prompt: Any) -> str | None:
         if key[1] == "sft":
-            return FORMATS[key].problem(Supervised([*prompt, CHAT[2]]))
+            return FORMATS[key].problem(SupervisedExample([*prompt, CHAT[2]]))
         dpo = key[1] == "dpo"
         return FORMATS[key].problem(Preference(prompt, "a", "b") if dpo else RlTurn(prompt, "a", 1.0, 1, "p1"))
 
@@ -296,7 +296,7 @@ def test_every_line_is_traced(tmp_path: Path, format_: Format) -> None:
         left_out = file.add(example_with(format_, "" if bad else f"argument {index}"), source)
         assert left_out == ("empty content" if bad else None)
     row = file.close()
-    assert json_lines(trace_of(target)) == [
+    assert json_lines(trace_path(target)) == [
         {
             "line": number, "run_id": "run-1", "rollout_id": "a1", "agent": "verifier", "round": round_,
             "reward": 0.5, "datapoint_id": "p1", "other": {"rejected_rollout_id": f"b{round_}"},
@@ -322,11 +322,11 @@ def test_a_line_is_written_once_but_prompts_of_rl_come_again(tmp_path: Path) -> 
 def test_an_example_drawn_again_stands_there_again_where_that_is_said(tmp_path: Path) -> None:
     digests = DedupIndex(tmp_path / ".seen")
     train, validation = (
-        ExampleFile(tmp_path / name, FORMATS["trl", "sft"], seen=ScopedDedup(digests, "m"), repeats=True)
+        ExampleFile(tmp_path / name, FORMATS["trl", "sft"], dedup=ScopedDedup(digests, "m"), repeats=True)
         for name in ("m.train", "m.validation")
     )
-    assert [train.add(Supervised(CHAT), SOURCE) for _ in range(3)] == [None] * 3
-    assert validation.add(Supervised(CHAT), SOURCE) == "already in m.train"
+    assert [train.add(SupervisedExample(CHAT), SOURCE) for _ in range(3)] == [None] * 3
+    assert validation.add(SupervisedExample(CHAT), SOURCE) == "already in m.train"
     assert (train.close()["examples"], validation.close()["examples"]) == (3, 0)
     digests.close()
 
@@ -334,9 +334,9 @@ def test_an_example_drawn_again_stands_there_again_where_that_is_said(tmp_path: 
 @pytest.mark.parametrize("format_", FORMATS.values(), ids=ids)
 def test_what_stands_in_one_split_is_refused_in_the_other(tmp_path: Path, format_: Format) -> None:
     digests = DedupIndex(tmp_path / ".seen")
-    train = ExampleFile(tmp_path / "m.train", format_, seen=ScopedDedup(digests, "m"))
-    validation = ExampleFile(tmp_path / "m.validation", format_, seen=ScopedDedup(digests, "m"))
-    other = ExampleFile(tmp_path / "n.train", format_, seen=ScopedDedup(digests, "n"))
+    train = ExampleFile(tmp_path / "m.train", format_, dedup=ScopedDedup(digests, "m"))
+    validation = ExampleFile(tmp_path / "m.validation", format_, dedup=ScopedDedup(digests, "m"))
+    other = ExampleFile(tmp_path / "n.train", format_, dedup=ScopedDedup(digests, "n"))
     example = example_with(format_, "hello")
     assert train.add(example, SOURCE) is None
     assert validation.add(example, SOURCE) == "already in m.train"
@@ -364,11 +364,11 @@ def test_a_file_that_is_not_closed_leaves_the_old_one(tmp_path: Path) -> None:
     format_ = FORMATS["trl", "sft"]
     target = tmp_path / "m.sft.trl.jsonl"
     first = ExampleFile(target, format_)
-    first.add(Supervised(CHAT), SOURCE)
+    first.add(SupervisedExample(CHAT), SOURCE)
     first.close()
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     second = ExampleFile(target, format_)
-    second.add(Supervised(LONGER), SOURCE)
+    second.add(SupervisedExample(LONGER), SOURCE)
     second.discard()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -392,9 +392,11 @@ def test_a_place_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path) -> N
 
 def test_a_duplicate_is_known_from_memory_and_from_the_file(tmp_path: Path) -> None:
     digests = DedupIndex(tmp_path / ".seen")
-    keys = [digest(b"%d" % number) for number in range(HELD + 2)]
+    keys = [digest(b"%d" % number) for number in range(MAX_IN_MEMORY + 2)]
     assert {digests.holder("sft", key, "a.jsonl") for key in keys} == {None}
-    assert [digests.holder("sft", key, "b.jsonl") for key in (keys[0], keys[HELD - 1], keys[-1])] == ["a.jsonl"] * 3
+    assert [digests.holder("sft", key, "b.jsonl") for key in (keys[0], keys[MAX_IN_MEMORY - 1], keys[-1])] == [
+        "a.jsonl"
+    ] * 3
     assert digests.holder("rl", keys[0], "b.jsonl") is None
     digests.close()
     assert not (tmp_path / ".seen").exists()

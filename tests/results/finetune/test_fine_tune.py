@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner.results.finetune.examples import Supervised
+from runner.results.finetune.examples import SupervisedExample
 from runner.results.finetune.formats import FORMATS
 from tests.support.files import json_lines
 from tests.support.processes import nip_run_here
@@ -137,7 +137,7 @@ def test_the_label_replaces_guesses_and_no_message_of_a_prover(tmp_path: Path) -
     ],
 )
 def test_each_example_is_checked_before_it_is_written(messages: list[Any], problem: str | None) -> None:
-    found = FORMATS["openai", "sft"].problem(Supervised(messages))
+    found = FORMATS["openai", "sft"].problem(SupervisedExample(messages))
     assert found is None if problem is None else (found or "").startswith(problem)
 
 

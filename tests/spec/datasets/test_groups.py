@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runner.base.errors import SpecError
-from runner.results.finetune.game_lines import in_validation
+from runner.results.finetune.game_lines import is_in_validation
 from runner.rollouts.plan import Plan
 from runner.runs.finished.result import FinishedRun
 from runner.spec.datasets.datapoint import Datapoint
@@ -234,5 +234,5 @@ def test_a_finished_run_is_counted_by_groups_without_playing_again(tmp_path: Pat
     assert again.metrics["metrics"] == after.metrics["metrics"]
     for suffix, is_in in (("", False), ("validation.", True)):
         lines = json_lines(after.folder.fine_tune / f"m.sft.{suffix}jsonl.trace.jsonl")
-        assert all(in_validation(line["datapoint_id"][0], 0.5) == is_in for line in lines)
+        assert all(is_in_validation(line["datapoint_id"][0], 0.5) == is_in for line in lines)
         assert lines
