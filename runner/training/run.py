@@ -20,7 +20,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import AgentRow, Manifest, Status, TrainingPart
 from runner.results.provenance.input_files import write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
-from runner.results.provenance.sources_snapshot import write_beginning
+from runner.results.provenance.sources_snapshot import write_initial_files
 from runner.results.spec_changes import changed_keys, is_unchanged
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Progress, Watch
@@ -82,7 +82,7 @@ def train(
             plan = _with_saved_trainers(plan, folder)
         mark_as_fetched(plan.spec, folder)
         if not folder.manifest_path.is_file():
-            write_beginning(plan.spec, folder)
+            write_initial_files(plan.spec, folder)
         write_inputs(plan.games, folder)
         if _iterations_left(plan, folder):
             _store_trainer_files(plan, folder)

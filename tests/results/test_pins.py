@@ -15,12 +15,12 @@ from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import FileSource, Release
 from runner.documents.releases.reference import Kind
 from runner.results.provenance import file_pins
-from runner.results.provenance.file_pins import PinnedFiles, of_hub, public_url, sources
+from runner.results.provenance.file_pins import PinnedFiles, find_sources, hub_source, public_url
 from tests.support.repositories import ADDRESS, committed, git, pushed
 
 
 def source(path: Path, *files: Path) -> FileSource:
-    return sources({"part": PinnedFiles(path, files or (path,))})["part"]
+    return find_sources({"part": PinnedFiles(path, files or (path,))})["part"]
 
 
 def laid_out(folder: Path) -> Path:
@@ -44,7 +44,7 @@ def test_the_repository_is_the_files_own_and_not_that_of_the_working_folder(tmp_
     inner = pushed(tmp_path / "ours" / "modules" / "theirs", url="https://example.org/theirs.git")
     (tmp_path / "ours" / ".gitignore").write_text("modules\n")
     outer = pushed(tmp_path / "ours")
-    found = sources({"ours": PinnedFiles(ours, (ours,)), "theirs": PinnedFiles(theirs, (theirs,))})
+    found = find_sources({"ours": PinnedFiles(ours, (ours,)), "theirs": PinnedFiles(theirs, (theirs,))})
     assert (found["ours"].repository, found["ours"].commit) == (ADDRESS, outer)
     assert (found["theirs"].repository, found["theirs"].commit) == ("https://example.org/theirs.git", inner)
     link = tmp_path / "link.yaml"
@@ -117,7 +117,7 @@ def damaged(folder: Path) -> None:
         (changed_behind_gits_back, file_pins.CHANGED),
         (not_tracked, file_pins.NOT_TRACKED),
         (ignored, file_pins.NOT_TRACKED),
-        (damaged, file_pins.NOT_TOLD),
+        (damaged, file_pins.GIT_FAILED),
     ],
 )
 def test_what_nobody_else_can_get_is_not_pinned_and_says_why(
@@ -196,7 +196,7 @@ def test_a_repository_is_asked_as_often_for_many_files_as_for_one(
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert all(
-        one.clean for one in sources({file.name: PinnedFiles(file, (file,)) for file in [spec, *files]}).values()
+        one.clean for one in find_sources({file.name: PinnedFiles(file, (file,)) for file in [spec, *files]}).values()
     )
     assert len((tmp_path / "asked").read_text().splitlines()) == 4
 
@@ -233,8 +233,8 @@ def test_a_built_in_file_is_pinned_by_the_version_of_nip_run() -> None:
 
 def test_a_dataset_of_the_hub_is_pinned_by_a_commit_alone() -> None:
     commit = "0123456789" * 4
-    assert of_hub("hf://acme/data", commit).clean
-    assert of_hub("hf://acme/data", "main").why == of_hub("hf://acme/data", None).why == file_pins.NO_REVISION
+    assert hub_source("hf://acme/data", commit).clean
+    assert hub_source("hf://acme/data", "main").why == hub_source("hf://acme/data", None).why == file_pins.NO_REVISION
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_what_came_with_a_release_is_pinned_by_it(
     if change is not None:
         with (tmp_path / change).open("a") as file:
             file.write("\n")
-    found = sources({part: PinnedFiles(rows, (rows,))})[part]
+    found = find_sources({part: PinnedFiles(rows, (rows,))})[part]
     assert (found.clean, found.why) == (clean, why)
     if clean:
         assert (found.repository, found.commit) == ("release:run/acme/x@1", bundle.sha256)

@@ -14,7 +14,7 @@ from runner.registry.components.files import UnnamedComponent, build_dataset, bu
 from runner.registry.components.parts import build_agent, build_model, build_trainer
 from runner.registry.components.spec import build_spec
 from runner.registry.draft import Draft, Naming
-from runner.results.provenance.file_pins import sources
+from runner.results.provenance.file_pins import find_sources
 
 README = "README.md"
 
@@ -71,7 +71,7 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
         licence=naming.licence,
         visibility=naming.visibility,
         identity=component.identity,
-        sources=sources(component.parts),
+        sources=find_sources(component.parts),
         links=(*component.links, *_parent_links(naming)),
         facts=component.facts,
     )

@@ -42,7 +42,7 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
     spec = load_spec(path, overrides, Results.of(folder).path_of, finder_of(path))
     sources = sources_of(spec)
     trainers = {f"trainer of {group}": part for group, part in _trainer_parts(spec).items()}
-    problems = [*_changed(spec, folder, written), *unpinned_reasons({**sources, **file_pins.sources(trainers)})]
+    problems = [*_changed(spec, folder, written), *unpinned_reasons({**sources, **file_pins.find_sources(trainers)})]
     if problems:
         raise ReleaseError(f"--pin {path}: run {folder.run_id} cannot be pinned").with_notes(problems)
     return sources

@@ -19,7 +19,7 @@ from runner.documents.releases.manifest import MANIFEST, RELEASE, FileSource, Re
 MAX_MANIFEST = 16 << 20
 
 
-def got_source(path: Path, files: Sequence[Path], *, edits_are_kept: bool) -> FileSource | None:
+def release_source(path: Path, files: Sequence[Path], *, edits_are_kept: bool) -> FileSource | None:
     """Return the release that all of these files came with; None if they are not in a fetched folder or were changed.
 
     `commit` is the hash of the release's manifest. With `edits_are_kept`, the files may have been edited.

@@ -21,7 +21,7 @@ from runner.base.hashing import file_hash
 from runner.base.storage.safe_files import open_to_read
 from runner.base.text import counted, encoding_problem
 from runner.documents.releases.manifest import BUILTIN, FileSource
-from runner.results.provenance.fetched_pins import got_source
+from runner.results.provenance.fetched_pins import release_source
 from runner.results.provenance.git_state import GitState
 from runner.version import __version__
 
@@ -32,7 +32,7 @@ NO_COMMIT = "its repository has no commit yet; commit it and push it"
 NOT_PUSHED = "its commit is not on the remote; push it"
 CHANGED = "it has uncommitted changes; commit and push them"
 NOT_TRACKED = "it is not committed; commit and push it"
-NOT_TOLD = "git cannot read its repository, or is not installed"
+GIT_FAILED = "git cannot read its repository, or is not installed"
 TOO_LATE = "git did not answer in time"
 NO_REVISION = "the spec names no commit of the Hub; set dataset.revision to one (40 hex digits)"
 
@@ -49,19 +49,19 @@ class PinnedFiles(NamedTuple):
     files: Sequence[Path]
 
 
-def sources(parts: Mapping[str, PinnedFiles]) -> dict[str, FileSource]:
+def find_sources(parts: Mapping[str, PinnedFiles]) -> dict[str, FileSource]:
     """Return where others can get each part; each repository is read once, for all files in it."""
     own_files = {name: [file for file in part.files if not _is_builtin(file)] for name, part in parts.items()}
     repositories = _Repositories(file for files in own_files.values() for file in files)
     found = {}
     for name, part in parts.items():
         files = own_files[name]
-        release = got_source(part.path, files, edits_are_kept=name == "spec") if files else None
+        release = release_source(part.path, files, edits_are_kept=name == "spec") if files else None
         found[name] = release or _git_source(part, files, repositories)
     return found
 
 
-def of_hub(path: str, revision: str | None) -> FileSource:
+def hub_source(path: str, revision: str | None) -> FileSource:
     """Return the source of a dataset on the Hub, by its name there and the revision in the spec."""
     if revision is None or not _COMMIT.fullmatch(revision):
         return FileSource(repository=path, commit=None, path=None, clean=False, why=NO_REVISION)
@@ -144,12 +144,12 @@ def _read_repository(root: Path, files: Sequence[Path]) -> _Repository:
     commit = git.line("rev-parse", "--verify", "-q", "HEAD^{commit}")
     if commit is None:
         is_repository = git.line("rev-parse", "--git-dir") is not None
-        return failed(TOO_LATE if git.is_late else NO_COMMIT if is_repository else NOT_TOLD)
+        return failed(TOO_LATE if git.is_late else NO_COMMIT if is_repository else GIT_FAILED)
     names = sorted(str(file.relative_to(root)) for file in files)
     tree = git("--literal-pathspecs", "ls-tree", "-z", "--full-tree", "HEAD", "--", *names) if names else b""
     url, reason = _public_remote(git, commit)
     if tree is None:
-        return failed(TOO_LATE if git.is_late else NOT_TOLD)
+        return failed(TOO_LATE if git.is_late else GIT_FAILED)
     blobs = {}
     for line in filter(None, tree.split(b"\0")):
         facts, _, name = line.partition(b"\t")
@@ -167,7 +167,7 @@ def _public_remote(git: GitState, commit: str) -> tuple[str | None, str | None]:
         return None, TOO_LATE if git.is_late else NO_REMOTE
     refs = git.line("for-each-ref", "--contains", commit, "--format=%(refname)", "refs/remotes")
     if refs is None:
-        return None, TOO_LATE if git.is_late else NOT_TOLD
+        return None, TOO_LATE if git.is_late else GIT_FAILED
     with_commit = {name for name in urls for ref in refs.split() if ref.startswith(f"refs/remotes/{name}/")}
     public = {name: address for name, url in urls.items() if (address := public_url(url)) is not None}
     candidates = sorted(with_commit & public.keys(), key=_remote_sort_key)
@@ -233,7 +233,7 @@ def _describe_files(files: Sequence[Path]) -> str:
 
 def _unpinned_reason_of_file(file: Path, repository: _Repository) -> str | None:
     if repository.commit is None or repository.url is None:
-        return repository.reason or NOT_TOLD
+        return repository.reason or GIT_FAILED
     blob = repository.blobs.get(bytes(file.relative_to(repository.root)))
     if blob is None:
         return NOT_TRACKED

@@ -14,7 +14,7 @@ from runner.models.prices import list_version, uses_list
 from runner.results.manifest import INITIAL_FACTS, AgentRow, Manifest, RejudgeSource, Status, now
 from runner.results.provenance.git_state import GitState
 from runner.results.provenance.input_files import dataset_selection, spec_hash
-from runner.results.provenance.sources_snapshot import measured_sources
+from runner.results.provenance.sources_snapshot import source_facts
 from runner.rollouts.agents.agent import Agent
 from runner.rollouts.identity import protocol_content
 from runner.rollouts.plan import Plan
@@ -27,7 +27,7 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
     """Return the manifest of a run that starts now, with the identity that distinguishes it from other runs."""
     spec = plan.spec
     commit, dirty = (None, None) if spec.path is None else git_state(spec.path)
-    sources = spec.recorded_fields["sources"] if "sources" in spec.recorded_fields else measured_sources(spec)
+    sources = spec.recorded_fields["sources"] if "sources" in spec.recorded_fields else source_facts(spec)
     return replace(_plan_manifest(plan, run_id, identity), git_commit=commit, git_dirty=dirty, sources=sources)
 
 

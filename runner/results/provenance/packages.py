@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 
 from runner.version import __version__
 
-OURS = "nip-run"
+PACKAGE = "nip-run"
 _PLAYING_EXTRAS = ("hf",)
 """The extras of nip-run that a run may use; test and release tools are not part of a run."""
 
@@ -23,25 +23,25 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
 
 @cache
-def environment() -> str:
+def environment_lock() -> str:
     """Return the requirements of this process, one a line, sorted by name, with Python's version as a comment.
 
     A package that was installed from a folder is listed by its version, too.
     """
-    lines = "".join(f"{name}=={version}\n" for name, version in sorted(installed().items()))
+    lines = "".join(f"{name}=={version}\n" for name, version in sorted(installed_versions().items()))
     return f"# Python {platform.python_version()}\n{lines}"
 
 
-def installed() -> dict[str, str]:
+def installed_versions() -> dict[str, str]:
     """Return the version of nip-run and of each installed package that it needs."""
-    versions_by_name = {OURS: __version__}
-    first: tuple[str, tuple[str, ...]] = (OURS, _PLAYING_EXTRAS)
+    versions_by_name = {PACKAGE: __version__}
+    first: tuple[str, tuple[str, ...]] = (PACKAGE, _PLAYING_EXTRAS)
     queue, visited = deque([first]), {first}
     while queue:
         name, extras = queue.popleft()
         facts = _read_metadata(name)
         versions = [value for key, value in facts if key == "version"]
-        if name != OURS and versions and _VERSION.fullmatch(versions[0]):
+        if name != PACKAGE and versions and _VERSION.fullmatch(versions[0]):
             versions_by_name[name] = versions[0]
         for requirement in _requirements([value for key, value in facts if key == "requires-dist"], extras):
             if requirement not in visited:

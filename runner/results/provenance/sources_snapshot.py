@@ -18,8 +18,8 @@ from runner.documents.layered_data import FileRead
 from runner.documents.releases.manifest import FileSource
 from runner.documents.releases.paths import MAX_SEGMENT, path_problem
 from runner.results.folder import RunFolder
-from runner.results.provenance.file_pins import PinnedFiles, builtin_name, of_hub, sources
-from runner.results.provenance.packages import environment
+from runner.results.provenance.file_pins import PinnedFiles, builtin_name, find_sources, hub_source
+from runner.results.provenance.packages import environment_lock
 from runner.spec.datasets.loader import HUB
 from runner.spec.loader import Spec
 from runner.spec.source_files import SpecSources
@@ -34,7 +34,7 @@ MAX_WRITTEN = 16 << 20
 """The limit for all files of a spec, in bytes, each at most 256 KiB: further files are listed, but not saved."""
 
 
-def write_beginning(spec: Spec, folder: RunFolder) -> None:
+def write_initial_files(spec: Spec, folder: RunFolder) -> None:
     """Save the facts that are known when a run starts; a resumed run preserves its own.
 
     Raises:
@@ -43,10 +43,10 @@ def write_beginning(spec: Spec, folder: RunFolder) -> None:
     target = folder.make("inputs", WRITTEN)
     for name, content in written_files(spec.origin.written).items():
         atomic_write(target / name, content)
-    atomic_write(folder.path / "inputs" / ENVIRONMENT, environment())
+    atomic_write(folder.path / "inputs" / ENVIRONMENT, environment_lock())
 
 
-def measured_sources(spec: Spec) -> dict[str, dict[str, Any]] | None:
+def source_facts(spec: Spec) -> dict[str, dict[str, Any]] | None:
     """Return the sources of a spec's parts for a manifest; None for a spec that was not loaded from files."""
     sources_by_part = {name: asdict(source) for name, source in sources_of(spec).items()}
     return sources_by_part or None
@@ -57,10 +57,10 @@ def sources_of(spec: Spec) -> dict[str, FileSource]:
 
     This runs git; see `runner.results.provenance.file_pins`.
     """
-    sources_by_part = sources(parts_of(spec))
+    sources_by_part = find_sources(parts_of(spec))
     settings = spec.experiment.dataset
     if spec.origin.named.prompts is not None and settings.path.startswith(HUB):
-        sources_by_part["dataset"] = of_hub(settings.path, settings.revision)
+        sources_by_part["dataset"] = hub_source(settings.path, settings.revision)
     return sources_by_part
 
 

@@ -22,7 +22,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import PLAYED, Manifest, ReplaySource, Status, TrainingPart, is_allowed_loss
 from runner.results.provenance.input_files import write_inputs
 from runner.results.provenance.manifest_writer import updated_manifest
-from runner.results.provenance.sources_snapshot import write_beginning
+from runner.results.provenance.sources_snapshot import write_initial_files
 from runner.results.spec_changes import compare_sizes, is_unchanged
 from runner.results.tables import COLUMNS
 from runner.rollouts.plan import Plan
@@ -166,7 +166,7 @@ def _write_inputs(plan: Plan, folder: RunFolder, compared: BaselineScores | None
     """Write the spec and inputs of a run to its folder, if they are not there yet."""
     mark_as_fetched(plan.spec, folder)
     if not folder.manifest_path.is_file():
-        write_beginning(plan.spec, folder)
+        write_initial_files(plan.spec, folder)
     write_inputs(plan, folder)
     if compared is not None:
         compared.write(folder)
