@@ -63,7 +63,7 @@ class FetchedRelease:
     @property
     def run(self) -> RunFolder | None:
         """The run in the release; None if the release is a component."""
-        return RunFolder.got(self.folder / DATA) if self.release.kind == Kind.RUN else None
+        return RunFolder.from_release(self.folder / DATA) if self.release.kind == Kind.RUN else None
 
     @property
     def is_training_run(self) -> bool:
@@ -105,7 +105,7 @@ def get(
             notes.append(WITHOUT_ROWS)
         elif tables and release.kind == Kind.RUN and not fetched.is_training_run:
             try:
-                write_tables(RunFolder.got(temporary / DATA))
+                write_tables(RunFolder.from_release(temporary / DATA))
             except NipRunError as error:
                 reason = str(error).replace(str(temporary), str(target))
                 notes.append(f"its tables cannot be rebuilt, so show and compare cannot read it: {reason}")

@@ -64,7 +64,7 @@ class RunFolder:
     """The run's id if the folder has another name, as in the folder of a fetched release."""
 
     @classmethod
-    def got(cls, path: Path) -> Self:
+    def from_release(cls, path: Path) -> Self:
         """Return the folder of a run in a fetched release.
 
         Raises:
@@ -93,7 +93,7 @@ class RunFolder:
         """Return the folder of one part, which need not exist."""
         return RunFolder(self.parts / shard.folder)
 
-    def begun_parts(self) -> list[tuple[Shard, RunFolder]]:
+    def started_parts(self) -> list[tuple[Shard, RunFolder]]:
         """Return the parts that have started, ordered by shard."""
         try:
             names = [path.name for path in self.parts.iterdir()]

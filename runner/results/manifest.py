@@ -217,7 +217,7 @@ class Manifest:
         return PriceBasis()
 
     @property
-    def made_from(self) -> Sequence[str]:
+    def source_run_ids(self) -> Sequence[str]:
         """The ids of the runs that it is a part of or judges; short references mean these runs."""
         sources = (self.parent_run_id, None if self.rejudge_of is None else self.rejudge_of.run_id)
         return [run_id for run_id in sources if run_id is not None]
@@ -238,11 +238,11 @@ class Manifest:
         """The cost of its own calls; None if a price is unknown."""
         return 0.0 if self.is_whole_replay else self.cost_usd
 
-    def recording(self, *names: str) -> Self:
+    def with_recorded(self, *names: str) -> Self:
         """Return a copy that records these facts too, even if null."""
         return replace(self, recorded=(*self.recorded, *names))
 
-    def stopped_by(self, error: BaseException | None) -> Self:
+    def with_error(self, error: BaseException | None) -> Self:
         """Return a copy with the error that stopped the run, if it says more than an interruption."""
         if isinstance(error, BudgetExhausted) and error.used:
             return replace(self, why_stopped=f"stopped by its budget ({error.used})")
@@ -252,7 +252,7 @@ class Manifest:
 
     def ended(self, status: Status, **counts: Unpack[Counts]) -> Self:
         """Return a copy of a run that ends now with these counts."""
-        return replace(self.recording(*counts), status=status, finished_at=now(), **counts)
+        return replace(self.with_recorded(*counts), status=status, finished_at=now(), **counts)
 
 
 _FACTS = [fact for fact in fields(Manifest) if fact.name not in ("recorded", "unknown")]

@@ -91,7 +91,7 @@ def train(
             budget = Budget(settings)
             budget.add_spent(spent_on_games(results, run_id))
             options = replace(options, budget=budget)
-        manifest = updated_manifest(manifest, plan.games).recording("cache")
+        manifest = updated_manifest(manifest, plan.games).with_recorded("cache")
         manifest = replace(manifest, cache=relative_cache_path(plan.spec, folder))
         work = _Work(plan, results, folder, manifest, options, sleep)
         work.note(notes)
@@ -259,7 +259,7 @@ class _Work:
 
         def write_end(status: Status, error: Exception | None = None) -> None:
             with suppress(NipRunError):
-                self._write_manifest(self.manifest.stopped_by(error).ended(status))
+                self._write_manifest(self.manifest.with_error(error).ended(status))
                 self.results.board.append_unfinished(self.folder)
 
         self._write_manifest(replace(self.manifest, status=Status.RUNNING))

@@ -101,7 +101,7 @@ def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path:
     reference = publish(tmp_path / "registry", draft_of(own, Results.of(own), naming).bundle())
     with connect(str(tmp_path / "registry")) as registry:
         get(registry, parse(reference), tmp_path / "got")
-    found = page(RunFolder.got(tmp_path / "got" / "data"))
+    found = page(RunFolder.from_release(tmp_path / "got" / "data"))
     assert f"Fetched from a registry as {reference}." in found.text
     assert ("--fresh --set dataset.path=FILE" in found.text) != rows
     assert ("without the rows of its dataset" in found.text) != rows

@@ -200,7 +200,7 @@ def test_a_trained_run_without_stored_scripts_says_so_when_it_is_got(tmp_path: P
     readme = (tmp_path / "got" / "README.md").read_text("utf-8")
     assert "before iteration 1: **" in readme
     assert "nip-run learn --allow-command PROGRAM" in readme
-    learn = RunFolder.got(tmp_path / "got" / "data")
+    learn = RunFolder.from_release(tmp_path / "got" / "data")
     offered = [*(line for _, line in commands(learn, learn.manifest())), *got.stdout.splitlines(), *readme.splitlines()]
     offered += [line for _, line in commands_of("run/acme/learn@1", "run", "http://127.0.0.1:9", trains=True)]
     assert not [line for line in offered if "--fresh" in line], "a training run cannot be compared by it"

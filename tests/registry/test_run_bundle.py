@@ -191,7 +191,7 @@ def test_rollouts_are_lines_with_the_columns_of_the_table_in_its_order(run: Path
 def test_the_tables_made_again_from_a_release_are_those_of_the_run(tmp_path: Path, changes: dict[str, Any]) -> None:
     path = played(spec_file(tmp_path, size=4, fine_tune=None, **changes), tmp_path / "results").folder.path
     made = draft(path)
-    folder = RunFolder.got(got(made, tmp_path / "got") / "data")
+    folder = RunFolder.from_release(got(made, tmp_path / "got") / "data")
     write_tables(folder)
     for name in COLUMNS:
         ours, theirs = table(path, name), table(folder.path, name)
@@ -385,7 +385,7 @@ def test_a_replayed_model_needs_no_other_run_to_be_read(tmp_path: Path) -> None:
     made = draft(second.path)
     assert str(tmp_path).encode() not in read(made, "data/spec.yaml")
     assert ".." not in yaml.safe_load(read(made, "data/spec.yaml"))["models"]["m"]["run"]
-    folder = RunFolder.got(got(made, tmp_path / "got") / "data")
+    folder = RunFolder.from_release(got(made, tmp_path / "got") / "data")
     shutil.rmtree(first.path)
     write_tables(folder)
     assert table(folder.path, "messages") == table(second.path, "messages")

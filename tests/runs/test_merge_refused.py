@@ -54,7 +54,7 @@ class Parts:
 
     def problems(self, *others: Path) -> str:
         """What keeps them from being merged; empty where nothing does."""
-        parts = [part for _, part in RunFolder(self.run).begun_parts()]
+        parts = [part for _, part in RunFolder(self.run).started_parts()]
         try:
             check_parts(self.run.name, *read_parts([*parts, *map(RunFolder, others)]))
         except MergeError as error:

@@ -124,7 +124,7 @@ def test_a_signal_after_the_last_game_exits_130_and_says_how_to_go_on(tmp_path: 
     assert "Resume with: nip-run run spec.yaml --results here" in err
     resumed = played(path, results)
     assert resumed.was_finished
-    assert Results(results).board.holds(resumed.folder.run_id)
+    assert Results(results).board.has_finished(resumed.folder.run_id)
 
 
 NOTEBOOK = """

@@ -98,7 +98,7 @@ def test_a_part_that_is_killed_goes_on_and_its_lost_calls_are_counted(tmp_path: 
     assert lost
     assert derived_files(merged.folder.path) == derived_files(whole.folder.path)
     plan = Plan(load_spec(spec))
-    parts = [spending(plan, part).usd for _, part in merged.folder.begun_parts()]
+    parts = [spending(plan, part).usd for _, part in merged.folder.started_parts()]
     assert spending(plan, merged.folder).usd == pytest.approx(sum(parts))
     assert merged.manifest.cost_usd_at_most == pytest.approx(sum(parts))
     assert merged.manifest.cost_usd == whole.manifest.cost_usd

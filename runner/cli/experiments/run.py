@@ -340,7 +340,7 @@ def _resume_after_move(moved: Path, args: argparse.Namespace) -> str:
     """Return how to resume a run whose folder was moved while it was played."""
     from runner.results.leaderboard.results_folder import Results
 
-    results = Results.moved(moved)
+    results = Results.of_log(moved)
     if results is None:
         return f" the same command after moving {moved.parent} back: {_same_command(args)}"
     return f": {_same_command(argparse.Namespace(**{**vars(args), 'results': results.path}))}"

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(args: argparse.Namespace) -> int:
     from runner.base.errors import UsageError
     from runner.cli.terminal.board_lists import show_lists
-    from runner.results.leaderboard.local_board import local_rows, with_stop_reasons, without_board
+    from runner.results.leaderboard.local_board import local_rows, missing_board_hint, with_stop_reasons
     from runner.results.leaderboard.results_folder import Results
 
     if args.where is not None:
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
         say(
             f"no rows in {results.path}"
             + (f" for {args.benchmark!r}" if args.benchmark else "")
-            + without_board(results)
+            + missing_board_hint(results)
         )
     else:
         show_lists(records)

@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.named_queries import MARK, question
+    from runner.results.leaderboard.named_queries import MARK, resolve_question
     from runner.results.leaderboard.results_folder import Results
 
     results = Results(args.results)
@@ -113,7 +113,7 @@ def execute(args: argparse.Namespace) -> int:
     if query is None:
         _show_tables(board, as_json=args.json)
         return ExitCode.DONE
-    sql, parameters = question(query, _parse_parameters(args), results)
+    sql, parameters = resolve_question(query, _parse_parameters(args), results)
     format_ = _choose_format(args)
     out = _resolve_target(args.out)
     if format_ == "parquet" and out is not None:

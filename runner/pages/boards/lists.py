@@ -18,7 +18,7 @@ from runner.pages.sweeps import SweepPoints, published_sweeps, short_names, swee
 from runner.registry.board.board import PublishedRow, RegistryBoard
 from runner.registry.board.wording import describe_omissions, describe_training_games, explain_tiers
 from runner.registry.lineage.descriptions import legend
-from runner.results.leaderboard.local_board import local_rows, with_stop_reasons, without_board
+from runner.results.leaderboard.local_board import local_rows, missing_board_hint, with_stop_reasons
 from runner.results.leaderboard.model import LeaderboardRow, Row, lists_of
 from runner.results.leaderboard.results_folder import Results
 from runner.results.sweep_points import parse_point
@@ -112,7 +112,7 @@ def local_board(results: Results, display_name: str | None = None) -> BoardPage:
     tasks = _task_lists(lists, names, _local, lambda listed: sweeps_of(listed, results))
     where = display_name or str(results.path)
     at = "" if where == "results" else f" --results {shlex.quote(where)}"
-    notes = () if rows else (f"There are no rows in {where}{without_board(results)}.",)
+    notes = () if rows else (f"There are no rows in {where}{missing_board_hint(results)}.",)
     commands = [
         ("Print these rows as JSON", f"nip-run leaderboard{at} --json"),
         ("Compare two runs, game by game", f"nip-run compare RUN RUN{at}"),

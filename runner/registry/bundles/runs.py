@@ -87,7 +87,9 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         contents[f"{DATA}/{ROLLOUTS_FILE}"] = write_rollouts(folder)
     missing = missing_lines(read_index(folder.path / "inputs" / FOLDER))
     notes = (*_notes(manifest, spec, contents, has_rows=has_rows), *(f"not in the release: {line}" for line in missing))
-    derived = {readme.FILE: lambda redacted, root: _readme(redacted, RunFolder.got(root / DATA), has_rows=has_rows)}
+    derived = {
+        readme.FILE: lambda redacted, root: _readme(redacted, RunFolder.from_release(root / DATA), has_rows=has_rows)
+    }
     withheld = {} if has_rows else {ROWS: folder.path / "inputs" / "dataset.jsonl"}
     return Draft(release, contents, notes, derived, withheld)
 

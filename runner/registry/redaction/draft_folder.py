@@ -71,4 +71,4 @@ def _hard_link(content: Path, target: Path) -> bool:
 
 def run_folder(target: Path) -> RunFolder:
     """Return the run folder in a folder that was laid out. Raises as `RunFolder.got`."""
-    return RunFolder.got(target / DATA)
+    return RunFolder.from_release(target / DATA)

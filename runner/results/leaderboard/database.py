@@ -31,9 +31,9 @@ from runner.base.storage.locks import locked
 from runner.base.storage.read_only_sql import Parameters
 from runner.base.storage.safe_files import create, open_to_read
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.queries import Sources, table_names
+from runner.results.leaderboard.queries import BoardSources, table_names
 from runner.results.leaderboard.ranks import rank_rows
-from runner.results.leaderboard.rows import MEMORY, add_facts, insert, remove
+from runner.results.leaderboard.rows import MEMORY, add_facts, insert_run, remove_run
 from runner.results.leaderboard.schema import definitions
 from runner.results.manifest import Status
 
@@ -71,9 +71,9 @@ class Leaderboard:
             LeaderboardError: the board remained locked; the message says how to append later. Nothing is lost: the
                 rows are in the run folder.
         """
-        later = f"The run itself is complete. Append its rows later with: {self.rebuilding}"
+        later = f"The run itself is complete. Append its rows later with: {self.rebuild_command}"
         with self._open_for_writing(wait_seconds, later) as connection:
-            insert(connection, folder)
+            insert_run(connection, folder)
             rank_rows(connection)
 
     def append_missing(self, folder: RunFolder) -> None:
@@ -82,7 +82,7 @@ class Leaderboard:
         Raises:
             LeaderboardError: see `append`.
         """
-        if not self.holds(folder.run_id):
+        if not self.has_finished(folder.run_id):
             self.append(folder)
 
     def append_unfinished(self, folder: RunFolder) -> None:
@@ -90,7 +90,7 @@ class Leaderboard:
         with suppress(LeaderboardError):
             self.append(folder, wait_seconds=1.0)
 
-    def holds(self, run_id: str) -> bool:
+    def has_finished(self, run_id: str) -> bool:
         """Tell whether the board has this run as finished; False if the board cannot be read."""
         if not self.path.is_file():
             return False
@@ -112,16 +112,16 @@ class Leaderboard:
         errors: dict[str, str] = {}
         with self._open_for_writing(WAIT_SECONDS, "Try again later.") as connection:
             for run_id in gone:
-                remove(connection, run_id)
+                remove_run(connection, run_id)
             for folder in new:
                 try:
-                    insert(connection, folder)
+                    insert_run(connection, folder)
                 except MemoryError:
                     raise
                 except Exception as error:  # noqa: BLE001 - an error of one run must not affect the others
                     with suppress(duckdb.Error):
                         connection.rollback()
-                    remove(connection, folder.run_id)
+                    remove_run(connection, folder.run_id)
                     errors[folder.run_id] = str(error).partition("\n")[0]
             connection.execute(
                 "UPDATE runs SET published = p.place FROM (SELECT unnest(?) AS run_id, unnest(?) AS place) p "
@@ -144,7 +144,7 @@ class Leaderboard:
             runs = []
             for folder in self.runs():
                 try:
-                    insert(connection, folder)
+                    insert_run(connection, folder)
                 except DamagedRunError as error:
                     if on_damage is None:
                         raise
@@ -161,17 +161,17 @@ class Leaderboard:
             UsageError: the question is invalid, or not just a question.
             LeaderboardError: the board is damaged.
         """
-        with self.sources().asked(sql, parameters) as answer:
+        with self.sources().answer(sql, parameters) as answer:
             return list(answer.columns), [row for rows in answer.batches() for row in rows]
 
-    def sources(self) -> Sources:
+    def sources(self) -> BoardSources:
         """Return the sources that questions are answered from.
 
         Raises:
             LeaderboardError: a newer nip-run wrote the board.
         """
         _check_format(self.path)
-        return Sources(self.path, self.runs, self._upgrade_rows, self.rebuilding)
+        return BoardSources(self.path, self.runs, self._upgrade_rows, self.rebuild_command)
 
     def relation(self, sql: str, parameters: Parameters = ()) -> duckdb.DuckDBPyRelation:
         """Return the answer of `query` as a lazy relation, which holds its connection.
@@ -199,7 +199,7 @@ class Leaderboard:
         connection.execute("INSERT INTO format VALUES (?)", [LEADERBOARD])
 
     @property
-    def rebuilding(self) -> str:
+    def rebuild_command(self) -> str:
         """The command that rebuilds the board."""
         return f"nip-run leaderboard --rebuild --results {self.folder}"
 

@@ -31,16 +31,16 @@ def _check_benchmark(results: Results, name: str) -> None:
     benchmarks = [str(row[0]) for row in rows]
     if name in benchmarks:
         return
-    available = f"; there are: {comma_join(benchmarks)}" if benchmarks else without_board(results)
+    available = f"; there are: {comma_join(benchmarks)}" if benchmarks else missing_board_hint(results)
     raise UsageError(f"no benchmark {name!r} in {results.path}{did_you_mean(name, benchmarks) or available}")
 
 
-def without_board(results: Results) -> str:
+def missing_board_hint(results: Results) -> str:
     """Return advice if a results folder has runs but no board; otherwise an empty text."""
     runs = 0 if results.board.path.is_file() else len(list(results.board.runs()))
     if not runs:
         return ""
-    return f"; there is no board for {counted(runs, 'run folder')}. Rebuild it with: {results.board.rebuilding}"
+    return f"; there is no board for {counted(runs, 'run folder')}. Rebuild it with: {results.board.rebuild_command}"
 
 
 def with_stop_reasons(rows: Sequence[LeaderboardRow], results: Results) -> list[LeaderboardRow]:

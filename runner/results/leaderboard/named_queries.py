@@ -128,7 +128,7 @@ def _parameter_list(parameters: Mapping[str, Parameter]) -> str:
     return f"; it has {comma_join(parameters)}" if parameters else "; it has none"
 
 
-def question(text: str, arguments: Mapping[str, str], results: Results) -> tuple[str, Mapping[str, Value]]:
+def resolve_question(text: str, arguments: Mapping[str, str], results: Results) -> tuple[str, Mapping[str, Value]]:
     """Return the SQL of a question, which may be `@NAME`, and the values of its parameters.
 
     Raises:
@@ -150,7 +150,7 @@ def _require_board(sql: str, results: Results) -> None:
     if runs := len(list(results.runs())):
         raise LeaderboardError(
             f"the question needs the leaderboard, which is missing for {counted(runs, 'run')} in {results.path}. "
-            f"Rebuild it with: {results.board.rebuilding}"
+            f"Rebuild it with: {results.board.rebuild_command}"
         )
 
 

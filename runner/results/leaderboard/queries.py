@@ -69,18 +69,18 @@ class QueryResult:
 
 
 @dataclass(frozen=True)
-class Sources:
+class BoardSources:
     """The sources of the tables in questions."""
 
     board: Path
     runs: Callable[[], Iterable[RunFolder]]
     update: Callable[[DuckDBPyConnection], None]
     """Updates the tables of a board from an earlier version."""
-    rebuilding: str
+    rebuild_command: str
     """The command that rebuilds the board."""
 
     @contextmanager
-    def asked(self, sql: str, parameters: Parameters = ()) -> Iterator[QueryResult]:
+    def answer(self, sql: str, parameters: Parameters = ()) -> Iterator[QueryResult]:
         """Answer a question; values without an equivalent in Python are returned as DuckDB formats them.
 
         Raises:
@@ -107,7 +107,7 @@ class Sources:
         Values of types that other readers of Parquet lack become text; see `portable_columns`.
 
         Raises:
-            UsageError, LeaderboardError: see `asked`.
+            UsageError, LeaderboardError: see `answer`.
             RunError: the file cannot be written.
         """
         try:
@@ -133,7 +133,7 @@ class Sources:
         With parameters it is read once and held in memory.
 
         Raises:
-            UsageError, LeaderboardError: see `asked`.
+            UsageError, LeaderboardError: see `answer`.
         """
         connection = connect(memory=MEMORY, threads=THREADS, spill=process_spill())
         self._create_views(connection, sql)
@@ -169,7 +169,7 @@ class Sources:
             connection.execute("SET enable_external_access=false; SET lock_configuration=true")
         except (duckdb.Error, OSError) as error:
             raise LeaderboardError(
-                f"cannot read {self.board}: {str(error).splitlines()[0]}. Rebuild it with: {self.rebuilding}"
+                f"cannot read {self.board}: {str(error).splitlines()[0]}. Rebuild it with: {self.rebuild_command}"
             ) from error
 
     def _create_board_views(self, connection: DuckDBPyConnection) -> None:

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from runner.results.leaderboard.model import RankRange, rank
-from runner.results.leaderboard.schema import OF_GROUP, OF_PAIR
+from runner.results.leaderboard.schema import GROUP_TERMS_SQL, PAIR_TERMS_SQL
 from runner.statistics.paired_groups import Pairs
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ WITH systems AS (SELECT unnest($systems) AS system, unnest($runs) AS run_id), sh
     JOIN datapoints d ON d.run_id = r.run_id AND d.datapoint_id = r.datapoint_id
     WHERE r.correct IS NOT NULL GROUP BY s.system, r.datapoint_id
 ), grouped AS (
-    SELECT b.system, a."group", {OF_GROUP}
+    SELECT b.system, a."group", {GROUP_TERMS_SQL}
     FROM shares a JOIN shares b ON b.datapoint_id = a.datapoint_id AND b.system <> a.system
     WHERE a.system = $leader GROUP BY b.system, a."group"
 )
-SELECT system, {OF_PAIR} FROM grouped GROUP BY system
+SELECT system, {PAIR_TERMS_SQL} FROM grouped GROUP BY system
 """
 Ask = Callable[[str, dict[str, object]], Sequence[Sequence[Any]]]
 """A function that answers a SQL question with parameters and returns the rows."""
@@ -59,7 +59,7 @@ class RankedSystem:
     game: str | None = None
     """The hash of its games' common settings: two samples of one system have the same, and neither is better."""
 
-    def is_apart_from(self, other: RankedSystem) -> bool:
+    def is_separate_from(self, other: RankedSystem) -> bool:
         """Tell whether the intervals of two systems do not overlap."""
         if self.low is None or self.high is None or other.low is None or other.high is None:
             return False
@@ -85,7 +85,7 @@ def _p_value(pairs: Pairs, leader: RankedSystem, other: RankedSystem) -> float:
         return 1.0
     if not (leader.stopped or other.stopped):
         return pairs.test().p
-    return pairs.at_any_time()[1] if leader.is_apart_from(other) else 1.0
+    return pairs.at_any_time()[1] if leader.is_separate_from(other) else 1.0
 
 
 def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:

@@ -85,7 +85,7 @@ class Results:
             if folder.manifest_path.is_file():
                 yield folder
 
-    def in_shards(self, start: str = "") -> list[RunFolder]:
+    def sharded_runs(self, start: str = "") -> list[RunFolder]:
         """Return the runs that have parts here, merged or not, and whose ids begin with `start`."""
         runs = self.path / RUNS
         paths = sorted(path for path in runs.iterdir() if path.name.startswith(start)) if runs.is_dir() else []
@@ -98,7 +98,7 @@ class Results:
             UsageError: there is no such run or part, or there are several runs.
         """
         path = Path(name)
-        runs = [RunFolder(path)] if RunFolder(path).parts.is_dir() else self.in_shards(name)
+        runs = [RunFolder(path)] if RunFolder(path).parts.is_dir() else self.sharded_runs(name)
         runs = [folder for folder in runs if folder.run_id == name] or runs
         if len(runs) > 1:
             raise UsageError(f"{name!r} is the start of {len(runs)} runs: {', '.join(f.run_id for f in runs[:5])}")
@@ -128,17 +128,17 @@ class Results:
             return self._newest_run()
         matches = [folder for folder in self.runs() if folder.run_id.startswith(name)]
         ids = {folder.run_id for folder in matches}
-        matches = [folder for folder in matches if not {*folder.manifest().made_from} & ids]
+        matches = [folder for folder in matches if not {*folder.manifest().source_run_ids} & ids]
         if len(matches) == 1:
             return matches[0]
         if matches:
             listed = ", ".join(folder.run_id for folder in matches[:5])
             raise UsageError(f"{name!r} is the start of {len(matches)} runs: {listed}")
-        for folder in self.in_shards(name) if name else ():
-            if folder.begun_parts():
+        for folder in self.sharded_runs(name) if name else ():
+            if folder.started_parts():
                 raise UsageError(
                     f"run {folder.run_id} consists of shards that are not merged yet{_started_shards(folder)}: nip-run "
-                    f"merge {folder.run_id}, or name a part: {part_id(folder.run_id, folder.begun_parts()[0][0])}"
+                    f"merge {folder.run_id}, or name a part: {part_id(folder.run_id, folder.started_parts()[0][0])}"
                 )
         ids = {folder.run_id for folder in self.runs()}
         hint = did_you_mean(name, ids | {id_.rpartition("-")[0] for id_ in ids})
@@ -228,7 +228,7 @@ class Results:
         return manifest
 
     @classmethod
-    def moved(cls, log: Path) -> Self | None:
+    def of_log(cls, log: Path) -> Self | None:
         """Return the results folder that a run's log was moved to; None if the run is not in one."""
         folder = RunFolder(log.parent)
         results = cls.of(folder)
@@ -248,7 +248,7 @@ class Results:
 
 def _started_shards(folder: RunFolder) -> str:
     """Return the list of a run's started parts in brackets."""
-    shards = [str(shard) for shard, _ in folder.begun_parts()]
+    shards = [str(shard) for shard, _ in folder.started_parts()]
     rest = f" and {len(shards) - _MAX_LISTED} more" if len(shards) > _MAX_LISTED else ""
     return f" (begun: {', '.join(shards[:_MAX_LISTED])}{rest})" if shards else ""
 
@@ -257,5 +257,7 @@ def _open_folder(path: Path) -> RunFolder | None:
     """Return the run in a folder, or the fetched run in it; None if there is none."""
     for folder, root in ((path, path.parent), (path / DATA, path)):
         if is_file(folder / "manifest.json"):
-            return RunFolder.got(folder) if folder.name == DATA and is_file(root / MARKER) else RunFolder(folder)
+            return (
+                RunFolder.from_release(folder) if folder.name == DATA and is_file(root / MARKER) else RunFolder(folder)
+            )
     return None

@@ -46,14 +46,14 @@ _RUN_COLUMNS = (
 )  # fmt: skip
 
 
-def remove(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
+def remove_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """Remove a run's rows from the tables."""
     for table in BOARD_TABLES:
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
     connection.execute("DELETE FROM rank_tests WHERE leader = ?", [run_id])
 
 
-def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
+def insert_run(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     """Insert a run's rows into the tables, replacing rows of the same run."""
     manifest = folder.manifest()
     is_finished = manifest.status in PLAYED and folder.metrics.is_file() and folder.table("rollouts").is_file()
@@ -62,7 +62,7 @@ def insert(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:
     if is_finished:
         folder.intact_table("rollouts")
     run_id = manifest.run_id
-    remove(connection, run_id)
+    remove_run(connection, run_id)
     saved_spec = _load_spec(folder)
     spec = json.dumps(saved_spec, sort_keys=True)
     row = [getattr(manifest, name) for name in _RUN_COLUMNS]

@@ -62,14 +62,14 @@ CREATE TABLE IF NOT EXISTS rank_tests (leader VARCHAR, run_id VARCHAR, p DOUBLE)
 _SELECTION = ("split", "limit", "filter", "balance", "shuffle", "group_by")
 """The columns of `runs` whose differences are reported if two tasks differ."""
 
-LOST = "r.transport_failed > coalesce(r.max_transport_failed, 0) * r.rollouts * (1 + 1e-9)"
+LOST_TOO_MANY_SQL = "r.transport_failed > coalesce(r.max_transport_failed, 0) * r.rollouts * (1 + 1e-9)"
 """Whether a run lost too many rollouts, by counts, since runs of 0.1.0 have no status for it."""
 
-HINDRANCE = f"""
+UNRANKED_SQL = f"""
 CASE
     WHEN r.status = 'failed' THEN {Unranked.FAILED.sql()}
     WHEN r.status NOT IN ('done', 'incomplete') THEN {Unranked.UNFINISHED.sql(status="r.status")}
-    WHEN r.status = 'incomplete' OR {LOST}
+    WHEN r.status = 'incomplete' OR {LOST_TOO_MANY_SQL}
         THEN {Unranked.LOST_ROLLOUTS.sql(lost="r.transport_failed", rollouts="r.rollouts")}
     WHEN r.replay_of IS NOT NULL
         THEN {Unranked.REPLAY.sql(run="r.replay_of")} || coalesce(' until round ' || r.replay_until_round, '')
@@ -126,7 +126,7 @@ GROUP BY a.run_id, b.run_id HAVING shared > 0;
 _COPIES = f"""
 CREATE OR REPLACE VIEW copies AS
 WITH standing AS (
-    SELECT r.*, {HINDRANCE} AS hindrance
+    SELECT r.*, {UNRANKED_SQL} AS hindrance
     FROM runs r LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
 )
 SELECT
@@ -147,7 +147,7 @@ _LEADERBOARD = f"""
 CREATE OR REPLACE VIEW leaderboard AS
 WITH measured AS (
     SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models,
-        coalesce({HINDRANCE}, c.reason) AS hindrance,
+        coalesce({UNRANKED_SQL}, c.reason) AS hindrance,
         coalesce(c.source, s.shared_with) AS shared_with, coalesce(c.shared, s.shared) AS shared
     FROM runs r
     LEFT JOIN copies c ON c.run_id = r.run_id
@@ -244,7 +244,7 @@ TESTED: Mapping[str, str] = {
 }
 """The columns that the function `paired_test` returns, given the differences of groups and their sizes."""
 
-OF_GROUP = """
+GROUP_TERMS_SQL = """
         count(*)::DOUBLE AS size, sum(b.accuracy - a.accuracy) AS difference,
         sum(
             a.variance * (1 / least(a.plays, b.plays) - 1 / a.plays)
@@ -255,7 +255,7 @@ OF_GROUP = """
 """
 """The terms of the test for a group of datapoints of systems a and b; see `runner.statistics.paired_groups`."""
 
-OF_PAIR = """
+PAIR_TERMS_SQL = """
             list(difference ORDER BY "group"), list(size ORDER BY "group"), list(spare ORDER BY "group"),
             list(least_share ORDER BY "group"), count(*) / (sum(size) * min(fewest))
 """
@@ -275,14 +275,14 @@ WITH shares AS ({_SHARES_SQL}), grouped AS (
     SELECT
         a.run_id AS run_a, b.run_id AS run_b, a.task, a."group", sum(a.accuracy) AS right_a,
         sum(b.accuracy) AS right_b, bool_or(a.stopped OR b.stopped) AS stopped,
-        bool_or(a.game = b.game) AS is_one_system, {OF_GROUP}
+        bool_or(a.game = b.game) AS is_one_system, {GROUP_TERMS_SQL}
     FROM {_JOIN}
     GROUP BY a.run_id, b.run_id, a.task, a."group"
 ), tested AS (
     SELECT
         run_a, run_b, task, sum(right_a) / sum(size) AS accuracy_a, sum(right_b) / sum(size) AS accuracy_b,
         sum(size)::BIGINT AS datapoints, bool_or(is_one_system) AS is_one_system,
-        paired_test({OF_PAIR}, bool_or(stopped)) AS t
+        paired_test({PAIR_TERMS_SQL}, bool_or(stopped)) AS t
     FROM grouped GROUP BY run_a, run_b, task
 )
 SELECT {", ".join(map(_comparison_column_sql, COMPARISON_COLUMNS))} FROM tested;

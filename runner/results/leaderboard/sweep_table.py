@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from runner.results.leaderboard.model import RankRange, Unranked, rank
 from runner.results.leaderboard.ranks import RankedSystem, p_values
 from runner.results.leaderboard.results_folder import Results
-from runner.results.leaderboard.schema import HINDRANCE
+from runner.results.leaderboard.schema import UNRANKED_SQL
 from runner.results.manifest import PLAYED, Status
 from runner.results.metric_table import RANKING_METRIC, Metric, check_metrics, metric_named
 from runner.statistics.seeds import PooledMean, Sums, pool_seeds
@@ -274,7 +274,7 @@ def _rank_task(rows: Mapping[int, _System], results: Results) -> dict[int, RankR
 
 _RUNS_SQL = f"""
 SELECT r.run_id, r.status, r.task, r.cost_usd, r.stopped IS NOT NULL,
-    CASE WHEN r.kind <> 'benchmark' THEN {Unranked.TRAINING_RUN.sql()} ELSE coalesce({HINDRANCE}, c.reason) END,
+    CASE WHEN r.kind <> 'benchmark' THEN {Unranked.TRAINING_RUN.sql()} ELSE coalesce({UNRANKED_SQL}, c.reason) END,
     c.source
 FROM runs r
 LEFT JOIN copies c ON c.run_id = r.run_id

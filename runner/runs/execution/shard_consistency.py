@@ -82,7 +82,7 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
         RunDirectoryError: it is, or the folder has the journal of another part.
     """
     run = results.run(split_part(run_id)[0])
-    parts, shard = run.begun_parts(), plan.shard
+    parts, shard = run.started_parts(), plan.shard
     has_started = run.manifest_path.is_file()
     if shard is None:
         if parts and not has_started:

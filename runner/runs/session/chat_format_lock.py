@@ -164,7 +164,7 @@ def _with_formats(spec: Spec, formats: Mapping[str, ChatSettings]) -> Spec:
 def _has_begun(plan: RunPlan, results: Results, run_id: str | None) -> bool:
     folder = results.run(run_id or plan.run_id)
     if plan.spec.shard is not None:
-        parts = (part for _, part in folder.begun_parts() if part.damage() is None)
+        parts = (part for _, part in folder.started_parts() if part.damage() is None)
         return any(part.manifest().identity == plan.identity for part in parts)
     if not folder.manifest_path.is_file() or folder.damage() is not None:
         # The manifest can be rebuilt, and the hash in the folder's name identifies the run.

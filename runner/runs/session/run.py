@@ -140,7 +140,7 @@ def open_session(
         results.board.check()
     _write_inputs(plan, folder, compared)
     manifest = replace(
-        updated_manifest(manifest, plan).recording("replay_of", "cache"),
+        updated_manifest(manifest, plan).with_recorded("replay_of", "cache"),
         replay_of=source,
         cache=relative_cache_path(plan.spec, folder),
         reproduces=options.reproduces or manifest.reproduces,

@@ -152,7 +152,7 @@ class Session:
         self._note_troubles()
         with suppress(RunError):
             counts = self._accounting.unfinished(spending(self.plan, self.folder))
-            self.manifest = self.manifest.stopped_by(error).ended(status, **counts)
+            self.manifest = self.manifest.with_error(error).ended(status, **counts)
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:

@@ -72,7 +72,7 @@ def merge(
     with interruptible(run_id), results.lock(run_id, wait_seconds):
         if run.manifest_path.is_file():
             return _merged_already(run, results)
-        folders = {folder.path.resolve(): folder for folder in (*(part for _, part in run.begun_parts()), *others)}
+        folders = {folder.path.resolve(): folder for folder in (*(part for _, part in run.started_parts()), *others)}
         results.board.check()
         parts = check_parts(run_id, *read_parts(list(folders.values())))
         try:
@@ -100,7 +100,7 @@ def _merged_already(run: RunFolder, results: Results) -> FinishedRun:
 
 def count_finished_parts(run: RunFolder, count: int) -> tuple[bool, int]:
     """Return whether all parts in a run's folder have been played, and how many have been."""
-    parts = [part for shard, part in run.begun_parts() if shard.of == count]
+    parts = [part for shard, part in run.started_parts() if shard.of == count]
     done = 0
     for part in parts:
         with suppress(RunError):
@@ -204,7 +204,7 @@ class _Merge:
     def _manifest(self, plan: Plan) -> Manifest:
         """Return the manifest of the merged run, with the start of the part that started first."""
         started_manifest = replace(self._first.manifest, run_id=self._run.run_id)
-        manifest = updated_manifest(started_manifest, plan).recording("replay_of", "cache")
+        manifest = updated_manifest(started_manifest, plan).with_recorded("replay_of", "cache")
         return replace(manifest, cache=relative_cache_path(plan.spec, self._run))
 
     def _copy_inputs(self, plan: Plan) -> None:

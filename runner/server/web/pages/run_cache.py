@@ -291,7 +291,7 @@ def _build_content(
     for number, reference in enumerate(references, 1):
         name = reference.name if len(references) == 1 else f"{number}-{reference.name}"
         get(registry, reference, Path(name))
-        folders.append(RunFolder.got(Path(name) / DATA))
+        folders.append(RunFolder.from_release(Path(name) / DATA))
     if len({folder.run_id for folder in folders}) == len(folders):
         site = runs_site(folders, write_piece, has_commands=False)
     else:  # the same run, published twice: the games of both would have the same ids
