@@ -154,7 +154,7 @@ class RunFolder:
             raise RunError(f"cannot create {path}: {error.strerror}") from error
         return path
 
-    def beside(self, run_id: str) -> RunFolder:
+    def sibling(self, run_id: str) -> RunFolder:
         """Return another run of the same results folder."""
         return RunFolder(self.path.with_name(run_id))
 

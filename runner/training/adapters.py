@@ -83,7 +83,7 @@ class Adapters:
             return None
         if last.run_id == self.folder.run_id:
             return str(output_of(self.folder, last.iteration, group))
-        output = output_of(self.folder.beside(last.run_id), last.iteration, group)
+        output = output_of(self.folder.sibling(last.run_id), last.iteration, group)
         return str(output) if (output / "adapter_config.json").is_file() else None
 
     def _loaded(self) -> list[_LoadedAdapter]:

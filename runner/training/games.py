@@ -39,7 +39,7 @@ class TrainingGames:
 
     def of(self, iteration: int) -> RunFolder:
         """Return the games that an iteration trains on."""
-        return self.folder.beside(part_id(self.folder.run_id, iteration, "training"))
+        return self.folder.sibling(part_id(self.folder.run_id, iteration, "training"))
 
     def training_games(self, iteration: int) -> list[RunFolder]:
         """Return the games that an iteration's datasets are built from, oldest first."""
@@ -69,7 +69,7 @@ def check_part(folder: RunFolder, record: RunRecord) -> RunFolder:
     Raises:
         RunError: a file of the part is missing.
     """
-    part = folder.beside(record.run_id)
+    part = folder.sibling(record.run_id)
     for path in (part.manifest_path, part.spec, part.journal, part.metrics):
         if not path.is_file():
             contents = "the games" if isinstance(record, GamesPlayed) else "the test"

@@ -24,7 +24,7 @@ from runner.training.stages import (
 def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) -> list[str]:
     """Return lines that describe the next steps: one, or one for each model group that is being trained."""
     iteration = len(stages.all(Switched))
-    test, games = (folder.beside(part_id(folder.run_id, iteration, kind)) for kind in ("benchmark", "training"))
+    test, games = (folder.sibling(part_id(folder.run_id, iteration, kind)) for kind in ("benchmark", "training"))
     is_tested = stages.last(TestPlayed, iteration) is not None or _is_done(test)
     if iteration == training.iterations:
         return [

@@ -103,7 +103,7 @@ class Exporter:
         if manifest.parent_run_id is None:
             return None
         try:
-            return folder.beside(manifest.parent_run_id).manifest()
+            return folder.sibling(manifest.parent_run_id).manifest()
         except NipRunError:  # the record has a note that the parent is missing
             return None
 

@@ -67,7 +67,7 @@ def _pooled_test(
     names = ("value", "ci_low", "ci_high", "n", "clusters")
     if len(tested) == 1:
         return {**{name: tested[0][1]["accuracy"][name] for name in names}, **facts}
-    parts = [folder.beside(test["run_id"]) for folder, test in tested]
+    parts = [folder.sibling(test["run_id"]) for folder, test in tested]
     value = pooled_metrics(
         FigureSystem(system.name, tuple(parts), tuple(part.manifest() for part in parts)), [RANKING_METRIC]
     )[RANKING_METRIC]

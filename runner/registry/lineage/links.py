@@ -230,7 +230,7 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
 def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
     """Return the effort of each iteration's games; null if their run is missing."""
     return [
-        {"iteration": record.iteration, **_effort(folder.beside(part_id(folder.run_id, record.iteration, "training")))}
+        {"iteration": record.iteration, **_effort(folder.sibling(part_id(folder.run_id, record.iteration, "training")))}
         for record in stages.all(Switched)
     ]
 

@@ -110,7 +110,7 @@ def _answer_source(folder: RunFolder, manifest: Manifest) -> str:
     """Return the id of the run whose answers a run has: its own, or the source of a whole replay."""
     visited = {manifest.run_id}
     while manifest.replay_of is not None and manifest.is_whole_replay and manifest.replay_of.run_id not in visited:
-        source = folder.beside(manifest.replay_of.run_id)
+        source = folder.sibling(manifest.replay_of.run_id)
         visited.add(source.run_id)
         with suppress(RunError):
             manifest = source.manifest()

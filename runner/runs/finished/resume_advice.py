@@ -19,7 +19,7 @@ def resume_advice(folder: RunFolder, manifest: Manifest, where: Sequence[str] = 
     """
     if manifest.status == Status.RUNNING or manifest.replay_of is not None:
         return "run the same command again to resume"
-    resumed_run = folder if manifest.parent_run_id is None else folder.beside(manifest.parent_run_id)
+    resumed_run = folder if manifest.parent_run_id is None else folder.sibling(manifest.parent_run_id)
     budget = budget_overrides(folder, manifest)
     prefix = "" if budget or manifest.status != Status.INTERRUPTED else "run the same command again to "
     return (
