@@ -12,13 +12,13 @@ from runner.spec import loader as specs
 from runner.spec.loader import Spec, SpecSource
 
 
-def loaded(spec: Spec | SpecSource, results: Results | None = None) -> Spec:
+def ensure_loaded(spec: Spec | SpecSource, results: Results | None = None) -> Spec:
     if isinstance(spec, Spec):
         return spec
-    return specs.load_spec(spec, (), (results or results_at(None)).path_of, finder_of(spec))
+    return specs.load_spec(spec, (), (results or open_results(None)).path_of, finder_of(spec))
 
 
-def results_at(folder: str | Path | None) -> Results:
+def open_results(folder: str | Path | None) -> Results:
     """Return the given results folder, or the default one of the command line.
 
     Raises:

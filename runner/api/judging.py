@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.api.arguments import results_at
+from runner.api.arguments import open_results
 from runner.api.display import RunResult
 from runner.api.runs import run_sweep
 from runner.base.errors import SpecError
@@ -45,7 +45,7 @@ def rejudge(
         SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `run`; also if an override
             would change the debates; the message names it.
     """
-    results_folder = results_at(results)
+    results_folder = open_results(results)
     folder = run.folder if isinstance(run, played.FinishedRun) else results_folder.find(str(run))
     specs = rejudge_specs(folder, overrides, verdict, results_folder.path_of, finder())
     problems = list(sweep_problems(str(folder.path), [build_games_plan(spec) for spec in specs]))

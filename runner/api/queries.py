@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runner.api.arguments import results_at
+from runner.api.arguments import open_results
 from runner.results.comparison.comparison import Comparison, compare_systems
 from runner.results.leaderboard.named_queries import resolve_question
 from runner.results.leaderboard.results_folder import Results
@@ -43,7 +43,7 @@ def query(
         UsageError: the question is invalid, or not just a question.
         LeaderboardError: the board is damaged, or is missing although there are runs and the question needs it.
     """
-    folder = results_at(results)
+    folder = open_results(results)
     texts = {name: value.run_id if isinstance(value, FinishedRun) else str(value) for name, value in parameters.items()}
     return folder.board.relation(*resolve_question(sql, texts, folder))
 
@@ -100,7 +100,7 @@ def compare(
     """
     names = [_run_names(system) for system in runs]
     return compare_systems(
-        names, results_at(results), metric=metric, by=by, baseline=baseline,
+        names, open_results(results), metric=metric, by=by, baseline=baseline,
         asserts=[asserts] if isinstance(asserts, str) else asserts,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.api.arguments import loaded, results_at
+from runner.api.arguments import ensure_loaded, open_results
 from runner.api.display import RunResult, Transcript
 from runner.base.errors import UsageError, Waiting
 from runner.models.api_keys import all_allowed
@@ -75,7 +75,7 @@ def run(
         Waiting: a training run waits for models of `groups` that you train by hand.
         RunError: an error of the disk, journal, server or leaderboard; the message says what to do.
     """
-    folder = results_at(results)
+    folder = open_results(results)
     source = _replay_source(replay, until_round, folder)
     options = RunOptions(
         replay=source,
@@ -84,7 +84,7 @@ def run(
         manual_models=set_model or {},
         allowed_keys=all_allowed(allow_keys, allow_commands, allow_hosts),
     )
-    loaded_spec = loaded(spec, folder)
+    loaded_spec = ensure_loaded(spec, folder)
     if shard is not None:
         planned_shard = parse_shard(shard, again=again, replay=source, set_model=set_model)
         loaded_spec = in_shard(plan_of(loaded_spec), planned_shard).spec
@@ -114,7 +114,7 @@ def merge(
     from runner.results.folder import RunFolder, split_part
     from runner.runs.shards.merge import merge as merged
 
-    folder = results_at(results)
+    folder = open_results(results)
     part_folders = [part.folder if isinstance(part, played.FinishedRun) else RunFolder(Path(part)) for part in parts]
     path = Path(run)
     run_id = path.resolve().name if path.is_dir() else split_part(str(run))[0]
@@ -157,7 +157,7 @@ def run_sweep(
         SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, Waiting, RunError: as `run`, for the point
             that failed first.
     """
-    folder = results_at(results)
+    folder = open_results(results)
     points = _points(specs, folder, WhichRun(again=again))
     allowed = all_allowed(allow_keys, allow_commands, allow_hosts)
     for point in points:
@@ -235,4 +235,4 @@ def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
         UsageError: there is no such run, or several ids begin so.
         RunError: the run is damaged, or a newer nip-run wrote it.
     """
-    return RunResult.of(played.FinishedRun.opened(results_at(results).find(str(run))))
+    return RunResult.of(played.FinishedRun.opened(open_results(results).find(str(run))))

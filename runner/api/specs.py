@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.api.arguments import loaded, results_at
+from runner.api.arguments import ensure_loaded, open_results
 from runner.base.errors import Place, Problem, SpecError, UsageError
 from runner.base.text import dollar_range
 from runner.documents.plain_values import KeyPath, to_plain_values
@@ -83,7 +83,7 @@ def load_spec(source: SpecSource, overrides: Overrides = (), results: str | Path
         SpecError: the spec is invalid; `problems` lists all mistakes in all files. Also if the spec has a sweep (see
             `load_specs`).
     """
-    return specs.load_spec(source, overrides, results_at(results).path_of, finder_of(source))
+    return specs.load_spec(source, overrides, open_results(results).path_of, finder_of(source))
 
 
 def load_specs(source: SpecSource, overrides: Overrides = (), results: str | Path | None = None) -> list[Spec]:
@@ -99,7 +99,7 @@ def load_specs(source: SpecSource, overrides: Overrides = (), results: str | Pat
     Raises:
         SpecError: the spec is invalid; `problems` lists all mistakes in all files and points.
     """
-    return specs.load_specs(source, overrides, results_at(results).path_of, finder_of(source))
+    return specs.load_specs(source, overrides, open_results(results).path_of, finder_of(source))
 
 
 def check(spec: Spec | SpecSource) -> Check:
@@ -117,7 +117,7 @@ def check(spec: Spec | SpecSource) -> Check:
     Raises:
         SpecError: the spec is invalid; `problems` lists all mistakes.
     """
-    loaded_spec = loaded(spec)
+    loaded_spec = ensure_loaded(spec)
     plan = plan_of(loaded_spec)
     return Check(
         spec=loaded_spec,
@@ -143,7 +143,7 @@ def estimate(spec: Spec | SpecSource) -> list[CostEstimate]:
     Raises:
         SpecError: the spec is invalid; `problems` lists all mistakes.
     """
-    return sum_by_group(row for games in plan_of(loaded(spec)).all_games() for row in estimate_costs(games))
+    return sum_by_group(row for games in plan_of(ensure_loaded(spec)).all_games() for row in estimate_costs(games))
 
 
 def sample_size(
@@ -176,11 +176,11 @@ def sample_size(
     """
     plan = _benchmark_plan(spec)
     baseline = None if against is None else str(against)
-    return sample_size_of(plan, detect, results_at(results), from_runs=[*map(str, from_runs)], against=baseline)
+    return sample_size_of(plan, detect, open_results(results), from_runs=[*map(str, from_runs)], against=baseline)
 
 
 def _benchmark_plan(spec: Spec | SpecSource) -> Plan:
-    plan = plan_of(loaded(spec))
+    plan = plan_of(ensure_loaded(spec))
     if isinstance(plan, TrainingPlan):
         raise UsageError("the spec trains models; plan a benchmark of them (kind: benchmark)")
     return plan
@@ -216,7 +216,7 @@ def duration(
 
     plan = _benchmark_plan(spec)
     options = PlayOptions(workers, shards, cores, None if like is None else str(like), measure)
-    return duration_of(plan, results_at(results), options)
+    return duration_of(plan, open_results(results), options)
 
 
 def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, folder: str | Path = ".") -> Protocol:
