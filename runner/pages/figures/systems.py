@@ -170,9 +170,8 @@ def pooled_metrics(
     )
     [row] = sweep_rows(points, results, metrics, writes=False, numbers=numbers)
     if missing_runs := [run_id for run_id, status in row.missing.items() if status == NOT_ON_BOARD]:
-        raise UsageError(
-            f"{comma_join(missing_runs)}: {NOT_ON_BOARD}, which is needed to pool seeds; {results.board.rebuild_command}"
-        )
+        problem = f"{comma_join(missing_runs)}: {NOT_ON_BOARD}, which is needed to pool seeds"
+        raise UsageError(f"{problem}; {results.board.rebuild_command}")
     return row.metrics
 
 
