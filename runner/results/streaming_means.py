@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from runner.statistics.intervals import clustered_error
+
 
 @dataclass
 class ClusterSums:
@@ -55,9 +57,5 @@ class ClusterSums:
 
     @property
     def stderr(self) -> float | None:
-        """sqrt(G/(G-1) * sum over clusters of (sum of residuals)^2) / n; None for a single cluster."""
-        mean, count = self.mean, len(self.clusters)
-        if mean is None or count < 2:
-            return None
-        residuals = math.fsum((row[1] - row[0] * mean) ** 2 for row in self.clusters.values())
-        return math.sqrt(count / (count - 1) * residuals) / self.n
+        """The clustered standard error of the mean; None for a single cluster."""
+        return clustered_error([(count, total) for count, total, _ in self.clusters.values()], self.mean, self.n)

@@ -133,7 +133,7 @@ class JudgedGames:
         if not verdicts.is_played_in_blocks:
             return
         mask = verdicts.whole_blocks
-        blocks = verdicts.where(mask)
+        blocks = verdicts.select(mask)
         stances = {agent: column[mask] for agent, column in argued.items()}
         has_seats = self._protocol.are_opposed and not self._protocol.samples_stance
         yield from estimates_of(Source.BLOCKS, blocks, next(iter(stances.values())) if has_seats else None)

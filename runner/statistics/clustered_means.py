@@ -80,10 +80,8 @@ class Quantity:
 
 def difference(first: Share, second: Share) -> Quantity:
     """Return the difference of two shares."""
-    interval = difference_interval(first, second)
-    return Quantity(
-        first.value - second.value, difference_error(first, second), interval, *combined_counts(first, second)
-    )
+    error, interval = difference_error(first, second), difference_interval(first, second)
+    return Quantity(first.value - second.value, error, interval, *combined_counts(first, second))
 
 
 def combined_counts(first: Share, second: Share) -> tuple[int, int]:
@@ -102,12 +100,10 @@ def mean_share(values: Floats, clusters: Codes, total: int, *, cap: float | None
     return Share(value, influence, n, present_clusters, math.inf if cap is None else cap)
 
 
-def difference_interval(first: Share, second: Share, scale: float = 1.0) -> Interval:
-    """Return the interval of `scale * (first - second)`, from both intervals and the correlation of the errors."""
-    low, high = mover_interval(
-        (first.value, *first.interval), (second.value, *second.interval), first.correlation(second)
-    )
-    return scale * low, scale * high
+def difference_interval(first: Share, second: Share) -> Interval:
+    """Return the interval of `first - second`, from both intervals and the correlation of the errors."""
+    correlation = first.correlation(second)
+    return mover_interval((first.value, *first.interval), (second.value, *second.interval), correlation)
 
 
 def difference_error(first: Share, second: Share, scale: float = 1.0, slopes: Interval = (1.0, 1.0)) -> float | None:

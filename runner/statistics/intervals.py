@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from statistics import NormalDist
 
 CONFIDENCE = 0.95
@@ -37,6 +38,17 @@ def wilson_interval(
     half = z / (1 + z * z / size) * math.sqrt(p * (1 - p) / size + z * z / (4 * size * size))
     # At 0 and 1 the bound is exact, not off by the last bit.
     return (0.0 if p == 0 else max(centre - half, 0.0)), (1.0 if p == 1 else min(centre + half, 1.0))
+
+
+def clustered_error(sums: Collection[tuple[float, float]], mean: float | None, n: float) -> float | None:
+    """Return the clustered standard error of a mean of n values, from the count and the sum of each cluster.
+
+    It is sqrt(G/(G-1) * sum over clusters of (sum of residuals)^2) / n; None for a single cluster.
+    """
+    if mean is None or len(sums) < 2:
+        return None
+    residuals = math.fsum((total - count * mean) ** 2 for count, total in sums)
+    return math.sqrt(len(sums) / (len(sums) - 1) * residuals) / n
 
 
 def load_scipy() -> None:

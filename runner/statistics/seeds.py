@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
 
-from runner.statistics.intervals import mean_interval
+from runner.statistics.intervals import clustered_error, mean_interval
 
 Sums = Mapping[str, tuple[int, float]]
 """The rollouts of one seed by cluster: their number, and the sum of their values."""
@@ -44,7 +44,7 @@ def pool_seeds(seeds: Sequence[Sums], *, proportion: bool, grouped: bool = False
             sums[group] = previous[0] + count, previous[1] + total
     n = sum(count for count, _ in sums.values())
     mean = math.fsum(total for _, total in sums.values()) / n if n else None
-    stderr = _clustered_error(sums, mean, n)
+    stderr = clustered_error(sums.values(), mean, n)
     low, high = mean_interval(mean, stderr, n, len(sums), proportion=proportion, grouped=grouped)
     means = [math.fsum(total for _, total in seed.values()) / count for seed in seeds if (count := _count(seed))]
     return PooledMean(
@@ -59,14 +59,6 @@ def _count(sums: Sums) -> int:
     return sum(count for count, _ in sums.values())
 
 
-def _clustered_error(sums: Sums, mean: float | None, n: int) -> float | None:
-    """Return sqrt(G/(G-1) * sum over clusters of (sum of residuals)^2) / n; None for a single cluster."""
-    if mean is None or len(sums) < 2:
-        return None
-    residuals = math.fsum((total - count * mean) ** 2 for count, total in sums.values())
-    return math.sqrt(len(sums) / (len(sums) - 1) * residuals) / n
-
-
 def _expected_spread(seeds: Sequence[Sums]) -> float | None:
     """Return the standard deviation of a seed's mean if each cluster varies only as much as its seeds do.
 
@@ -75,7 +67,7 @@ def _expected_spread(seeds: Sequence[Sums]) -> float | None:
     shared = set.intersection(*(set(seed) for seed in seeds))
     if not shared:
         errors = [
-            _clustered_error(seed, math.fsum(total for _, total in seed.values()) / count, count)
+            clustered_error(seed.values(), math.fsum(total for _, total in seed.values()) / count, count)
             for seed in seeds
             if (count := _count(seed))
         ]

@@ -265,14 +265,10 @@ class Verdicts:
                 keep &= self.played_with_both(column)
         return keep
 
-    def where(self, keep: Mask) -> Verdicts:
-        stances, swapped, exchanged = (
-            None if column is None else column[keep] for column in (self.stances, self.swapped, self.exchanged)
-        )
-        return replace(
-            self, labels=self.labels[keep], decisions=self.decisions[keep], points=self.points[keep],
-            clusters=self.clusters[keep], stances=stances, swapped=swapped, exchanged=exchanged,
-        )  # fmt: skip
+    def select(self, mask: Mask) -> Verdicts:
+        """Return the games of a mask."""
+        names = ("labels", "decisions", "points", "clusters", "stances", "swapped", "exchanged")
+        return replace(self, **{name: column[mask] for name in names if (column := getattr(self, name)) is not None})
 
     @property
     def swap_effect(self) -> Quantity | None:
@@ -325,12 +321,12 @@ class Verdicts:
         """
         accepted = np.where(self.decisions == NONE, 0.5, (self.decisions == 1).astype(float))
 
-        def where(stance: int) -> Share | None:
-            shares_by_label = [self.of(accepted, (first == stance) & (self.labels == label)) for label in (0, 1)]
-            shares = [cell for cell in shares_by_label if cell is not None]
+        def share_if(stance: int) -> Share | None:
+            by_label = [self.of(accepted, (first == stance) & (self.labels == label)) for label in (0, 1)]
+            shares = [share for share in by_label if share is not None]
             return mean_of(shares) if shares else None
 
-        return where(1), where(0)
+        return share_if(1), share_if(0)
 
 
 def mean_of(shares: list[Share]) -> Share:

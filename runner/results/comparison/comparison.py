@@ -33,7 +33,7 @@ from runner.results.comparison.shared_samples import (
     shared_verdicts,
 )
 from runner.results.comparison.slices import split_by_column, untested_slices_note
-from runner.results.comparison.systems import DatapointScores, System, SystemReader, load_system
+from runner.results.comparison.systems import System, SystemReader, load_system
 from runner.results.comparison.wording import difference_in_words, format_difference, verdict
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import METRICS, RANKING_METRIC, Metric, compared_metric
@@ -203,9 +203,6 @@ class _ComparisonRun:
     seed: int
     reading: SystemReader
 
-    def _scores(self, system: System, measure: Metric) -> list[DatapointScores]:
-        return self.reading.points(system, measure)
-
     def _common_metric(self, name: str, *systems: System) -> Metric:
         common = set(systems[0].agents).intersection(*(system.agents for system in systems[1:]))
         return compared_metric(name, sorted(common))
@@ -246,7 +243,7 @@ class _ComparisonRun:
         first, *others = self.systems
         if len(self.systems) > 2 and not has_base:
             measure = self._common_metric(self.metric, *self.systems)
-            points = {system: self._scores(system, measure) for system in self.systems}
+            points = {system: self.reading.points(system, measure) for system in self.systems}
             first = find_leader(points, measure, lambda a, b: self._match(a, b, measure)[0])
             others = [system for system in self.systems if system is not first]
         for other in others:
@@ -257,7 +254,10 @@ class _ComparisonRun:
         base_columns, other_columns = base.columns, other.columns
         shared = base_columns & other_columns
         matched_points = match_datapoints(
-            self._scores(base, measure), self._scores(other, measure), shared, is_all=base_columns == other_columns
+            self.reading.points(base, measure),
+            self.reading.points(other, measure),
+            shared,
+            is_all=base_columns == other_columns,
         )
         if base_columns == other_columns:
             return matched_points, ()
@@ -273,7 +273,7 @@ class _ComparisonRun:
         unmatched = matched_points.only_base, matched_points.only_other
         notes = (*notes, *shared_games_notes(base, other), *stopping_notes)
         if result is None:
-            result = run_unpaired_test(measure, self._scores(base, measure), self._scores(other, measure))
+            result = run_unpaired_test(measure, self.reading.points(base, measure), self.reading.points(other, measure))
             notes = (*notes, "unpaired: they share no datapoint, so both datapoints and systems differ")
             unmatched = (), ()
             if result is not None and stopping_notes:
@@ -342,7 +342,7 @@ class _ComparisonRun:
             return
         for system in self.systems:
             measure = self._common_metric(assertion.metric, system)
-            sample = sample_by_group(measure, self._scores(system, measure))
+            sample = sample_by_group(measure, self.reading.points(system, measure))
             assert sample is not None  # a system without a score was refused
             ends = _own_interval(system, measure, sample.interval)
             yield AssertedComparison(assertion.text, system.name, None, sample.mean, *ends, assertion.judged(*ends))

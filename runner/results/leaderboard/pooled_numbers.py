@@ -70,7 +70,7 @@ class _PooledGames:
             yield from estimates_of(Source.DATAPOINTS, self.verdicts)
             yield from estimates_of(Source.VERDICTS, self.verdicts)
         if self.verdicts.is_played_in_blocks:
-            yield from estimates_of(Source.BLOCKS, self.verdicts.where(self.verdicts.whole_blocks), None)
+            yield from estimates_of(Source.BLOCKS, self.verdicts.select(self.verdicts.whole_blocks), None)
         yield from confidence_estimates(self.verdicts, self.confidences, self.bound, is_labelled=is_labelled)
 
 
