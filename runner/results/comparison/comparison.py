@@ -251,15 +251,10 @@ class _ComparisonRun:
 
     def _match(self, base: System, other: System, measure: Metric) -> tuple[MatchedPoints, tuple[str, ...]]:
         """Return the datapoints that two systems share, and notes on how they were matched."""
-        base_columns, other_columns = base.columns, other.columns
-        shared = base_columns & other_columns
-        matched_points = match_datapoints(
-            self.reading.points(base, measure),
-            self.reading.points(other, measure),
-            shared,
-            is_all=base_columns == other_columns,
-        )
-        if base_columns == other_columns:
+        points = [self.reading.points(system, measure) for system in (base, other)]
+        shared, is_all = base.columns & other.columns, base.columns == other.columns
+        matched_points = match_datapoints(*points, shared, is_all=is_all)
+        if is_all:
             return matched_points, ()
         basis = f"matched by label and {comma_join(sorted(shared))}" if shared else "matched by label and id alone"
         columns = [f"{system.name}: {comma_join(sorted(system.columns)) or 'none'}" for system in (base, other)]

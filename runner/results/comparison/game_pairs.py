@@ -33,9 +33,7 @@ def game_pairs(base: System, other: System, reading: SystemReader) -> Iterator[G
         RunError: a file of a run is missing or damaged.
     """
     points = [reading.points(system, METRICS[RANKING_METRIC]) for system in (base, other)]
-    matched_points = match_datapoints(
-        points[0], points[1], base.columns & other.columns, is_all=base.columns == other.columns
-    )
-    for group, (base_point, other_point) in zip(matched_points.groups, matched_points.pairs, strict=True):
+    matched = match_datapoints(points[0], points[1], base.columns & other.columns, is_all=base.columns == other.columns)
+    for group, (base_point, other_point) in zip(matched.groups, matched.pairs, strict=True):
         for base_game, other_game in zip_longest(base_point.rollouts, other_point.rollouts):
             yield GamePair(base_point.id, group, base_point.label, base_game, other_game)

@@ -15,19 +15,17 @@ SLICES = 100
 MISSING = "(null)"
 
 
-def split_by_column(
-    matched_points: MatchedPoints, column: str, base: System, other: System
-) -> Mapping[str, MatchedPoints]:
+def split_by_column(matched: MatchedPoints, column: str, base: System, other: System) -> Mapping[str, MatchedPoints]:
     """Split the pairs by value: numbers by size, then text, then missing values. 1, 1.0 and "1" are one value.
 
     Raises:
         UsageError: there are too many values, the systems differ in one, or they share no datapoint.
     """
-    if not matched_points.pairs:
+    if not matched.pairs:
         raise UsageError(f"{base.name} and {other.name} share no datapoint, and slices need datapoints that both have")
     slices: dict[str, list[int]] = {}
     mismatches = []
-    for index, (base_point, other_point) in enumerate(matched_points.pairs):
+    for index, (base_point, other_point) in enumerate(matched.pairs):
         name = _slice_name(base_point.value)
         slices.setdefault(name, []).append(index)
         if name != (other_name := _slice_name(other_point.value)):
@@ -37,7 +35,7 @@ def split_by_column(
         raise UsageError(f"column {column!r} differs between the runs: {mismatches[0]}{more}; slice by another column")
     if len(slices) > SLICES:
         raise UsageError(f"column {column!r} has {len(slices):,} values; slice by one with at most {SLICES}")
-    return {name: _select_pairs(matched_points, slices[name]) for name in sorted(slices, key=_sort_key)}
+    return {name: _select_pairs(matched, slices[name]) for name in sorted(slices, key=_sort_key)}
 
 
 def untested_slices_note(column: str, tested: Sequence[bool]) -> Iterator[str]:
@@ -49,8 +47,8 @@ def untested_slices_note(column: str, tested: Sequence[bool]) -> Iterator[str]:
         )
 
 
-def _select_pairs(matched_points: MatchedPoints, indices: Sequence[int]) -> MatchedPoints:
-    pairs, groups = matched_points.pairs, matched_points.groups
+def _select_pairs(matched: MatchedPoints, indices: Sequence[int]) -> MatchedPoints:
+    pairs, groups = matched.pairs, matched.groups
     return MatchedPoints([pairs[index] for index in indices], [groups[index] for index in indices], (), ())
 
 
