@@ -253,7 +253,7 @@ class _ComparisonRun:
         """Return the datapoints that two systems share, and notes on how they were matched."""
         points = [self.reading.points(system, measure) for system in (base, other)]
         shared, is_all = base.columns & other.columns, base.columns == other.columns
-        matched_points = match_datapoints(*points, shared, is_all=is_all)
+        matched_points = match_datapoints(points[0], points[1], shared, is_all=is_all)
         if is_all:
             return matched_points, ()
         basis = f"matched by label and {comma_join(sorted(shared))}" if shared else "matched by label and id alone"
