@@ -139,7 +139,7 @@ def _is_run(path: Path, results: Results) -> bool:
 
 def _find_sharded_run(argument: str, results: Results, shard_run_ids: Sequence[str]) -> str | None:
     """Return the id of the run that an argument names, or of the only run whose id starts with it."""
-    local_ids = [folder.run_id for folder in results.in_shards(argument)] if argument else []
+    local_ids = [folder.run_id for folder in results.sharded_runs(argument)] if argument else []
     run_ids = sorted({*local_ids, *(run_id for run_id in shard_run_ids if argument and run_id.startswith(argument))})
     if argument in run_ids or (argument and "/" not in argument and results.run(argument).manifest_path.is_file()):
         return argument

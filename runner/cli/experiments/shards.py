@@ -85,7 +85,7 @@ def _is_spec(name: str) -> bool:
 
 def _explain_missing_shard(run: RunFolder, shard: Shard | None) -> Iterator[str]:
     """Explain why a run played in shards cannot be resumed by its name; yield nothing for other runs."""
-    shards = run.begun_parts() if is_folder(run.parts) else []
+    shards = run.started_parts() if is_folder(run.parts) else []
     if not shards:
         return
     run_id = run.path.resolve().name

@@ -73,8 +73,8 @@ def _note_shards(results: Results) -> None:
     """Print which runs are played in shards and are not merged yet."""
     from runner.results.manifest import PLAYED
 
-    for folder in results.in_shards():
-        shards = folder.begun_parts()
+    for folder in results.sharded_runs():
+        shards = folder.started_parts()
         if shards and not folder.manifest_path.is_file():
             done = sum(part.manifest().status in PLAYED for _, part in shards if part.damage() is None)
             total = shards[0][0].of

@@ -162,9 +162,9 @@ def _print_facts(facts: dict[str, Any]) -> None:
 
 
 def _print_metrics(metrics: dict[str, Any], *, full: bool) -> None:
-    from runner.results.metric_rows import COLUMNS, section_lines, metric_rows, missing_intervals
+    from runner.results.metric_rows import COLUMNS, metric_rows, missing_intervals, section_lines
 
-    print_table(COLUMNS, metric_rows(metrics, whole=full))
+    print_table(COLUMNS, metric_rows(metrics, include_minor=full))
     for line in (*(missing_intervals(metrics) if full else ()), *section_lines(metrics)):
         _print_wrapped(line)
     _print_wrapped("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))

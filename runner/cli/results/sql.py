@@ -119,7 +119,7 @@ def execute(args: argparse.Namespace) -> int:
     if format_ == "parquet" and out is not None:
         board.sources().write_parquet(sql, out, parameters)
         return ExitCode.DONE
-    with board.sources().asked(sql, parameters) as result:
+    with board.sources().answer(sql, parameters) as result:
         if format_ == "table":
             _show(result)
         elif out is None:
