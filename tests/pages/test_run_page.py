@@ -148,7 +148,7 @@ def test_a_replay_leads_to_the_run_whose_answers_it_has(results: Path) -> None:
     _, made = pages_of(results / "runs" / SERVED, replay)
     found = Summary(str(made.section.html))
     assert found.links[f"#/run/{SERVED}"] == f"the answers of {SERVED}"
-    assert "nobody was called" in found.text
+    assert "no model was called" in found.text
 
 
 def test_a_damaged_file_is_named(results: Path, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_judging_says_whose_debates_it_judges_and_its_copy_has_the_same_page(r
         copied = page(Path("other/runs/judged"))
     assert mine.name == "results"
     assert "Judges the debates of decided; only the judge was called" in found.text
-    assert "judged are the 12 of 50 games" in found.text
+    assert "only 12 of 50 games are judged" in found.text
     assert copied.text.replace("other/runs", "results/runs") == found.text
 
 
