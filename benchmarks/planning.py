@@ -4,8 +4,8 @@
 
 Two systems on the same datapoints, whose difference and its variance are known: binary scores of independent systems at
 several accuracies, and repeats whose datapoints are easy or hard. K is what the plan says, and N pairs of runs of K
-groups are tested at 5 %. Of few groups the test says less than 5 % at no difference, and the plan has some to spare:
-what is claimed is at least 78 %, and at most 84 % where the test uses its level up, from 60 groups that differ on.
+groups are tested at 5 %. Claimed: a power of at least 75 %, and of at most 85 % from 20 groups that differ on. With
+fewer, the test is far from using its level up, and no number of groups may have a power in between.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 import numpy as np
 from common import sample_arguments
 
-from runner.statistics.sign_flip import ALPHA, FEWEST_GROUPS, MID_P_GROUPS, sign_flip
+from runner.statistics.sign_flip import ALPHA, FEWEST_GROUPS, sign_flip
 from runner.statistics.variance_components import groups_needed
 from tests.support.claims import Claims
 
@@ -42,8 +42,7 @@ def main() -> int:
     for repeats, difference in REPEATED:
         rng = np.random.default_rng([args.seed, repeats, int(100 * difference)])
         groups = groups_needed(difference, _variance(repeats, difference), 1 / repeats)
-        runs = max(args.times // 4, 100)
-        tests = [_differences(groups, repeats, difference, rng) for _ in range(runs)]
+        tests = [_differences(groups, repeats, difference, rng) for _ in range(args.times)]
         found = float(np.mean([sign_flip(one).p <= ALPHA for one in tests]))
         differing = float(np.mean([np.count_nonzero(one) for one in tests]))
         _claim(claims, f"{difference:.0%} better, played {repeats} times", found, groups, differing)
@@ -53,7 +52,7 @@ def main() -> int:
 
 
 def _claim(claims: Claims, name: str, found: float, groups: int, differing: float) -> None:
-    holds = found >= 0.78 and (differing < MID_P_GROUPS + 10 or found <= 0.84)
+    holds = found >= 0.75 and (differing < 20 or found <= 0.85)
     claims(holds, f"{name}: found {found:.1%} of the time in {groups} groups, of which {differing:.0f} differ")
 
 

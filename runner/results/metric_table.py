@@ -673,6 +673,54 @@ _TABLE = (
         not_compared=_OF_ALL,
         show=Show.COMPETITION,
     ),
+    *(
+        Metric(
+            name=name,
+            description=description,
+            over="games with a probability",
+            source=Source.FORECASTS,
+            compute=compute,
+            unit="",
+            better=-1,
+            method=f"{bias}; {_BINS}",
+            not_compared=_OF_ALL,
+            is_minor=True,
+        )
+        for name, description, compute, bias in (
+            (
+                "ece_corrected",
+                "expected calibration error less its upward bias",
+                lambda forecasts: forecasts.corrected_calibration_error,
+                "bias by the parametric bootstrap",
+            ),
+            (
+                "brier_reliability_corrected",
+                "reliability of the Brier score less its upward bias (Bröcker 2012)",
+                lambda forecasts: forecasts.corrected_reliability,
+                "bias: the variance of the bins' gaps",
+            ),
+        )
+    ),
+    *(
+        Metric(
+            name=f"calibration_{part}",
+            description=description,
+            over="games with a probability",
+            source=Source.FORECASTS,
+            compute=lambda forecasts, part=part: getattr(forecasts, part),
+            unit=unit,
+            low=-math.inf,
+            high=math.inf,
+            better=0,
+            method="logistic regression of labels on log odds (Cox 1958); interval: Student's t, jackknife of clusters",
+            not_compared=_OF_ALL,
+            is_minor=True,
+        )
+        for part, unit, description in (
+            ("slope", "", "calibration slope: 1 if calibrated, below 1 if overconfident"),
+            ("intercept", "log odds", "calibration intercept: 0 if calibrated, below 0 if it accepts too readily"),
+        )
+    ),
     Metric(
         name="auroc",
         description="P(p of a right solution is above that of a wrong one); ties count half",

@@ -9,7 +9,12 @@ equal; otherwise the variation within bins is left over. ECE = sum of n_b/n |mea
 ECE and the roots of reliability and resolution are norms of estimates by bin, so they are biased upwards if the truth
 is near 0. Their intervals allow for this bias. The low end: a norm is off by at most the norm of the errors (in ECE,
 bins more than three errors from 0 count with their sign). The high end: a norm is at least its slope times the
-estimates. Errors are drawn from a normal distribution with the clustered covariance of the bins.
+estimates. Errors are drawn from a normal distribution with the clustered covariance of the bins. The corrected values
+subtract the bias: that of reliability is the variance of the bins' gaps (Bröcker 2012), that of ECE is estimated by the
+same draws (the parametric bootstrap).
+
+Calibration slope and intercept are those of a logistic regression of the labels on the log odds of P(accept) (Cox
+1958): 1 and 0 if the judge is calibrated, a slope below 1 if it is overconfident.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity, Share, mean_share
-from runner.statistics.intervals import CONFIDENCE
+from runner.statistics.intervals import CONFIDENCE, t_quantile
 
 BINS = 10
 """The number of bins of equal width: [0, 0.1), ..., [0.9, 1]."""
@@ -34,6 +39,11 @@ DRAWS = 4_000
 TAIL = 0.5 + CONFIDENCE / 2
 SURE = 3.0
 """The number of standard errors from 0 beyond which the sign of a bin's gap is treated as known."""
+
+_NEWTON_STEPS = 50
+_CONVERGED = 1e-11
+_SINGULAR = 1e12
+_LARGEST_LOG_ODDS = 500.0
 
 _Squares = npt.NDArray[np.floating[Any]]
 
@@ -93,6 +103,68 @@ class Forecasts:
     def calibration_error(self) -> Quantity:
         """The expected calibration error."""
         return Quantity(self.ece, self.ece_error, self.ece_interval, self.n, self.brier.clusters)
+
+    @property
+    def corrected_calibration_error(self) -> Quantity:
+        """The expected calibration error without its upward bias."""
+        bias = float((np.abs(self._gaps + self._draw_errors(self._gap_residuals)) @ self._weights).mean()) - self.ece
+        return Quantity(max(self.ece - bias, 0.0), None, self.ece_interval, self.n, self.brier.clusters)
+
+    @property
+    def corrected_reliability(self) -> Quantity:
+        """The reliability without its upward bias."""
+        bias = float((self._draw_errors(self._gap_residuals) ** 2 @ self._weights).mean())
+        value = max(self.reliability - bias, 0.0)
+        return Quantity(value, None, self.reliability_interval, self.n, self.brier.clusters)
+
+    @property
+    def slope(self) -> Quantity:
+        """The calibration slope."""
+        return self._coefficient(1)
+
+    @property
+    def intercept(self) -> Quantity:
+        """The calibration intercept, in log odds."""
+        return self._coefficient(0)
+
+    def _coefficient(self, index: int) -> Quantity:
+        clusters = self.brier.clusters
+        if self._recalibration is None:
+            reason = "no regression: the probabilities or the labels do not vary, or the labels are separated"
+            return Quantity(None, None, None, self.n, clusters, reason)
+        coefficients, covariance = self._recalibration
+        value, error = float(coefficients[index]), math.sqrt(float(covariance[index, index]))
+        half = t_quantile(clusters) * error if clusters > 1 else math.inf
+        return Quantity(value, error, (value - half, value + half), self.n, clusters)
+
+    @cached_property
+    def _recalibration(self) -> tuple[Floats, _Squares] | None:
+        """The intercept and the slope by Newton's method, with the jackknife's covariance over clusters.
+
+        None if there is no solution, or none without one of the clusters.
+        """
+        p = np.clip(self.p, LOG_FLOOR, 1 - LOG_FLOOR)
+        x = np.column_stack((np.ones(self.n), np.log(p / (1 - p))))
+        coefficients = np.zeros(2)
+        for _ in range(_NEWTON_STEPS):
+            fitted = 1 / (1 + np.exp(-np.clip(x @ coefficients, -_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS)))
+            information = x.T @ (x * (fitted * (1 - fitted))[:, None])
+            if np.linalg.cond(information) > _SINGULAR:
+                return None
+            step = np.linalg.solve(information, x.T @ (self.y - fitted))
+            coefficients = coefficients + step
+            if np.abs(step).max() < _CONVERGED:
+                break
+        else:
+            return None
+        scores, parts = np.zeros((self.total, 2)), np.zeros((self.total, 2, 2))
+        np.add.at(scores, self.clusters, x * (self.y - fitted)[:, None])
+        np.add.at(parts, self.clusters, np.einsum("ni,nj,n->nij", x, x, fitted * (1 - fitted)))
+        remaining = information - parts  # the information without each cluster
+        if np.linalg.cond(remaining).max() > _SINGULAR:
+            return None
+        changes = np.linalg.solve(remaining, scores[:, :, None])[:, :, 0]
+        return coefficients, (self.brier.clusters - 1) / self.brier.clusters * changes.T @ changes
 
     @property
     def auroc(self) -> Share | None:

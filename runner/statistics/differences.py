@@ -5,7 +5,9 @@ in each direction (after Agresti and Min 2005, and Bonett and Price 2012, who do
 That fails if few groups cause the spread. Then the interval is the score interval of Tango 1998 for an equal number of
 differing pairs, or, if differences have no bound, two whole groups are added. The unpaired interval combines the
 intervals of the two systems (Newcombe 1998), and the test is Welch's. The smallest detectable difference is that of
-Miller 2024 (arXiv 2411.00640, section 5) if differences have no bound; otherwise see `minimum_detectable_effect`.
+Miller 2024 (arXiv 2411.00640, section 5) if differences have no bound. Otherwise it is that of `variance_components`,
+or of `minimum_detectable_effect` if all groups that differ do so by one amount. The spread of the differences between
+groups is assumed to stay as it is in the data.
 `benchmarks/comparisons.py` measures the coverage of the intervals.
 """
 
@@ -20,10 +22,12 @@ import numpy as np
 
 from runner.statistics.intervals import CONFIDENCE, mean_interval, t_quantile
 from runner.statistics.minimum_detectable_effect import FEWEST, POWER, detectable_share
-from runner.statistics.sign_flip import nonzero_differences
+from runner.statistics.sign_flip import ALPHA, nonzero_differences
+from runner.statistics.variance_components import smallest_difference
 
 FEW = 4.0
 """If fewer groups cause the spread, their differences are treated as those of single verdicts."""
+_EQUAL = 1e-9
 _HALVINGS = 50
 
 
@@ -45,14 +49,13 @@ def paired_difference(
     sizes: Sequence[float],
     bound: float | None,
     step: float = 0.0,
-    flipped: Sequence[float] | None = None,
+    level: float = CONFIDENCE,
 ) -> Difference:
     """Return the difference of paired group means, given by group with the size of each group.
 
     `bound` is the largest possible difference, None if there is none. `step` is the largest change that one score can
     cause in the difference of a group. If no group differs by half of it, the error is that of groups that differ by
-    `step`. `flipped` has the values that the sign-flip test flips, if these are not the differences; the smallest
-    detectable difference follows from them.
+    `step`.
 
     The error is unknown for a single group, and if no group differs and differences have no bound.
     """
@@ -71,13 +74,37 @@ def paired_difference(
     centre = math.fsum(d * weights) / (groups + extra)
     squares = math.fsum((weights * (d - centre)) ** 2) + extra * (extra_difference**2 + centre**2)
     stderr = math.sqrt(squares / (groups + extra - 1) / (groups + extra))
-    half = t_quantile(groups) * stderr
-    low, high = approximation.interval() if is_few and bound is not None else (centre - half, centre + half)
+    half = t_quantile(groups, level) * stderr
+    low, high = approximation.interval(level) if is_few and bound is not None else (centre - half, centre + half)
     limit = math.inf if bound is None else bound
     low, high = max(low, -limit), min(high, limit)
-    tested = approximation if flipped is None else _approximate(weights * np.asarray(flipped, dtype=float), bound)
-    smallest = tested.detectable() if bound is not None else _detectable(stderr, groups) if groups >= FEWEST else None
+    smallest: float | None = None
+    if bound is None:
+        smallest = _detectable(stderr, groups) if groups >= FEWEST else None
+    elif is_few or np.ptp(np.abs(nonzero_differences(weights * d))) < _EQUAL:
+        smallest = approximation.detectable()
+    else:
+        share = smallest_difference(
+            groups, lambda effect: approximation.variance(bound * effect) / bound**2, step / bound
+        )
+        smallest = None if share is None else share * bound
     return Difference(value, stderr, min(low, value), max(high, value), smallest, groups)
+
+
+def agree_with_test(difference: Difference, p: float | None, alpha: float = ALPHA) -> Difference:
+    """Return the difference with an interval that contains 0 if and only if the test does not reject at `alpha`.
+
+    A confidence set may use a different exact test for each value. This one uses the test of p for 0, and the interval
+    for all other values, and is widened to have no gap. So 0 is added to an interval without it, or excluded: then the
+    interval ends at a thousandth of the difference.
+    """
+    if p is None or difference.low is None or difference.high is None:
+        return difference
+    low, high = difference.low, difference.high
+    if p > alpha:
+        return replace(difference, low=min(low, 0.0), high=max(high, 0.0))
+    nearest = difference.value / 1_000
+    return replace(difference, low=max(low, nearest)) if nearest > 0 else replace(difference, high=min(high, nearest))
 
 
 @dataclass(frozen=True)
@@ -92,14 +119,20 @@ class _EqualDifferences:
     total: float
     """The sum of the differences."""
 
-    def interval(self) -> tuple[float, float]:
+    def interval(self, level: float) -> tuple[float, float]:
         """Return the interval of Tango for paired proportions, with the quantile of Student's t."""
-        estimate, z = self.net / self.count, t_quantile(self.count)
+        estimate, z = self.net / self.count, t_quantile(self.count, level)
         return self.amount * self._solve(-1.0, estimate, z), self.amount * self._solve(estimate, 1.0, -z)
 
     def detectable(self) -> float | None:
-        net_share = detectable_share(self.count, self.groups)
+        net_share = detectable_share(self.count, self.groups, self.net)
         return None if net_share is None else net_share * self.amount
+
+    def variance(self, effect: float) -> float:
+        """Return the variance of the differences if their mean were `effect`; see `minimum_detectable_effect`."""
+        balanced = max(self.groups**2 - self.net**2, 0.0) / self.count**2
+        share = min(math.sqrt(balanced + (effect / self.amount) ** 2), 1.0)
+        return max(self.amount**2 * share - effect**2, 0.0) * self.count / (self.count - 1)
 
     @property
     def net(self) -> float:
@@ -198,10 +231,11 @@ def unpaired_difference(first: Sample, second: Sample) -> tuple[Difference, floa
     degrees = stderr**4 / sum(square**2 / (n - 1) for square, n in zip(squares, counts, strict=True))
     low = value - math.hypot(second.mean - low2, high1 - first.mean)
     high = value + math.hypot(high2 - second.mean, first.mean - low1)
+    p = _two_sided_p(value / stderr, degrees)
     smallest: float | None = _detectable(stderr, degrees + 1)
     if first.proportion and second.proportion and smallest is not None and smallest > 1:
         smallest = None
-    return Difference(value, stderr, low, high, smallest, groups), _two_sided_p(value / stderr, degrees)
+    return agree_with_test(Difference(value, stderr, low, high, smallest, groups), p), p
 
 
 def _two_sided_p(t: float, degrees: float) -> float:

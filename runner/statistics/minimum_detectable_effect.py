@@ -1,9 +1,11 @@
-"""The smallest difference that the sign-flip test detects with 80 % power.
+"""The smallest difference that the sign-flip test detects with 80 % power, for groups that differ by one amount.
 
-Groups are treated as pairs of single verdicts: some groups differ, all by the same amount, and more of them in one
-direction. The test is that of `runner.statistics.sign_flip`, which cannot reject unless at least six groups differ in
-one direction. If many groups differ, the result equals the formula of Miller 2024 (arXiv 2411.00640, section 5) without
-its normal approximation of the errors.
+An effect is assumed to multiply the odds of differing in one direction, and to divide those of the other: the product
+of the shares of groups that differ in each direction stays as it is in the data. So an effect makes few groups more
+differ if many differ anyway, and nearly all groups that it needs if hardly any do.
+The test is that of `runner.statistics.sign_flip`, which cannot reject unless at least six groups differ in one
+direction. If many groups differ, the result equals the formula of Miller 2024 (arXiv 2411.00640, section 5) without its
+normal approximation of the errors.
 """
 
 from __future__ import annotations
@@ -19,33 +21,27 @@ from runner.statistics.sign_flip import ALPHA, MID_P_GROUPS, MOST_REJECTED
 POWER = 0.8
 FEWEST = 6
 """The fewest groups: with five that all differ in one direction, p = 2 / 2^5 is above 5 %."""
-WIDENED = 0.75
-"""The share of an effect's groups that would not differ without the effect.
-
-It is 1 if hardly any groups differed, and 0 if one judge is right on every group that the other is right on.
-"""
 _MANY = 400
 """The expected number of differing groups above which it is treated as normally distributed."""
 _TABLE_SIZE = 1_000
 _BISECTIONS = 30
 
 
-def detectable_share(groups: int, differing: float) -> float | None:
-    """Return the smallest detectable net share of groups, if `differing` groups are expected to differ at all.
+def detectable_share(groups: int, differing: float, net: float) -> float | None:
+    """Return the smallest detectable net share of groups, given how many differ, and how many more in one direction.
 
     None if there are too few groups to detect anything.
     """
     if groups < FEWEST:
         return None
+    balanced = math.sqrt(max(differing**2 - net**2, 0.0)) / groups
     if differing >= _MANY:
         normal = NormalDist()
-        return min(1.0, (normal.inv_cdf(1 - ALPHA / 2) + normal.inv_cdf(POWER)) * math.sqrt(differing) / groups)
+        return min(1.0, (normal.inv_cdf(1 - ALPHA / 2) + normal.inv_cdf(POWER)) * math.sqrt(balanced / groups))
     low, high = 0.0, min(1.0, (20 + 9 * math.sqrt(differing)) / groups)
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        low, high = (
-            (low, middle) if _power(groups, differing / groups + WIDENED * middle, middle) >= POWER else (middle, high)
-        )
+        low, high = (low, middle) if _power(groups, math.hypot(balanced, middle), middle) >= POWER else (middle, high)
     return high
 
 

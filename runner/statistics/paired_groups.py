@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from statistics import variance
 
 from runner.statistics.confidence_sequences import DifferenceSequence
-from runner.statistics.differences import Difference, paired_difference
+from runner.statistics.differences import Difference, agree_with_test, paired_difference
+from runner.statistics.intervals import CONFIDENCE
 from runner.statistics.sign_flip import ALPHA, SignFlip, nonzero_differences, sign_flip
 
 
@@ -47,23 +48,23 @@ class Pairs:
         scale = max(observed, minimum) / math.fsum(squares)
         return [math.sqrt(scale * square) for square in squares]
 
-    def test(self, seed: int = 0) -> SignFlip:
-        """Return the sign-flip test of no difference."""
+    def test(self, seed: int = 0, level: float = ALPHA) -> SignFlip:
+        """Return the sign-flip test of no difference; see `sign_flip`."""
         flipped = self._flipped
         if flipped is None:
-            return sign_flip(self.sums, seed)
-        result = sign_flip(flipped, seed, reached=math.fsum(self.sums))
+            return sign_flip(self.sums, seed, level=level)
+        result = sign_flip(flipped, seed, reached=math.fsum(self.sums), level=level)
         return SignFlip(result.p, result.exact, len(nonzero_differences(self.sums)))
 
-    def difference(self, bound: float | None) -> Difference:
+    def difference(self, bound: float | None, level: float = CONFIDENCE) -> Difference:
         """Return the second system's mean less the first's; `bound` is the largest possible difference, if any."""
-        flipped = self._flipped
-        means, flipped_means = (
-            None if terms is None else [term / size for term, size in zip(terms, self.sizes, strict=True)]
-            for terms in (self.sums, flipped)
-        )
-        assert means is not None
-        return paired_difference(means, self.sizes, bound, self.step, flipped_means)
+        means = [total / size for total, size in zip(self.sums, self.sizes, strict=True)]
+        return paired_difference(means, self.sizes, bound, self.step, level)
+
+    def compare(self, bound: float | None, seed: int = 0) -> tuple[Difference, SignFlip]:
+        """Return the difference with its test; the interval contains 0 exactly if the test does not reject at 5 %."""
+        tested = self.test(seed)
+        return agree_with_test(self.difference(bound), tested.p), tested
 
     def at_any_time(self) -> tuple[Difference, float]:
         """Return the difference of shares, with an interval and a p-value that are valid whenever the runs stopped.

@@ -7,14 +7,11 @@ Sources: the sign-flip permutation (Fisher 1935), mid-p McNemar (Fagerland 2013)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeVar
 
 import numpy as np
-
-Name = TypeVar("Name", bound=Hashable)
 
 EXACT_GROUPS = 20
 """The largest number of differing groups whose 2^n sign flips are all enumerated."""
@@ -30,7 +27,9 @@ MOST_REJECTED = 0.06
 If all groups differ by the same amount, few rates are possible: with 50 groups either 3.3 % or 6.5 %.
 """
 FLIPS = 20_000
-"""The number of random flips if there are too many to enumerate."""
+"""The fewest random flips if there are too many to enumerate."""
+CLEAR_COUNT = 20
+"""So many of these flips as extreme as the differences show that p is above a level that needs more flips."""
 ALPHA = 0.05
 FEWEST_GROUPS = 6
 """The fewest differing groups that the test can reject: five in one direction have p = 2 / 2^5 = 0.06."""
@@ -48,38 +47,45 @@ class SignFlip:
 
     p: float
     exact: bool
-    """Whether all flips were enumerated; otherwise `FLIPS` were drawn at random."""
+    """Whether all flips were enumerated; otherwise `FLIPS` or more were drawn at random."""
     differing: int
     """The number of groups that differ at all; the others have no information about the direction."""
 
 
-def sign_flip(differences: Sequence[float], seed: int = 0, reached: float | None = None) -> SignFlip:
+def sign_flip(
+    differences: Sequence[float], seed: int = 0, reached: float | None = None, level: float = ALPHA
+) -> SignFlip:
     """Test whether the differences of groups are symmetric around 0, by their sum; p is 1 if no group differs.
 
     All flips are enumerated for up to `EXACT_GROUPS` groups. With more groups, the flips of each possible sum are
     counted if the differences are multiples of one fraction, as those of shares are. Otherwise flips are drawn at
-    random from `seed`. The order of the differences does not matter. `reached` is the sum to compare flips with; None
-    means the sum of the differences.
+    random from `seed`: so many that a p-value below `level` can be observed, unless p is clearly above it. Neither the
+    order of the differences nor their common sign matters. `reached` is the sum to compare flips with; None means the
+    sum of the differences.
     """
-    values = np.sort(nonzero_differences(differences))
+    values = nonzero_differences(differences)
     if not len(values):
         return SignFlip(1.0, True, 0)
     if reached is None and (integers := _to_integers(values)) is not None:
         return SignFlip(_exact_p(integers), True, len(values))
-    reached = abs(math.fsum(values) if reached is None else reached) - _RELATIVE_TOLERANCE * float(np.abs(values).sum())
+    reached = abs(math.fsum(values) if reached is None else reached)
+    values = np.sort(np.abs(values))
+    reached -= _RELATIVE_TOLERANCE * float(values.sum())
     if len(values) <= EXACT_GROUPS:
         sums = np.zeros(1)
         for value in values:
             sums = np.concatenate((sums + value, sums - value))
         return SignFlip(float(np.mean(np.abs(sums) >= reached)), True, len(values))
-    random, as_extreme = np.random.default_rng(seed), 0
-    batch = max(1, _BATCH_ELEMENTS // len(values))
-    for start in range(0, FLIPS, batch):
-        signs = random.integers(0, 2, (min(batch, FLIPS - start), len(values)), dtype=np.int8) * 2 - 1
-        as_extreme += int(np.count_nonzero(np.abs(signs @ values) >= reached))
-    # Hoeffding's bound on the share of such flips; random flips cannot show a share below one in FLIPS.
+    # Hoeffding's bound on the share of such flips; random flips cannot show a share below one in their number.
     upper_bound = 2 * math.exp(-(max(reached, 0.0) ** 2) / (2 * float(values @ values)))
-    return SignFlip(min((1 + as_extreme) / (1 + FLIPS), upper_bound), False, len(values))
+    random, as_extreme, drawn = np.random.default_rng(seed), 0, 0
+    batch, most = max(1, _BATCH_ELEMENTS // len(values)), max(FLIPS, math.ceil(CLEAR_COUNT / level))
+    while drawn < FLIPS or (drawn < most and as_extreme < CLEAR_COUNT and upper_bound > level):
+        count = min(batch, (FLIPS if drawn < FLIPS else most) - drawn)
+        signs = random.integers(0, 2, (count, len(values)), dtype=np.int8) * 2 - 1
+        as_extreme += int(np.count_nonzero(np.abs(signs @ values) >= reached))
+        drawn += count
+    return SignFlip(min((1 + as_extreme) / (1 + drawn), upper_bound), False, len(values))
 
 
 def nonzero_differences(differences: Sequence[float] | np.ndarray) -> np.ndarray:
@@ -152,29 +158,3 @@ def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
         largest = max(largest, min(1.0, (family - rank) * p_values[i]))
         adjusted[i] = largest
     return adjusted
-
-
-def ranges_in_order(
-    order: Iterable[Name], p_values: Callable[[Name, Sequence[Name]], Sequence[float]]
-) -> dict[Name, tuple[int, int]]:
-    """Return the first and last rank that each system may have, given the systems from best to worst.
-
-    `p_values` compares a leader with other systems. A system is tied with the leader if the test at 5 %,
-    Holm-corrected, does not reject. The best of the rest is the next leader.
-
-    The leader is the best partly by luck: with 40 equal systems, a test against the leader would separate some system
-    from it in a quarter of all tables. So the correction is for all pairs that could be leader and other, not just for
-    those with this leader. If all systems are equal, at most 5 % of tables then separate any. Below the first leader
-    the same holds for the remaining systems, but the whole table has no guarantee.
-    """
-    remaining, first = list(order), 1
-    ranges: dict[Name, tuple[int, int]] = {}
-    while remaining:
-        leader, rest = remaining[0], remaining[1:]
-        adjusted = holm(p_values(leader, rest), len(remaining) * len(rest) // 2)
-        tied = {leader, *(system for system, p in zip(rest, adjusted, strict=True) if p > ALPHA)}
-        last = first + len(tied) - 1
-        ranges |= dict.fromkeys(tied, (first, last))
-        remaining = [system for system in rest if system not in tied]
-        first = last + 1
-    return ranges

@@ -13,9 +13,9 @@ from runner.api import estimate, sample_size
 from runner.base.errors import UsageError
 from runner.spec.loader import load_spec
 from runner.statistics.sign_flip import FEWEST_GROUPS
-from runner.statistics.variance_components import groups_needed, smallest_difference, with_one_more_group
+from runner.statistics.variance_components import groups_needed, smallest_difference
 from tests.support.processes import nip_run_here
-from tests.support.runs import metric, played, table
+from tests.support.runs import played, table
 from tests.support.specs import dataset_file, spec_file
 
 PRICED: dict[str, Any] = {"models": {"m": {"price": {"input": 1.0, "output": 2.0}}}, "fine_tune": None}
@@ -44,7 +44,7 @@ def test_without_a_run_the_variance_is_the_most_there_may_be(folder: Path) -> No
     found = planned(folder, "--detect", "0.15")
     (row,) = found["rows"]
     assert (row["datapoints"], row["games"], row["fits"]) == (180, 180, False)
-    assert row["smallest_difference"] == pytest.approx(smallest_difference(12, 0.5))
+    assert row["smallest_difference"] == pytest.approx(smallest_difference(12, lambda _: 0.5))
     whole = estimate(load_spec(folder / "spec.yaml"))
     assert row["calls"] == [round(sum(one.calls[end] for one in whole) * 180 / 12) for end in (0, 1)]
     costs = [one.cost_usd for one in whole if one.cost_usd is not None]
@@ -56,10 +56,9 @@ def test_the_variance_of_a_run_says_what_repeats_are_good_for(folder: Path) -> N
     split = run.metrics["variance"]
     found = planned(folder, "--detect", "0.3", "--from", "s1")
     needed = {row["repeats"]: row["groups"] for row in found["rows"]}
-    accuracy = metric(run, "accuracy")["value"]
-    between = with_one_more_group(split["between"], 12, max(accuracy, 1 - accuracy))
-    assert between > split["between"]
-    assert needed == {r: groups_needed(0.3, 2 * between + 2 * split["within"] / r, 1 / r) for r in (1, 2, 3, 5, 10)}
+    assert needed == {
+        r: groups_needed(0.3, 2 * split["between"] + 2 * split["within"] / r, 1 / r) for r in (1, 2, 3, 5, 10)
+    }
     assert needed[10] < needed[1]
 
 
@@ -86,8 +85,7 @@ def test_the_plays_of_a_block_are_no_repeats(folder: Path, tmp_path: Path) -> No
     assert (found["by_chance"], found["split"]) == (0, False)
     assert "the run has only one repeat" in found["source"]
     means = [fmean(plays) for plays in scores.values()]
-    furthest = max(fmean(means), 1 - fmean(means))
-    assert found["fixed"] == pytest.approx(2 * with_one_more_group(variance(means), len(means), furthest))
+    assert found["fixed"] == pytest.approx(2 * variance(means))
 
 
 @pytest.mark.full
@@ -124,9 +122,9 @@ def test_a_run_that_is_not_played_again_keeps_its_repeats(folder: Path) -> None:
 def test_people_are_told_what_the_dataset_could_show(folder: Path) -> None:
     done = nip_run_here("plan", "spec.yaml", "--detect", "0.15", cwd=folder)
     text = " ".join(done.stdout.split())
-    assert "The dataset is too small: it has 12 datapoints. With 1 repeat you could detect 90.5 points." in text
+    assert "The dataset is too small: it has 12 datapoints. With 1 repeat you could detect 83.1 points." in text
     large = nip_run_here("plan", "spec.yaml", "--detect", "0.9", "--from", "s1", cwd=folder)
-    assert "The dataset is large enough: it has 12 datapoints. Fewest games: 2 repeats," in (large.stdout)
+    assert "The dataset is large enough: it has 12 datapoints. Fewest games: 1 repeat," in (large.stdout)
     assert "The true variance, and the sample size with it, may be 0.5 to 2.9 times as large" in large.stdout
     data = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
     (folder / "paired.jsonl").write_text(

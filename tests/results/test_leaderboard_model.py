@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import string
+from collections.abc import Sequence
 
 import duckdb
 import pytest
@@ -29,20 +30,20 @@ def importers(module: str, name: str) -> set[str]:
 
 
 def test_every_leaderboard_ranks_by_one_function() -> None:
-    assert importers("runner.statistics.sign_flip", "ranges_in_order") == {MODEL}
+    assert importers("runner.statistics.rank_sets", "rank_sets") == {MODEL}
     assert importers(MODEL, "rank") == RANKING
 
 
 def test_rows_rank_from_the_largest_and_rows_with_one_value_keep_their_order() -> None:
-    led: list[str] = []
+    tested: list[tuple[str, str]] = []
 
-    def p_values(leader: str, others: list[str]) -> list[float]:
-        led.append(leader)
-        return [0.0 for _ in others]
+    def p_values(pairs: Sequence[tuple[str, str]]) -> list[float]:
+        tested.extend(pairs)
+        return [0.0 for _ in pairs]
 
     values = [("low", 0.1), ("first", 0.9), ("second", 0.9)]
-    assert rank(values, p_values) == {"first": (1, 1), "second": (2, 2), "low": (3, 3)}  # type: ignore[arg-type]
-    assert led == ["first", "second", "low"]
+    assert rank(values, p_values) == {"first": (1, 1), "second": (2, 2), "low": (3, 3)}
+    assert tested == [("first", "second"), ("first", "low"), ("second", "low")]
 
 
 @pytest.mark.parametrize("reason", Unranked)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -17,7 +16,6 @@ from runner.statistics.sign_flip import (
     MOST_REJECTED,
     holm,
     mid_p_mcnemar,
-    ranges_in_order,
     sign_flip,
 )
 
@@ -227,30 +225,6 @@ def test_all_right_against_all_wrong_is_seen_unpaired() -> None:
     assert unpaired_difference(
         Sample([1.0] * 5, [1.0] * 5, 5, proportion=True), Sample([1.0], [1.0], 1, proportion=True)
     )[1] is None  # fmt: skip
-
-
-def test_who_is_not_told_apart_from_the_leader_is_tied_with_it() -> None:
-    wrong = {"best": 0, "near": 2, "far": 20, "farther": 22}
-
-    def p_values(leader: str, others: Sequence[str]) -> list[float]:
-        return [sign_flip([1.0] * abs(wrong[one] - wrong[leader])).p for one in others]
-
-    ranges = ranges_in_order(wrong, p_values)
-    assert ranges == {"best": (1, 2), "near": (1, 2), "far": (3, 4), "farther": (3, 4)}
-    assert ranges_in_order(["best"], p_values) == {"best": (1, 1)}
-    assert ranges_in_order([], p_values) == {}
-
-
-def test_choosing_the_leader_is_paid_for() -> None:
-    """Of four systems one may be the best by luck: the correction is for six pairs, not for three."""
-    p = {"b": 0.02, "c": 0.5, "d": 0.009}
-
-    def p_values(leader: str, others: Sequence[str]) -> list[float]:
-        return [p[one] if leader == "a" else 1.0 for one in others]
-
-    assert set(ranges_in_order("abcd", p_values).values()) == {(1, 4)}
-    p["d"] = 0.008
-    assert ranges_in_order("abcd", p_values) == {"a": (1, 3), "b": (1, 3), "c": (1, 3), "d": (4, 4)}
 
 
 @pytest.mark.full

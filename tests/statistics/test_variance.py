@@ -77,7 +77,7 @@ def test_sizes_are_those_of_the_power_formula() -> None:
     root = z(0.975) * math.sqrt(0.5 + 0.15**2) + z(0.8) * math.sqrt(0.5)
     assert groups_needed(0.15, 0.5) == math.ceil((root / 0.15) ** 2) == 180
     # The facts' own table: Var(d) = 0.2
-    assert [round(100 * (smallest_difference(k, 0.2) or 0), 1) for k in (500, 1000, 4000)] == [5.6, 4.0, 2.0]
+    assert [round(100 * (smallest_difference(k, lambda _: 0.2) or 0), 1) for k in (500, 1000, 4000)] == [5.6, 4.0, 2.0]
     assert groups_needed(0.03, 0.2) == pytest.approx(1745, abs=5)
 
 
@@ -85,9 +85,9 @@ def test_fewer_groups_than_the_test_can_reject_with_show_nothing() -> None:
     for groups in (FEWEST_GROUPS - 1, FEWEST_GROUPS):
         assert (sign_flip([1.0] * groups).p <= ALPHA) == (groups == FEWEST_GROUPS)
     assert groups_needed(0.9, 0.0) == FEWEST_GROUPS
-    assert smallest_difference(FEWEST_GROUPS - 1, 0.0) is None
+    assert smallest_difference(FEWEST_GROUPS - 1, lambda _: 0.0) is None
     for groups in (10, 40, 400):
-        smallest = smallest_difference(groups, 0.05)
+        smallest = smallest_difference(groups, lambda _: 0.05)
         assert smallest is not None
         assert groups_needed(smallest, 0.05) <= groups < groups_needed(0.99 * smallest, 0.05)
 

@@ -107,6 +107,11 @@ def _show(rows: Sequence[SweepRow], metrics: Sequence[str], title: str | None) -
         several = any(row.stopped and len(row.seeds) > 1 for row in rows)
         ranking_note = ", which does not exist for several seeds together" if several else ""
         note(f"(stopped): the run stopped early under `until`, so it ranks by its confidence sequence{ranking_note}")
+    from runner.results.leaderboard.model import describe_ranks
+
+    ranked = sum(row.rank is not None for row in rows)
+    if ranked > 1:
+        note(describe_ranks(ranked))
     rows_with_spread = [row for row in rows if any(value.between is not None for value in row.metrics.values())]
     if rows_with_spread:
         note(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.base.text import with_interval
-from runner.cli.terminal.output import format_time, print_table, say
-from runner.results.leaderboard.model import LeaderboardRow, lists_of
+from runner.cli.terminal.output import format_time, note, print_table, say
+from runner.results.leaderboard.model import LeaderboardRow, describe_ranks, lists_of
 
 _DROPPED_IF_NARROW = ("cost", "finished", "clusters", "models", "protocol", "seed", "n")
 """Columns that a narrow terminal leaves out, in this order."""
@@ -37,6 +37,8 @@ def _show_list(
     unranked = [row for row in rows if row.rank is None]
     if ranked:
         _print_list_table(ranked, extra, _title(ranked[0]), first=("rank",), last=(*extra_columns, *_LAST_COLUMNS))
+        if len(ranked) > 1:
+            note(describe_ranks(len(ranked)))
     if unranked:
         title = "without a rank:" if ranked else f"{rows[0].benchmark}, without a rank:"
         _print_list_table(unranked, extra, title, first=(), last=(*extra_columns, "reason"))

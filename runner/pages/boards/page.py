@@ -18,6 +18,7 @@ from runner.pages.packing import compress_json
 from runner.pages.report.games import FORMAT, to_columns
 from runner.pages.site import Section, Site, StorePiece
 from runner.pages.sweeps import SweepLine, SweepPoints
+from runner.results.leaderboard.model import describe_ranks
 
 FIRST = 200
 """The number of rows in a task's page for browsers without JavaScript."""
@@ -112,6 +113,7 @@ class TaskView:
     other_tasks: Sequence[BoardLine]
     domain: Sequence[float] | None
     meanings: Sequence[tuple[str, str]]
+    rank_method: str
     frontier: Markup | None
     sweeps: Sequence[SweepTable]
     commands: Sequence[tuple[str, str]]
@@ -137,6 +139,7 @@ def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> Tas
         other_tasks=lines(other_tasks),
         domain=domain,
         meanings=[(kind, MEANINGS[kind]) for kind in kinds_of(mark for row in listed.rows for mark in row.marks)],
+        rank_method=describe_ranks(len(listed.ranked)),
         frontier=cost_chart(listed),
         sweeps=[
             SweepTable(

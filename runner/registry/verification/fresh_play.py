@@ -133,7 +133,7 @@ def compare_with_published(
     """
     run = fetched.run
     assert run is not None
-    comparison = compare_systems([[run.path], [result.folder.path]], results, metric=metric)
+    comparison = compare_systems([[run.path], [result.folder.path]], results, metric=metric, tests_one_system=True)
     outcome, verdict = describe_outcome(
         comparison.pairs[0], {row["agent"] for row in run.manifest().agents}, metric, margin
     )

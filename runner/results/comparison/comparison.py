@@ -140,12 +140,14 @@ def compare_systems(
     baseline: str | None = None,
     asserts: Sequence[str] = (),
     seed: int = 0,
+    tests_one_system: bool = False,
 ) -> Comparison:
     """Compare systems, each given by the names of the runs that are pooled.
 
     Two systems are compared with each other, more than two with the leader. With a `baseline`, each is compared with
     that: a run, or a protocol whose runs with the same task and verifier are used. If an assertion names `base`, the
-    first system is the base. A single system can only be judged by assertions without `base`.
+    first system is the base. A single system can only be judged by assertions without `base`. Two samples of one system
+    are compared without a test, unless `tests_one_system`, which asks whether its models drifted.
 
     Raises:
         UsageError: the systems cannot be compared; the message says why.
@@ -165,7 +167,9 @@ def compare_systems(
     for system in systems:
         refuse_repeated_answers(system.runs, system.manifests)
     refuse_overlap(systems)
-    return _ComparisonRun(systems, results, metric, by, seed, SystemReader(by)).comparison(baseline, assertions)
+    return _ComparisonRun(systems, results, metric, by, seed, SystemReader(by), tests_one_system).comparison(
+        baseline, assertions
+    )
 
 
 def compare_by_metric(
@@ -202,6 +206,7 @@ class _ComparisonRun:
     by: str | None
     seed: int
     reading: SystemReader
+    tests_one_system: bool = False
 
     def _common_metric(self, name: str, *systems: System) -> Metric:
         common = set(systems[0].agents).intersection(*(system.agents for system in systems[1:]))
@@ -273,7 +278,11 @@ class _ComparisonRun:
             unmatched = (), ()
             if result is not None and stopping_notes:
                 result = replace(result, p=None, difference=drop_error(result.difference))
-        elif has_uneven_repeats(matched_points) and result.p is not None and not _is_one_system(base, other):
+        elif (
+            has_uneven_repeats(matched_points)
+            and result.p is not None
+            and (self.tests_one_system or not _is_one_system(base, other))
+        ):
             notes = (*notes, "repeats differ: p allows for the smaller spread of the system with more repeats")
         assert result is not None  # a system without a score was refused
         shared = shared_verdicts(base, other)
@@ -286,7 +295,7 @@ class _ComparisonRun:
             estimate = format_difference(row.difference, measure, drop_error(result.difference))
             verdict_text = f"no test: {remark}; {other.name} less {base.name} is {estimate}"
             row = _without_test(replace(row, stderr=None, ci_low=None, ci_high=None), verdict_text)
-        elif _is_one_system(base, other):
+        elif _is_one_system(base, other) and not self.tests_one_system:
             pooled = self._describe_pooled(measure, matched_points, stopped=bool(stopping_notes))
             row = _without_test(row, f"{ONE_SYSTEM}: {value}; pooled, {measure.name} is {pooled}")
             notes = (*notes, *_address_notes(base, other))

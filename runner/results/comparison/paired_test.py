@@ -66,7 +66,7 @@ def run_paired_test(measure: Metric, matched: MatchedPoints, seed: int, *, stopp
         return None
     weights = _datapoint_weights(measure, [row.label for row in rows])
     pairs = _paired_groups(measure, rows, weights)
-    difference, sign_flip = pairs.difference(measure.bound), pairs.test(seed)
+    difference, sign_flip = pairs.compare(measure.bound, seed)
     p = sign_flip.p if difference.groups > 1 else None
     if stopped:
         difference, p = _difference_of_stopped(measure, pairs, difference)

@@ -86,8 +86,6 @@ def _describe_power(measure: Metric, effect: Difference) -> str:
     if effect.detectable is None:
         return "" if effect.stderr is None else "; underpowered: so few groups of datapoints can show no difference"
     smallest = format_difference(effect.detectable, measure, effect)
-    if not measure.is_share:
-        return f"; minimum detectable difference: {smallest} (80 % power)"
-    if effect.detectable > DETECTABLE_TARGET:
+    if measure.is_share and effect.detectable > DETECTABLE_TARGET:
         return f"; underpowered: only differences of {smallest} or more would be detected with 80 % power"
     return f"; minimum detectable difference: {smallest} (80 % power)"

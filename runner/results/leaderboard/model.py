@@ -7,30 +7,34 @@ and different tests of the difference between two rows. They share this model, a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from runner.statistics.sign_flip import ranges_in_order
+from runner.statistics.rank_sets import MAX_PAIRWISE, PairTests, rank_sets
 
-Name = TypeVar("Name")
+Name = TypeVar("Name", bound=Hashable)
 Row = TypeVar("Row", bound="LeaderboardRow")
 RankRange = tuple[int, int]
-"""The first and the last rank that a row may have."""
+"""The first and the last rank of a 95 % confidence set."""
 
 
-def rank(
-    values: Iterable[tuple[Name, float]], p_values: Callable[[Name, Sequence[Name]], Sequence[float]]
-) -> dict[Name, RankRange]:
-    """Return the range of ranks of each row, the ranking of every leaderboard.
+def rank(values: Iterable[tuple[Name, float]], p_values: PairTests[Name]) -> dict[Name, RankRange]:
+    """Return the 95 % confidence set of each row's rank: the ranking of every leaderboard.
 
-    `values` are the rows with the values they are ranked by, larger first; rows with equal values keep their order.
-    `p_values` returns the p-value of each of some rows against a leader.
+    `values` are the rows with the value that ranks them, where larger is better; rows with equal values keep their
+    order.
     """
-    order = sorted(values, key=lambda row: -row[1])
-    return ranges_in_order([name for name, _ in order], p_values)
+    order = sorted(values, key=lambda named: -named[1])
+    return rank_sets([name for name, _ in order], p_values)
+
+
+def describe_ranks(count: int) -> str:
+    """Return how the ranks of a list with `count` ranked rows were determined."""
+    tests = "all pairs" if count <= MAX_PAIRWISE else f"each row with the first only, because there are {count:,}"
+    return f"rank: 95 % confidence set of ranks, from tests of {tests}"
 
 
 class Unranked(StrEnum):

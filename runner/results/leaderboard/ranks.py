@@ -1,7 +1,7 @@
-"""Ranges of ranks for the rows of the board: rows that no test separates from a leader are tied with it.
+"""The ranks of a board's rows: 95 % confidence sets, from paired tests of the rows of one task.
 
-Ranks are computed when a run is added to the board. Each test of a run against a leader is stored, so that one more run
-costs one more test instead of all tests.
+Ranks are computed when a run is appended, and read by queries. The board stores the p-value of each pair, so a new run
+costs only its own tests.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from runner.results.leaderboard.model import RankRange, rank
 from runner.results.leaderboard.schema import GROUP_TERMS_SQL, PAIR_TERMS_SQL
 from runner.statistics.paired_groups import Pairs
+from runner.statistics.rank_sets import PAIR_LEVEL
 
 if TYPE_CHECKING:
     import duckdb
@@ -66,32 +67,52 @@ class RankedSystem:
         return self.high < other.low or other.high < self.low
 
 
-def p_values(ask: Ask, leader: str, others: Sequence[str], systems: Mapping[str, RankedSystem]) -> Iterator[float]:
-    """Yield the p-value of each system against a leader; see `Pairs`.
+def pair_p_values(
+    ask: Ask, pairs: Sequence[tuple[str, str]], systems: Mapping[str, RankedSystem]
+) -> dict[tuple[str, str], float]:
+    """Return the p-value of each pair of systems; see `Pairs`.
 
-    If either has a stopping rule, p is 1 unless the intervals of both do not overlap.
+    If one of the two may have stopped early, p is 1 unless their intervals do not overlap. Each query pairs one system
+    with others, so a new system on a board costs one query.
     """
+    untested: dict[str, set[str]] = {name: set() for pair in pairs for name in pair}
+    for first, second in pairs:
+        untested[first].add(second)
+        untested[second].add(first)
+    tested: dict[frozenset[str], float] = {}
+    while any(untested.values()):
+        hub = max(sorted(untested), key=lambda name: len(untested[name]))
+        others = sorted(untested[hub])
+        tested |= zip((frozenset((hub, other)) for other in others), _p_values(ask, hub, others, systems), strict=True)
+        for other in others:
+            untested[other].discard(hub)
+        untested[hub] = set()
+    return {pair: tested[frozenset(pair)] for pair in pairs}
+
+
+def _p_values(ask: Ask, hub: str, others: Sequence[str], systems: Mapping[str, RankedSystem]) -> Iterator[float]:
     for start in range(0, len(others), AT_ONCE):
         batch = others[start : start + AT_ONCE]
-        runs = [(name, run) for name in (leader, *batch) for run in systems[name].runs]
+        runs = [(name, run) for name in (hub, *batch) for run in systems[name].runs]
         names, ids = ([row[column] for row in runs] for column in (0, 1))
-        rows = ask(_PAIRS_SQL, {"leader": leader, "systems": names, "runs": ids})
-        values = {name: _p_value(Pairs(*lists), systems[leader], systems[name]) for name, *lists in rows}
-        yield from (values.get(name, 1.0) for name in batch)
+        rows = ask(_PAIRS_SQL, {"leader": hub, "systems": names, "runs": ids})
+        found = {name: _p_value(Pairs(*lists), systems[hub], systems[name]) for name, *lists in rows}
+        yield from (found.get(name, 1.0) for name in batch)
 
 
 def _p_value(pairs: Pairs, leader: RankedSystem, other: RankedSystem) -> float:
     if leader.game is not None and leader.game == other.game:
         return 1.0
     if not (leader.stopped or other.stopped):
-        return pairs.test().p
+        return pairs.test(level=PAIR_LEVEL).p
     return pairs.at_any_time()[1] if leader.is_separate_from(other) else 1.0
 
 
 def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:
-    """Compute the range of ranks of every ranked row of the board."""
+    """Compute the rank set of every ranked row of the board."""
     rows = connection.execute(_RANKED_RUNS_SQL).fetchall()
-    tests = _RankTests(connection, {run: RankedSystem([run], *facts) for _, _, run, _, *facts in rows})
+    systems = {run: RankedSystem([run], *facts) for _, _, run, _, *facts in rows}
+    tests = _StoredTests(connection, systems)
     ranks: dict[str, RankRange] = {}
     for _, rows_of_list in groupby(rows, key=lambda row: row[:2]):
         ranks |= rank(((run, accuracy) for _, _, run, accuracy, *_ in rows_of_list), tests.p_values)
@@ -99,30 +120,32 @@ def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("DELETE FROM ranks")
     _insert(connection, "ranks", [(run, *rank_range) for run, rank_range in ranks.items()])
     connection.execute("DELETE FROM rank_tests")
-    _insert(connection, "rank_tests", [(leader, run, p) for (leader, run), p in tests.used.items()])
+    _insert(connection, "rank_tests", [(*pair, p) for pair, p in sorted(tests.used.items())])
     connection.commit()
 
 
-class _RankTests:
-    """The p-values of runs against leaders: those stored on the board, and new ones."""
+class _StoredTests:
+    """The p-values of pairs of runs: those that the board stores, and those that have to be computed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, systems: Mapping[str, RankedSystem]) -> None:
         self._connection = connection
         self._systems = systems
         rows = connection.execute("SELECT leader, run_id, p FROM rank_tests").fetchall()
-        self._p_values = {(leader, run): p for leader, run, p in rows}
+        self._stored = {_key(first, second): p for first, second, p in rows}
         self.used: dict[tuple[str, str], float] = {}
 
-    def p_values(self, leader: str, others: Sequence[str]) -> list[float]:
-        missing = [run for run in others if (leader, run) not in self._p_values]
-        new = p_values(self._ask, leader, missing, self._systems)
-        self._p_values |= {(leader, run): p for run, p in zip(missing, new, strict=True)}
-        values = {(leader, run): self._p_values[leader, run] for run in others}
-        self.used |= values
-        return list(values.values())
+    def p_values(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
+        keys = [_key(*pair) for pair in pairs]
+        self._stored |= pair_p_values(self._ask, [key for key in keys if key not in self._stored], self._systems)
+        self.used |= {key: self._stored[key] for key in keys}
+        return [self._stored[key] for key in keys]
 
     def _ask(self, question: str, parameters: dict[str, object]) -> list[Any]:
         return self._connection.execute(question, parameters).fetchall()
+
+
+def _key(first: str, second: str) -> tuple[str, str]:
+    return (first, second) if first < second else (second, first)
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[object, ...]]) -> None:

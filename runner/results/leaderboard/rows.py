@@ -50,7 +50,7 @@ def remove_run(connection: duckdb.DuckDBPyConnection, run_id: str) -> None:
     """Remove a run's rows from the tables."""
     for table in BOARD_TABLES:
         connection.execute(f"DELETE FROM {table} WHERE run_id = ?", [run_id])
-    connection.execute("DELETE FROM rank_tests WHERE leader = ?", [run_id])
+    connection.execute("DELETE FROM rank_tests WHERE leader = $1 OR run_id = $1", [run_id])
 
 
 def insert_run(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None:

@@ -15,7 +15,7 @@ def paired_test(  # noqa: PLR0917 -- SQL has no keywords
     If a run may have `stopped` once it was decided, the interval and p come from a confidence sequence.
     """
     pairs = Pairs(sums, sizes, spare, least, step)
-    difference, sign_flip = pairs.difference(1.0), pairs.test()
+    difference, sign_flip = pairs.compare(1.0)
     p = sign_flip.p if difference.groups > 1 else None
     if stopped:
         difference, p = pairs.at_any_time()

@@ -1,7 +1,7 @@
 """The table of a sweep: a row for each system, with seeds as its repeats, and with intervals and ranges of ranks.
 
 All data comes from the leaderboard. Points that differ only in their seed form one row. Rows are ranked by accuracy
-among those with the same task; a row is tied with the leader if the test does not separate them.
+among those with the same task; ranks are 95 % confidence sets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from runner.results.leaderboard.model import RankRange, Unranked, rank
-from runner.results.leaderboard.ranks import RankedSystem, p_values
+from runner.results.leaderboard.ranks import RankedSystem, pair_p_values
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import UNRANKED_SQL
 from runner.results.manifest import PLAYED, Status
@@ -262,14 +262,12 @@ def _rank_task(rows: Mapping[int, _System], results: Results) -> dict[int, RankR
     """Return the ranges of ranks of the rows of one task, by the test that compares two runs, over all seeds."""
     systems = {str(index): row.ranked for index, row in rows.items()}
 
-    def ask(sql: str, parameters: dict[str, object]) -> list[tuple[Any, ...]]:
-        return results.board.query(sql, parameters)[1]
-
-    def p_values_against(leader: int, others: Sequence[int]) -> list[float]:
-        return list(p_values(ask, str(leader), [*map(str, others)], systems))
+    def p_values(pairs: Sequence[tuple[int, int]]) -> list[float]:
+        names = [(str(first), str(second)) for first, second in pairs]
+        return [*pair_p_values(lambda *asked: results.board.query(*asked)[1], names, systems).values()]
 
     values = ((index, row.pooled(RANKING_METRIC).value or 0.0) for index, row in sorted(rows.items()))
-    return rank(values, p_values_against)
+    return rank(values, p_values)
 
 
 _RUNS_SQL = f"""

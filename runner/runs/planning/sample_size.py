@@ -1,9 +1,9 @@
 """The number of datapoints and repeats that detect a difference, and their cost.
 
 Two systems are compared on the same datapoints by the differences of their group scores. The variance of these
-differences is taken from earlier runs, or else is the largest possible one. Since a few groups may all agree by chance,
-one hypothetical group with the most extreme score is added to the observed groups. The rest is the power formula of
-`runner.statistics.variance_components`.
+differences is taken from earlier runs, which are assumed to be representative, or else is the largest possible one. If
+no group of these runs differs, one that differs is added, because few groups may all agree by chance. The rest is the
+power formula of `runner.statistics.variance_components`.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int
         if len(costs) == len(priced)
         else None,
         needed <= groups,
-        smallest_difference(groups, variance.of(repeats), step),
+        smallest_difference(groups, lambda _: variance.of(repeats), step),
     )
 
 
@@ -181,15 +181,15 @@ def _variance_of_run(run: RunFolder, *, is_fixed: bool) -> VarianceOfDifference:
     split, groups = scores.split(), len(scores.groups)
     if split is None:
         source = f"twice that of {name}, not split by repeats, because the run has only one repeat"
-        total = with_one_more_group(_total(scores, run), groups, scores.largest_distance())
-        return _with_extreme_group(2 * total, 0.0, source, groups, split=False)
+        total = _unless_constant(_total(scores, run), 0.0, groups, scores.largest_distance())
+        return _estimate(2 * total, 0.0, source, groups, split=False)
     parts = f"{decimal(split.between)} between groups, {decimal(split.within)} within"
-    between = with_one_more_group(split.between, groups, scores.largest_distance())
+    between = _unless_constant(split.between, split.within, groups, scores.largest_distance())
     if is_fixed:
         source = f"that of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {parts}"
-        return _with_extreme_group(2 * between + split.within / scores.repeats, split.within, source, groups)
+        return _estimate(2 * between + split.within / scores.repeats, split.within, source, groups)
     source = f"twice that of {name}, for independent systems: {parts}"
-    return _with_extreme_group(2 * between, 2 * split.within, source, groups)
+    return _estimate(2 * between, 2 * split.within, source, groups)
 
 
 def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifference:
@@ -202,19 +202,21 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifferenc
     groups, furthest = len(differences), 1 + abs(fmean(differences))
     if split is None:
         source = f"that of the differences of {both}, not split by repeats, because one has only one repeat"
-        return _with_extreme_group(with_one_more_group(total, groups, furthest), 0.0, source, groups, split=False)
+        return _estimate(_unless_constant(total, 0.0, groups, furthest), 0.0, source, groups, split=False)
     between, *within = split
     source = (
         f"that of the differences of {both}: {decimal(between)} between groups, {decimal(within[0])} and "
         f"{decimal(within[1])} within"
     )
-    return _with_extreme_group(with_one_more_group(between, groups, furthest), sum(within), source, groups)
+    return _estimate(_unless_constant(between, sum(within), groups, furthest), sum(within), source, groups)
 
 
-def _with_extreme_group(
-    fixed: float, by_chance: float, source: str, groups: int, *, split: bool = True
-) -> VarianceOfDifference:
-    source = f"{source}; with one hypothetical group added that has the most extreme score"
+def _unless_constant(between: float, within: float, groups: int, furthest: float) -> float:
+    """Return the variance between groups, or that with one group that differs if all scores are equal."""
+    return between if between + within > 0 else with_one_more_group(0.0, groups, furthest)
+
+
+def _estimate(fixed: float, by_chance: float, source: str, groups: int, *, split: bool = True) -> VarianceOfDifference:
     return VarianceOfDifference(fixed, by_chance, source, split, groups, variance_factors(groups))
 
 

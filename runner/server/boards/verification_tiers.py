@@ -215,7 +215,7 @@ def _compare(
     common = compare_answers(registry, original, again, cache.path / "compared")
     if common.shared_ids or (common.is_enough and common.is_copy):
         return "copy", f"{common}: it may be a copy"
-    pair = compare_systems([[base.path], [reproduction.path]], Results(cache.path)).pairs[0]
+    pair = compare_systems([[base.path], [reproduction.path]], Results(cache.path), tests_one_system=True).pairs[0]
     outcome, reason = describe_outcome(pair, {row["agent"] for row in first.agents})
     if outcome == REPRODUCED and not common.is_enough:
         return "undecided", f"{reason}; but {common}"

@@ -222,8 +222,8 @@ def _rank_rows(scored: Sequence[_Submission]) -> list[CompetitionRow]:
     order = sorted(rows, key=lambda row: (-(row.accuracy or 0.0), row.created, row.release))
     by_name = {row.release: row for row in order}
 
-    def p_values(leader: str, challengers: Sequence[str]) -> list[float]:
-        return [_p_value(by_name[leader], by_name[challenger]) for challenger in challengers]
+    def p_values(pairs: Sequence[tuple[str, str]]) -> list[float]:
+        return [_p_value(by_name[first], by_name[second]) for first, second in pairs]
 
     values = ((row.release, row.accuracy or 0.0) for row in order if row.reason is None)
     for name, (first, last) in rank(values, p_values).items():

@@ -52,7 +52,7 @@ def test_compare_and_sql_and_both_tables_of_ranks_make_one_test(uneven: Path) ->
     assert swept == {"x": (1, 2), "y": (1, 2)}
     assert {run: (first, last) for run, first, last in ranked} == {"x": (1, 3), "y": (1, 3)}
     with duckdb.connect(str(uneven / FILE), read_only=True) as plain:
-        ((of_ranks,),) = plain.execute("SELECT p FROM rank_tests WHERE leader = 'y' AND run_id = 'x'").fetchall()
+        ((of_ranks,),) = plain.execute("SELECT p FROM rank_tests WHERE leader = 'x' AND run_id = 'y'").fetchall()
     assert of_ranks == pytest.approx(pair.p, abs=1e-12)
 
 

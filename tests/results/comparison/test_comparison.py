@@ -14,7 +14,7 @@ from runner.results.comparison.comparison import Comparison, SystemComparison
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS
 from tests.compatibility.old import RUNS, opened
-from tests.results.comparison.planted import SIZE, other_system, plant, planted, solo_spec
+from tests.results.comparison.planted import SIZE, other_system, planted, solo_spec
 from tests.support.runs import played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -43,7 +43,7 @@ def test_no_evidence_is_said_with_what_could_have_been_seen(results: Path) -> No
     assert pair.p == 1.0
     assert pair.verdict.startswith("no evidence of a difference: same less good is 0 points [-")
     assert pair.verdict.endswith(" points or more would be detected with 80 % power")
-    assert "underpowered: only differences of 1" in pair.verdict
+    assert "underpowered: only differences of 20" in pair.verdict
 
 
 @pytest.mark.full
@@ -346,8 +346,7 @@ def test_sql_says_the_same(results: Path) -> None:
 @pytest.mark.full
 def test_planted_verdicts_are_what_is_read(tmp_path: Path) -> None:
     """The support of these tests itself: an undecided rollout is wrong, and not lost."""
-    folder = played(solo_spec(tmp_path, size=4), tmp_path / "results", run_id="one").folder
-    plant(folder.table("rollouts"), lambda i, _: None if i == 0 else True)
+    planted(solo_spec(tmp_path, size=4), tmp_path / "results", "one", lambda i, _: None if i == 0 else True)
     other = planted(solo_spec(tmp_path, size=4), tmp_path / "results", "two", lambda _, __: True, "seed=8")
     pair = only(compare("one", other, results=tmp_path / "results", metric="undecided_0"))
     assert (pair.base_value, pair.other_value, pair.datapoints) == (0.5, 0.0, 2)

@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, Response
 from runner.pages.boards.marks import MEANINGS
 from runner.pages.report.games import FORMAT
 from runner.pages.report.served import ServedPage, static_files
+from runner.results.leaderboard.model import describe_ranks
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.verification_tiers import MEANINGS as TIERS
 from runner.server.web.api.schemas import FILE_RESPONSE, ResponseBody, errors
@@ -86,6 +87,7 @@ class BoardView(View):
     task: str | None
     selection: str | None
     ranked: int
+    rank_method: str
     count: int
     rows: Sequence[BoardTableRow]
     domain: tuple[str, str] | None
@@ -169,7 +171,8 @@ def _board_page(board: BoardSnapshot, task: Mapping[str, Any], number: int, addr
     page, first, domain = task["page"], (number - 1) * ROWS, task["domain"]
     rows = board.rows(page, first, ROWS)
     view = BoardView(
-        page=page, task=task["task"], selection=task["selection"], ranked=task["ranked"], count=task["rows"],
+        page=page, task=task["task"], selection=task["selection"], ranked=task["ranked"],
+        rank_method=describe_ranks(task["ranked"]), count=task["rows"],
         rows=[BoardTableRow.from_row(row, domain) for row in rows],
         domain=(f"{domain[0]:.1f}", f"{domain[1]:.1f}") if domain else None,
         trained=any(row["trained_on"] for row in rows),

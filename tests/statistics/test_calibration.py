@@ -1,0 +1,54 @@
+"""Calibration: the slope and the intercept against statsmodels, and the bias of ECE and reliability."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+from runner.statistics.calibration import Forecasts
+
+
+def forecasts(seed: int, datapoints: int, repeats: int, slope: float) -> Forecasts:
+    """A judge whose log odds are the true ones divided by `slope`."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, datapoints)
+    evidence = (2 * labels - 1)[:, None] * 0.75 + rng.normal(0, 0.5, (datapoints, 1))
+    evidence = evidence + rng.normal(0, 1, (datapoints, repeats))
+    p = 1 / (1 + np.exp(-1.5 * evidence / 1.25 / slope))
+    clusters = np.repeat(np.arange(datapoints), repeats)
+    return Forecasts(p.ravel(), np.repeat(labels, repeats), clusters, datapoints)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_slope_and_intercept_are_those_of_statsmodels(seed: int) -> None:
+    import statsmodels.api as sm
+
+    found = forecasts(seed, 80, 1 + seed % 3, 0.4 + seed / 10)
+    p = np.clip(found.p, 0.001, 0.999)
+    theirs = sm.Logit(found.y, sm.add_constant(np.log(p / (1 - p)))).fit(disp=0, method="newton", maxiter=100)
+    assert (found.intercept.value, found.slope.value) == pytest.approx(tuple(theirs.params), abs=1e-9)
+
+
+def test_without_a_solution_the_reason_is_given() -> None:
+    clusters = np.arange(4)
+    separated = Forecasts(np.array([0.1, 0.2, 0.8, 0.9]), np.array([0, 0, 1, 1]), clusters, 4)
+    constant = Forecasts(np.full(4, 0.5), np.array([0, 1, 0, 1]), clusters, 4)
+    for found in (separated, constant):
+        assert found.slope.value is None
+        assert "no regression" in (found.slope.reason or "")
+
+
+def test_corrected_values_are_nearer_to_the_truth() -> None:
+    truth = forecasts(99, 100_000, 1, 0.5)
+    small = [forecasts(seed, 110, 1, 0.5) for seed in range(40)]
+    ece, reliability = (fmean(getattr(judge, name) for judge in small) for name in ("ece", "reliability"))
+    corrected, corrected_reliability = (
+        fmean(getattr(judge, name).value for judge in small)
+        for name in ("corrected_calibration_error", "corrected_reliability")
+    )
+    assert ece - truth.ece > 0.02
+    assert abs(corrected - truth.ece) < 0.01
+    assert reliability - truth.reliability > 0.01
+    assert abs(corrected_reliability - truth.reliability) < 0.004
