@@ -112,9 +112,9 @@ def test_a_learning_curve_pools_the_tests_of_its_seeds(seeds: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("figure", "of", "says"),
     [
-        ("learning_curve", "sure", "no training run"),
+        ("learning_curve", "sure", "not a training run"),
         ("accuracy_by_protocol", "learning", "a training run has no games of its own"),
-        ("reliability", "solo-verifier", "no probability of a verdict is known"),
+        ("reliability", "solo-verifier", "a reliability curve needs probabilities of verdicts"),
     ],
 )
 def test_what_runs_lack_is_said_with_their_names(
@@ -142,7 +142,7 @@ def test_a_share_that_depends_on_the_number_of_plays_is_not_shown_beside_one_of_
     ("words", "says"),
     [
         (["rounds", "-o", "f.png"], "must end in .svg"),
-        (["rounds", "-o", "f.svg", "--metric", "recall"], "--metric is for forest, frontier"),
+        (["rounds", "-o", "f.svg", "--metric", "recall"], "--metric works only with forest, frontier"),
     ],
 )
 def test_wrong_usage_is_told(
