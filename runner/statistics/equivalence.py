@@ -43,19 +43,19 @@ def equivalence_test(
     differences: Sequence[float], sizes: Sequence[float], margin: float, bound: float | None, step: float = 0.0
 ) -> Equivalence:
     """Test whether the mean of differences by group is within `margin` of 0; see `paired_difference`."""
-    found = paired_difference(differences, sizes, bound, step, level=1 - 2 * ALPHA)
+    difference = paired_difference(differences, sizes, bound, step, level=1 - 2 * ALPHA)
     d, n = np.asarray(differences, dtype=float), np.asarray(sizes, dtype=float)
     count = len(d)
     weights = n / n.mean()
-    squares = math.fsum((weights * (d - found.value)) ** 2)
-    if found.low is None or found.high is None or squares == 0:
-        return Equivalence(margin, None, found.low, found.high)
+    squares = math.fsum((weights * (d - difference.value)) ** 2)
+    if difference.low is None or difference.high is None or squares == 0:
+        return Equivalence(margin, None, difference.low, difference.high)
     deviation = math.sqrt(squares / (count - 1))
     stderr = deviation / math.sqrt(count)
-    p = max(_upper_tail((margin + sign * found.value) / stderr, count - 1) for sign in (-1, 1))
-    skewness = math.fsum((weights * (d - found.value)) ** 3) / count / deviation**3
+    p = max(_upper_tail((margin + sign * difference.value) / stderr, count - 1) for sign in (-1, 1))
+    skewness = math.fsum((weights * (d - difference.value)) ** 3) / count / deviation**3
     shift = deviation * skewness * (1 + 2 * t_quantile(count, 1 - 2 * ALPHA) ** 2) / (6 * count)
-    return Equivalence(margin, p, found.low + min(shift, 0.0), found.high + max(shift, 0.0))
+    return Equivalence(margin, p, difference.low + min(shift, 0.0), difference.high + max(shift, 0.0))
 
 
 def _upper_tail(t: float, degrees: float) -> float:

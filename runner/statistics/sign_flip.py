@@ -29,7 +29,7 @@ If all groups differ by the same amount, few rates are possible: with 50 groups 
 FLIPS = 20_000
 """The fewest random flips if there are too many to enumerate."""
 CLEAR_COUNT = 20
-"""So many of these flips as extreme as the differences show that p is above a level that needs more flips."""
+"""The number of flips as extreme as the differences that shows that p is above a level that needs more flips."""
 ALPHA = 0.05
 FEWEST_GROUPS = 6
 """The fewest differing groups that the test can reject: five in one direction have p = 2 / 2^5 = 0.06."""

@@ -96,8 +96,8 @@ def _p_values(ask: Ask, hub: str, others: Sequence[str], systems: Mapping[str, R
         runs = [(name, run) for name in (hub, *batch) for run in systems[name].runs]
         names, ids = ([row[column] for row in runs] for column in (0, 1))
         rows = ask(_PAIRS_SQL, {"leader": hub, "systems": names, "runs": ids})
-        found = {name: _p_value(Pairs(*lists), systems[hub], systems[name]) for name, *lists in rows}
-        yield from (found.get(name, 1.0) for name in batch)
+        by_name = {name: _p_value(Pairs(*lists), systems[hub], systems[name]) for name, *lists in rows}
+        yield from (by_name.get(name, 1.0) for name in batch)
 
 
 def _p_value(pairs: Pairs, leader: RankedSystem, other: RankedSystem) -> float:
