@@ -90,7 +90,9 @@ def replaced_proportion(settings: GuessReplacement, iteration: int) -> float:
         return max(0.0, settings.proportion - settings.annealing_rate * iteration)
     if settings.annealing == "exponential":
         return settings.proportion * (1 - settings.annealing_rate) ** iteration
-    return settings.proportion
+    if settings.annealing == "none":
+        return settings.proportion
+    raise ValueError(f"unknown annealing {settings.annealing!r}")
 
 
 def select_for(

@@ -134,6 +134,6 @@ def test_check_tells_all_servers(tmp_path: Path) -> None:
     servers = ["http://a.example:8000/v1", "http://b.example/v1"]
     spec_file(tmp_path, None, models={"m": {"provider": "openai", "model": "tiny", "base_url": servers}})
     said = nip_run_here("check", "spec.yaml", cwd=tmp_path).stdout
-    assert f"m is asked at 2 servers: {servers[0]}, {servers[1]}" in " ".join(said.split())
+    assert f"m uses 2 servers: {servers[0]}, {servers[1]}" in " ".join(said.split())
     (as_json,) = json.loads(nip_run_here("check", "spec.yaml", "--json", cwd=tmp_path).stdout)
     assert as_json["servers"] == {"m": servers}

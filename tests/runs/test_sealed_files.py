@@ -119,7 +119,7 @@ def test_rebuilding_the_board_lists_damaged_runs_and_ranks_the_others(finished: 
     done = nip_run_here("leaderboard", "--rebuild", cwd=folder)
     assert done.returncode == 1
     assert f"{TABLE} is damaged" in done.stderr
-    assert "holds 2 runs" in done.stdout
+    assert "has 2 runs" in done.stdout
     listed = {row["run_id"]: row for row in json.loads(nip_run_here("leaderboard", "--json", cwd=folder).stdout)}
     assert set(listed) == {one.run_id for one in others}
     assert listed[others[0].run_id]["reason"] == "damaged: its metrics or tables are missing; verify it"

@@ -349,7 +349,7 @@ def test_a_command_that_says_all_has_no_problems() -> None:
 @pytest.mark.parametrize(
     ("command", "parts"),
     [
-        (("train", "{data_set}", "{output}"), ["no placeholder {data_set}; did you mean 'dataset'?", "{dataset} is"]),
+        (("train", "{data_set}", "{output}"), ["unknown placeholder {data_set}; did you mean", "{dataset} is"]),
         (("train", "{dataset}"), ["{model_file} or {output} is missing"]),
         (("train", "{dataset}", "{output}", "{x}{y}{x}"), ["{x}", "{y}"]),
         (("", "{dataset}", "{output}"), ["the program"]),

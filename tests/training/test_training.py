@@ -91,7 +91,7 @@ def test_any_rollout_is_shown_and_games_are_exported_by_parts(finished: Path) ->
     sql = "SELECT rollout_id FROM rollouts WHERE run_id = ? LIMIT 1"
     _, rows = Results(finished / "results").board.query(sql, [f"{run_id}-i1"])
     shown = nip_run_here("show", run_id, rows[0][0], cwd=finished)
-    assert (shown.returncode, shown.stderr) == (0, f"of run {run_id}-i1\n")
+    assert (shown.returncode, shown.stderr) == (0, f"from run {run_id}-i1\n")
     assert f"rollout {rows[0][0]}" in shown.stdout
     missing = nip_run_here("show", run_id, "nowhere", cwd=finished)
     assert missing.returncode == 2
