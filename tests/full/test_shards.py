@@ -152,7 +152,7 @@ def _same(claims: Claims, whole: Path, run: Path, in_flight: int) -> None:
     claims(ours.keys() == theirs.keys(), f"files: {len(ours)}, the same names")
     differ = sorted(name for name in ours if ours[name] != theirs.get(name))
     claims(
-        set(differ) <= {"completions.parquet", "journal.jsonl", "manifest.json"},
+        set(differ) <= {"SHA256SUMS", "completions.parquet", "journal.jsonl", "manifest.json"},
         f"equal to the byte: {len(ours) - len(differ)}; others: {', '.join(differ)}",
     )
     (a, b), lost = (_table(path / "completions.parquet") for path in (run, whole)), _lost(run)
