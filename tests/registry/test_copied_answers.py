@@ -260,7 +260,7 @@ def test_a_sweep_ranks_no_forced_run_and_pools_no_copies(folder: Path) -> None:
     assert "not a sample of its own" in row["reason"]
     accuracy = row["metrics"]["accuracy"]
     assert (accuracy["ci_low"], accuracy["ci_high"]) == (None, None)
-    assert "no new sample" in accuracy["reason"]
+    assert "not separate samples" in accuracy["reason"]
 
 
 def test_nothing_is_compared_with_a_run_whose_verdicts_are_forced(folder: Path) -> None:
