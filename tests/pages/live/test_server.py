@@ -236,7 +236,7 @@ def test_slow_connections_hinder_nobody_and_too_many_are_turned_away(view: View)
 def test_ctrl_c_ends_it_as_other_commands(played: Path) -> None:
     process = started("view", "tiny", "--no-open", cwd=played)
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("http://127.0.0.1:")
+    assert process.stdout.readline().startswith("file://")
     process.send_signal(signal.SIGINT)
     code, _, said = ended(process)
     assert code == 130
