@@ -17,7 +17,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
 from runner.results.metric_table import Metric, compared_metric, option_names
-from runner.results.tasks import played_datapoints, template_variables
+from runner.results.tasks import played_datapoints, verifier_variables
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class DatapointScores:
     group: str
     label: int
     contents: Mapping[str, str]
-    """The hash of each column that templates use, by name."""
+    """The hash of each column that the verifier's templates use, by name."""
     value: Any
     """The value of the column to slice by."""
     rollouts: list[ScoredRollout] = field(default_factory=list)
@@ -78,7 +78,7 @@ class System:
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """The columns of the dataset that the templates use; see `points`."""
+        """The columns of the dataset that the verifier's templates use; see `points`."""
         return frozenset(name for folder in self.runs for name in _used_columns(folder))
 
     @property
@@ -228,9 +228,9 @@ def _check_comparable(folder: RunFolder, manifest: Manifest) -> None:
 
 
 def _used_columns(folder: RunFolder) -> frozenset[str]:
-    """Return the columns of its datapoints that a run's templates use."""
+    """Return the columns of its datapoints that a run's verifier sees."""
     try:
-        used = template_variables(folder)
+        used = verifier_variables(folder)
         first_point = next(played_datapoints(folder, None), None)
     except (OSError, ValueError) as error:
         raise _damaged_inputs(folder, error) from error

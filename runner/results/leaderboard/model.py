@@ -145,6 +145,7 @@ class LeaderboardRow(RankedRow):
     rejudge_of: str | None
     shared_with: str | None
     shared: int | None
+    earlier_task: str | None
 
     @property
     def selection(self) -> str:
