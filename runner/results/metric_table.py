@@ -587,8 +587,9 @@ _TABLE = (
     ),
     Metric(
         name="score_difference",
-        description="`expected_score` if the player argues for the label, less that if it argues against it: the Agent "
-        "Score Difference (arXiv 2504.03731) with the verdict as score; the paper takes the judge's log-probability",
+        description="`expected_score` if the player argues for the label, minus that if it argues against it: the "
+        "Agent Score Difference (arXiv 2504.03731) with the verdict as score; the paper takes the judge's "
+        "log-probability",
         over="each player",
         source=Source.PLAYERS,
         compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
@@ -695,7 +696,7 @@ _TABLE = (
             ),
             (
                 "brier_reliability_corrected",
-                "reliability of the Brier score less its upward bias (Bröcker 2012)",
+                "reliability of the Brier score minus its upward bias (Bröcker 2012)",
                 lambda forecasts: forecasts.corrected_reliability,
                 "bias: the variance of the bins' gaps",
             ),

@@ -297,7 +297,7 @@ class Verdicts:
         return self.of(self.decisions == stances)
 
     def agreement_gain(self, stances: Codes) -> Quantity | None:
-        """Return P(verdict = stance) if the stance is the label, less that if it is not."""
+        """Return P(verdict = stance) if the stance is the label, minus that if it is not."""
         won = self.decisions == stances
         honest, dishonest = (self.of(won, (stances == self.labels) == is_true) for is_true in (True, False))
         return None if honest is None or dishonest is None else difference(honest, dishonest)

@@ -71,7 +71,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def debate_with_hints(folder: Path, **changes: Any) -> Path:
     """A spec of a debate whose provers see the column `hint`, which the verifier does not see."""
     prompts = folder / "prompts"
-    shutil.copytree(package_data.find_file("prompts/code_validation/debate", folder), prompts)
+    shutil.copytree(package_data.root() / "prompts/code_validation/debate", prompts)
     for name in ("prover0", "prover1"):
         template = prompts / f"{name}.jinja"
         template.write_text(template.read_text() + "\nHint: {{ hint }}\n")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from runner.base.errors import UsageError
 from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import DatapointScores, ScoredRollout
 from runner.results.metric_table import Metric
 from runner.statistics.differences import Difference, Sample, unpaired_difference
+from runner.statistics.equivalence import Equivalence
 from runner.statistics.paired_groups import Pairs, least_share, spare_variance
 from runner.statistics.sign_flip import mid_p_mcnemar
 
@@ -36,7 +38,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The difference of two systems, the other less the base, before any correction."""
+    """The difference of two systems, the other minus the base, before any correction."""
 
     paired: bool
     base_value: float
@@ -49,10 +51,17 @@ class PairedTest:
     """The number of groups that differ; None if nothing is paired."""
     mid_p_mcnemar: float | None
     datapoints: int
+    difference_at: Callable[[float], Difference]
+    """Returns the difference with an interval of another confidence level."""
+    equivalence: Equivalence | None = None
 
 
-def run_paired_test(measure: Metric, matched: MatchedPoints, seed: int, *, stopped: bool) -> PairedTest | None:
+def run_paired_test(
+    measure: Metric, matched: MatchedPoints, seed: int, *, stopped: bool, margin: float | None = None
+) -> PairedTest | None:
     """Test the difference on the datapoints that both systems have scores for; None if there are none.
+
+    With a `margin`, test also whether the systems are equivalent within it.
 
     All datapoints have the same weight, however often they were played; see `Metric.is_balanced`. If a run may have
     `stopped` once it was decided, shares are tested by a confidence sequence, and other metrics are not tested.
@@ -68,8 +77,11 @@ def run_paired_test(measure: Metric, matched: MatchedPoints, seed: int, *, stopp
     pairs = _paired_groups(measure, rows, weights)
     difference, sign_flip = pairs.compare(measure.bound, seed)
     p = sign_flip.p if difference.groups > 1 else None
-    if stopped:
-        difference, p = _difference_of_stopped(measure, pairs, difference)
+    difference_at = partial(pairs.difference, measure.bound)
+    if stopped and measure.bound == 1.0 and not measure.is_balanced:
+        (difference, p), difference_at = pairs.at_any_time(), lambda level: pairs.at_any_time(level)[0]
+    elif stopped:
+        difference, p, difference_at = drop_error(difference), None, lambda _: drop_error(difference)
     total = math.fsum(weights)
     base_value, other_value = (
         math.fsum(weight * value for weight, value in zip(weights, values, strict=True)) / total
@@ -84,7 +96,11 @@ def run_paired_test(measure: Metric, matched: MatchedPoints, seed: int, *, stopp
     differences = [row.difference for row in rows]
     mid_p = mid_p_mcnemar(sum(d < 0 for d in differences), sum(d > 0 for d in differences)) if is_single_play else None
     exact = sign_flip.exact and not stopped
-    return PairedTest(True, base_value, other_value, difference, p, exact, sign_flip.differing, mid_p, len(rows))
+    equivalence = None if margin is None or stopped else pairs.equivalence(measure.bound, margin)
+    return PairedTest(
+        True, base_value, other_value, difference, p, exact, sign_flip.differing, mid_p, len(rows), difference_at,
+        equivalence,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,12 +115,6 @@ class _Row:
     @property
     def difference(self) -> float:
         return _mean(self.other) - _mean(self.base)
-
-
-def _difference_of_stopped(measure: Metric, pairs: Pairs, difference: Difference) -> tuple[Difference, float | None]:
-    if measure.bound == 1.0 and not measure.is_balanced:
-        return pairs.at_any_time()
-    return drop_error(difference), None
 
 
 def drop_error(difference: Difference) -> Difference:
@@ -140,7 +150,10 @@ def run_unpaired_test(
         return None
     first, second = (_sample_by_group(measure, points) for points in scored)
     difference, p = unpaired_difference(first, second)
-    return PairedTest(False, first.mean, second.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]))
+    return PairedTest(
+        False, first.mean, second.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]),
+        lambda level: unpaired_difference(first, second, level)[0],
+    )  # fmt: skip
 
 
 def sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sample | None:

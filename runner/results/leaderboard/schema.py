@@ -430,7 +430,7 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
     "comparisons": {
         "run_a": "each pair of runs of one task is listed in both orders; filter by run, as each listed pair is tested",
         "accuracy_a": "over the datapoints that both have, with equal weights",
-        "difference": "accuracy_b less accuracy_a",
+        "difference": "accuracy_b minus accuracy_a",
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",

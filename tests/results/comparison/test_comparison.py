@@ -41,9 +41,39 @@ def test_a_better_run_is_called_better_with_the_interval(results: Path) -> None:
 def test_no_evidence_is_said_with_what_could_have_been_seen(results: Path) -> None:
     pair = only(compare("good", "same", results=results))
     assert pair.p == 1.0
-    assert pair.verdict.startswith("no evidence of a difference: same less good is 0 points [-")
+    assert pair.verdict.startswith("no evidence of a difference: same minus good is 0 points [-")
     assert pair.verdict.endswith(" points or more would be detected with 80 % power")
     assert "underpowered: only differences of 20" in pair.verdict
+
+
+def test_several_comparisons_have_intervals_that_agree_with_their_corrected_p_values(results: Path) -> None:
+    """Not an interval at 95 % next to a corrected p-value, which contradict each other."""
+    found = compare("good", "fair", "same", "often", results=results)
+    assert len(found.pairs) == 3
+    for pair in found.pairs:
+        assert pair.p is not None
+        assert pair.p_corrected is not None
+        assert pair.ci_low_corrected is not None
+        assert pair.ci_high_corrected is not None
+        assert (pair.ci_low_corrected <= 0 <= pair.ci_high_corrected) == (pair.p_corrected > 0.05)
+        assert pair.ci_low is not None
+        assert pair.ci_low_corrected <= pair.ci_low
+        assert "interval and p-value are adjusted for 3 comparisons (Holm)" in pair.verdict
+    alone = only(compare("good", "fair", results=results))
+    assert (alone.ci_low_corrected, alone.ci_high_corrected) == (alone.ci_low, alone.ci_high)
+    assert "adjusted" not in alone.verdict
+
+
+def test_equivalence_is_tested_within_a_margin(results: Path) -> None:
+    close, wide = (only(compare("good", "same", results=results, margin=margin)) for margin in (0.02, 0.3))
+    assert close.equivalence is not None
+    assert wide.equivalence is not None
+    assert (close.equivalence.is_shown, wide.equivalence.is_shown) == (False, True)
+    assert close.describe_equivalence().startswith("not shown to be equivalent within 2 points (two one-sided tests: p")
+    assert wide.describe_equivalence().startswith("equivalent within 30 points (two one-sided tests: p = 0.00")
+    assert only(compare("good", "same", results=results)).equivalence is None
+    with pytest.raises(UsageError, match="the equivalence margin must be above 0"):
+        compare("good", "same", results=results, margin=0.0)
 
 
 @pytest.mark.full
@@ -180,7 +210,7 @@ def test_a_replay_is_no_new_sample(tmp_path: Path) -> None:
     run(path, results, replay="first", run_id="again")
     found = compare("first", "again", results=results)
     pair = only(found)
-    assert pair.verdict == "no test: again: a replay, the same answers and no new sample; again less first is 0 points"
+    assert pair.verdict == "no test: again: a replay, the same answers and no new sample; again minus first is 0 points"
     assert (pair.p, pair.ci_low, pair.ci_high, pair.stderr) == (None, None, None, None)
     assert found.notes == ()
     with pytest.raises(UsageError, match="first and again have the same answers"):
