@@ -191,9 +191,7 @@ def test_a_baseline_on_another_task_is_refused_with_the_columns_or_rows_that_dif
     verifier = tmp_path / "spec" / "prompts" / "verifier.jinja"
     verifier.write_text(verifier.read_text() + "\nHint: {{ hint }}\n")
     played(path, results, run_id="told")
-    with pytest.raises(
-        UsageError, match=r"other columns \(question and solution instead of hint, question and solution\)"
-    ):
+    with pytest.raises(UsageError, match=r"other columns \(question, solution instead of hint, question, solution\)"):
         compare_systems([["told"]], Results(results), baseline="solo_verifier")
 
 

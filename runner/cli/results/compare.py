@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
-from runner.base.text import counted, decimal, in_one_line, list_some, p_value, with_interval
+from runner.base.text import counted, decimal, in_one_line, list_some, p_statement, p_value, with_interval
 from runner.cli.arguments import RUN, results_option
 from runner.cli.terminal.output import heading, note, print_json, print_table, say
 
@@ -77,6 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also test whether the systems are equivalent: whether they differ by less than M, such as 0.05 for 5 "
         "points (two one-sided tests)",
     )
+    add(
+        "--ceiling",
+        metavar="RUN",
+        help="a strong run, such as one whose judge has the ground truth: also print which share of the gap between "
+        "the first run and this one each other run closes (performance gap recovered)",
+    )
     add("--flips", type=int, default=10, metavar="N", help="number of flips to list; default: 10")
 
 
@@ -132,7 +138,7 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
     try:
         return compare_systems(
             systems, results, metric=args.metric, by=args.by, baseline=args.baseline, asserts=args.asserts,
-            margin=args.margin,
+            margin=args.margin, ceiling=args.ceiling,
         )  # fmt: skip
     except RunError as error:
         if args.asserts:
@@ -208,6 +214,14 @@ def _print_details(pair: SystemComparison, comparison: Comparison, args: argpars
     title = f"{pair.other} and {pair.base}: " if len(comparison.pairs) > 1 else ""
     if args.margin is not None:
         say(f"{title}{pair.describe_equivalence()}")
+    if (gap := pair.gap_recovered) is not None:
+        share = with_interval(gap.value, gap.low, gap.high)
+        reason = "" if gap.reason is None else f" ({gap.reason})"
+        say(f"{title}performance gap recovered, from {pair.base} to {args.ceiling}: {share}{reason}")
+    if (effect := pair.sensitivity) is not None:
+        change = with_interval(effect.difference, effect.ci_low, effect.ci_high)
+        values = f"{decimal(effect.first)} in {pair.base}, {decimal(effect.second)} in {pair.other}"
+        say(f"{title}d' (sensitivity): {values}; difference {change}, {p_statement(effect.p)}")
     if pair.agreement is not None:
         say(f"{title}{_describe_agreement(pair.agreement)}")
     for line in pair.notes:

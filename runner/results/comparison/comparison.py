@@ -18,9 +18,11 @@ from runner.results.comparison.matching import MatchedPoints, match_datapoints
 from runner.results.comparison.paired_test import (
     Flip,
     PairedTest,
+    compare_sensitivity,
     drop_error,
     find_flips,
     has_uneven_repeats,
+    recovered_gap,
     run_paired_test,
     run_unpaired_test,
     sample_by_group,
@@ -43,7 +45,9 @@ from runner.results.metric_table import METRICS, RANKING_METRIC, Metric, compare
 from runner.results.stopping_rule import accuracy_sequence
 from runner.statistics.differences import Difference, agree_with_test
 from runner.statistics.equivalence import Equivalence
+from runner.statistics.gap_recovered import GapRecovered
 from runner.statistics.sign_flip import ALPHA, holm
+from runner.statistics.signal_detection import SensitivityDifference
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,10 @@ class SystemComparison:
     """Whether the systems are equivalent within a margin; None if no margin was given or they cannot be tested."""
     agreement: JudgeAgreement | None = None
     """How often the two judges agree; None unless they judge the same debates."""
+    sensitivity: SensitivityDifference | None = None
+    """The difference of d', if the metric is accuracy and both labels were decided."""
+    gap_recovered: GapRecovered | None = None
+    """The share of the gap between the base and the ceiling that the other system closes; None without a ceiling."""
 
     @property
     def measure(self) -> Metric:
@@ -163,6 +171,7 @@ def compare_systems(
     asserts: Sequence[str] = (),
     seed: int = 0,
     margin: float | None = None,
+    ceiling: str | None = None,
     tests_one_system: bool = False,
 ) -> Comparison:
     """Compare systems, each given by the names of the runs that are pooled.
@@ -171,7 +180,8 @@ def compare_systems(
     that: a run, or a protocol whose runs with the same task and verifier are used. If an assertion names `base`, the
     first system is the base. A single system can only be judged by assertions without `base`. Two samples of one system
     are compared without a test, unless `tests_one_system`, which asks whether its models drifted. With a `margin`, each
-    comparison also tests whether the systems are equivalent within it.
+    comparison also tests whether the systems are equivalent within it. With a `ceiling`, a strong run, the base is the
+    weak system, and each comparison has the share of the gap between the two that the other system closes.
 
     Raises:
         UsageError: the systems cannot be compared; the message says why.
@@ -193,8 +203,9 @@ def compare_systems(
     for system in systems:
         refuse_repeated_answers(system.runs, system.manifests)
     refuse_overlap(systems)
+    strong = None if ceiling is None else load_system(ceiling.split(","), results)
     return _ComparisonRun(
-        systems, results, metric, by, seed, SystemReader(by), margin, tests_one_system=tests_one_system
+        systems, results, metric, by, seed, SystemReader(by), margin, strong, tests_one_system
     ).comparison(baseline, assertions)
 
 
@@ -236,6 +247,7 @@ class _ComparisonRun:
     seed: int
     reading: SystemReader
     margin: float | None = None
+    ceiling: System | None = None
     tests_one_system: bool = False
 
     def _common_metric(self, name: str, *systems: System) -> Metric:
@@ -243,7 +255,8 @@ class _ComparisonRun:
         return compared_metric(name, sorted(common))
 
     def comparison(self, baseline: str | None, assertions: Sequence[Assertion]) -> Comparison:
-        couples = list(self._couples(baseline, has_base=any(assertion.against_base for assertion in assertions)))
+        has_base = self.ceiling is not None or any(assertion.against_base for assertion in assertions)
+        couples = list(self._couples(baseline, has_base=has_base))
         rows = [self._compare(base, other, self.metric) for base, other in couples]
         slices = [row for (base, other) in couples for row in self._compare_slices(base, other)] if self.by else []
         everyone = dict.fromkeys([*(system for couple in couples for system in couple), *self.systems])
@@ -331,6 +344,7 @@ class _ComparisonRun:
             notes = (*notes, *_address_notes(base, other))
         elif stopping_notes and result.p is None:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
+        is_tested = remark is None and not stopping_notes
         row = replace(
             row,
             flips=tuple(find_flips(matched_points, base.name, other.name)),
@@ -340,8 +354,17 @@ class _ComparisonRun:
             notes=notes,
             equivalence=None if remark is not None else result.equivalence,
             agreement=None if remark is not None else agreement_of_judges(base, other),
+            sensitivity=(
+                compare_sensitivity(matched_points, self.seed) if is_tested and measure.name == RANKING_METRIC else None
+            ),
+            gap_recovered=self._recovered_gap(measure, base, matched_points) if is_tested else None,
         )
         return row, result
+
+    def _recovered_gap(self, measure: Metric, base: System, matched: MatchedPoints) -> GapRecovered | None:
+        if self.ceiling is None or _stopping_notes(self.ceiling):
+            return None
+        return recovered_gap(measure, matched, self._match(base, self.ceiling, measure)[0])
 
     def _describe_pooled(self, measure: Metric, matched: MatchedPoints, *, stopped: bool) -> str:
         """Describe the pooled value of two samples of one system, over all datapoints that either has."""

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from runner.base.errors import UsageError
+from runner.game.protocols.protocol import Decision
 from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import DatapointScores, ScoredRollout
 from runner.results.metric_table import Metric
 from runner.statistics.differences import Difference, Sample, unpaired_difference
 from runner.statistics.equivalence import Equivalence
+from runner.statistics.gap_recovered import GapRecovered, gap_recovered
 from runner.statistics.paired_groups import Pairs, least_share, spare_variance
 from runner.statistics.sign_flip import mid_p_mcnemar
+from runner.statistics.signal_detection import SensitivityDifference, sensitivity_difference
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,45 @@ def _paired_groups(measure: Metric, rows: Sequence[_Row], weights: Sequence[floa
         [min(least_share(len(row.base), len(row.other)) for row, _ in members) for members in groups.values()],
         (measure.bound or 0.0) * len(groups) / (len(rows) * fewest),
     )
+
+
+def compare_sensitivity(matched: MatchedPoints, seed: int) -> SensitivityDifference | None:
+    """Test the difference of d' on the shared datapoints; None if a label has no decided game, or for one group."""
+    groups: dict[str, list[list[int]]] = {}
+    for group, pair in zip(matched.groups, matched.pairs, strict=True):
+        counts = groups.setdefault(group, [[0, 0, 0, 0], [0, 0, 0, 0]])
+        for of_system, point in zip(counts, pair, strict=True):
+            decisions = [rollout.decision for rollout in point.rollouts if rollout.decision != Decision.NONE]
+            column = 0 if point.label else 2
+            of_system[column] += sum(decisions)
+            of_system[column + 1] += len(decisions)
+    systems = [[counts[index] for counts in groups.values()] for index in (0, 1)]
+    if not all(sum(counts[column] for counts in system) for system in systems for column in (1, 3)):
+        return None
+    return sensitivity_difference(*systems, seed)
+
+
+def recovered_gap(measure: Metric, matched: MatchedPoints, ceiling: MatchedPoints) -> GapRecovered | None:
+    """Return the share of the gap between a base and a ceiling that another system closes; None without scores.
+
+    `matched` has the datapoints of the base and the other system, `ceiling` those of the base and the ceiling.
+    """
+    ceiling_points = {id(base): point for base, point in ceiling.pairs}
+    rows = [
+        (group, base.label, _mean(base.scores), _mean(other.scores), _mean(ceiling_points[id(base)].scores))
+        for group, (base, other) in zip(matched.groups, matched.pairs, strict=True)
+        if id(base) in ceiling_points and base.scores and other.scores and ceiling_points[id(base)].scores
+    ]
+    if not rows:
+        return None
+    sums: dict[str, list[float]] = {}
+    sign = -1 if measure.better < 0 else 1
+    weights = _datapoint_weights(measure, [label for _, label, *_ in rows])
+    for weight, (group, _, low, score, high) in zip(weights, rows, strict=True):
+        total = sums.setdefault(group, [0.0, 0.0])
+        total[0] += sign * weight * (score - low)
+        total[1] += sign * weight * (high - low)
+    return gap_recovered([gain for gain, _ in sums.values()], [gap for _, gap in sums.values()])
 
 
 def has_uneven_repeats(matched: MatchedPoints) -> bool:

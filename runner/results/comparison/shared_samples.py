@@ -7,8 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
-
 from runner.base.errors import RunError, UsageError
 from runner.base.storage.duckdb_connections import read_only_table
 from runner.base.text import comma_join
@@ -157,15 +155,14 @@ def agreement_of_judges(base: System, other: System) -> JudgeAgreement | None:
     if not debates or not any(manifest.rejudge_of for system in (base, other) for manifest in system.manifests):
         return None
     groups = {group: number for number, group in enumerate(dict.fromkeys(verdicts[0][debate][0] for debate in debates))}
-    first, second = (np.array([of_system[debate][1] for debate in debates]) for of_system in verdicts)
-    clusters = np.array([groups[verdicts[0][debate][0]] for debate in debates])
-    found = agreement(first, second, clusters, len(groups))
-    assert found is not None  # there are debates
-    low, high = found.raw.interval
-    kappa_low, kappa_high = found.kappa.interval or (None, None)
+    first, second = ([of_system[debate][1] for debate in debates] for of_system in verdicts)
+    result = agreement(first, second, [groups[verdicts[0][debate][0]] for debate in debates], len(groups))
+    assert result is not None  # there are debates
+    low, high = result.raw.interval
+    kappa_low, kappa_high = result.kappa.interval or (None, None)
     return JudgeAgreement(
-        len(debates), len(groups), found.raw.value, low, high, found.kappa.value, kappa_low, kappa_high,
-        found.kappa.reason,
+        len(debates), len(groups), result.raw.value, low, high, result.kappa.value, kappa_low, kappa_high,
+        result.kappa.reason,
     )  # fmt: skip
 
 

@@ -27,6 +27,8 @@ class ScoredRollout:
     run_id: str
     rollout_id: str
     correct: bool
+    decision: int
+    """0: reject, 1: accept, 2: none."""
     score: float | None
 
 
@@ -115,7 +117,7 @@ class System:
                 for point in _load_points(folder, by)
             }
             run_scores = load_scores(folder, measures)
-            if unknown := next((id_ for id_, _, _ in run_scores.rollouts if id_ not in datapoints), None):
+            if unknown := next((id_ for id_, *_ in run_scores.rollouts if id_ not in datapoints), None):
                 raise RunError(f"{folder.path} is damaged: inputs/dataset.jsonl lacks the datapoint {unknown!r}")
             for name, points in collectors.items():
                 points.add(folder.run_id, run_scores.rollouts, run_scores.scores[name], datapoints)
@@ -135,7 +137,7 @@ class _PointCollector:
     def add(
         self,
         run_id: str,
-        rollouts: Sequence[tuple[str, str, bool]],
+        rollouts: Sequence[tuple[str, str, bool, int]],
         scores: Sequence[float | None] | UsageError,
         datapoints: Mapping[str, tuple[DatapointScores, _Key]],
     ) -> None:
@@ -145,8 +147,8 @@ class _PointCollector:
         by_id = {
             id_: self._points.setdefault(key, replace(point, rollouts=[])) for id_, (point, key) in datapoints.items()
         }
-        for (datapoint, rollout, correct), score in zip(rollouts, scores, strict=True):
-            by_id[datapoint].rollouts.append(ScoredRollout(run_id, rollout, correct, score))
+        for (datapoint, rollout, correct, decision), score in zip(rollouts, scores, strict=True):
+            by_id[datapoint].rollouts.append(ScoredRollout(run_id, rollout, correct, decision, score))
 
     def build(self, system: str, measure: str) -> list[DatapointScores] | UsageError:
         played = (point for point in self._points.values() if point.rollouts)

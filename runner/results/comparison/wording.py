@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from runner.base.text import decimal, p_value
+from runner.base.text import decimal, p_statement, p_value
 from runner.results.metric_table import Metric
 from runner.statistics.differences import Difference
 from runner.statistics.equivalence import Equivalence
@@ -50,9 +50,9 @@ def describe_equivalence(measure: Metric, difference: Difference, equivalence: E
         return f"equivalence within {margin} cannot be tested: the error of the difference is unknown"
     ends = replace(difference, low=equivalence.low, high=equivalence.high)
     low, high = (format_difference(end, measure, ends, unit=False) for end in (ends.low or 0.0, ends.high or 0.0))
-    found = "equivalent" if equivalence.is_shown else "not shown to be equivalent"
-    p = "" if equivalence.p is None else f"p = {p_value(equivalence.p)}; "
-    return f"{found} within {margin} (two one-sided tests: {p}90 % CI [{low}, {high}])"
+    conclusion = "equivalent" if equivalence.is_shown else "not shown to be equivalent"
+    p = "" if equivalence.p is None else f"{p_statement(equivalence.p)}; "
+    return f"{conclusion} within {margin} (two one-sided tests: {p}90 % CI [{low}, {high}])"
 
 
 def difference_in_words(measure: Metric, base: str, other: str, effect: Difference) -> str:
