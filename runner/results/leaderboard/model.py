@@ -154,6 +154,17 @@ class LeaderboardRow(RankedRow):
         return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
 
     @property
+    def lost(self) -> int | None:
+        """The number of rollouts lost in transport."""
+        return self.transport_failed
+
+    @property
+    def undecided(self) -> int | None:
+        """The number of rollouts that got answers but no verdict; None if a count is unknown."""
+        counts = (self.invalid_response, self.refused, self.context_exceeded, self.no_decision)
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    @property
     def shared_note(self) -> str | None:
         """A note on the verdicts with answers of another run, unless its reason says so."""
         if not self.shared or Unranked.SHARED_ANSWERS.is_reason_of(self) or Unranked.REPLAY.is_reason_of(self):

@@ -315,7 +315,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "limit": 'dataset.limit; NULL: all datapoints (quote it: "limit")',
         "per_datapoint": "plays of each datapoint",
         "responses_per_step": "for trees of responses; NULL: single games",
-        "failures": "rollouts that ended in a failure: transport_failed, invalid_response, refused or context_exceeded",
+        "failures": "transport_failed + invalid_response + refused + context_exceeded; use these columns instead",
         "transport_failed": "rollouts lost in transport, without a verdict and not in any metric",
         "no_decision": "rollouts that ended without a verdict",
         "max_transport_failed": "the share of rollouts that may be lost in transport",
