@@ -101,7 +101,7 @@ def test_what_one_published_another_gets_checks_changes_and_publishes_as_a_child
     mine = bea.home / "results" / "runs" / played["run_id"]
     assert "max_response_words: 40" in (mine / "spec.yaml").read_text()
     compared = bea.says("compare", "theirs", "last", here=True)
-    assert f"{played['run_id']} less {run_id} is " in compared
+    assert f"{played['run_id']} minus {run_id} is " in compared
 
     words = ("--as", "bea", "--licence", "MIT", "--force", "--json")
     (child,) = json.loads(bea.says("publish", "last", *words, here=False, **registry))["releases"]

@@ -151,9 +151,9 @@ def server_rows(server: Served, path: Path, count: int) -> dict[str, tuple[int |
         ("copied-again", "no test: 12 of 12 verdicts of first come from answers that it shares with copied-again"),
         (
             "replayed",
-            "no test: replayed: a replay, the same answers and no new sample; replayed less first is 0 points",
+            "no test: replayed: a replay, the same answers and no new sample; replayed minus first is 0 points",
         ),
-        ("forced", f"no test: forced: {FORCED}; forced less first is "),
+        ("forced", f"no test: forced: {FORCED}; forced minus first is "),
     ],
 )
 def test_compare_says_why_it_tests_none_of_them(folder: Path, other: str, words: str) -> None:

@@ -221,6 +221,6 @@ def _print_assertions(comparison: Comparison) -> None:
     if comparison.asserted and comparison.pairs:
         say()
     for assertion in comparison.asserted:
-        compared = assertion.system if assertion.base is None else f"{assertion.system} less {assertion.base}"
+        compared = assertion.system if assertion.base is None else f"{assertion.system} minus {assertion.base}"
         value = with_interval(assertion.value, assertion.ci_low, assertion.ci_high)
         say(f"{assertion.held}: {assertion.assertion}   ({compared}: {value})")

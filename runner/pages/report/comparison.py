@@ -123,7 +123,7 @@ def compare_page(
             title="Differences of shares",
             reference=0.0,
             reference_name="no difference",
-            axis=f"{names[1]} less {names[0]}",
+            axis=f"{names[1]} minus {names[0]}",
             key=f"compare-{slug}",
         ),
         rows=rows,

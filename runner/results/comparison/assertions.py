@@ -66,7 +66,7 @@ def check_bound(parse: Assertion, measure: Metric) -> None:
     """
     lowest = -1.0 if parse.against_base else 0.0
     if measure.is_share and not lowest <= parse.number <= 1.0:
-        quantity = f"{measure.name} less the base's" if parse.against_base else measure.name
+        quantity = f"{measure.name} minus the base's" if parse.against_base else measure.name
         raise UsageError(f"--assert: {parse.text}: {quantity} is between {lowest:g} and 1 (100%)")
 
 

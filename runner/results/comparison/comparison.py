@@ -56,7 +56,7 @@ class SystemComparison:
     base_value: float
     other_value: float
     difference: float
-    """The other's value less the base's, over the datapoints that both have."""
+    """The other's value minus the base's, over the datapoints that both have."""
     stderr: float | None
     ci_low: float | None
     ci_high: float | None
@@ -293,7 +293,7 @@ class _ComparisonRun:
         value = difference_in_words(measure, base.name, other.name, result.difference)
         if remark is not None:
             estimate = format_difference(row.difference, measure, drop_error(result.difference))
-            verdict_text = f"no test: {remark}; {other.name} less {base.name} is {estimate}"
+            verdict_text = f"no test: {remark}; {other.name} minus {base.name} is {estimate}"
             row = _without_test(replace(row, stderr=None, ci_low=None, ci_high=None), verdict_text)
         elif _is_one_system(base, other) and not self.tests_one_system:
             pooled = self._describe_pooled(measure, matched_points, stopped=bool(stopping_notes))

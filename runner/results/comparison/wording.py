@@ -48,8 +48,8 @@ def _describe_test(
 
 
 def difference_in_words(measure: Metric, base: str, other: str, effect: Difference) -> str:
-    """Return `B less A is 6 points [2, 10]`."""
-    return f"{other} less {base} is {_with_interval(effect, measure, 1)}"
+    """Return `B minus A is 6 points [2, 10]`."""
+    return f"{other} minus {base} is {_with_interval(effect, measure, 1)}"
 
 
 def _contains_zero(effect: Difference) -> bool:

@@ -87,7 +87,7 @@ def test_a_run_that_stopped_is_compared_by_a_confidence_sequence(uneven: Path) -
     assert query(sql, uneven).fetchall()[0] == pytest.approx((pair.p, pair.ci_low, pair.ci_high))
     (calls,) = compare(fixed, stopped, results=uneven, metric="calls").pairs
     assert (calls.p, calls.ci_low) == (None, None)
-    assert calls.verdict.startswith("no test: a run stopped once it was decided; stopped less fixed is 0")
+    assert calls.verdict.startswith("no test: a run stopped once it was decided; stopped minus fixed is 0")
     rows = sweep_rows([SweepPoint(run, run, {}, 7) for run in ("fixed", "stopped")], Results(uneven))
     apart = (rows[1].metrics["accuracy"].ci_high or 1) < (rows[0].metrics["accuracy"].ci_low or 0)
     assert [row.rank for row in rows] == ([(1, 1), (2, 2)] if apart and pair.p <= 0.05 else [(1, 2), (1, 2)])

@@ -33,7 +33,7 @@ def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path)
     assert done.returncode == 0
     assert done.stderr == ""
     lines = done.stdout.splitlines()
-    assert lines[0].startswith("accuracy: no evidence of a difference: same less good is 0 points [")
+    assert lines[0].startswith("accuracy: no evidence of a difference: same minus good is 0 points [")
     assert lines[2].split("  ")[0] == "system"
     assert "0.000 [-0." in lines[3]
     assert lines[5] == "2 flips: right in one and wrong in the other"
@@ -60,7 +60,7 @@ def test_json_has_all_of_it(results: Path) -> None:
 @pytest.mark.parametrize(
     ("expressions", "code", "words"),
     [
-        (["accuracy >= base - 0.02"], ExitCode.DONE, "holds: accuracy >= base - 0.02   (good less fair: 0.300 ["),
+        (["accuracy >= base - 0.02"], ExitCode.DONE, "holds: accuracy >= base - 0.02   (good minus fair: 0.300 ["),
         (["accuracy >= base + 50%"], ExitCode.FAILED, "does not hold: accuracy >= base + 50%"),
         (["accuracy >= base + 0.3"], ExitCode.UNDECIDED, "cannot be decided: accuracy >= base + 0.3"),
         (["accuracy > 0.3", "soundness_error < base"], ExitCode.DONE, "holds: soundness_error < base"),

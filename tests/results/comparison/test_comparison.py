@@ -41,7 +41,7 @@ def test_a_better_run_is_called_better_with_the_interval(results: Path) -> None:
 def test_no_evidence_is_said_with_what_could_have_been_seen(results: Path) -> None:
     pair = only(compare("good", "same", results=results))
     assert pair.p == 1.0
-    assert pair.verdict.startswith("no evidence of a difference: same less good is 0 points [-")
+    assert pair.verdict.startswith("no evidence of a difference: same minus good is 0 points [-")
     assert pair.verdict.endswith(" points or more would be detected with 80 % power")
     assert "underpowered: only differences of 20" in pair.verdict
 
@@ -180,7 +180,7 @@ def test_a_replay_is_no_new_sample(tmp_path: Path) -> None:
     run(path, results, replay="first", run_id="again")
     found = compare("first", "again", results=results)
     pair = only(found)
-    assert pair.verdict == "no test: again: a replay, the same answers and no new sample; again less first is 0 points"
+    assert pair.verdict == "no test: again: a replay, the same answers and no new sample; again minus first is 0 points"
     assert (pair.p, pair.ci_low, pair.ci_high, pair.stderr) == (None, None, None, None)
     assert found.notes == ()
     with pytest.raises(UsageError, match="first and again have the same answers"):
