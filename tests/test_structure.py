@@ -103,6 +103,8 @@ HOMES = {
         "runner.statistics.calibration",
         "runner.statistics.minimum_detectable_effect",
         "runner.statistics.differences",
+        "runner.statistics.gap_recovered",
+        "runner.statistics.signal_detection",
         "runner.statistics.equivalence",
         "runner.statistics.sign_flip",
         "runner.statistics.confidence_sequences",
@@ -196,6 +198,7 @@ HOMES = {
         "runner.statistics.differences",
         "runner.statistics.equivalence",
         "runner.statistics.intervals",
+        "runner.statistics.signal_detection",
     },
     "uvicorn": {"runner.server.web.connections", "runner.server.web.serving"},
     "yaml": {

@@ -78,13 +78,16 @@ def compare(
     by: str | None = None,
     baseline: str | None = None,
     asserts: str | Sequence[str] = (),
+    margin: float | None = None,
+    ceiling: str | None = None,
 ) -> Comparison:
     """Tell whether one run is better than another, and by how much. A sequence of runs is pooled as one system.
 
-    Datapoints are matched by label and by the columns that templates use; each has the same weight. Two systems are
-    compared with each other, the second less the first, and more than two with the leader. `baseline` is a run, or a
-    protocol whose run with the same task and verifier is used. `asserts` are as in `--assert`. `results` is as in
-    `run`.
+    Datapoints are matched by label and by the columns that the verifier sees; each has the same weight. Two systems are
+    compared with each other, the second minus the first, and more than two with the leader. `baseline` is a run, or a
+    protocol whose run with the same task and verifier is used. `asserts` are as in `--assert`. With a `margin`,
+    each pair has an equivalence test. With a `ceiling`, the name of a strong run, each pair has the share of the gap
+    that it closes. `results` is as in `run`.
 
         >>> from runner import compare, load_spec, run
         >>> first = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "first"}))
@@ -101,7 +104,7 @@ def compare(
     names = [_run_names(system) for system in runs]
     return compare_systems(
         names, open_results(results), metric=metric, by=by, baseline=baseline,
-        asserts=[asserts] if isinstance(asserts, str) else asserts,
+        asserts=[asserts] if isinstance(asserts, str) else asserts, margin=margin, ceiling=ceiling,
     )  # fmt: skip
 
 

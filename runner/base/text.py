@@ -101,6 +101,11 @@ def p_value(p: float | None, none: str = "-") -> str:
     return "<0.0001" if p is not None and p < 1e-4 else decimal(p, 4, none)
 
 
+def p_statement(p: float) -> str:
+    """Format a p-value with its sign: `p = 0.0421`, or `p < 0.0001`."""
+    return "p < 0.0001" if p < 1e-4 else f"p = {p_value(p)}"
+
+
 _LEAST_COST = 0.0001
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.base.text import decimal, with_interval
@@ -12,6 +12,7 @@ from runner.results.metric_table import (
     DECISION,
     MAJORITY_ACCURACY,
     METRICS,
+    RANKING_METRIC,
     SENSITIVITY,
 )
 
@@ -84,12 +85,42 @@ def signal_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
     return [*rows, ("signal", signals)] if names else rows
 
 
+def lost_games_lines(metrics: Mapping[str, Any]) -> list[str]:
+    """Return a line with the bounds of accuracy over what the games lost in transport could have been, if any were."""
+    lost, accuracy = metrics["outcomes"].get("transport_failed", 0), _accuracy(metrics)
+    if not lost or accuracy is None or accuracy["value"] is None:
+        return []
+    right, total = accuracy["value"] * accuracy["n"], accuracy["n"] + lost
+    bounds = f"{decimal(right / total)} to {decimal((right + lost) / total)}"
+    return [f"lost in transport: {lost} of {total} games; with any verdicts of these, accuracy would be {bounds}"]
+
+
+def _interval_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
+    """Yield how many intervals a table of all metrics has, and the effect of clustering on the one of accuracy."""
+    intervals = sum(row["ci_low"] is not None for row in metrics["metrics"])
+    if intervals > 1:
+        yield f"{intervals} intervals of 95 %, not adjusted for their number: about 1 in 20 misses its true value"
+    accuracy = _accuracy(metrics)
+    if accuracy is None or not accuracy["stderr"] or accuracy["value"] in (0, 1):
+        return
+    value, games, clusters = accuracy["value"], accuracy["n"], accuracy["clusters"]
+    design_effect = accuracy["stderr"] ** 2 * games / (value * (1 - value))
+    text = f"design effect of accuracy: {decimal(design_effect, 2)} (its variance over that of independent games)"
+    if games > clusters:  # Kish 1965: design effect = 1 + (games in a cluster - 1) * intraclass correlation
+        text += f"; intraclass correlation {decimal((design_effect - 1) / (games / clusters - 1), 2)}"
+    yield text
+
+
+def _accuracy(metrics: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return next((row for row in metrics["metrics"] if (row["agent"], row["metric"]) == (None, RANKING_METRIC)), None)
+
+
 def section_lines(metrics: Mapping[str, Any]) -> list[str]:
-    """Return lines about the stopping rule, vote@k and the variance of scores, if the run has them.
+    """Return lines about the intervals, lost games, the stopping rule, vote@k and the variance of scores.
 
     Earlier versions did not write these sections.
     """
-    lines = []
+    lines = [*_interval_notes(metrics), *lost_games_lines(metrics)]
     if until := metrics.get("until"):
         lines.append(f"until: {until['note']}; accuracy has its confidence sequence")
     if votes := metrics.get("vote_curve"):

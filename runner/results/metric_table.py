@@ -55,6 +55,8 @@ class Source(Enum):
     """`Verdicts` of complete blocks, and the stances of the first seat or None."""
     PLAYERS = "each player of a block"
     """`Verdicts` of complete blocks, and the stances of one player."""
+    PLAYER_LOGPROBS = "each player of a block with log-probabilities"
+    """`Verdicts` of complete blocks, the stances of one player, and the probabilities by log-probabilities."""
     SEATS = "each seat of a block"
     """`Verdicts` of complete blocks, and the stances of one seat."""
     FORECASTS = "probabilities"
@@ -136,7 +138,7 @@ class Metric:
 
     @property
     def is_per_agent(self) -> bool:
-        return self.source in (Source.AGENTS, Source.PLAYERS, Source.SEATS)
+        return self.source in (Source.AGENTS, Source.PLAYERS, Source.PLAYER_LOGPROBS, Source.SEATS)
 
     @property
     def is_exported_score(self) -> bool:
@@ -587,8 +589,8 @@ _TABLE = (
     ),
     Metric(
         name="score_difference",
-        description="`expected_score` if the player argues for the label, less that if it argues against it: the Agent "
-        "Score Difference (arXiv 2504.03731) with the verdict as score; the paper takes the judge's log-probability",
+        description="`expected_score` if the player argues for the label, minus that if it argues against it: the "
+        "Agent Score Difference (arXiv 2504.03731) with the verdict as score",
         over="each player",
         source=Source.PLAYERS,
         compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
@@ -596,6 +598,21 @@ _TABLE = (
         low=-1.0,
         rule=_BY_LABEL,
         method=f"interval: {_MOVER}",
+        not_compared=_OF_BLOCKS,
+    ),
+    Metric(
+        name="score_difference_logprob",
+        description="mean ln P(verdict = what the player argues) if it argues for the label, minus that if it argues "
+        "against it: the Agent Score Difference (arXiv 2504.03731); P held between 0.001 and 0.999",
+        over="each player, games with log-probabilities",
+        source=Source.PLAYER_LOGPROBS,
+        compute=lambda verdicts, stances, p: verdicts.log_probability_gain(stances, p),
+        unit="nats",
+        low=math.log(0.001),
+        high=-math.log(0.001),
+        rule=_BY_LABEL,
+        method=f"interval: {_MOVER}",
+        coverage_of="score_difference",
         not_compared=_OF_BLOCKS,
     ),
     Metric(
@@ -695,7 +712,7 @@ _TABLE = (
             ),
             (
                 "brier_reliability_corrected",
-                "reliability of the Brier score less its upward bias (Bröcker 2012)",
+                "reliability of the Brier score minus its upward bias (Bröcker 2012)",
                 lambda forecasts: forecasts.corrected_reliability,
                 "bias: the variance of the bins' gaps",
             ),

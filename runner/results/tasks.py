@@ -1,19 +1,20 @@
-"""Tasks of runs: the datapoints by the columns that the templates use, with labels and groups.
+"""Tasks of runs: the datapoints as the verifier sees them, with labels and groups.
 
-Rows are comparable if their task is the same: the same datapoints, from any file, in any order, and with any columns
-that the templates do not use.
+Runs are comparable if their task is the same: the same datapoints, from any file and in any order. Only the columns
+that the verifier's templates use count, so provers may see more. In version 1, the columns of all agents counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import open_to_read, read_bounded
+from runner.base.text import comma_join
 from runner.game.prompts.sandbox import scan
 from runner.game.prompts.templates import MAX_BYTES, SUFFIX
 from runner.results.folder import RunFolder
@@ -32,11 +33,13 @@ class PlayedDatapoint:
     group: str
     label: int | None
     content_sha256: str
-    """The hash of the columns that templates use."""
+    """The hash of the columns that the verifier's templates use."""
     columns: Mapping[str, Any]
     """The columns except id and label, including columns that no template uses, since a question may slice by them."""
     group_is_hash: bool = False
     """Whether its group is withheld, so that `group` is a hash."""
+    all_columns_sha256: str | None = None
+    """The hash of the columns that the templates of any agent use; None if the verifier's templates use the same."""
 
     @property
     def sha256(self) -> str:
@@ -45,8 +48,16 @@ class PlayedDatapoint:
 
     @property
     def digest(self) -> str:
-        """The hash of it within the task, which follows from hashes alone if its group and columns are withheld."""
-        return tagged_hash("played", [self.id, self.group_sha256 or self.id, self.label, self.content_sha256])
+        """The datapoint's hash within the task. It can be computed even if the group and the columns are withheld."""
+        return self._digest(self.content_sha256)
+
+    @property
+    def earlier_digest(self) -> str:
+        """The digest in version 1 of tasks."""
+        return self._digest(self.all_columns_sha256 or self.content_sha256)
+
+    def _digest(self, content: str) -> str:
+        return tagged_hash("played", [self.id, self.group_sha256 or self.id, self.label, content])
 
     @property
     def group_sha256(self) -> str | None:
@@ -63,39 +74,54 @@ def played_datapoints(folder: RunFolder, group_by: str | None) -> Iterator[Playe
         OSError: they cannot be read.
         ValueError: they are damaged.
     """
-    used = template_variables(folder)
+    used, used_by_any = verifier_variables(folder), template_variables(folder)
     path = folder.path / "inputs" / "dataset.jsonl"
     is_withheld = not path.is_file() and (folder.path / WITHHELD).is_file()
     with open_to_read(folder.path / WITHHELD if is_withheld else path) as file:
         while line := file.readline(MAX_LINE):
             try:
                 row = orjson.loads(line)
-                yield PlayedDatapoint(**row) if is_withheld else _datapoint(row, used, group_by)
+                yield PlayedDatapoint(**row) if is_withheld else _datapoint(row, used, used_by_any, group_by)
             except (KeyError, TypeError) as error:
                 raise ValueError("not a datapoint") from error
 
 
-def _datapoint(row: Mapping[str, Any], used: frozenset[str], group_by: str | None) -> PlayedDatapoint:
+def _datapoint(
+    row: Mapping[str, Any], used: frozenset[str], used_by_any: frozenset[str], group_by: str | None
+) -> PlayedDatapoint:
     id_ = str(row["id"])
     group = id_ if group_by is None else str(row[group_by])
     columns = {name: value for name, value in row.items() if name not in ("id", "label")}
-    content = {name: columns[name] for name in sorted(columns) if name in used}
+    content, all_content = (
+        {name: columns[name] for name in sorted(columns) if name in names} for names in (used, used_by_any)
+    )
     label = row["label"]
     if label not in (0, 1, None):
         raise ValueError(f"a label is 0 or 1, not {label!r}")
-    return PlayedDatapoint(id_, group, None if label is None else int(label), tagged_hash("content", content), columns)
+    return PlayedDatapoint(
+        id_, group, None if label is None else int(label), tagged_hash("content", content), columns,
+        all_columns_sha256=None if content.keys() == all_content.keys() else tagged_hash("content", all_content),
+    )  # fmt: skip
 
 
-def template_variables(folder: RunFolder) -> frozenset[str]:
-    """Return the variables that a run's templates use, including those of the runner.
+def template_variables(folder: RunFolder, agents: Collection[str] | None = None) -> frozenset[str]:
+    """Return the variables that the templates of these agents (None: of all) use, including those of the runner.
 
     Raises:
         OSError: they cannot be read.
         ValueError: one is not UTF-8.
     """
     prompts = folder.path / "inputs" / "prompts"
-    sources = (read_bounded(path, MAX_BYTES) for path in sorted(prompts.iterdir()) if path.suffix == SUFFIX)
+    paths = [path for path in sorted(prompts.iterdir()) if path.suffix == SUFFIX]
+    if agents is not None:
+        paths = [path for path in paths if path.name.partition(".")[0] in agents]
+    sources = (read_bounded(path, MAX_BYTES) for path in paths)
     return frozenset(name for source in sources for name in scan(source.decode("utf-8-sig")).variables)
+
+
+def verifier_variables(folder: RunFolder) -> frozenset[str]:
+    """Return the variables that the verifier's templates use. Raises the same errors as `template_variables`."""
+    return template_variables(folder, [row["agent"] for row in folder.manifest().agents if row["role"] == "verifier"])
 
 
 @dataclass(frozen=True)
@@ -105,20 +131,59 @@ class Task:
     dataset_content_sha256: str
     """The hash of the datapoints that were played, with labels and groups; their order does not matter."""
     template_columns: str
-    """The columns that the templates use, by name."""
+    """The columns that the verifier's templates use, by name."""
+    earlier_content_sha256: str = field(compare=False)
+    """The value of `dataset_content_sha256` in version 1 of tasks."""
 
     @classmethod
-    def of(cls, digests: list[str], columns: frozenset[str]) -> Task:
-        """Return the task of datapoints with these digests."""
-        return cls(tagged_hash("dataset_content", sorted(digests)), ", ".join(sorted(columns)))
+    def of_points(cls, folder: RunFolder, points: Iterable[PlayedDatapoint]) -> Task:
+        """Return the task of a run whose datapoints are these. Raises the same errors as `template_variables`."""
+        columns: set[str] = set()
+        digests: list[tuple[str, str]] = []
+        for point in points:
+            columns.update(point.columns)
+            digests.append((point.digest, point.earlier_digest))
+        return cls(
+            tagged_hash("dataset_content", sorted(digest for digest, _ in digests)),
+            ", ".join(sorted(verifier_variables(folder) & columns)),
+            tagged_hash("dataset_content", sorted(digest for _, digest in digests)),
+        )
 
     @classmethod
     def of_run(cls, folder: RunFolder, group_by: str | None) -> Task:
         """Return the task of a run. Raises the same errors as `played_datapoints`."""
-        points = list(played_datapoints(folder, group_by))
-        columns = {name for point in points for name in point.columns}
-        return cls.of([point.digest for point in points], template_variables(folder) & columns)
+        return cls.of_points(folder, played_datapoints(folder, group_by))
 
     @property
     def sha256(self) -> str:
-        return tagged_hash("task", {"dataset": self.dataset_content_sha256, "metric": RANKING_METRIC})
+        """The id of the task."""
+        return _task_id(self.dataset_content_sha256)
+
+    @property
+    def earlier_sha256(self) -> str | None:
+        """The id in version 1 of tasks, if it differs."""
+        earlier_id = _task_id(self.earlier_content_sha256)
+        return None if earlier_id == self.sha256 else earlier_id
+
+
+def _task_id(content_sha256: str) -> str:
+    return tagged_hash("task", {"dataset": content_sha256, "metric": RANKING_METRIC})
+
+
+def describe_task_difference(first: RunFolder, second: RunFolder, group_by: tuple[str | None, str | None]) -> str:
+    """Return how the task of the second run differs from that of the first; `group_by` has the column of each.
+
+    Raises the same errors as `played_datapoints`.
+    """
+    runs = (first, second)
+    points = [{point.id: point for point in played_datapoints(*run)} for run in zip(runs, group_by, strict=True)]
+    columns = [
+        verifier_variables(run) & {name for point in of_run.values() for name in point.columns}
+        for run, of_run in zip(runs, points, strict=True)
+    ]
+    if columns[0] != columns[1]:
+        names = [comma_join(sorted(each)) or "none" for each in columns]
+        return f"its verifier's templates use other columns ({names[1]} instead of {names[0]})"
+    digests = [{id_: point.digest for id_, point in of_run.items()} for of_run in points]
+    ids = [id_ for id_ in dict.fromkeys([*points[0], *points[1]]) if digests[0].get(id_) != digests[1].get(id_)]
+    return f"datapoints differ or are missing ({len(ids)}, such as {ids[0]!r})" if ids else "nothing differs"

@@ -126,10 +126,12 @@ class JudgedGames:
         verdicts, argued, confidences, bound = self._sorted_columns()
         if self.is_labelled:
             yield from estimates_of(Source.VERDICTS, verdicts)
-        yield from self._block_estimates(verdicts, argued)
+        yield from self._block_estimates(verdicts, argued, confidences[CONFIDENCE_KINDS[1]])
         yield from confidence_estimates(verdicts, confidences, bound, is_labelled=self.is_labelled)
 
-    def _block_estimates(self, verdicts: Verdicts, argued: dict[str, Codes]) -> Iterator[Estimate]:
+    def _block_estimates(
+        self, verdicts: Verdicts, argued: dict[str, Codes], logprob: Floats | None
+    ) -> Iterator[Estimate]:
         if not verdicts.is_played_in_blocks:
             return
         mask = verdicts.whole_blocks
@@ -139,6 +141,8 @@ class JudgedGames:
         yield from estimates_of(Source.BLOCKS, blocks, next(iter(stances.values())) if has_seats else None)
         for agent, column in self._stances_by_player(blocks, stances).items():
             yield from estimates_of(Source.PLAYERS, blocks, column, agent=agent)
+            if logprob is not None:
+                yield from estimates_of(Source.PLAYER_LOGPROBS, blocks, column, logprob[mask], agent=agent)
             if self._seats is not None:
                 yield from estimates_of(Source.SEATS, blocks, stances[agent], agent=agent)
 

@@ -9,6 +9,7 @@ with 10 to 40 clusters, because few debates on which the judges differ may all b
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,11 +29,14 @@ class Agreement:
     kappa: Quantity
 
 
-def agreement(first: Codes, second: Codes, clusters: Codes, total: int) -> Agreement | None:
+def agreement(
+    first_verdicts: Sequence[int], second_verdicts: Sequence[int], cluster_numbers: Sequence[int], total: int
+) -> Agreement | None:
     """Return the agreement of two judges whose verdicts have the same order; None without verdicts.
 
-    `clusters` has a number below `total` for each debate.
+    `cluster_numbers` has a number below `total` for each debate.
     """
+    first, second, clusters = (np.asarray(codes) for codes in (first_verdicts, second_verdicts, cluster_numbers))
     raw = mean_share((first == second).astype(float), clusters, total)
     return None if raw is None else Agreement(raw, _kappa(first, second, clusters, total, raw))
 

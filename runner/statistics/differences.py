@@ -33,7 +33,7 @@ _HALVINGS = 50
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two means: the second less the first."""
+    """The difference of two means: the second minus the first."""
 
     value: float
     stderr: float | None
@@ -203,27 +203,33 @@ class Sample:
     @property
     def interval(self) -> tuple[float | None, float | None]:
         """The interval that a metric of a run has; see `runner.statistics.intervals`."""
+        return self.interval_at(CONFIDENCE)
+
+    def interval_at(self, level: float) -> tuple[float | None, float | None]:
+        """Return the interval of a confidence level."""
         grouped = any(size != 1 for size in self.sizes)
         return mean_interval(
-            self.mean, self.stderr, self.rollouts, len(self.means), proportion=self.proportion, grouped=grouped
-        )
+            self.mean, self.stderr, self.rollouts, len(self.means),
+            proportion=self.proportion, grouped=grouped, level=level,
+        )  # fmt: skip
 
 
-def unpaired_difference(first: Sample, second: Sample) -> tuple[Difference, float | None]:
-    """Return the second mean less the first, of systems with different datapoints, and Welch's p-value.
+def unpaired_difference(first: Sample, second: Sample, level: float = CONFIDENCE) -> tuple[Difference, float | None]:
+    """Return the second mean minus the first, of systems with different datapoints, and Welch's p-value.
 
-    There is no p-value if the error is unknown. If no group differs from another in either system, half the width of
-    each system's interval gives its error.
+    The interval of the given level contains 0 exactly if the test does not reject at that level. There is no p-value if
+    the error is unknown. If no group differs from another in either system, half the width of each system's interval
+    gives its error.
     """
     value, groups = second.mean - first.mean, min(len(first.means), len(second.means))
     errors = [sample.stderr for sample in (first, second)]
-    (low1, high1), (low2, high2) = first.interval, second.interval
+    (low1, high1), (low2, high2) = first.interval_at(level), second.interval_at(level)
     if None in errors or low1 is None or high1 is None or low2 is None or high2 is None:
         return Difference(value, None, None, None, None, groups), None
     squares = [float(error or 0.0) ** 2 for error in errors]
     counts = [len(first.means), len(second.means)]
     if not sum(squares):
-        z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+        z = NormalDist().inv_cdf(0.5 + level / 2)
         squares = [((high1 - low1) / (2 * z)) ** 2, ((high2 - low2) / (2 * z)) ** 2]
     stderr = math.sqrt(sum(squares))
     if not stderr:
@@ -235,7 +241,7 @@ def unpaired_difference(first: Sample, second: Sample) -> tuple[Difference, floa
     smallest: float | None = _detectable(stderr, degrees + 1)
     if first.proportion and second.proportion and smallest is not None and smallest > 1:
         smallest = None
-    return agree_with_test(Difference(value, stderr, low, high, smallest, groups), p), p
+    return agree_with_test(Difference(value, stderr, low, high, smallest, groups), p, 1 - level), p
 
 
 def _two_sided_p(t: float, degrees: float) -> float:

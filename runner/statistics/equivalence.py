@@ -29,14 +29,8 @@ class Equivalence:
     low: float | None
     """The ends of the interval at 90 %."""
     high: float | None
-
-    @property
-    def is_shown(self) -> bool:
-        """Whether the systems are shown to be equivalent."""
-        if self.low is None or self.high is None:
-            return False
-        is_inside = -self.margin < self.low and self.high < self.margin
-        return is_inside and (self.p is None or self.p <= ALPHA)
+    is_shown: bool
+    """Whether the systems are shown to be equivalent."""
 
 
 def equivalence_test(
@@ -49,13 +43,18 @@ def equivalence_test(
     weights = n / n.mean()
     squares = math.fsum((weights * (d - difference.value)) ** 2)
     if difference.low is None or difference.high is None or squares == 0:
-        return Equivalence(margin, None, difference.low, difference.high)
+        return _conclude(margin, None, difference.low, difference.high)
     deviation = math.sqrt(squares / (count - 1))
     stderr = deviation / math.sqrt(count)
     p = max(_upper_tail((margin + sign * difference.value) / stderr, count - 1) for sign in (-1, 1))
     skewness = math.fsum((weights * (d - difference.value)) ** 3) / count / deviation**3
     shift = deviation * skewness * (1 + 2 * t_quantile(count, 1 - 2 * ALPHA) ** 2) / (6 * count)
-    return Equivalence(margin, p, difference.low + min(shift, 0.0), difference.high + max(shift, 0.0))
+    return _conclude(margin, p, difference.low + min(shift, 0.0), difference.high + max(shift, 0.0))
+
+
+def _conclude(margin: float, p: float | None, low: float | None, high: float | None) -> Equivalence:
+    is_inside = low is not None and high is not None and -margin < low and high < margin
+    return Equivalence(margin, p, low, high, is_inside and (p is None or p <= ALPHA))
 
 
 def _upper_tail(t: float, degrees: float) -> float:

@@ -10,7 +10,14 @@ CONFIDENCE = 0.95
 
 
 def mean_interval(
-    mean: float | None, stderr: float | None, n: int, clusters: int, *, proportion: bool, grouped: bool = False
+    mean: float | None,
+    stderr: float | None,
+    n: int,
+    clusters: int,
+    *,
+    proportion: bool,
+    grouped: bool = False,
+    level: float = CONFIDENCE,
 ) -> tuple[float | None, float | None]:
     """Return a confidence interval for a mean over clusters; (None, None) if a single cluster leaves the error unknown.
 
@@ -22,9 +29,9 @@ def mean_interval(
     if mean is None or (stderr is None and not (proportion and clusters)):
         return None, None
     if proportion:
-        return wilson_interval(mean, stderr, math.inf if grouped else n, clusters)
+        return wilson_interval(mean, stderr, math.inf if grouped else n, clusters, level)
     assert stderr is not None
-    half = t_quantile(clusters) * stderr
+    half = t_quantile(clusters, level) * stderr
     return mean - half, mean + half
 
 

@@ -18,6 +18,7 @@ from statistics import variance
 
 from runner.statistics.confidence_sequences import DifferenceSequence
 from runner.statistics.differences import Difference, agree_with_test, paired_difference
+from runner.statistics.equivalence import Equivalence, equivalence_test
 from runner.statistics.intervals import CONFIDENCE
 from runner.statistics.sign_flip import ALPHA, SignFlip, nonzero_differences, sign_flip
 
@@ -27,7 +28,7 @@ class Pairs:
     """The terms of the groups that two systems share; all lists have the same order."""
 
     sums: Sequence[float]
-    """Sums over the datapoints of a group: the mean over the repeats of the second system, less that of the first."""
+    """Sums over the datapoints of a group: the mean over the repeats of the second system, minus that of the first."""
     sizes: Sequence[float]
     """The number of datapoints in each group, or their weight."""
     spare: Sequence[float]
@@ -57,7 +58,7 @@ class Pairs:
         return SignFlip(result.p, result.exact, len(nonzero_differences(self.sums)))
 
     def difference(self, bound: float | None, level: float = CONFIDENCE) -> Difference:
-        """Return the second system's mean less the first's; `bound` is the largest possible difference, if any."""
+        """Return the second system's mean minus the first's; `bound` is the largest possible difference, if any."""
         means = [total / size for total, size in zip(self.sums, self.sizes, strict=True)]
         return paired_difference(means, self.sizes, bound, self.step, level)
 
@@ -66,17 +67,23 @@ class Pairs:
         tested = self.test(seed)
         return agree_with_test(self.difference(bound), tested.p), tested
 
-    def at_any_time(self) -> tuple[Difference, float]:
+    def equivalence(self, bound: float | None, margin: float) -> Equivalence:
+        """Test whether the difference is within `margin` of 0."""
+        means = [total / size for total, size in zip(self.sums, self.sizes, strict=True)]
+        return equivalence_test(means, self.sizes, margin, bound, self.step)
+
+    def at_any_time(self, level: float = CONFIDENCE) -> tuple[Difference, float]:
         """Return the difference of shares, with an interval and a p-value that are valid whenever the runs stopped.
 
         Both come from the confidence sequence of the groups' differences, which does not depend on their order.
         """
-        sequence, largest = DifferenceSequence(ALPHA), max(self.sizes)
+        alpha = 1 - level
+        sequence, largest = DifferenceSequence(alpha), max(self.sizes)
         for total, size in zip(self.sums, self.sizes, strict=True):
             sequence.add(min(max(total / size, -1.0), 1.0), size / largest)
         low, high = sequence.interval()
         value = math.fsum(self.sums) / math.fsum(self.sizes)
-        p = min(1.0, 2 * (2 / ALPHA) ** -sequence.evidence)  # from the capital c, with half the error in each direction
+        p = min(1.0, 2 * (2 / alpha) ** -sequence.evidence)  # from the capital c, with half the error in each direction
         return Difference(value, None, low, high, None, len(self.sizes)), p
 
 

@@ -9,10 +9,16 @@ those of H and F (Wilson at the effective sample size) are transformed by z and 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+import numpy as np
+import numpy.typing as npt
+
 from runner.statistics.clustered_means import Interval, Share, difference_error, mover_interval
+from runner.statistics.differences import Difference, agree_with_test
+from runner.statistics.intervals import t_quantile
 
 _NORMAL = NormalDist()
 
@@ -83,6 +89,91 @@ class Signal:
             if share.value in (0, 1)
         ]
         return f"{' and '.join(extremes)}, which leaves an end open" if extremes else None
+
+
+EXACT_FLIPS = 12
+"""The largest number of groups whose 2^n exchanges are all enumerated."""
+FLIPS = 10_000
+
+
+@dataclass(frozen=True)
+class SensitivityDifference:
+    """The difference of the d' of two judges on the same datapoints: the second minus the first."""
+
+    first: float
+    second: float
+    difference: float
+    ci_low: float
+    ci_high: float
+    p: float
+    groups: int
+
+
+def sensitivity_difference(
+    first_counts: Sequence[Sequence[int]], second_counts: Sequence[Sequence[int]], seed: int = 0
+) -> SensitivityDifference | None:
+    """Test the difference of two d' by exchanging the judges within groups; None for fewer than two groups.
+
+    Each row has four counts of a group's decided games: accepted right ones, right ones, accepted wrong ones, and wrong
+    ones. The interval is Student's over groups, by the delta method, with half an accepted and half a rejected game
+    added for each label, as in d' itself. It contains 0 exactly if the test does not reject.
+    """
+    groups = len(first_counts)
+    if groups < 2:
+        return None
+    first, second = (np.asarray(counts, dtype=float) for counts in (first_counts, second_counts))
+    totals = np.stack([first.sum(axis=0), second.sum(axis=0)])
+    values = _sensitivities(totals)
+    observed = float(values[1] - values[0])
+    if groups <= EXACT_FLIPS:
+        flips = (np.arange(2**groups)[:, None] >> np.arange(groups)) & 1
+    else:
+        flips = np.random.default_rng(seed).integers(0, 2, (FLIPS, groups))
+    moved = flips @ (second - first)
+    extreme = np.abs(_sensitivities(totals[1] - moved) - _sensitivities(totals[0] + moved)) >= abs(observed) - 1e-12
+    p = float(extreme.mean()) if groups <= EXACT_FLIPS else float((1 + extreme.sum()) / (1 + FLIPS))
+    influence = _influence(second, totals[1]) - _influence(first, totals[0])
+    squares = float((influence**2).sum()) * groups / (groups - 1) + sum(map(_added_variance, totals))
+    half = t_quantile(groups) * math.sqrt(squares)
+    effect = Difference(observed, None, observed - half, observed + half, None, groups)
+    ends = agree_with_test(effect, p)
+    assert ends.low is not None
+    assert ends.high is not None
+    return SensitivityDifference(float(values[0]), float(values[1]), observed, ends.low, ends.high, p, groups)
+
+
+def _rates(counts: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.floating], npt.NDArray[np.floating]]:
+    """Return H and F with the log-linear correction, from counts in the last axis."""
+    return (counts[..., 0] + 0.5) / (counts[..., 1] + 1), (counts[..., 2] + 0.5) / (counts[..., 3] + 1)
+
+
+def _sensitivities(counts: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    from scipy.special import ndtri
+
+    hits, false_alarms = _rates(counts)
+    sensitivities: npt.NDArray[np.floating] = ndtri(hits) - ndtri(false_alarms)
+    return sensitivities
+
+
+def _slopes(totals: npt.NDArray[np.floating]) -> list[tuple[float, float]]:
+    """Return for H and F the rate, and the derivative of d' by the sum of its residuals."""
+    rates, games = _rates(totals), (totals[1] + 1, totals[3] + 1)
+    return [
+        (float(rate), sign / (float(count) * _NORMAL.pdf(z(float(rate)))))
+        for rate, count, sign in zip(rates, games, (1, -1), strict=True)
+    ]
+
+
+def _influence(counts: npt.NDArray[np.floating], totals: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    (hits, hit_slope), (false_alarms, false_slope) = _slopes(totals)
+    right, wrong = counts[:, 0] - hits * counts[:, 1], counts[:, 2] - false_alarms * counts[:, 3]
+    influence: npt.NDArray[np.floating] = hit_slope * right + false_slope * wrong
+    return influence
+
+
+def _added_variance(totals: npt.NDArray[np.floating]) -> float:
+    """Return the variance of the two halves of a game that the correction adds for each label."""
+    return sum((slope / 2) ** 2 * ((1 - rate) ** 2 + rate**2) for rate, slope in _slopes(totals))
 
 
 def _on_z(share: Share) -> tuple[float, float, float]:

@@ -14,6 +14,7 @@ from functools import cache, cached_property
 import numpy as np
 import numpy.typing as npt
 
+from runner.statistics.calibration import LOG_FLOOR
 from runner.statistics.clustered_means import (
     Codes,
     Floats,
@@ -297,12 +298,27 @@ class Verdicts:
         return self.of(self.decisions == stances)
 
     def agreement_gain(self, stances: Codes) -> Quantity | None:
-        """Return P(verdict = stance) if the stance is the label, less that if it is not."""
+        """Return P(verdict = stance) if the stance is the label, minus that if it is not."""
         won = self.decisions == stances
         honest, dishonest = (self.of(won, (stances == self.labels) == is_true) for is_true in (True, False))
         return None if honest is None or dishonest is None else difference(honest, dishonest)
 
     # Of log-probabilities
+
+    def log_probability_gain(self, stances: Codes, p: Floats) -> Quantity | None:
+        """Return the mean of ln P(verdict = stance) if the stance is the label, minus that if it is not, in nats."""
+        probabilities = np.clip(np.where(stances == 1, p, 1 - p), LOG_FLOOR, 1 - LOG_FLOOR)
+        scores = 1 - np.log(probabilities) / math.log(LOG_FLOOR)
+        is_known, is_true = ~np.isnan(p), stances == self.labels
+        honest, dishonest = (self.of(scores, is_known & (is_true == value)) for value in (True, False))
+        if honest is None or dishonest is None:
+            return None
+        gain, scale = difference(honest, dishonest), -math.log(LOG_FLOOR)
+        assert gain.value is not None
+        assert gain.interval is not None
+        low, high = gain.interval
+        stderr = None if gain.stderr is None else scale * gain.stderr
+        return replace(gain, value=scale * gain.value, stderr=stderr, interval=(scale * low, scale * high))
 
     def bounds(self, p: Floats, bound: Codes | None) -> Share | None:
         """Return the share of known probabilities that are only bounds."""

@@ -66,6 +66,18 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[First]:
         yield folder, server, served(folder, server)
 
 
+def test_two_judges_of_the_same_debates_are_compared_with_their_agreement(first: First) -> None:
+    folder, server, run = first
+    (judged,) = rejudged(folder, server, run.name)
+    (pair,) = shown(folder, "compare", run.name, judged.name)["pairs"]
+    verdicts = decisions(run), decisions(judged)
+    equal = sum(verdicts[0][debate] == verdicts[1][debate] for debate in verdicts[0])
+    assert (pair["agreement"]["debates"], pair["agreement"]["agreement"]) == (SIZE, equal / SIZE)
+    text = nip_run_here("compare", run.name, judged.name, cwd=folder).stdout
+    assert f"agreement of the two judges on {SIZE} debates in {SIZE} groups: {equal / SIZE:.3f} [" in text
+    assert "Cohen's kappa" in text
+
+
 @pytest.mark.full
 def test_only_the_judge_is_asked_and_the_debates_stand(first: First) -> None:
     folder, server, run = first

@@ -11,7 +11,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from runner.base.errors import RunError
+from runner.base.errors import RunError, UsageError
+from runner.results.comparison.comparison import compare_systems
 from runner.results.leaderboard.database import FILE
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Status
@@ -21,7 +22,7 @@ from tests.support.processes import nip_run_here
 from tests.support.runs import played
 from tests.support.servers.chat_client import serving
 from tests.support.servers.client import Loopback
-from tests.support.specs import spec_file
+from tests.support.specs import ALONE, debate_with_hints, spec_file
 from tests.support.training import training_spec
 
 SOLO = {
@@ -157,6 +158,41 @@ def test_another_list_begins_where_two_runs_have_another_task(tmp_path: Path) ->
     found = board(results)
     assert {name: row["list"] for name, row in found.items()} == {"r41": 1, "r42": 1, "r31": 2, "r32": 2}
     assert all(row["rank"] in (1, 2) and row["reason"] is None for row in found.values())
+
+
+# Columns that only provers see
+
+
+def test_a_column_that_only_provers_see_does_not_change_the_task(tmp_path: Path) -> None:
+    path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
+    played(path, results, run_id="debate")
+    played(path, results, *ALONE, run_id="alone")
+    found = board(results)
+    assert {row["list"] for row in found.values()} == {1}
+    assert {row["reason"] for row in found.values()} == {None}
+    assert found["debate"]["task"] == found["alone"]["task"]
+    assert found["debate"]["earlier_task"] not in (None, found["debate"]["task"])
+    assert found["alone"]["earlier_task"] is None
+    opened = Results(results)
+    for comparison in (
+        compare_systems([["debate"], ["alone"]], opened),
+        compare_systems([["debate"]], opened, baseline="solo_verifier"),
+    ):
+        (pair,) = comparison.pairs
+        assert (pair.paired, pair.datapoints, pair.only_base, pair.only_other, pair.notes) == (True, 6, (), (), ())
+
+
+def test_a_baseline_on_another_task_is_refused_with_the_columns_or_rows_that_differ(tmp_path: Path) -> None:
+    path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
+    played(path, results, run_id="debate")
+    played(path, results, *ALONE, "dataset.limit=5", run_id="fewer")
+    with pytest.raises(UsageError, match=r"fewer: datapoints differ or are missing \(1, such as 'p"):
+        compare_systems([["debate"]], Results(results), baseline="solo_verifier")
+    verifier = tmp_path / "spec" / "prompts" / "verifier.jinja"
+    verifier.write_text(verifier.read_text() + "\nHint: {{ hint }}\n")
+    played(path, results, run_id="told")
+    with pytest.raises(UsageError, match=r"other columns \(question, solution instead of hint, question, solution\)"):
+        compare_systems([["told"]], Results(results), baseline="solo_verifier")
 
 
 # Datapoints

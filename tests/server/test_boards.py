@@ -13,11 +13,15 @@ from runner.base.storage.safe_files import make_folders
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind
+from runner.results.leaderboard.results_folder import Results
 from runner.server.boards.snapshot import BoardSnapshot
 from runner.server.boards.worker import BoardWorker, find_culprits
 from runner.server.service import Service
 from runner.server.settings import Settings
+from tests.registry.planted import release_of
+from tests.support.runs import played
 from tests.support.served import put
+from tests.support.specs import ALONE, debate_with_hints
 
 
 @pytest.fixture
@@ -79,3 +83,14 @@ def test_a_release_that_no_board_can_be_made_with_is_left_out_and_named(held: Se
 @pytest.mark.parametrize("bad", [(), (3,), (0, 9), (4, 5, 6), tuple(range(10))])
 def test_what_does_not_work_with_others_is_found(bad: tuple[int, ...]) -> None:
     assert find_culprits(range(10), lambda some: not set(some) & set(bad)) == list(bad)
+
+
+def test_a_debate_whose_provers_see_more_is_on_the_page_of_the_lone_verifier(held: Service, tmp_path: Path) -> None:
+    path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
+    runs = [played(path, results, *overrides, run_id=name) for name, overrides in (("debate", ()), ("alone", ALONE))]
+    put(held, [release_of(run.folder, Results(results), "acme") for run in runs])
+    shown = board(held, tmp_path / "board")
+    (task,) = shown.tasks
+    assert task["ranked"] == 2
+    (earlier_page,) = task["earlier_pages"]
+    assert shown.task(earlier_page) == shown.task(task["page"]) == task

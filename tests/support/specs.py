@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.base import package_data
 from tests.support.hang_guard import HANG_SECONDS
 
 
@@ -64,3 +66,27 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         else:
             result[name] = value
     return result
+
+
+def debate_with_hints(folder: Path, **changes: Any) -> Path:
+    """A spec of a debate whose provers see the column `hint`, which the verifier does not see."""
+    prompts = folder / "prompts"
+    shutil.copytree(package_data.root() / "prompts/code_validation/debate", prompts)
+    for name in ("prover0", "prover1"):
+        template = prompts / f"{name}.jinja"
+        template.write_text(template.read_text() + "\nHint: {{ hint }}\n")
+    agents = {"prover": None, **{name: {"model": "m"} for name in ("prover0", "prover1")}}
+    path = spec_file(
+        folder, size=6, fine_tune=None, protocol={"use": "debate"}, prompts="prompts", agents=agents, **changes
+    )
+    data = folder / "data.jsonl"
+    rows = [{**json.loads(line), "hint": f"look at line {i}"} for i, line in enumerate(data.read_text().splitlines())]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+ALONE = (
+    "protocol={use: solo_verifier}",
+    "prompts=prompts/code_validation/solo_verifier",
+    "agents={verifier: {model: m}}",
+)

@@ -11,9 +11,9 @@ its number here, and continue to read the old versions.
                   complete answers of servers
     cache         SQLite's `user_version`; from 1 on it has the table `answers`, which version 0 may lack
     leaderboard   the table `format`; from 2 on it has the table `datapoints` and tasks, from 3 on the ranks of tied
-                  rows, and more columns, from 4 on the runs that share answers, from 5 on ranks by tests of all pairs.
-                  An older board is updated from the run folders: in memory when it is queried, in the file when a run
-                  is appended
+                  rows, and more columns, from 4 on the runs that share answers, from 5 on ranks by tests of all pairs,
+                  from 6 on tasks by the columns that the verifier sees. An older board is updated from the run folders:
+                  in memory when it is queried, in the file when a run is appended
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from runner.base.errors import NewerFormatError, RunError
 RUN_FOLDER = 1
 LOG_FORMAT = 2
 CACHE = 1
-LEADERBOARD = 5
+LEADERBOARD = 6
 
 KEY = "format"
 

@@ -4,6 +4,7 @@ Examples:
   nip-run compare RUN RUN
   nip-run compare A1,A2,A3 B1,B2,B3 --metric balanced_accuracy
   nip-run compare RUN --baseline solo_verifier
+  nip-run compare RUN RUN --margin 0.05
   nip-run compare OLD NEW --assert 'accuracy >= base - 0.02'
 """
 
@@ -16,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.base.exit_codes import ExitCode
-from runner.base.text import counted, decimal, in_one_line, list_some, p_value, with_interval
+from runner.base.text import counted, decimal, in_one_line, list_some, p_statement, p_value, with_interval
 from runner.cli.arguments import RUN, results_option
 from runner.cli.terminal.output import heading, note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from runner.results.comparison.comparison import Comparison, SystemComparison
+    from runner.results.comparison.shared_samples import JudgeAgreement
     from runner.results.leaderboard.results_folder import Results
     from runner.statistics.worst_case import WorstCase
 
@@ -67,6 +69,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also name the run that is worst by the metric, such as one verifier with several provers, with an "
         "interval that covers all runs at once",
+    )
+    add(
+        "--margin",
+        type=float,
+        metavar="M",
+        help="also test whether the systems are equivalent: whether they differ by less than M, such as 0.05 for 5 "
+        "points (two one-sided tests)",
+    )
+    add(
+        "--ceiling",
+        metavar="RUN",
+        help="a strong run, such as one whose judge has the ground truth: also print which share of the gap between "
+        "the first run and this one each other run closes (performance gap recovered)",
     )
     add("--flips", type=int, default=10, metavar="N", help="number of flips to list; default: 10")
 
@@ -122,8 +137,9 @@ def _compare_runs(args: argparse.Namespace, results: Results) -> Comparison:
     systems = [_split_system(argument) for argument in args.runs]
     try:
         return compare_systems(
-            systems, results, metric=args.metric, by=args.by, baseline=args.baseline, asserts=args.asserts
-        )
+            systems, results, metric=args.metric, by=args.by, baseline=args.baseline, asserts=args.asserts,
+            margin=args.margin, ceiling=args.ceiling,
+        )  # fmt: skip
     except RunError as error:
         if args.asserts:
             raise UsageError(f"the assertions were not judged, because a run cannot be read: {error}") from error
@@ -194,8 +210,20 @@ def _cells(pair: SystemComparison) -> dict[str, Any]:
 
 
 def _print_details(pair: SystemComparison, comparison: Comparison, args: argparse.Namespace) -> None:
-    """Print the notes on a pair, the datapoints that it leaves out, and its flips."""
+    """Print the equivalence and agreement of a pair, notes on it, the datapoints that it leaves out, and its flips."""
     title = f"{pair.other} and {pair.base}: " if len(comparison.pairs) > 1 else ""
+    if args.margin is not None:
+        say(f"{title}{pair.describe_equivalence()}")
+    if (gap := pair.gap_recovered) is not None:
+        share = with_interval(gap.value, gap.low, gap.high)
+        reason = "" if gap.reason is None else f" ({gap.reason})"
+        say(f"{title}performance gap recovered, from {pair.base} to {args.ceiling}: {share}{reason}")
+    if (effect := pair.sensitivity) is not None:
+        change = with_interval(effect.difference, effect.ci_low, effect.ci_high)
+        values = f"{decimal(effect.first)} in {pair.base}, {decimal(effect.second)} in {pair.other}"
+        say(f"{title}d' (sensitivity): {values}; difference {change}, {p_statement(effect.p)}")
+    if pair.agreement is not None:
+        say(f"{title}{_describe_agreement(pair.agreement)}")
     for line in pair.notes:
         note(f"note: {title}{line}")
     for system, ids in ((pair.base, pair.only_base), (pair.other, pair.only_other)):
@@ -215,6 +243,14 @@ def _print_details(pair: SystemComparison, comparison: Comparison, args: argpars
         say(f"    {shlex.join(['nip-run', 'show', *arguments, *results_option(args.results)])}")
     if len(pair.flips) > args.flips:
         say(f"  only the first {args.flips}; list all with --flips {len(pair.flips)}")
+
+
+def _describe_agreement(agreement: JudgeAgreement) -> str:
+    equal = with_interval(agreement.agreement, agreement.agreement_ci_low, agreement.agreement_ci_high)
+    kappa = with_interval(agreement.kappa, agreement.kappa_ci_low, agreement.kappa_ci_high)
+    reason = "" if agreement.kappa_reason is None else f" ({agreement.kappa_reason})"
+    debates = f"{agreement.debates} debates in {counted(agreement.groups, 'group')}"
+    return f"agreement of the two judges on {debates}: {equal}; Cohen's kappa {kappa}{reason}"
 
 
 def _print_assertions(comparison: Comparison) -> None:

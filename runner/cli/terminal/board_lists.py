@@ -53,7 +53,7 @@ def _print_list_table(
 ) -> None:  # fmt: skip
     point = ("point",) if any(row.point for row in rows) else ()
     stopped = ("stopped",) if any(row.stopped for row in rows) else ()
-    columns = (*first, "run", "accuracy [95%]", "n", "failures", "seed", *point, *stopped, *last)
+    columns = (*first, "run", "accuracy [95%]", "n", "lost", "undecided", "seed", *point, *stopped, *last)
     cells = [[_cell(row, extra(row), name) for name in columns] for row in rows]
     print_table(columns, cells, title, drop=_DROPPED_IF_NARROW)
 

@@ -14,7 +14,14 @@ from runner.cli.terminal.run_problems import print_problem_warning
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest, Status, verifiers_of
-from runner.results.metric_rows import COLUMNS, metric_rows, missing_intervals, section_lines, signal_rows
+from runner.results.metric_rows import (
+    COLUMNS,
+    lost_games_lines,
+    metric_rows,
+    missing_intervals,
+    section_lines,
+    signal_rows,
+)
 from runner.results.metric_table import RANKING_METRIC
 from runner.results.metrics import NO_LABELS
 from runner.results.sweep_points import format_point
@@ -113,6 +120,8 @@ def _show_summary(result: FinishedRun) -> None:
         ("where", str(result.folder.path)),
     ):
         say(f"{name:<9} {text}")
+    for line in lost_games_lines(result.metrics):
+        say(line)
     force_guess = saved_value(result.folder, "protocol", "force_guess")
     if (reason := explain_fixed_verdicts(force_guess, verifiers_of(manifest))) is not None:
         say(f"{'no rank':<9} {reason}")

@@ -181,7 +181,8 @@ def _task_lists(
 
 _COPIED_FIELDS = (
     "rank", "rank_last", "accuracy", "ci_low", "ci_high", "stderr", "n", "clusters", "protocol", "models", "cost_usd",
-    "name", "seed", "point", "per_datapoint", "failures", "no_decision", "status", "version", "spec_sha256",
+    "name", "seed", "point", "per_datapoint", "failures", "lost", "undecided", "no_decision",
+    "status", "version", "spec_sha256",
     "dataset_sha256", "game_sha256", "task",
 )  # fmt: skip
 """The fields that a page's row takes from the board's row unchanged."""

@@ -121,7 +121,8 @@ class Follower:
 
     def _publish(self, reading: JournalReading) -> None:
         """Update the games that are shown, but not so often that it takes most of the time."""
-        if reading.listed == self._games.about["count"] or self._clock() < self._publish_after:
+        is_current = self._games.results is not None and reading.listed == self._games.about["count"]
+        if is_current or self._clock() < self._publish_after:
             return
         if self._more and reading.listed < FIRST:
             return  # soon there will be enough for a page

@@ -17,7 +17,7 @@ from runner.registry.lineage.links import trained_as_recorded
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest
-from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
+from runner.results.tasks import PlayedDatapoint, Task, played_datapoints
 
 MAX_DATAPOINTS = 8_000
 """Maximum number of datapoints whose hashes are in the manifest; with more, readers would refuse it as too large."""
@@ -41,12 +41,6 @@ def datapoints_of(folder: RunFolder) -> list[PlayedDatapoint]:
         raise RunError(f"{folder.path / 'inputs'}: the inputs of the run cannot be read: {error}") from error
 
 
-def task_of(folder: RunFolder, points: list[PlayedDatapoint]) -> Task:
-    """Return the task of these datapoints, as a board computes it."""
-    columns = {name for point in points for name in point.columns}
-    return Task.of([point.digest for point in points], template_variables(folder) & columns)
-
-
 def facts_of(
     folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any], points: list[PlayedDatapoint]
 ) -> dict[str, Any]:
@@ -55,7 +49,7 @@ def facts_of(
     return {
         **shutdown_facts(_models_of_agents(folder, manifest)),
         **{name: getattr(manifest, name) for name in _FACTS},
-        "task": None if manifest.is_training_run else task_of(folder, points).sha256,
+        "task": None if manifest.is_training_run else Task.of_points(folder, points).sha256,
         "status": manifest.status.value,
         "point": dict(manifest.point),
         "models": {row["agent"]: row["model"] for row in manifest.agents},
@@ -85,7 +79,7 @@ def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapo
     return {
         "run": manifest.identity,
         "game": manifest.game_sha256,
-        "dataset": task_of(folder, points).dataset_content_sha256,
+        "dataset": Task.of_points(folder, points).dataset_content_sha256,
         "spec": manifest.spec_sha256,
         "protocol": manifest.protocol_sha256,
         "prompts": tagged_hash("prompts", dict(manifest.prompts_sha256)),

@@ -202,6 +202,7 @@ def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
             {
                 "id": point.id,
                 "content_sha256": point.content_sha256,
+                **({} if point.all_columns_sha256 is None else {"all_columns_sha256": point.all_columns_sha256}),
                 "sha256": point.sha256,
                 "group_sha256": point.group_sha256,
             }

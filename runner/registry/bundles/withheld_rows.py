@@ -84,13 +84,22 @@ def load_withheld(folder: RunFolder) -> Dataset:
 
 def _played_datapoint(row: Mapping[str, Any], label: int | None) -> PlayedDatapoint:
     group = row["group_sha256"]
-    return PlayedDatapoint(row["id"], group or row["id"], label, row["content_sha256"], {}, group is not None)
+    return PlayedDatapoint(
+        row["id"],
+        group or row["id"],
+        label,
+        row["content_sha256"],
+        {},
+        group is not None,
+        row.get("all_columns_sha256"),
+    )
 
 
 def _pinned_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
         for row in read_pin(path)["rows"]:
-            hashes = [row["sha256"], row["content_sha256"], row["group_sha256"] or row["sha256"]]
+            needed = row["sha256"], row["content_sha256"]
+            hashes = [*needed, row["group_sha256"] or needed[0], row.get("all_columns_sha256") or needed[0]]
             if type(row["id"]) is not str or any(_SHA256.fullmatch(digest) is None for digest in hashes):
                 raise ValueError("a row has no id or hash")
             yield row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from runner.base import package_data
@@ -12,7 +13,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
 from runner.results.manifest import Status, verifiers_of
-from runner.results.tasks import Task, played_datapoints, template_variables
+from runner.results.tasks import Task, describe_task_difference
 
 
 def find_baseline(name: str, system: System, results: Results) -> System:
@@ -41,9 +42,11 @@ def find_baseline(name: str, system: System, results: Results) -> System:
     if task is None or not fitting:
         models = comma_join(sorted(system.verifier_models)) or "none"
         existing = comma_join(folder.run_id for folder, _ in candidates[:5])
+        reasons = "; ".join(_task_differences(system.runs[0], [folder for folder, _ in candidates[:5]]))
         raise UsageError(
             f"no finished run of protocol {name!r} has the task of {system.name} and its verifier's model ({models}); "
-            f"its runs are: {existing}. Play it on the same datapoints, or choose a run: --baseline RUN"
+            f"its runs are: {existing}{reasons and f' ({reasons})'}. Play it on the same datapoints, or choose a run: "
+            "--baseline RUN"
         )
     games = {manifest.game_sha256 for _, manifest in fitting}
     if len(games) > 1:
@@ -79,12 +82,18 @@ def _find_named_runs(name: str, system: System, results: Results) -> System:
         raise UsageError(f"no run and no protocol {name!r} in {results.path}{hint}") from error
 
 
+def _task_differences(folder: RunFolder, others: Sequence[RunFolder]) -> Iterator[str]:
+    """Yield how the tasks of other runs differ from that of a run; runs whose inputs cannot be read are left out."""
+    group_by = saved_value(folder, "dataset", "group_by")
+    for other in others:
+        with suppress(OSError, ValueError):
+            if _task_of(other) != _task_of(folder):
+                groups = group_by, saved_value(other, "dataset", "group_by")
+                yield f"{other.run_id}: {describe_task_difference(folder, other, groups)}"
+
+
 def _task_of(folder: RunFolder) -> str | None:
     """Return the hash of a run's task; None if its inputs cannot be read."""
     with suppress(OSError, ValueError):
-        used, columns, digests = template_variables(folder), set[str](), []
-        for point in played_datapoints(folder, saved_value(folder, "dataset", "group_by")):
-            digests.append(point.digest)
-            columns.update(point.columns)
-        return Task.of(digests, used & columns).sha256
+        return Task.of_run(folder, saved_value(folder, "dataset", "group_by")).sha256
     return None

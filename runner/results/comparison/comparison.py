@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,14 +18,18 @@ from runner.results.comparison.matching import MatchedPoints, match_datapoints
 from runner.results.comparison.paired_test import (
     Flip,
     PairedTest,
+    compare_sensitivity,
     drop_error,
     find_flips,
     has_uneven_repeats,
+    recovered_gap,
     run_paired_test,
     run_unpaired_test,
     sample_by_group,
 )
 from runner.results.comparison.shared_samples import (
+    JudgeAgreement,
+    agreement_of_judges,
     fixed_verdicts_remark,
     refuse_overlap,
     refuse_repeated_answers,
@@ -34,12 +39,15 @@ from runner.results.comparison.shared_samples import (
 )
 from runner.results.comparison.slices import split_by_column, untested_slices_note
 from runner.results.comparison.systems import System, SystemReader, load_system
-from runner.results.comparison.wording import difference_in_words, format_difference, verdict
+from runner.results.comparison.wording import describe_equivalence, difference_in_words, format_difference, verdict
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import METRICS, RANKING_METRIC, Metric, compared_metric
 from runner.results.stopping_rule import accuracy_sequence
-from runner.statistics.differences import Difference
-from runner.statistics.sign_flip import holm
+from runner.statistics.differences import Difference, agree_with_test
+from runner.statistics.equivalence import Equivalence
+from runner.statistics.gap_recovered import GapRecovered
+from runner.statistics.sign_flip import ALPHA, holm
+from runner.statistics.signal_detection import SensitivityDifference
 
 
 @dataclass(frozen=True)
@@ -83,6 +91,28 @@ class SystemComparison:
     remark: str | None = None
     """The reason why they are not two samples, if so."""
     notes: tuple[str, ...] = ()
+    ci_low_corrected: float | None = None
+    ci_high_corrected: float | None = None
+    """The interval of Holm's step for this comparison: it contains 0 exactly if `p_corrected` is above 5 %."""
+    equivalence: Equivalence | None = None
+    """Whether the systems are equivalent within a margin; None if no margin was given or they cannot be tested."""
+    agreement: JudgeAgreement | None = None
+    """How often the two judges agree; None unless they judge the same debates."""
+    sensitivity: SensitivityDifference | None = None
+    """The difference of d', if the metric is accuracy and both labels were decided."""
+    gap_recovered: GapRecovered | None = None
+    """The share of the gap between the base and the ceiling that the other system closes; None without a ceiling."""
+
+    @property
+    def measure(self) -> Metric:
+        return compared_metric(self.metric, [self.metric.rpartition(".")[0]])
+
+    def describe_equivalence(self) -> str:
+        """Return whether the systems are equivalent, in words."""
+        if self.equivalence is None:
+            return "equivalence was not tested: that needs shared datapoints, and no stopping rule or shared answers"
+        difference = Difference(self.difference, self.stderr, self.ci_low, self.ci_high, self.detectable, self.groups)
+        return describe_equivalence(self.measure, difference, self.equivalence)
 
 
 @dataclass(frozen=True)
@@ -140,6 +170,8 @@ def compare_systems(
     baseline: str | None = None,
     asserts: Sequence[str] = (),
     seed: int = 0,
+    margin: float | None = None,
+    ceiling: str | None = None,
     tests_one_system: bool = False,
 ) -> Comparison:
     """Compare systems, each given by the names of the runs that are pooled.
@@ -147,12 +179,16 @@ def compare_systems(
     Two systems are compared with each other, more than two with the leader. With a `baseline`, each is compared with
     that: a run, or a protocol whose runs with the same task and verifier are used. If an assertion names `base`, the
     first system is the base. A single system can only be judged by assertions without `base`. Two samples of one system
-    are compared without a test, unless `tests_one_system`, which asks whether its models drifted.
+    are compared without a test, unless `tests_one_system`, which asks whether its models drifted. With a `margin`, each
+    comparison also tests whether the systems are equivalent within it. With a `ceiling`, a strong run, the base is the
+    weak system, and each comparison has the share of the gap between the two that the other system closes.
 
     Raises:
         UsageError: the systems cannot be compared; the message says why.
         RunError: a file of a run is missing or damaged.
     """
+    if margin is not None and not (math.isfinite(margin) and margin > 0):
+        raise UsageError(f"the equivalence margin must be above 0, such as 0.05 for 5 points, not {margin}")
     assertions = [parse_assertion(text) for text in asserts]
     for assertion in assertions:
         if assertion.metric in METRICS and METRICS[assertion.metric].is_compared:
@@ -167,9 +203,10 @@ def compare_systems(
     for system in systems:
         refuse_repeated_answers(system.runs, system.manifests)
     refuse_overlap(systems)
-    return _ComparisonRun(systems, results, metric, by, seed, SystemReader(by), tests_one_system).comparison(
-        baseline, assertions
-    )
+    strong = None if ceiling is None else load_system(ceiling.split(","), results)
+    return _ComparisonRun(
+        systems, results, metric, by, seed, SystemReader(by), margin, strong, tests_one_system
+    ).comparison(baseline, assertions)
 
 
 def compare_by_metric(
@@ -196,6 +233,9 @@ def compare_by_metric(
     return rows
 
 
+_TestedRow = tuple[SystemComparison, PairedTest]
+
+
 @dataclass(frozen=True)
 class _ComparisonRun:
     """A comparison in progress, which reads each file once."""
@@ -206,6 +246,8 @@ class _ComparisonRun:
     by: str | None
     seed: int
     reading: SystemReader
+    margin: float | None = None
+    ceiling: System | None = None
     tests_one_system: bool = False
 
     def _common_metric(self, name: str, *systems: System) -> Metric:
@@ -213,20 +255,21 @@ class _ComparisonRun:
         return compared_metric(name, sorted(common))
 
     def comparison(self, baseline: str | None, assertions: Sequence[Assertion]) -> Comparison:
-        couples = list(self._couples(baseline, has_base=any(assertion.against_base for assertion in assertions)))
+        has_base = self.ceiling is not None or any(assertion.against_base for assertion in assertions)
+        couples = list(self._couples(baseline, has_base=has_base))
         rows = [self._compare(base, other, self.metric) for base, other in couples]
         slices = [row for (base, other) in couples for row in self._compare_slices(base, other)] if self.by else []
         everyone = dict.fromkeys([*(system for couple in couples for system in couple), *self.systems])
         judged = [result for assertion in assertions for result in self._judge(assertion, couples)]
         notes = [*system_notes(list(everyone)), *_assertion_notes(judged, len(self.systems), baseline)]
         if self.by:
-            notes += untested_slices_note(self.by, [row.p is not None for row in slices])
+            notes += untested_slices_note(self.by, [row.p is not None for row, _ in slices])
         return Comparison(
             self.metric,
             self.by,
             {system.name: tuple(folder.run_id for folder in system.runs) for system in everyone},
-            tuple(_correct_p_values(rows)),
-            tuple(_correct_p_values(slices)),
+            tuple(_adjusted(rows)),
+            tuple(_adjusted(slices)),
             tuple(judged),
             tuple(notes),
         )
@@ -234,7 +277,7 @@ class _ComparisonRun:
     def pairs(self) -> list[SystemComparison]:
         """Return the comparison of each pair, corrected for their number."""
         rows = [self._compare(base, other, self.metric) for base, other in self._couples(None)]
-        return list(_correct_p_values(rows))
+        return list(_adjusted(rows))
 
     def _couples(self, baseline: str | None, *, has_base: bool = False) -> Iterator[tuple[System, System]]:
         """Yield pairs of a base and a system that is compared with it."""
@@ -265,11 +308,11 @@ class _ComparisonRun:
         columns = [f"{system.name}: {comma_join(sorted(system.columns)) or 'none'}" for system in (base, other)]
         return matched_points, (f"their templates use other columns ({'; '.join(columns)}): {basis}",)
 
-    def _compare(self, base: System, other: System, metric: str) -> SystemComparison:
+    def _compare(self, base: System, other: System, metric: str) -> _TestedRow:
         measure = self._common_metric(metric, base, other)
         matched_points, notes = self._match(base, other, measure)
         stopping_notes = _stopping_notes(base) + _stopping_notes(other)
-        result = run_paired_test(measure, matched_points, self.seed, stopped=bool(stopping_notes))
+        result = run_paired_test(measure, matched_points, self.seed, stopped=bool(stopping_notes), margin=self.margin)
         unmatched = matched_points.only_base, matched_points.only_other
         notes = (*notes, *shared_games_notes(base, other), *stopping_notes)
         if result is None:
@@ -301,14 +344,27 @@ class _ComparisonRun:
             notes = (*notes, *_address_notes(base, other))
         elif stopping_notes and result.p is None:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
-        return replace(
+        is_tested = remark is None and not stopping_notes
+        row = replace(
             row,
             flips=tuple(find_flips(matched_points, base.name, other.name)),
             only_base=tuple(point.id for point in unmatched[0]),
             only_other=tuple(point.id for point in unmatched[1]),
             remark=remark,
             notes=notes,
+            equivalence=None if remark is not None else result.equivalence,
+            agreement=None if remark is not None else agreement_of_judges(base, other),
+            sensitivity=(
+                compare_sensitivity(matched_points, self.seed) if is_tested and measure.name == RANKING_METRIC else None
+            ),
+            gap_recovered=self._recovered_gap(measure, base, matched_points) if is_tested else None,
         )
+        return row, result
+
+    def _recovered_gap(self, measure: Metric, base: System, matched: MatchedPoints) -> GapRecovered | None:
+        if self.ceiling is None or _stopping_notes(self.ceiling):
+            return None
+        return recovered_gap(measure, matched, self._match(base, self.ceiling, measure)[0])
 
     def _describe_pooled(self, measure: Metric, matched: MatchedPoints, *, stopped: bool) -> str:
         """Describe the pooled value of two samples of one system, over all datapoints that either has."""
@@ -319,26 +375,28 @@ class _ComparisonRun:
             return f"{decimal(sample.mean)}, without an interval, since a run stopped once it was decided"
         return with_interval(sample.mean, *sample.interval)
 
-    def _compare_slices(self, base: System, other: System) -> Iterator[SystemComparison]:
+    def _compare_slices(self, base: System, other: System) -> Iterator[_TestedRow]:
         assert self.by is not None
         measure = self._common_metric(self.metric, base, other)
         if measure.is_balanced:
             raise UsageError(f"{measure.name} needs both labels; compare slices by accuracy")
         stopped = bool(_stopping_notes(base) or _stopping_notes(other))
-        overall = self._compare(base, other, self.metric)
+        overall, _ = self._compare(base, other, self.metric)
         for value, part in split_by_column(self._match(base, other, measure)[0], self.by, base, other).items():
-            if (result := run_paired_test(measure, part, self.seed, stopped=stopped)) is not None:
-                row = replace(_comparison_row(measure, base.name, other.name, result), slice=value)
+            result = run_paired_test(measure, part, self.seed, stopped=stopped, margin=self.margin)
+            if result is not None:
+                row = _comparison_row(measure, base.name, other.name, result)
+                row = replace(row, slice=value, equivalence=None if overall.remark else result.equivalence)
                 is_tested = overall.p is not None or (
                     stopped and overall.remark is None and not _is_one_system(base, other)
                 )
-                yield row if is_tested else _without_test(row, overall.verdict.partition(":")[0])
+                yield row if is_tested else _without_test(row, overall.verdict.partition(":")[0]), result
 
     def _judge(self, assertion: Assertion, couples: Sequence[tuple[System, System]]) -> Iterator[AssertedComparison]:
         """Yield the result of an assertion for each system, or for its difference from its base."""
         if assertion.against_base:
             for base, other in couples:
-                row = self._compare(base, other, assertion.metric)
+                row, _ = self._compare(base, other, assertion.metric)
                 ends = (row.ci_low, row.ci_high)
                 yield AssertedComparison(
                     assertion.text, other.name, base.name, row.difference, *ends, assertion.judged(*ends)
@@ -396,7 +454,10 @@ def _assertion_notes(results: Sequence[AssertedComparison], systems: int, baseli
 
 def _without_test(row: SystemComparison, verdict: str) -> SystemComparison:
     """Return a row without a test."""
-    return replace(row, p=None, p_corrected=None, exact=False, mid_p_mcnemar=None, detectable=None, verdict=verdict)
+    return replace(
+        row, p=None, p_corrected=None, exact=False, mid_p_mcnemar=None, detectable=None, verdict=verdict,
+        ci_low_corrected=None, ci_high_corrected=None,
+    )  # fmt: skip
 
 
 def _comparison_row(measure: Metric, base: str, other: str, test: PairedTest) -> SystemComparison:
@@ -405,26 +466,29 @@ def _comparison_row(measure: Metric, base: str, other: str, test: PairedTest) ->
         base, other, measure.name, None, test.paired, test.base_value, test.other_value, difference.value,
         difference.stderr, difference.low, difference.high, test.p, test.p, test.exact, test.mid_p_mcnemar,
         difference.detectable, test.datapoints, difference.groups, test.differing,
-        verdict(measure, base, other, difference, test.p, corrected=False, paired=test.paired),
+        verdict(measure, base, other, difference, test.p, paired=test.paired),
+        ci_low_corrected=difference.low, ci_high_corrected=difference.high,
     )  # fmt: skip
 
 
-def _correct_p_values(rows: Sequence[SystemComparison]) -> Iterator[SystemComparison]:
-    """Yield the rows with p-values after Holm's correction, and with the verdicts that follow.
+def _adjusted(rows: Sequence[_TestedRow]) -> Iterator[SystemComparison]:
+    """Yield the rows with p-values and intervals adjusted for their number, and with the verdicts that follow.
 
-    Two rows with the same answers are not a test, and do not count.
+    A row's interval has the level at which Holm's procedure compares its p-value. Two rows with the same answers are
+    not a test, and do not count.
     """
-    p_values = [row.p for row in rows if row.p is not None and row.remark is None]
-    adjusted = iter(holm(p_values))
-    for row in rows:
+    p_values = [row.p for row, _ in rows if row.p is not None and row.remark is None]
+    adjusted_p_values = iter(holm(p_values))
+    for row, test in rows:
         if row.p is None or row.remark is not None or len(p_values) < 2:
             yield row
             continue
-        p = next(adjusted)
-        measure = compared_metric(row.metric, [row.metric.rpartition(".")[0]])
-        difference = Difference(row.difference, row.stderr, row.ci_low, row.ci_high, row.detectable, row.groups)
-        text = verdict(measure, row.base, row.other, difference, p, corrected=p != row.p, paired=row.paired)
-        yield replace(row, p_corrected=p, verdict=text)
+        p = next(adjusted_p_values)
+        alpha = ALPHA * row.p / p if p else ALPHA / len(p_values)
+        difference = agree_with_test(test.difference_at(1 - alpha), p)
+        text = verdict(row.measure, row.base, row.other, difference, p, family=len(p_values), paired=row.paired)
+        ends = {"ci_low_corrected": difference.low, "ci_high_corrected": difference.high}
+        yield replace(row, p_corrected=p, verdict=text, **ends)
 
 
 def _stopping_notes(system: System) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Matching of two systems' datapoints by their label and the content of the columns that templates use."""
+"""Matching of two systems' datapoints by their label and the content of the columns that the verifier sees."""
 
 from __future__ import annotations
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from runner.base.errors import UsageError
+from runner.game.protocols.protocol import Decision
 from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import DatapointScores, ScoredRollout
 from runner.results.metric_table import Metric
 from runner.statistics.differences import Difference, Sample, unpaired_difference
+from runner.statistics.equivalence import Equivalence
+from runner.statistics.gap_recovered import GapRecovered, gap_recovered
 from runner.statistics.paired_groups import Pairs, least_share, spare_variance
 from runner.statistics.sign_flip import mid_p_mcnemar
+from runner.statistics.signal_detection import SensitivityDifference, sensitivity_difference
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Flip:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The difference of two systems, the other less the base, before any correction."""
+    """The difference of two systems, the other minus the base, before any correction."""
 
     paired: bool
     base_value: float
@@ -49,10 +54,17 @@ class PairedTest:
     """The number of groups that differ; None if nothing is paired."""
     mid_p_mcnemar: float | None
     datapoints: int
+    difference_at: Callable[[float], Difference]
+    """Returns the difference with an interval of another confidence level."""
+    equivalence: Equivalence | None = None
 
 
-def run_paired_test(measure: Metric, matched: MatchedPoints, seed: int, *, stopped: bool) -> PairedTest | None:
+def run_paired_test(
+    measure: Metric, matched: MatchedPoints, seed: int, *, stopped: bool, margin: float | None = None
+) -> PairedTest | None:
     """Test the difference on the datapoints that both systems have scores for; None if there are none.
+
+    With a `margin`, test also whether the systems are equivalent within it.
 
     All datapoints have the same weight, however often they were played; see `Metric.is_balanced`. If a run may have
     `stopped` once it was decided, shares are tested by a confidence sequence, and other metrics are not tested.
@@ -68,8 +80,11 @@ def run_paired_test(measure: Metric, matched: MatchedPoints, seed: int, *, stopp
     pairs = _paired_groups(measure, rows, weights)
     difference, sign_flip = pairs.compare(measure.bound, seed)
     p = sign_flip.p if difference.groups > 1 else None
-    if stopped:
-        difference, p = _difference_of_stopped(measure, pairs, difference)
+    difference_at = partial(pairs.difference, measure.bound)
+    if stopped and measure.bound == 1.0 and not measure.is_balanced:
+        (difference, p), difference_at = pairs.at_any_time(), lambda level: pairs.at_any_time(level)[0]
+    elif stopped:
+        difference, p, difference_at = drop_error(difference), None, lambda _: drop_error(difference)
     total = math.fsum(weights)
     base_value, other_value = (
         math.fsum(weight * value for weight, value in zip(weights, values, strict=True)) / total
@@ -84,7 +99,11 @@ def run_paired_test(measure: Metric, matched: MatchedPoints, seed: int, *, stopp
     differences = [row.difference for row in rows]
     mid_p = mid_p_mcnemar(sum(d < 0 for d in differences), sum(d > 0 for d in differences)) if is_single_play else None
     exact = sign_flip.exact and not stopped
-    return PairedTest(True, base_value, other_value, difference, p, exact, sign_flip.differing, mid_p, len(rows))
+    equivalence = None if margin is None or stopped else pairs.equivalence(measure.bound, margin)
+    return PairedTest(
+        True, base_value, other_value, difference, p, exact, sign_flip.differing, mid_p, len(rows), difference_at,
+        equivalence,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,12 +118,6 @@ class _Row:
     @property
     def difference(self) -> float:
         return _mean(self.other) - _mean(self.base)
-
-
-def _difference_of_stopped(measure: Metric, pairs: Pairs, difference: Difference) -> tuple[Difference, float | None]:
-    if measure.bound == 1.0 and not measure.is_balanced:
-        return pairs.at_any_time()
-    return drop_error(difference), None
 
 
 def drop_error(difference: Difference) -> Difference:
@@ -126,6 +139,45 @@ def _paired_groups(measure: Metric, rows: Sequence[_Row], weights: Sequence[floa
     )
 
 
+def compare_sensitivity(matched: MatchedPoints, seed: int) -> SensitivityDifference | None:
+    """Test the difference of d' on the shared datapoints; None if a label has no decided game, or for one group."""
+    groups: dict[str, list[list[int]]] = {}
+    for group, pair in zip(matched.groups, matched.pairs, strict=True):
+        counts = groups.setdefault(group, [[0, 0, 0, 0], [0, 0, 0, 0]])
+        for of_system, point in zip(counts, pair, strict=True):
+            decisions = [rollout.decision for rollout in point.rollouts if rollout.decision != Decision.NONE]
+            column = 0 if point.label else 2
+            of_system[column] += sum(decisions)
+            of_system[column + 1] += len(decisions)
+    systems = [[counts[index] for counts in groups.values()] for index in (0, 1)]
+    if not all(sum(counts[column] for counts in system) for system in systems for column in (1, 3)):
+        return None
+    return sensitivity_difference(*systems, seed)
+
+
+def recovered_gap(measure: Metric, matched: MatchedPoints, ceiling: MatchedPoints) -> GapRecovered | None:
+    """Return the share of the gap between a base and a ceiling that another system closes; None without scores.
+
+    `matched` has the datapoints of the base and the other system, `ceiling` those of the base and the ceiling.
+    """
+    ceiling_points = {id(base): point for base, point in ceiling.pairs}
+    rows = [
+        (group, base.label, _mean(base.scores), _mean(other.scores), _mean(ceiling_points[id(base)].scores))
+        for group, (base, other) in zip(matched.groups, matched.pairs, strict=True)
+        if id(base) in ceiling_points and base.scores and other.scores and ceiling_points[id(base)].scores
+    ]
+    if not rows:
+        return None
+    sums: dict[str, list[float]] = {}
+    sign = -1 if measure.better < 0 else 1
+    weights = _datapoint_weights(measure, [label for _, label, *_ in rows])
+    for weight, (group, _, low, score, high) in zip(weights, rows, strict=True):
+        total = sums.setdefault(group, [0.0, 0.0])
+        total[0] += sign * weight * (score - low)
+        total[1] += sign * weight * (high - low)
+    return gap_recovered([gain for gain, _ in sums.values()], [gap for _, gap in sums.values()])
+
+
 def has_uneven_repeats(matched: MatchedPoints) -> bool:
     """Tell whether a datapoint has more scores in one system than in the other."""
     return any(len(base.scores) != len(other.scores) for base, other in matched.pairs if base.scores and other.scores)
@@ -140,7 +192,10 @@ def run_unpaired_test(
         return None
     first, second = (_sample_by_group(measure, points) for points in scored)
     difference, p = unpaired_difference(first, second)
-    return PairedTest(False, first.mean, second.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]))
+    return PairedTest(
+        False, first.mean, second.mean, difference, p, False, None, None, len(scored[0]) + len(scored[1]),
+        lambda level: unpaired_difference(first, second, level)[0],
+    )  # fmt: skip
 
 
 def sample_by_group(measure: Metric, points: Sequence[DatapointScores]) -> Sample | None:

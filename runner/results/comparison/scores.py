@@ -28,8 +28,8 @@ _OPTIONAL_COLUMNS = ("confidence_stated", "confidence_logprob")
 class ScoredRun:
     """The rollouts of a run that were not lost in transport, in the order of their repeats."""
 
-    rollouts: Sequence[tuple[str, str, bool]]
-    """The datapoint, the rollout, and whether its verdict is right."""
+    rollouts: Sequence[tuple[str, str, bool, int]]
+    """The datapoint, the rollout, whether its verdict is right, and the verdict: 0 reject, 1 accept, 2 none."""
     scores: Mapping[str, Sequence[float | None] | UsageError]
     """The scores of the rollouts by the name of the measure, or the reason why there are none."""
 
@@ -48,14 +48,17 @@ def load_scores(folder: RunFolder, measures: Sequence[Metric]) -> ScoredRun:
         if not _optional_columns(m) <= available
     }
     plain = [measure for measure in measures if measure.source is not Source.CALLS and measure.name not in missing]
-    columns = ["datapoint_id, rollout_id, coalesce(correct, false)", *(measure.score_sql() for measure in plain)]
+    columns = [
+        "datapoint_id, rollout_id, coalesce(correct, false), coalesce(decision, 2)",
+        *(measure.score_sql() for measure in plain),
+    ]
     answered = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'")
     rows = answered.order("repeat, rollout_id").project(", ".join(columns)).fetchall()
     scores: dict[str, Sequence[float | None] | UsageError] = dict(missing)
-    scores |= {measure.name: [row[index] for row in rows] for index, measure in enumerate(plain, 3)}
+    scores |= {measure.name: [row[index] for row in rows] for index, measure in enumerate(plain, 4)}
     if call_measures := [measure for measure in measures if measure.source is Source.CALLS]:
         scores |= _call_scores(folder, call_measures, [row[1] for row in rows])
-    return ScoredRun([row[:3] for row in rows], scores)
+    return ScoredRun([row[:4] for row in rows], scores)
 
 
 def _optional_columns(measure: Metric) -> set[str]:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import combinations
 
 from runner.base.errors import RunError, UsageError
+from runner.base.storage.duckdb_connections import read_only_table
 from runner.base.text import comma_join
 from runner.results.comparison.systems import System
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest
+from runner.results.tables import COLUMNS
+from runner.results.tasks import played_datapoints
+from runner.rollouts.rollout import Outcome
+from runner.statistics.agreement import agreement
 
 
 def refuse_overlap(systems: Sequence[System]) -> None:
@@ -117,3 +124,61 @@ def _answer_source(folder: RunFolder, manifest: Manifest) -> str:
             continue
         return source.run_id
     return manifest.run_id
+
+
+@dataclass(frozen=True)
+class JudgeAgreement:
+    """How often two judges of the same debates give the same verdict; no verdict counts as a third one."""
+
+    debates: int
+    groups: int
+    agreement: float
+    """The share of debates with the same verdict."""
+    agreement_ci_low: float
+    agreement_ci_high: float
+    kappa: float | None
+    """Cohen's kappa: 0 for as much agreement as by chance, 1 for complete agreement."""
+    kappa_ci_low: float | None
+    kappa_ci_high: float | None
+    kappa_reason: str | None
+    """Why kappa or its interval is unknown."""
+
+
+def agreement_of_judges(base: System, other: System) -> JudgeAgreement | None:
+    """Return the agreement of two judges of the same debates; None if no run judges the debates of another.
+
+    Raises:
+        RunError: a file of a run is missing or damaged.
+    """
+    verdicts = [_verdicts_by_debate(system) for system in (base, other)]
+    debates = sorted(verdicts[0].keys() & verdicts[1].keys())
+    if not debates or not any(manifest.rejudge_of for system in (base, other) for manifest in system.manifests):
+        return None
+    groups = {group: number for number, group in enumerate(dict.fromkeys(verdicts[0][debate][0] for debate in debates))}
+    first, second = ([of_system[debate][1] for debate in debates] for of_system in verdicts)
+    result = agreement(first, second, [groups[verdicts[0][debate][0]] for debate in debates], len(groups))
+    assert result is not None  # there are debates
+    low, high = result.raw.interval
+    kappa_low, kappa_high = result.kappa.interval or (None, None)
+    return JudgeAgreement(
+        len(debates), len(groups), result.raw.value, low, high, result.kappa.value, kappa_low, kappa_high,
+        result.kappa.reason,
+    )  # fmt: skip
+
+
+_Debate = tuple[str, str, int, bool]
+
+
+def _verdicts_by_debate(system: System) -> dict[_Debate, tuple[str, int]]:
+    """Return the group and the verdict of each judged debate, by its run, datapoint, repeat and assignment of sides."""
+    verdicts: dict[_Debate, tuple[str, int]] = {}
+    for folder, manifest in zip(system.runs, system.manifests, strict=True):
+        points = played_datapoints(folder, saved_value(folder, "dataset", "group_by"))
+        groups = {point.id: point.group for point in points}
+        run_id = folder.run_id if manifest.rejudge_of is None else manifest.rejudge_of.run_id
+        table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
+        judged = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'")
+        columns = "datapoint_id, repeat, coalesce(swapped, false), coalesce(decision, 2)"
+        for datapoint, repeat, swapped, decision in judged.project(columns).fetchall():
+            verdicts[run_id, datapoint, repeat, swapped] = groups[datapoint], decision
+    return verdicts

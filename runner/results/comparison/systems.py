@@ -17,7 +17,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
 from runner.results.metric_table import Metric, compared_metric, option_names
-from runner.results.tasks import played_datapoints, template_variables
+from runner.results.tasks import played_datapoints, verifier_variables
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class ScoredRollout:
     run_id: str
     rollout_id: str
     correct: bool
+    decision: int
+    """0: reject, 1: accept, 2: none."""
     score: float | None
 
 
@@ -38,7 +40,7 @@ class DatapointScores:
     group: str
     label: int
     contents: Mapping[str, str]
-    """The hash of each column that templates use, by name."""
+    """The hash of each column that the verifier's templates use, by name."""
     value: Any
     """The value of the column to slice by."""
     rollouts: list[ScoredRollout] = field(default_factory=list)
@@ -78,7 +80,7 @@ class System:
 
     @cached_property
     def columns(self) -> frozenset[str]:
-        """The columns of the dataset that the templates use; see `points`."""
+        """The columns of the dataset that the verifier's templates use; see `points`."""
         return frozenset(name for folder in self.runs for name in _used_columns(folder))
 
     @property
@@ -115,7 +117,7 @@ class System:
                 for point in _load_points(folder, by)
             }
             run_scores = load_scores(folder, measures)
-            if unknown := next((id_ for id_, _, _ in run_scores.rollouts if id_ not in datapoints), None):
+            if unknown := next((id_ for id_, *_ in run_scores.rollouts if id_ not in datapoints), None):
                 raise RunError(f"{folder.path} is damaged: inputs/dataset.jsonl lacks the datapoint {unknown!r}")
             for name, points in collectors.items():
                 points.add(folder.run_id, run_scores.rollouts, run_scores.scores[name], datapoints)
@@ -135,7 +137,7 @@ class _PointCollector:
     def add(
         self,
         run_id: str,
-        rollouts: Sequence[tuple[str, str, bool]],
+        rollouts: Sequence[tuple[str, str, bool, int]],
         scores: Sequence[float | None] | UsageError,
         datapoints: Mapping[str, tuple[DatapointScores, _Key]],
     ) -> None:
@@ -145,8 +147,8 @@ class _PointCollector:
         by_id = {
             id_: self._points.setdefault(key, replace(point, rollouts=[])) for id_, (point, key) in datapoints.items()
         }
-        for (datapoint, rollout, correct), score in zip(rollouts, scores, strict=True):
-            by_id[datapoint].rollouts.append(ScoredRollout(run_id, rollout, correct, score))
+        for (datapoint, rollout, correct, decision), score in zip(rollouts, scores, strict=True):
+            by_id[datapoint].rollouts.append(ScoredRollout(run_id, rollout, correct, decision, score))
 
     def build(self, system: str, measure: str) -> list[DatapointScores] | UsageError:
         played = (point for point in self._points.values() if point.rollouts)
@@ -228,9 +230,9 @@ def _check_comparable(folder: RunFolder, manifest: Manifest) -> None:
 
 
 def _used_columns(folder: RunFolder) -> frozenset[str]:
-    """Return the columns of its datapoints that a run's templates use."""
+    """Return the columns of its datapoints that a run's verifier sees."""
     try:
-        used = template_variables(folder)
+        used = verifier_variables(folder)
         first_point = next(played_datapoints(folder, None), None)
     except (OSError, ValueError) as error:
         raise _damaged_inputs(folder, error) from error

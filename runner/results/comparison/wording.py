@@ -1,12 +1,14 @@
-"""The verdict of a comparison in words. It follows the test, and says so if the interval disagrees."""
+"""The verdict of a comparison in words."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from runner.base.text import decimal, p_value
+from runner.base.text import decimal, p_statement, p_value
 from runner.results.metric_table import Metric
 from runner.statistics.differences import Difference
+from runner.statistics.equivalence import Equivalence
 from runner.statistics.sign_flip import ALPHA
 
 DETECTABLE_TARGET = 0.1
@@ -14,48 +16,48 @@ DETECTABLE_TARGET = 0.1
 
 
 def verdict(
-    measure: Metric, base: str, other: str, effect: Difference, p: float | None, *, corrected: bool, paired: bool = True
+    measure: Metric, base: str, other: str, effect: Difference, p: float | None, *, family: int = 1, paired: bool = True
 ) -> str:
-    """Return which system is better and by how much, or that there is no evidence; `p` is after any correction.
+    """Return which system is better and by how much, or that there is no evidence.
 
-    If `corrected`, p takes other comparisons into account, which the interval does not.
+    If there are several comparisons (`family`), p and the interval of `effect` are adjusted for their number.
     """
-    text = _describe_test(measure, base, other, effect, p, corrected=corrected, paired=paired)
+    text = _describe_test(measure, base, other, effect, p, paired=paired)
+    if family > 1 and p is not None:
+        text += f"; interval and p-value are adjusted for {family} comparisons (Holm)"
     return text if paired else f"{text}; on other datapoints (unpaired)"
 
 
-def _describe_test(
-    measure: Metric, base: str, other: str, effect: Difference, p: float | None, *, corrected: bool, paired: bool
-) -> str:
+def _describe_test(measure: Metric, base: str, other: str, effect: Difference, p: float | None, *, paired: bool) -> str:
     size = difference_in_words(measure, base, other, effect)
     if p is None:
         return f"a single group of datapoints leaves the error unknown: {size}"
     if p > ALPHA:
         text = f"no evidence of a difference: {size}"
-        if effect.low is not None and not _contains_zero(effect):
-            reason = "p counts the other comparisons too" if corrected else "the test decides"
-            text += f"; the interval leaves out 0, and p is {p_value(p)}: {reason}"
         if paired and (smallest_p := 2.0 ** (1 - effect.groups)) > ALPHA:
             return f"{text}; {effect.groups} groups of datapoints cannot tell: p is {p_value(smallest_p)} at best"
         return text + _describe_power(measure, effect)
     better = measure.better or 1
     winner, sign = (other, 1) if effect.value * better > 0 else (base, -1)
     margin = _with_interval(effect, measure, sign * better)
-    text = f"{winner} is {'better' if measure.better else 'higher'} by {margin}"
-    if effect.low is not None and _contains_zero(effect):
-        text += f"; the interval holds 0, and p is {p_value(p)}: the test decides"
-    return text
+    return f"{winner} is {'better' if measure.better else 'higher'} by {margin}"
+
+
+def describe_equivalence(measure: Metric, difference: Difference, equivalence: Equivalence) -> str:
+    """Return whether two systems are equivalent within a margin, with the p-value and the 90 % interval."""
+    margin = format_difference(equivalence.margin, measure, difference)
+    if equivalence.low is None or equivalence.high is None:
+        return f"equivalence within {margin} cannot be tested: the error of the difference is unknown"
+    ends = replace(difference, low=equivalence.low, high=equivalence.high)
+    low, high = (format_difference(end, measure, ends, unit=False) for end in (ends.low or 0.0, ends.high or 0.0))
+    conclusion = "equivalent" if equivalence.is_shown else "not shown to be equivalent"
+    p = "" if equivalence.p is None else f"{p_statement(equivalence.p)}; "
+    return f"{conclusion} within {margin} (two one-sided tests: {p}90 % CI [{low}, {high}])"
 
 
 def difference_in_words(measure: Metric, base: str, other: str, effect: Difference) -> str:
     """Return `B minus A is 6 points [2, 10]`."""
     return f"{other} minus {base} is {_with_interval(effect, measure, 1)}"
-
-
-def _contains_zero(effect: Difference) -> bool:
-    assert effect.low is not None
-    assert effect.high is not None
-    return effect.low <= 0 <= effect.high
 
 
 def _with_interval(effect: Difference, measure: Metric, sign: int) -> str:

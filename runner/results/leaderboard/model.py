@@ -145,12 +145,24 @@ class LeaderboardRow(RankedRow):
     rejudge_of: str | None
     shared_with: str | None
     shared: int | None
+    earlier_task: str | None
 
     @property
     def selection(self) -> str:
         """The part of the dataset in its task: `split test, group by problem`."""
         settings = {"split": self.split, "limit": self.limit, "filter": self.filter, "group by": self.group_by}
         return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
+
+    @property
+    def lost(self) -> int | None:
+        """The number of rollouts lost in transport."""
+        return self.transport_failed
+
+    @property
+    def undecided(self) -> int | None:
+        """The number of rollouts that got answers but no verdict; None if a count is unknown."""
+        counts = (self.invalid_response, self.refused, self.context_exceeded, self.no_decision)
+        return None if None in counts else sum(count or 0 for count in counts)
 
     @property
     def shared_note(self) -> str | None:

@@ -18,7 +18,7 @@ from runner.results.leaderboard.schema import BOARD_TABLES
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
 from runner.results.stopping_rule import stopping_columns
 from runner.results.sweep_points import format_point
-from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
+from runner.results.tasks import PlayedDatapoint, Task, played_datapoints
 from runner.rollouts.rollout import Outcome
 from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 
@@ -112,6 +112,7 @@ def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: M
             "task": task.sha256,
             "dataset_content_sha256": task.dataset_content_sha256,
             "template_columns": task.template_columns,
+            "earlier_task": task.earlier_sha256,
         }
     assignments = ", ".join(f'"{name}" = ?' for name in facts)
     connection.execute(f"UPDATE runs SET {assignments} WHERE run_id = ?", [*facts.values(), folder.run_id])
@@ -162,22 +163,21 @@ def _common_replay_source(spec: Mapping[str, Any]) -> str | None:
 def _insert_datapoints(connection: duckdb.DuckDBPyConnection, folder: RunFolder, group_by: str | None) -> Task | None:
     """Insert a run's datapoints and return its task, or None if its inputs cannot be read."""
     connection.execute("DELETE FROM datapoints WHERE run_id = ?", [folder.run_id])
-    digests: list[str] = []
-    columns: set[str] = set()
-    try:
-        used = template_variables(folder)
+
+    def inserted_points() -> Iterator[PlayedDatapoint]:
         for batch in _batches(played_datapoints(folder, group_by)):
             rows = [(p.id, p.group, p.label, p.content_sha256, canonical(p.columns).decode()) for p in batch]
             connection.execute(
                 "INSERT INTO datapoints SELECT ?, unnest(?), unnest(?), unnest(?), unnest(?), unnest(?)",
                 [folder.run_id, *map(list, zip(*rows, strict=True))],
             )
-            digests.extend(point.digest for point in batch)
-            columns.update(*(point.columns for point in batch))
+            yield from batch
+
+    try:
+        return Task.of_points(folder, inserted_points())
     except (OSError, ValueError):
         connection.execute("DELETE FROM datapoints WHERE run_id = ?", [folder.run_id])
         return None
-    return Task.of(digests, used & columns)
 
 
 def _batches(points: Iterable[PlayedDatapoint]) -> Iterator[list[PlayedDatapoint]]:

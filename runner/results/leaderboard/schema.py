@@ -18,7 +18,7 @@ NEW_RUN_COLUMNS: Mapping[str, str] = {
     "dataset_content_sha256": "VARCHAR", "dataset_source_sha256": "VARCHAR", "prompts_sha256": "VARCHAR",
     "protocol_sha256": "VARCHAR", "until": "JSON", "stopped": "VARCHAR", "rejudge_of": "VARCHAR",
     "fixed_verdicts": "VARCHAR", "journal": "VARCHAR", "answers_from": "JSON", "published": "BIGINT",
-    **dict.fromkeys(LATER_CLASSES, "BIGINT"),
+    **dict.fromkeys(LATER_CLASSES, "BIGINT"), "earlier_task": "VARCHAR",
 }  # fmt: skip
 """The columns of `runs` added after 0.1.0, in their order in the table."""
 
@@ -195,7 +195,7 @@ SELECT
     list, task, status, failures, seed, point, split, "limit", filter, group_by, per_datapoint, replay_of,
     transport_failed, invalid_response, refused, context_exceeded, no_decision, started_at, stopped, rejudge_of,
     CASE WHEN hindrance IS NULL AND is_own THEN k.rank_last END AS rank_last,
-    o.shared_with, o.shared
+    o.shared_with, o.shared, earlier_task
 FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id
 ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id;
 """
@@ -315,11 +315,11 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "limit": 'dataset.limit; NULL: all datapoints (quote it: "limit")',
         "per_datapoint": "plays of each datapoint",
         "responses_per_step": "for trees of responses; NULL: single games",
-        "failures": "rollouts that ended in a failure: transport_failed, invalid_response, refused or context_exceeded",
+        "failures": "transport_failed + invalid_response + refused + context_exceeded; use these columns instead",
         "transport_failed": "rollouts lost in transport, without a verdict and not in any metric",
         "no_decision": "rollouts that ended without a verdict",
         "max_transport_failed": "the share of rollouts that may be lost in transport",
-        "template_columns": "the columns of the dataset that its templates use",
+        "template_columns": "the columns of the dataset that the verifier's templates use",
         "replay_of": "the run whose answers it was played with",
         "replay_until_round": "only the rounds before this one are replayed; NULL: all",
         "rejudge_of": "the run whose debates its verifier judges instead of its own",
@@ -332,7 +332,8 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "until": "its stopping rule: width of accuracy's interval, or comparison with a run; NULL: it plays all games",
         "stopped": "when and how `until` stopped it, or stopped the run whose debates it judges",
         "dataset_sha256": "of the chosen datapoints, all their columns, in the order of play",
-        "dataset_content_sha256": "of the played datapoints in any order: columns that templates use, labels, groups",
+        "dataset_content_sha256": "of the datapoints played, in any order: columns the verifier sees, labels, groups",
+        "earlier_task": "the task's id before 0.2, if different: then, columns that only provers saw counted too",
         "dataset_source_sha256": "of the dataset's file, byte by byte",
         "prompts_sha256": "of all templates",
         "protocol_sha256": "of the rules and parameters, as its version hashed them; join runs on game_sha256",
@@ -374,7 +375,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
     "datapoints": {
         "group": 'datapoints of one group are one cluster; without group_by, its id (quote it: "group")',
         "label": "0: the solution is wrong, 1: it is right",
-        "content_sha256": "of only the columns that templates use",
+        "content_sha256": "of only the columns that the verifier's templates use",
         "columns": "all other columns, whether templates use them or not: columns->>'topic'",
     },
     "ranks": {
@@ -429,7 +430,7 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
     "comparisons": {
         "run_a": "each pair of runs of one task is listed in both orders; filter by run, as each listed pair is tested",
         "accuracy_a": "over the datapoints that both have, with equal weights",
-        "difference": "accuracy_b less accuracy_a",
+        "difference": "accuracy_b minus accuracy_a",
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",

@@ -18,7 +18,7 @@ from runner.results.manifest import Manifest, Status
 from runner.results.metric_table import ACCURACY, BALANCED_ACCURACY, CRITERION, METRICS, SENSITIVITY, SOUNDNESS_ERROR
 from runner.results.metrics import is_by_group
 from runner.results.tables import COLUMNS
-from runner.results.tasks import Task
+from runner.results.tasks import Task, describe_task_difference
 from runner.rollouts.rollout import Rollout
 from runner.rollouts.transcript import RolloutTranscript
 from runner.runs.finished.reconstruction import Reconstructor, find_rollout, played_plan
@@ -315,16 +315,18 @@ def _check_alike(runs: Sequence[FinishedRun]) -> None:
             f"{comma_join(stopped)} could stop once decided (until), so an interval for a fixed number of games is not "
             "valid; leave it out, or play it without until"
         )
-    tasks: dict[Task, list[str]] = {}
-    for run in runs:
+    first, *others = [(run, saved_value(run.folder, "dataset", "group_by")) for run in runs]
+    for run, group_by in others:
         try:
-            task = Task.of_run(run.folder, saved_value(run.folder, "dataset", "group_by"))
+            if Task.of_run(run.folder, group_by) == Task.of_run(first[0].folder, first[1]):
+                continue
+            difference = describe_task_difference(first[0].folder, run.folder, (first[1], group_by))
         except (OSError, ValueError) as error:
-            raise RunError(f"the inputs of {run.path} cannot be read: {error}") from error
-        tasks.setdefault(task, []).append(run.run_id)
-    if len(tasks) > 1:
-        groups = "; ".join(comma_join(names) for names in tasks.values())
-        raise UsageError(f"the worst needs runs on the same datapoints, but these differ: {groups}")
+            raise RunError(f"the inputs of {run.path} or {first[0].path} cannot be read: {error}") from error
+        raise UsageError(
+            f"the worst run can only be named among runs on the same datapoints, but {run.run_id} differs from "
+            f"{first[0].run_id}: {difference}"
+        )
 
 
 def _row(metrics: Mapping[str, Any], name: str, agent: str | None) -> Mapping[str, Any] | None:

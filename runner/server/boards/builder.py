@@ -10,7 +10,7 @@ import gzip
 import io
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,9 @@ def _write_tasks(
     index: sqlite3.Connection, board: BoardPage, facts: BoardInput, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Write each list to the index and to its files; yield the rows of all lists."""
+    earlier_names = {
+        row.release: task_name(replace(row, task=row.earlier_task)) for row in facts.read.board.rows if row.earlier_task
+    }
     for place, ranking in enumerate(board.lists):
         rows = [_row(row, row_place, ranking, facts) for row_place, row in enumerate(ranking.rows)]
         for number, first in enumerate(range(0, len(rows), PIECE)):
@@ -119,7 +122,9 @@ def _write_tasks(
             _write_file(folder / f"{ranking.name}-rows-{number}.json.gz", piece)
         _write_file(folder / f"{ranking.name}.json.gz", compress_json({"task": _task_fields(ranking), "rows": rows}))
         _write_file(folder / f"{ranking.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
-        index.execute("INSERT INTO tasks VALUES(?,?,?)", (ranking.name, place, _json(_task_summary(ranking, rows))))
+        earlier_pages = {earlier_names[row["release"]] for row in rows if row["release"] in earlier_names}
+        summary = {**_task_summary(ranking, rows), "earlier_pages": sorted(earlier_pages)}
+        index.execute("INSERT INTO tasks VALUES(?,?,?)", (ranking.name, place, _json(summary)))
         values = [(ranking.name, row_place, row["release"], _json(row)) for row_place, row in enumerate(rows)]
         index.executemany("INSERT INTO rows VALUES(?,?,?,?)", values)
         yield from rows

@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,10 @@ class BoardSnapshot:
         return frozenset((str(reference), bool(is_on_lists)) for reference, is_on_lists in rows)
 
     def task(self, name: str) -> dict[str, Any] | None:
-        return next((task for task in self.tasks if task["page"] == name), None)
+        """Return the summary of the list with this page, which may be named by an earlier id of its task."""
+        current = (task for task in self.tasks if task["page"] == name)
+        earlier = (task for task in self.tasks if name in task.get("earlier_pages", ()))
+        return next(chain(current, earlier), None)
 
     def _rows(self, task: str, first: int, most: int) -> tuple[dict[str, Any], ...]:
         query = "SELECT said FROM rows WHERE task = ? AND place >= ? AND place < ? ORDER BY place"

@@ -36,9 +36,10 @@ def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path)
     assert lines[0].startswith("accuracy: no evidence of a difference: same minus good is 0 points [")
     assert lines[2].split("  ")[0] == "system"
     assert "0.000 [-0." in lines[3]
-    assert lines[5] == "2 flips: right in one and wrong in the other"
-    assert lines[6] == "  p0 (label 0): right in good"
-    both = said(results, *shlex.split(lines[7])[1:6])
+    assert lines[4].startswith("d' (sensitivity): ")
+    assert lines[6] == "2 flips: right in one and wrong in the other"
+    assert lines[7] == "  p0 (label 0): right in good"
+    both = said(results, *shlex.split(lines[8])[1:6])
     assert both.returncode == 0, both.stderr
     assert [line for line in both.stdout.splitlines() if line.startswith("run ")] == ["run good", "run same"]
     assert both.stdout.count("datapoint p0 ") == 2

@@ -46,6 +46,59 @@ def test_no_evidence_is_said_with_what_could_have_been_seen(results: Path) -> No
     assert "underpowered: only differences of 20" in pair.verdict
 
 
+def test_several_comparisons_have_intervals_that_agree_with_their_corrected_p_values(results: Path) -> None:
+    """Not an interval at 95 % next to a corrected p-value, which contradict each other."""
+    found = compare("good", "fair", "same", "often", results=results)
+    assert len(found.pairs) == 3
+    for pair in found.pairs:
+        assert pair.p is not None
+        assert pair.p_corrected is not None
+        assert pair.ci_low_corrected is not None
+        assert pair.ci_high_corrected is not None
+        assert (pair.ci_low_corrected <= 0 <= pair.ci_high_corrected) == (pair.p_corrected > 0.05)
+        assert pair.ci_low is not None
+        assert pair.ci_low_corrected <= pair.ci_low
+        assert "interval and p-value are adjusted for 3 comparisons (Holm)" in pair.verdict
+    alone = only(compare("good", "fair", results=results))
+    assert (alone.ci_low_corrected, alone.ci_high_corrected) == (alone.ci_low, alone.ci_high)
+    assert "adjusted" not in alone.verdict
+
+
+def test_equivalence_is_tested_within_a_margin(results: Path) -> None:
+    close, wide = (only(compare("good", "same", results=results, margin=margin)) for margin in (0.02, 0.3))
+    assert close.equivalence is not None
+    assert wide.equivalence is not None
+    assert (close.equivalence.is_shown, wide.equivalence.is_shown) == (False, True)
+    assert close.describe_equivalence().startswith("not shown to be equivalent within 2 points (two one-sided tests: p")
+    assert wide.describe_equivalence().startswith(
+        "equivalent within 30 points (two one-sided tests: p < 0.0001; 90 % CI [-"
+    )
+    assert only(compare("good", "same", results=results)).equivalence is None
+    with pytest.raises(UsageError, match="the equivalence margin must be above 0"):
+        compare("good", "same", results=results, margin=0.0)
+
+
+def test_the_difference_of_sensitivities_is_tested_with_accuracy(results: Path) -> None:
+    effect = only(compare("fair", "good", results=results)).sensitivity
+    assert effect is not None
+    assert effect.difference == pytest.approx(effect.second - effect.first)
+    assert 0 < effect.ci_low < effect.difference < effect.ci_high
+    assert effect.p <= 0.05
+    assert only(compare("fair", "good", results=results, metric="calls")).sensitivity is None
+
+
+def test_the_recovered_share_of_the_gap_to_a_ceiling(results: Path) -> None:
+    pair = only(compare("fair", "same", results=results, ceiling="good"))
+    assert pair.gap_recovered is not None
+    assert pair.gap_recovered.value == pytest.approx(1.0)  # `same` is as often right as `good`
+    assert pair.gap_recovered.low is not None
+    assert pair.gap_recovered.high is not None
+    assert 0 < pair.gap_recovered.low < 1 < pair.gap_recovered.high
+    turned = only(compare("good", "same", results=results, ceiling="fair")).gap_recovered
+    assert turned is not None
+    assert (turned.value, turned.reason) == (None, "the ceiling is not better than the weak system")
+
+
 @pytest.mark.full
 def test_flips_are_listed_with_a_rollout_of_each_run(results: Path) -> None:
     found = compare("good", "same", results=results)
@@ -251,7 +304,8 @@ def test_slices_are_corrected_for_how_many_they_are(results: Path) -> None:
     found = compare("fair", "good", results=results, by="label")
     assert [one.slice for one in found.slices] == ["0", "1"]
     assert [(one.datapoints, one.p, one.p_corrected) for one in found.slices] == [(20, 1 / 32, 1 / 16)] * 2
-    assert all("no evidence" in one.verdict and "p counts the other" in one.verdict for one in found.slices)
+    assert all("no evidence" in one.verdict and "adjusted for 2 comparisons" in one.verdict for one in found.slices)
+    assert [(one.ci_low_corrected, (one.ci_low or 0) > 0) for one in found.slices] == [(0.0, True)] * 2
     with pytest.raises(UsageError, match="has no column 'topic'; it has: label, question, solution"):
         compare("fair", "good", results=results, by="topic")
 

@@ -146,8 +146,10 @@ def board_csv(request: Request, board: BoardData, page: TaskName) -> Response:
 
 
 def _download(request: Request, board: BoardSnapshot, page: str, ending: str, kind: str) -> Response:
-    if board.task(page) is None:
+    task = board.task(page)
+    if task is None:
         return error_response(404, "missing", f"there is no board {page}")
+    page = task["page"]
     path = board.folder / f"{page}.{ending}.gz"
     response = compressed_file_response(request, path, kind, cache=PUBLIC, tag=f"{board.name}-{page}-{ending}")
     response.headers["content-disposition"] = f'attachment; filename="board-{page}.{ending}"'
@@ -163,7 +165,7 @@ def board_page(request: Request, board: Board, page: str, part: str = "1") -> Re
         return missing_page(request, "There is no such board here.")
     address = server_of(request).settings.address
     return site_of(request).page_cache.respond(
-        request, (board.name, "board", page, str(number)), lambda: _board_page(board, task, number, address)
+        request, (board.name, "board", task["page"], str(number)), lambda: _board_page(board, task, number, address)
     )
 
 

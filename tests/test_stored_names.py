@@ -1,0 +1,110 @@
+"""The names of fields that leave the program (in files, databases, JSON, SQL and templates) are frozen.
+
+`asdict` and `vars` write a class's field names, so renaming a field would change what users and other versions read.
+After adding a field, or a class that is written, run `python -m tests.test_stored_names` to record its names. A name
+that disappears needs a reader for the old name first.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import json
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from runner.results.leaderboard.schema import (
+    NEW_METRIC_COLUMNS,
+    NEW_ROLLOUT_COLUMNS,
+    NEW_RUN_COLUMNS,
+)
+from runner.results.tables import COLUMNS
+
+ROOT = Path(__file__).parents[1]
+FROZEN = Path(__file__).parent / "fixtures" / "stored_names.json"
+WRITTEN_ELSEWHERE = [
+    "runner.documents.releases.manifest.FileEntry",
+    "runner.documents.releases.manifest.FileSource",
+    "runner.documents.releases.manifest.Release",
+    "runner.documents.releases.manifest.ReleaseLink",
+    "runner.results.manifest.Manifest",
+    "runner.results.tasks.PlayedDatapoint",
+    "runner.results.leaderboard.sweep_table.SweepRow",
+    "runner.results.leaderboard.sweep_table.SweepValue",
+    "runner.rollouts.rollout.Rollout",
+    "runner.statistics.worst_case.WorstCase",
+]
+"""Classes whose fields are written by another module, or by name."""
+RENDERED = ("runner.server.web.views", "runner.pages.html")
+"""Modules whose classes are only rendered: tests render every template with undefined names as errors."""
+
+
+def dataclass_at(path: str) -> type[Any]:
+    module, _, name = path.rpartition(".")
+    found: type[Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def writing_classes() -> Iterator[str]:
+    """Yield the classes of which a method writes all fields."""
+    for file in sorted((ROOT / "runner").rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts)
+        if module in RENDERED:
+            continue
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and any(map(_writes_self, ast.walk(node))):
+                yield f"{module}.{node.name}"
+
+
+def _writes_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node) in ("asdict(self)", "vars(self)")
+
+
+def nested(cls: type[Any]) -> Iterator[type[Any]]:
+    """Yield the dataclasses in the types of a dataclass's fields."""
+    try:
+        hints = typing.get_type_hints(cls)
+    except NameError:  # a type that is imported for type checking only
+        return
+    for hint in hints.values():
+        stack = [hint]
+        while stack:
+            current = stack.pop()
+            stack += typing.get_args(current)
+            if isinstance(current, type) and dataclasses.is_dataclass(current):
+                yield current
+
+
+def current_names() -> dict[str, list[str]]:
+    """Return the names of all written fields and columns by class or table."""
+    names = {f"table {table}": list(columns) for table, columns in COLUMNS.items()}
+    names["table runs of the leaderboard"] = list(NEW_RUN_COLUMNS)
+    names["table rollouts of the leaderboard"] = list(NEW_ROLLOUT_COLUMNS)
+    names["table metrics of the leaderboard"] = list(NEW_METRIC_COLUMNS)
+    pending = [dataclass_at(path) for path in (*WRITTEN_ELSEWHERE, *writing_classes())]
+    while pending:
+        cls = pending.pop()
+        key = f"{cls.__module__}.{cls.__qualname__}"
+        if key not in names and dataclasses.is_dataclass(cls) and cls.__module__.startswith("runner."):
+            names[key] = [field.name for field in dataclasses.fields(cls)]
+            pending += nested(cls)
+    return dict(sorted(names.items()))
+
+
+def test_no_stored_name_disappears_or_is_added_unrecorded() -> None:
+    frozen, current = json.loads(FROZEN.read_text("utf-8")), current_names()
+    gone = {key: sorted({*names} - {*current.get(key, ())}) for key, names in frozen.items()}
+    added = {key: sorted({*names} - {*frozen.get(key, ())}) for key, names in current.items()}
+    assert not (missing := {key: names for key, names in gone.items() if names}), (
+        f"stored names are gone, so files that have them would be misread: {missing}"
+    )
+    assert not (new := {key: names for key, names in added.items() if names}), (
+        f"record new names with `python -m tests.test_stored_names`: {new}"
+    )
+
+
+if __name__ == "__main__":
+    FROZEN.write_text(json.dumps(current_names(), indent=1) + "\n", "utf-8")
