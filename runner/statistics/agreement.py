@@ -30,7 +30,10 @@ class Agreement:
 
 
 def agreement(
-    first_verdicts: Sequence[int], second_verdicts: Sequence[int], cluster_numbers: Sequence[int], total: int
+    first_verdicts: Sequence[int] | Codes,
+    second_verdicts: Sequence[int] | Codes,
+    cluster_numbers: Sequence[int] | Codes,
+    total: int,
 ) -> Agreement | None:
     """Return the agreement of two judges whose verdicts have the same order; None without verdicts.
 

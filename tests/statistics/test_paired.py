@@ -150,7 +150,7 @@ def test_welch_is_that_of_scipy() -> None:
         rng = np.random.default_rng(table)
         one, two = rng.random(rng.integers(3, 30)), rng.random(rng.integers(3, 30)) + 0.1
         samples = [Sample(x.tolist(), [1.0] * len(x), len(x), proportion=False) for x in (one, two)]
-        difference, p = unpaired_difference(*samples)
+        difference, p = unpaired_difference(samples[0], samples[1])
         assert p is not None
         assert abs(p - ttest_ind(two, one, equal_var=False).pvalue) < EXACTLY
         assert abs(difference.value - (two.mean() - one.mean())) < EXACTLY

@@ -487,8 +487,8 @@ def _adjusted(rows: Sequence[_TestedRow]) -> Iterator[SystemComparison]:
         alpha = ALPHA * row.p / p if p else ALPHA / len(p_values)
         difference = agree_with_test(test.difference_at(1 - alpha), p)
         text = verdict(row.measure, row.base, row.other, difference, p, family=len(p_values), paired=row.paired)
-        ends = {"ci_low_corrected": difference.low, "ci_high_corrected": difference.high}
-        yield replace(row, p_corrected=p, verdict=text, **ends)
+        low, high = difference.low, difference.high
+        yield replace(row, p_corrected=p, verdict=text, ci_low_corrected=low, ci_high_corrected=high)
 
 
 def _stopping_notes(system: System) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def run_paired_test(
     pairs = _paired_groups(measure, rows, weights)
     difference, sign_flip = pairs.compare(measure.bound, seed)
     p = sign_flip.p if difference.groups > 1 else None
-    difference_at = partial(pairs.difference, measure.bound)
+    difference_at: Callable[[float], Difference] = partial(pairs.difference, measure.bound)
     if stopped and measure.bound == 1.0 and not measure.is_balanced:
         (difference, p), difference_at = pairs.at_any_time(), lambda level: pairs.at_any_time(level)[0]
     elif stopped:
@@ -152,7 +152,7 @@ def compare_sensitivity(matched: MatchedPoints, seed: int) -> SensitivityDiffere
     systems = [[counts[index] for counts in groups.values()] for index in (0, 1)]
     if not all(sum(counts[column] for counts in system) for system in systems for column in (1, 3)):
         return None
-    return sensitivity_difference(*systems, seed)
+    return sensitivity_difference(systems[0], systems[1], seed)
 
 
 def recovered_gap(measure: Metric, matched: MatchedPoints, ceiling: MatchedPoints) -> GapRecovered | None:
