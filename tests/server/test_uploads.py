@@ -118,7 +118,11 @@ def test_nobody_publishes_as_another_and_what_another_keeps_is_told_by_nothing(s
 
 
 def _missing() -> dict[str, object]:
-    return {"code": "missing", "message": "there is no such file", "problems": []}
+    return {
+        "code": "missing",
+        "message": "no such file; check the path, or use a token that may see the release",
+        "problems": [],
+    }
 
 
 def test_a_public_release_may_not_name_a_private_one_nor_another_than_is_here(acme: Raw) -> None:
