@@ -1,4 +1,4 @@
-"""Competitions as a viewer may see them: lists, boards, and the scores of submissions."""
+"""Returns what a viewer may see of competitions: lists, boards, and scores of submissions."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class CompetitionRow(RankedRow):
     owner: str
     created: float
     submissions: int
-    """Number of submissions of its owner."""
+    """Number of submissions of the same owner."""
 
 
 def list_competitions(
     connection: Connection, viewer: Viewer, now: float, after: str, most: int
 ) -> list[dict[str, Any]]:
-    """Return the competitions that a viewer may see, sorted by `OWNER/NAME`, beginning after `after`."""
+    """Return at most `most` competitions that a viewer may see, sorted by `OWNER/NAME`, after the name `after`."""
     descriptions = [describe(competition, now) for competition in connection.execute(_visible(viewer)).mappings()]
     following = (description for description in descriptions if description["competition"] > after)
     return sorted(following, key=lambda description: description["competition"])[:most]
@@ -54,15 +54,15 @@ def find_competition(connection: Connection, viewer: Viewer, owner: str, name: s
     query = _visible(viewer).where(competitions.c.owner == owner, competitions.c.name == name)
     competition = connection.execute(query).mappings().one_or_none()
     if competition is None:
-        raise NotPublished(f"there is no competition {owner}/{name} here")
+        raise NotPublished(f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them")
     return competition
 
 
 def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
-    """Return a competition with its board, ranked by the open part or, once it is closed, by the held-out part."""
+    """Return a competition with its board. Open rows decide the ranks until it closes, then held-out rows, if any."""
     competition = find_competition(connection, viewer, owner, name)
     description = describe(competition, now)
-    held_rows, rows = _sizes(connection, competition["id"])  # both are 0 once it is withdrawn
+    held_rows, rows = _sizes(connection, competition["id"])  # both are 0 after withdrawal
     part = HELD_PART if description["is_closed"] and held_rows else OPEN_PART
     owner_counts = count_submissions(connection, competition["id"], viewer)
     query = _submissions(competition["id"], viewer).where(submissions.c.state == SCORED).order_by(submissions.c.id)
@@ -81,7 +81,7 @@ def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str
 def describe_submission(
     connection: Connection, viewer: Viewer, owner: str, name: str, *, run: Reference, now: float
 ) -> dict[str, Any]:
-    """Return the state of a submitted run. Only its owner sees a refused submission.
+    """Return the state of a submitted run. Only the run's owner sees a refused submission.
 
     Raises:
         NotPublished: the viewer sees no such submission.
@@ -90,7 +90,9 @@ def describe_submission(
     query = _submissions(competition["id"], viewer).where(is_release(run))
     row = connection.execute(query).mappings().one_or_none()
     if row is None or (row["state"] == REFUSED and row["owner"] not in viewer.owners):
-        raise NotPublished(f"{run} is not a submission to {owner}/{name}")
+        raise NotPublished(
+            f"{run} is not a submission to {owner}/{name}; publish a run that plays exactly the rows of the competition"
+        )
     is_closed = now >= competition["closes"]
     score = None if row["score"] is None else orjson.loads(row["score"])
     parts = {} if score is None else _parts(score, is_closed=is_closed)
@@ -104,12 +106,12 @@ def describe_submission(
 
 
 def page_url(competition: str, address: str) -> str:
-    """Return the URL of the page of a competition."""
+    """Return the URL of a competition's page."""
     return f"{address}/competitions/{competition}"
 
 
 def submission_notes(connection: Connection, runs: Sequence[Reference], address: str) -> list[str]:
-    """Return a message for each competition that publishing these runs submitted them to."""
+    """Return a message for each competition that these published runs were submitted to."""
     messages = []
     query = select(submissions.c.state, submissions.c.why, competitions.c.owner, competitions.c.name, competitions.c.id)
     query = query.join(competitions, competitions.c.id == submissions.c.competition_id)
@@ -120,7 +122,7 @@ def submission_notes(connection: Connection, runs: Sequence[Reference], address:
             first = find_original_dataset(connection, ANYBODY, row.id)
             copy = f", which {row.owner} created on the rows of {first}" if first else ""
             if row.state == REFUSED:
-                messages.append(f"{run} was not accepted for {competition}{copy}: {row.why}")
+                messages.append(f"{run} was published, but {competition}{copy} did not accept it: {row.why}")
             else:
                 url = f"{address}/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
                 messages.append(
@@ -172,11 +174,11 @@ def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
 
 @dataclass
 class _Submission:
-    """A scored submission, with the origins of its answers, which decide whether it ranks."""
+    """A scored submission with the origins of its answers, which decide whether it is ranked."""
 
     row: CompetitionRow
     origins: AnswerOrigins | None
-    """The origins of its answers; None if an earlier version scored it, which did not store them; then it ranks."""
+    """None if an earlier version of nip-run scored the submission and did not store origins; it is then ranked."""
 
 
 def _row(
@@ -196,8 +198,8 @@ def _row(
     return _Submission(board_row, AnswerOrigins(**score["origins"]) if "origins" in score else None)
 
 
-def _refuse_shared_answers(scored: Sequence[_Submission]) -> None:
-    """Set the reason for not ranking on rows that share most answers with an earlier one, in order of submission."""
+def _unrank_shared_answers(scored: Sequence[_Submission]) -> None:
+    """Set `reason`, which makes a row unranked, if it shares most answers with an earlier ranked submission."""
     earlier: list[tuple[str, AnswerOrigins]] = []
     for submission in scored:
         if submission.origins is None or submission.row.reason is not None:
@@ -212,12 +214,12 @@ def _refuse_shared_answers(scored: Sequence[_Submission]) -> None:
 
 
 def _rank_rows(scored: Sequence[_Submission]) -> list[CompetitionRow]:
-    """Return the rows, best first, with the range of ranks of each.
+    """Return the rows with their ranges of ranks, best first.
 
-    Ranks are computed from the published, rounded numbers only, because their order and ties would otherwise reveal
-    more about the labels. So the test is unpaired and separates fewer rows than a paired test would.
+    Ranks are computed from the published, rounded numbers only. Ranks from exact numbers would reveal more about the
+    labels. Therefore the test is unpaired, and separates fewer rows than a paired test would.
     """
-    _refuse_shared_answers(scored)
+    _unrank_shared_answers(scored)
     rows = (submission.row for submission in scored)
     order = sorted(rows, key=lambda row: (-(row.accuracy or 0.0), row.created, row.release))
     by_name = {row.release: row for row in order}

@@ -29,7 +29,7 @@ def page_response(request: Request, page: ServedPage, *, status: int = 200, cach
 def body_response(
     request: Request, body: bytes, kind: str, *, cache: str, status: int = 200, policy: str | None = None
 ) -> Response:
-    """Return a response with a body and its entity tag."""
+    """Return a response with a body and an entity tag (ETag)."""
     tag = hashlib.sha256(body).hexdigest()[:32]
     packed = _compress(body) if "gzip" in request.headers.get("accept-encoding", "") else None
     return tagged_response(request, body, packed, tag, kind, cache=cache, status=status, policy=policy)
@@ -39,7 +39,7 @@ def tagged_response(
     request: Request, body: bytes, packed: bytes | None, tag: str, kind: str, *, cache: str, status: int = 200,
     policy: str | None = None,
 ) -> Response:  # fmt: skip
-    """Return a response with a body, whose compressed form may be given, or 304 if the client has it."""
+    """Return a response with `packed`, the compressed body, or with `body`; 304 if the client has cached the body."""
     is_packed = packed is not None and "gzip" in request.headers.get("accept-encoding", "")
     headers = {"cache-control": cache, "vary": "accept-encoding"}
     if policy is not None:
@@ -75,18 +75,20 @@ def piece_response(path: Path, cache: str) -> Response:
 class PageCache:
     """A cache of rendered public pages."""
 
-    def __init__(self, most: int = 256) -> None:
+    def __init__(self, max_pages: int = 256) -> None:
         self._pages: dict[tuple[str, ...], tuple[bytes, bytes, str]] = {}
-        self._most = most
+        self._max_pages = max_pages
 
-    def respond(self, request: Request, key: tuple[str, ...], make: Callable[[], ServedPage]) -> Response:
-        """Return the page with this key, which contains the board's name; call `make` if it is not cached."""
+    def respond(self, request: Request, key: tuple[str, ...], build: Callable[[], ServedPage]) -> Response:
+        """Return the page with this key, or call `build` if it is not cached. The key contains the board's name, so a
+        new board replaces all pages.
+        """
         page = self._pages.get(key)
         if page is None:
-            body = render_served(make())
+            body = render_served(build())
             page = (body, _compress(body), hashlib.sha256(body).hexdigest()[:32])
-            if len(self._pages) >= self._most:
-                for old in list(self._pages)[: self._most // 2]:
+            if len(self._pages) >= self._max_pages:
+                for old in list(self._pages)[: self._max_pages // 2]:
                     self._pages.pop(old, None)
             self._pages[key] = page
         return tagged_response(request, *page, HTML, cache=PUBLIC, policy=POLICY)
