@@ -98,7 +98,7 @@ def _rebuild_release(
     except (ReleaseError, NewerFormatError, CheckError) as error:
         yield f"{reference}: {error}"
         return
-    if not verdict.is_good:
+    if not verdict.is_accepted:
         yield from verdict.problems
         return
     with database.writing() as connection:

@@ -134,7 +134,7 @@ def test_a_public_release_may_not_name_a_private_one_nor_another_than_is_here(ac
     assert "names dataset/acme/plan@1, which is private" in said["problems"][0]
     other = ReleaseLink(role="input", release="dataset/acme/plan@1", sha256="0" * 64)
     said = acme.published(folders(made("open", visibility="private", links=(other,))))
-    assert "has another hash than that release has here" in said["problems"][0]
+    assert "has another hash than dataset/acme/plan@1 on this server" in said["problems"][0]
     assert acme.published(folders(made("open", visibility="private", links=(link,))))["state"] == "published"
 
 

@@ -1,6 +1,6 @@
-"""Writer of a board folder: an SQLite index and pieces of tables for pages, and files to download.
+"""Writes a board folder: an SQLite index and pieces of tables for pages, and files to download.
 
-The folder contains only public data and never changes once it has its final name.
+The folder contains only public data, and does not change after it is complete.
 """
 
 from __future__ import annotations
@@ -60,22 +60,22 @@ CREATE INDEX family_of ON families(release);
 
 @dataclass(frozen=True)
 class BoardInput:
-    """The input of a board folder."""
+    """The data that a board folder is written from."""
 
     registry: PublicRegistry
-    read: LoadedBoard
+    loaded: LoadedBoard
     components: Mapping[ReleaseEntry, Release]
     """Releases that are neither runs nor models."""
     tiers: Mapping[str, RunTier]
 
     @property
     def releases(self) -> Iterator[tuple[ReleaseEntry, Release]]:
-        yield from self.read.releases.items()
+        yield from self.loaded.releases.items()
         yield from self.components.items()
 
 
 def task_name(row: LeaderboardRow) -> str:
-    """Return the name of the page of a row's list, which stays the same while a row of its task exists."""
+    """Return the name of the page of a row's list. It depends only on the task, so new rows do not change it."""
     return tagged_hash("board-page", [row.benchmark, row.task, None if row.task else row.list])[:12]
 
 
@@ -85,7 +85,7 @@ def write_folder(facts: BoardInput, folder: Path) -> None:
     Raises:
         OSError, sqlite3.Error, duckdb.Error: a file cannot be written.
     """
-    board = published_board(facts.read.board, name_of=task_name)
+    board = published_board(facts.loaded.board, name_of=task_name)
     index = sqlite3.connect(folder / INDEX, isolation_level=None)
     try:
         index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {_TABLES} BEGIN;")
@@ -95,8 +95,8 @@ def write_folder(facts: BoardInput, folder: Path) -> None:
         links = sorted(set(_links(facts)), key=lambda link: tuple(map(str, link)))
         index.executemany("INSERT INTO links VALUES(?,?,?,?)", links)
         _write_families(index, facts)
-        info = {"revision": facts.registry.revision, "left_out": facts.read.board.left_out,
-                "yanked": facts.read.board.yanked, "older": facts.read.board.older}  # fmt: skip
+        info = {"revision": facts.registry.revision, "left_out": facts.loaded.board.left_out,
+                "yanked": facts.loaded.board.yanked, "older": facts.loaded.board.older}  # fmt: skip
         index.executemany("INSERT INTO info VALUES(?,?)", [(key, _json(value)) for key, value in info.items()])
         index.execute("COMMIT")
         index.executescript(f"{_INDEXES} ANALYZE;")
@@ -108,7 +108,7 @@ def write_folder(facts: BoardInput, folder: Path) -> None:
 def _write_tasks(
     index: sqlite3.Connection, board: BoardPage, facts: BoardInput, folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Write each list to the index and to its files; yield the rows of all lists."""
+    """Write each list into the index and into files; yield the rows of all lists."""
     for place, ranking in enumerate(board.lists):
         rows = [_row(row, row_place, ranking, facts) for row_place, row in enumerate(ranking.rows)]
         for number, first in enumerate(range(0, len(rows), PIECE)):
@@ -154,7 +154,7 @@ def _task_fields(ranking: TaskList) -> dict[str, Any]:
 
 
 def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what pages show about a list itself."""
+    """Return the facts about a list that pages show above its rows."""
     leader = rows[0] if rows and rows[0]["rank"] is not None else None
     kinds = list(dict.fromkeys(kind for row in rows for kind in row["kinds"]))
     return {
@@ -175,7 +175,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Format rows as CSV. Texts that a spreadsheet would execute as a formula get an apostrophe in front."""
+    """Return rows as CSV. A text that a spreadsheet would run as a formula gets an apostrophe in front."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     names: list[str] = []
@@ -189,7 +189,7 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _cell(value: Any) -> Any:
     if value is None or isinstance(value, (int, float)) or (isinstance(value, str) and value[:1].isalnum()):
-        return value  # the most frequent case, first for speed
+        return value  # checked first for speed, because most values are of this kind
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):
@@ -205,7 +205,7 @@ def _release_values(facts: BoardInput, tasks: Mapping[str, str]) -> Iterator[tup
         verification = facts.tiers.get(entry.sha256)
         if verification is not None:
             row |= {"tier": verification.tier, "tier_words": verification.text, "owner_runs": verification.owner_runs,
-                    "reproductions": [play.to_json() for play in verification.reproductions]}  # fmt: skip
+                    "reproductions": [run.to_json() for run in verification.reproductions]}  # fmt: skip
         searchable = (reference, release.description, row["benchmark"], row["models"], row["protocol"])
         yield (
             str(reference), str(reference.kind), reference.owner, reference.name, reference.version, place,
@@ -215,9 +215,9 @@ def _release_values(facts: BoardInput, tasks: Mapping[str, str]) -> Iterator[tup
 
 
 def _release_row(entry: ReleaseEntry, release: Release, facts: BoardInput) -> dict[str, Any]:
-    """Return what lists show of a release. Its publisher chose the texts, so pages must escape them."""
+    """Return the facts of a release that lists show. The publisher chose the texts, so pages must escape them."""
     reference, listed = entry.reference, listed_facts(release)
-    session = facts.read.sessions.get(entry.sha256)  # without it, the types of the facts are unchecked
+    session = facts.loaded.sessions.get(entry.sha256)  # only facts of sessions have been checked
     return {
         "reference": str(reference), "kind": str(reference.kind), "owner": reference.owner, "name": reference.name,
         "version": reference.version, "sha256": entry.sha256, "created": facts.registry.listed[reference].created,
@@ -236,8 +236,8 @@ def _links(facts: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
 
 
 def _write_families(index: sqlite3.Connection, facts: BoardInput) -> None:
-    """Write training histories: one for each connected set of runs and models."""
-    public = [session for session in facts.read.sessions.values() if not session.private]
+    """Write a training history for each family: a set of runs and models that are connected by training."""
+    public = [session for session in facts.loaded.sessions.values() if not session.private]
     for number, family in enumerate(_families(public)):
         history = [row.to_json() for row in full_history(family)]
         index.execute("INSERT INTO family VALUES(?,?)", (number, _json(history)))
@@ -245,7 +245,7 @@ def _write_families(index: sqlite3.Connection, facts: BoardInput) -> None:
 
 
 def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSession]]:
-    """Yield the sets of two or more sessions that are connected by models or parent runs (union-find)."""
+    """Yield the families of two or more sessions, found with a union-find over models and parent runs."""
     lineage = Lineage(sessions)
     parent_key: dict[str, str] = {}
 

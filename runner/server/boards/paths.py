@@ -14,7 +14,7 @@ class BoardPaths:
         self.boards = self.root / "made"
         self.cache = self.root / "cache"
         self.current = self.root / "current"
-        """A file with the name of the newest board."""
+        """A file that contains the name of the newest board."""
 
 
 def forget_boards(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""A finished board, as requests read it: the public data at one revision."""
+"""A complete board that requests read: the public data at one revision of the database."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _IS_PART = (
     "EXISTS (SELECT 1 FROM links l JOIN releases whole ON whole.reference = l.source"
     " WHERE l.target = r.reference AND l.role IN ('part', 'output') AND whole.owner = r.owner)"
 )
-"""SQL condition: release `r` is part of a training run. A run of another owner that links to `r` does not count."""
+"""SQL condition: release `r` is a part or model of a training run of the same owner."""
 _TARGET_IN_RANGE = "l.target >= ? AND l.target < ? AND l.role != 'reproduces'"
 
 
 def _range_of_versions(kind: str, owner: str, name: str) -> tuple[str, str]:
-    """Return the bounds of all versions of a name, for `_TARGET_IN_RANGE`. "A" follows "@" in ASCII."""
+    """Return the bounds of `_TARGET_IN_RANGE` for all versions of a name. "A" follows "@" in ASCII."""
     return f"{kind}/{owner}/{name}@", f"{kind}/{owner}/{name}A"
 
 
@@ -35,10 +35,10 @@ class BoardSnapshot:
         self.folder = folder
         self._local = threading.local()
         if not (folder / INDEX).is_file():
-            raise RunError(f"there is no board in {folder}")
+            raise RunError(f"the folder {folder} contains no board: it has no {INDEX}")
         self.revision = int(self.info("revision"))
         self.tasks = [orjson.loads(row[0]) for row in self._all("SELECT said FROM tasks ORDER BY place")]
-        """The summary of each list, in the order of the page."""
+        """The summary of each list, in the order in which pages show them."""
         self.counts = {
             str(kind): int(count) for kind, count in self._all("SELECT kind, count(*) FROM releases GROUP BY 1")
         }
@@ -57,7 +57,7 @@ class BoardSnapshot:
         return orjson.loads(self._all("SELECT value FROM info WHERE key = ?", key)[0][0])
 
     def listed(self) -> frozenset[tuple[str, bool]]:
-        """Return each release on the board and whether it is on lists, which a yanked release is not."""
+        """Return each release on the board, and whether lists show it (they hide yanked releases)."""
         rows = self._all("SELECT reference, yanked IS NULL FROM releases")
         return frozenset((str(reference), bool(is_on_lists)) for reference, is_on_lists in rows)
 
@@ -69,7 +69,7 @@ class BoardSnapshot:
         return tuple(orjson.loads(row[0]) for row in self._all(query, task, first, first + most))
 
     def row_of(self, reference: str) -> dict[str, Any] | None:
-        """Return the row of a release in its list."""
+        """Return the row of a release on its board, or None."""
         return next(
             (orjson.loads(row[0]) for row in self._all("SELECT said FROM rows WHERE release = ?", reference)), None
         )
@@ -79,7 +79,7 @@ class BoardSnapshot:
         return {**orjson.loads(rows[0][0]), "page": rows[0][1]} if rows else None
 
     def tiers(self, references: Sequence[str]) -> dict[str, str]:
-        """Return the verification tier, in words, of each of these runs that is public."""
+        """Return the text of the verification tier for those of these runs that are public."""
         query = "SELECT reference, json_extract(said, '$.tier_words') FROM releases WHERE reference IN"
         rows = self._all(f"{query} ({','.join('?' * len(references))})", *references)
         return {str(reference): str(tier) for reference, tier in rows if tier is not None}
@@ -97,7 +97,7 @@ class BoardSnapshot:
         return self._load_all(query, most)
 
     def of_owner(self, owner: str, first: int, most: int) -> list[tuple[dict[str, Any], bool]]:
-        """Return an owner's releases, each with whether it is part of a training run.
+        """Return an owner's releases, each with True if it is part of a training run.
 
         Runs come first, then other kinds, then the parts of training runs.
         """
@@ -135,7 +135,7 @@ class BoardSnapshot:
         return {str(target).rpartition("@")[2]: int(count) for target, count in rows}
 
     def links_from(self, reference: str) -> list[tuple[str, str, bool]]:
-        """Return the links of a release: role, linked release, and whether the linked release is public here."""
+        """Return each link of a release: its role, the linked release, and whether that release is public here."""
         query = (
             "SELECT l.role, l.target, r.reference IS NOT NULL FROM links l"
             " LEFT JOIN releases r ON r.reference = l.target"

@@ -117,7 +117,7 @@ class Publishing:
         verdict = self._refuse_lost_permission(viewer, upload) or check_isolated(
             self._settings, viewer, upload.id, upload.declaration
         )
-        if not verdict.is_good:
+        if not verdict.is_accepted:
             # Delete first: once it is refused, the client may declare the same upload again.
             self.uploads.pieces.clear(upload.id)
             self.uploads.set_state(upload.id, REFUSED, verdict.problems, only=CHECKING)
