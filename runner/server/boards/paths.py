@@ -17,6 +17,6 @@ class BoardPaths:
         """A file that contains the name of the newest board."""
 
 
-def forget_boards(settings: Settings) -> None:
-    """Delete all boards and caches, so that the next server rebuilds them."""
+def delete_boards(settings: Settings) -> None:
+    """Delete all boards and their caches. The server rebuilds them when it starts."""
     remove_folder(BoardPaths(settings).root)

@@ -117,7 +117,7 @@ def create_competition(
             for id_, label in request.labels.items()
         ]
         connection.execute(insert(competition_labels), labels)
-        database.changed(connection)
+        database.increment_revision(connection)
     return f"{reference.owner}/{request.name}"
 
 
@@ -303,7 +303,7 @@ def _try_to_score(settings: Settings, database: Database, submission: int) -> bo
             return False
         still_waiting = submissions.c.id == submission, submissions.c.state == WAITING
         connection.execute(update(submissions).where(*still_waiting).values(**values))
-        database.changed(connection)
+        database.increment_revision(connection)
     return True
 
 

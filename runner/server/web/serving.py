@@ -60,7 +60,7 @@ def serve(
         any_host = address is None and not is_loopback(host)
         server = Service.open(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
         try:
-            if not server.database.hold():
+            if not server.database.lock_for_server():
                 raise RunError("another server uses this database; stop that server, or choose another --database URL")
             if not imported:
                 check_imported(server)

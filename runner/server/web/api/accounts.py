@@ -138,7 +138,7 @@ def accept_invitation(request: Request, viewer: Publisher, name: Name) -> Member
     server = server_of(request)
     with server.database.writing() as connection:
         place = organizations.accept_invitation(connection, viewer, name)
-        server.database.changed(connection)  # membership decides which runs count as reproductions by others
+        server.database.increment_revision(connection)  # membership decides which runs count as reproductions by others
     return MemberRoleResponse(place=place)
 
 
@@ -148,4 +148,4 @@ def remove_member(request: Request, viewer: Publisher, name: Name, account: Name
     server = server_of(request)
     with server.database.writing() as connection:
         organizations.remove_from_organisation(connection, viewer, name, account)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)

@@ -51,4 +51,4 @@ def _set_hidden(request: Request, viewer: Viewer, folder: str, *, hidden: bool, 
         set_hidden(connection, reference, hidden=hidden)
         action = "hide" if hidden else "show"
         record_act(connection, time.time(), action, str(reference), by=viewer.account, reason=reason)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)

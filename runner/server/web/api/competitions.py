@@ -250,7 +250,7 @@ def update(
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
         change(connection, competition, body.to_request(), now, by=viewer.account, reason=body.why)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)
         changed = boards.find_competition(connection, viewer, owner, name)
     return CompetitionResponse(**boards.describe(changed, now))
 
@@ -265,7 +265,7 @@ def replace_labels(
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
         count = relabel(connection, competition, body.labels, time.time(), by=viewer.account, reason=body.why)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)
     server.publishing.scoring.wake()
     return ReplaceLabelsResponse(changed=count)
 
@@ -280,7 +280,7 @@ def withdraw_competition(
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
         is_gone = withdraw(connection, competition, time.time(), by=viewer.account, reason=why)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)
     return WithdrawCompetitionResponse(is_gone=is_gone)
 
 

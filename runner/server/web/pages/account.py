@@ -79,7 +79,7 @@ def _change(request: Request, session: BrowserSession, form: dict[str, str]) -> 
     try:
         with server.database.writing() as connection:
             token = _apply_form(connection, session.viewer, form)
-            server.database.changed(connection)
+            server.database.increment_revision(connection)
     except (UsageError, NotPublished, PermissionError) as error:
         return _page(request, session, problem=f"{error}.", status=400)
     if token is not None:
