@@ -256,8 +256,8 @@ class RunSource:
             raise UsageError(
                 f"--subject {name}: in half of the games of {self.folder.run_id} {' and '.join(seats)} have exchanged "
                 f"their models ({' and '.join(groups.values())}: `seats: swap`), so the metrics mix both models. "
-                f"Choose another agent ({other_agents}), or export each game with its own models: --format scout, or --format "
-                "inspect without --subject"
+                f"Choose another agent ({other_agents}), or export each game with its own models: --format scout, or "
+                "--format inspect without --subject"
             )
         return row
 

@@ -18,10 +18,10 @@ import orjson
 
 Text = int | str | list[int | str]
 
-LONG = 48
+MIN_SHARED_LENGTH = 48
 """Texts with fewer characters are stored inline, which is cheaper than a reference."""
 
-QUOTED = 12
+MIN_QUOTE_LENGTH = 12
 """The shortest text, in characters, that is searched for in other texts."""
 
 PIECE_BYTES = 1 << 20
@@ -30,7 +30,7 @@ PIECE_BYTES = 1 << 20
 THREADS = min(4, os.cpu_count() or 1)
 """Number of threads that compress pieces; compression does not hold Python's lock."""
 
-MOST_WAITING = 2 * THREADS
+MAX_WAITING = 2 * THREADS
 """The most pieces that wait for compression."""
 
 LEVEL = 5
@@ -51,7 +51,7 @@ class Texts:
 
     def add(self, text: str) -> Text:
         """Store a text and return the reference to it."""
-        if len(text) < LONG:
+        if len(text) < MIN_SHARED_LENGTH:
             self.size += len(text) + 3
             return text
         index = self._places.get(text)
@@ -63,7 +63,7 @@ class Texts:
 
     def add_quoting(self, text: str, quoted: Sequence[str]) -> Text:
         """Store a text that may contain the `quoted` texts (the longest first), and return the reference to it."""
-        if len(text) < LONG or text in self._places:
+        if len(text) < MIN_SHARED_LENGTH or text in self._places:
             return self.add(text)
         parts = _split_at_quotes(text, [quoted_text for quoted_text in quoted if len(quoted_text) < len(text)])
         if len(parts) == 1:
@@ -101,21 +101,21 @@ def resolve_text(texts: Sequence[str], text: Text) -> str:
 
 def quotable_texts(texts: Iterable[str]) -> list[str]:
     """Return the texts that are long enough to be searched for in others, from long to short."""
-    return sorted({text for text in texts if len(text) >= QUOTED}, key=lambda text: (-len(text), text))
+    return sorted({text for text in texts if len(text) >= MIN_QUOTE_LENGTH}, key=lambda text: (-len(text), text))
 
 
 class PieceCompressor:
     """Compresses pieces in threads while the next ones are built, and stores them in order."""
 
-    def __init__(self, keep: Callable[[str, bytes], None]) -> None:
-        self._keep = keep
+    def __init__(self, store_piece: Callable[[str, bytes], None]) -> None:
+        self._store_piece = store_piece
         self._threads = ThreadPoolExecutor(THREADS, "nip-run-pages")
         self._waiting: deque[tuple[str, Future[bytes]]] = deque()
 
     def add(self, name: str, data: Any) -> None:
         """Compress data that will not change any more. It waits if many pieces are pending, to limit the memory."""
         self._waiting.append((name, self._threads.submit(compress_json, data)))
-        while len(self._waiting) > MOST_WAITING:
+        while len(self._waiting) > MAX_WAITING:
             self._store_next()
 
     def end(self) -> None:
@@ -125,7 +125,7 @@ class PieceCompressor:
 
     def _store_next(self) -> None:
         name, piece = self._waiting.popleft()
-        self._keep(name, piece.result())
+        self._store_piece(name, piece.result())
 
 
 def compress_json(data: Any) -> bytes:

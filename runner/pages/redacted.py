@@ -13,17 +13,17 @@ from runner.pages.packing import LEVEL
 from runner.pages.site import Section, Site, StorePiece
 
 
-def without_secrets(keep: StorePiece, redactor: Redactor) -> StorePiece:
-    """Wrap `keep` so that it stores pieces without the redactor's secrets."""
+def without_secrets(store_piece: StorePiece, redactor: Redactor) -> StorePiece:
+    """Wrap `store_piece` so that it stores pieces without the redactor's secrets."""
     if not redactor.reach:
-        return keep
+        return store_piece
 
-    def keep_redacted(name: str, piece: bytes) -> None:
+    def store_redacted(name: str, piece: bytes) -> None:
         data = gzip.decompress(piece)
         redacted = _redact(data, redactor)
-        keep(name, piece if redacted == data else gzip.compress(redacted, LEVEL, mtime=0))
+        store_piece(name, piece if redacted == data else gzip.compress(redacted, LEVEL, mtime=0))
 
-    return keep_redacted
+    return store_redacted
 
 
 def site_without_secrets(site: Site, redactor: Redactor) -> Site:

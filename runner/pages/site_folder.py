@@ -27,7 +27,7 @@ class SiteFolder:
         self._directory, self._before = directory, before
         self._names: dict[str, None] = {}
 
-    def keep(self, name: str, piece: bytes) -> None:
+    def store(self, name: str, piece: bytes) -> None:
         """Store a piece of data for the site.
 
         Raises:

@@ -15,7 +15,7 @@ from runner.results.leaderboard.sweep_table import SEED, SweepPoint, sweep_rows
 from runner.results.metric_table import RANKING_METRIC
 from runner.results.sweep_points import parse_point
 
-MOST_POINTS = 400
+MAX_POINTS = 400
 """The most points of a sweep that gets a table. A larger table is hard to read and slow to rank."""
 
 
@@ -56,7 +56,7 @@ def sweeps_of(rows: Sequence[LeaderboardRow], results: Results) -> list[SweepPoi
         LeaderboardError: the board is damaged.
     """
     sweeps = []
-    for name, members in _swept(rows):
+    for name, members in _rows_by_sweep(rows):
         points = [SweepPoint(name, row.run_id, point, row.seed or 0) for row, point in members]
         lines = [
             SweepLine(
@@ -73,7 +73,7 @@ def sweeps_of(rows: Sequence[LeaderboardRow], results: Results) -> list[SweepPoi
 def published_sweeps(rows: Sequence[PublishedRow]) -> list[SweepPoints]:
     """Return the sweeps among a registry's rows, with a line for each seed: published runs are not pooled."""
     sweeps = []
-    for name, members in _swept(rows):
+    for name, members in _rows_by_sweep(rows):
         lines = [
             SweepLine(
                 point, (row.release.removeprefix("run/"),), 1, row.accuracy, row.ci_low, row.ci_high, row.n,
@@ -85,7 +85,7 @@ def published_sweeps(rows: Sequence[PublishedRow]) -> list[SweepPoints]:
     return sweeps
 
 
-def _swept(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[Row, dict[str, Any]]]]]:
+def _rows_by_sweep(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[Row, dict[str, Any]]]]]:
     """Yield the rows of each spec that are points of a sweep and not replays, with their points."""
     rows_by_spec: dict[str, list[tuple[Row, dict[str, Any]]]] = defaultdict(list)
     for row in rows:
@@ -93,7 +93,7 @@ def _swept(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[Row, dict[str,
             with suppress(ValueError):  # a published row may have an invalid point
                 rows_by_spec[str(row.name)].append((row, parse_point(row.point)))
     for name, members in sorted(rows_by_spec.items()):
-        if 1 < len(members) <= MOST_POINTS:
+        if 1 < len(members) <= MAX_POINTS:
             yield name, sorted(members, key=lambda member: [_sort_key(value) for value in member[1].values()])
 
 

@@ -20,30 +20,30 @@ from runner.pages.site import Section, Site, StorePiece
 from runner.pages.sweeps import SweepLine, SweepPoints
 from runner.results.leaderboard.model import describe_ranks
 
-FIRST = 200
+MAX_PLAIN_ROWS = 200
 """The number of rows in a task's page for browsers without JavaScript."""
-PIECE = 5_000
+PIECE_ROWS = 5_000
 """Rows in a piece of data."""
 ROUTE = "board"
-_MOST_LINKS = 5
+_MAX_LINKS = 5
 """The most tasks with links in the navigation; more are linked only in the overview."""
 
 
-def board_site(board: BoardPage, keep: StorePiece, runs: Collection[str] = ()) -> Site:
+def board_site(board: BoardPage, store_piece: StorePiece, runs: Collection[str] = ()) -> Site:
     """Return a board as a site: `board` is the overview, `board/TASK` the list of a task.
 
     The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` are ids of runs that have pages
     on the same site; their rows link to them, and `beside` joins the two sites. A site does not update itself: call
-    `board_site(local_board(Results(path)), keep)` again for the current board.
+    `board_site(local_board(Results(path)), store_piece)` again for the current board.
     """
-    lists = [_store_rows(f"b{index}", listed, keep) for index, listed in enumerate(board.lists)]
+    lists = [_store_rows(f"b{index}", listed, store_piece) for index, listed in enumerate(board.lists)]
     sections = [Section(ROUTE, render_template("board.html", {"board": board}))]
     sections += [
         Section(f"{ROUTE}/{listed.name}", render_template("board_task.html", _task_view(board, listed, runs)))
         for listed in board.lists
     ]
     links = [(ROUTE, "Board")]
-    if len(board.lists) <= _MOST_LINKS:
+    if len(board.lists) <= _MAX_LINKS:
         links += [(f"{ROUTE}/{listed.name}", _short_name(listed, board)) for listed in board.lists]
     facts = {
         "where": board.where,
@@ -62,18 +62,20 @@ def join_sites(board: Site, runs: Site) -> Site:
     return Site(board.title, [*board.links, *runs.links], [*board.sections, *runs.sections], about)
 
 
-def _store_rows(slug: str, listed: TaskList, keep: StorePiece) -> dict[str, Any]:
+def _store_rows(slug: str, listed: TaskList, store_piece: StorePiece) -> dict[str, Any]:
     """Store the rows of a list, and return the facts that the script reads first."""
-    for number, first in enumerate(range(0, len(listed.rows), PIECE)):
-        rows = [row.to_json() for row in listed.rows[first : first + PIECE]]
-        keep(f"{slug}-rows-{number}", compress_json({"first": first, "count": len(rows), "columns": to_columns(rows)}))
+    for number, first in enumerate(range(0, len(listed.rows), PIECE_ROWS)):
+        rows = [row.to_json() for row in listed.rows[first : first + PIECE_ROWS]]
+        store_piece(
+            f"{slug}-rows-{number}", compress_json({"first": first, "count": len(rows), "columns": to_columns(rows)})
+        )
     return {
         "slug": slug,
         "name": listed.name,
         "benchmark": listed.benchmark,
         "task": listed.task,
         "count": len(listed.rows),
-        "pieces": -(-len(listed.rows) // PIECE),
+        "pieces": -(-len(listed.rows) // PIECE_ROWS),
         "domain": domain_of(listed.rows),
     }
 
@@ -121,8 +123,8 @@ class TaskView:
 
 def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> TaskView:
     domain = domain_of(listed.rows)
-    ranked, unranked = listed.ranked[:FIRST], listed.unranked[: max(0, FIRST - len(listed.ranked))]
-    other_tasks = listed.other_tasks[: FIRST - len(ranked) - len(unranked)]
+    ranked, unranked = listed.ranked[:MAX_PLAIN_ROWS], listed.unranked[: max(0, MAX_PLAIN_ROWS - len(listed.ranked))]
+    other_tasks = listed.other_tasks[: MAX_PLAIN_ROWS - len(ranked) - len(unranked)]
 
     def lines(rows: Sequence[BoardRow]) -> list[BoardLine]:
         return [

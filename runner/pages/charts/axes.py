@@ -35,7 +35,7 @@ def draw_axes(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool
     """
     size = drawing.size
     drawing.y += size * 1.2
-    drawing.text(0, drawing.y - size * 0.2, y.name, "soft", most=drawing.width)
+    drawing.text(0, drawing.y - size * 0.2, y.name, "soft", max_width=drawing.width)
     top = drawing.y + size * 0.8
     bottom = top + height
     rows = y.ticks or Scale(y.low, y.high, bottom, top, y.logarithmic).ticks(max(2, int(height / (size * 2.6))))
@@ -51,7 +51,7 @@ def draw_axes(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool
     drawing.y = bottom + size * 1.6
     if x.name:
         drawing.y += size * 1.3
-        drawing.text(across.end, drawing.y - size * 0.2, x.name, "soft", anchor="end", most=across.end)
+        drawing.text(across.end, drawing.y - size * 0.2, x.name, "soft", anchor="end", max_width=across.end)
     drawing.y += size * 0.3
     return across, up
 
@@ -62,9 +62,9 @@ def _draw_lower_ticks(drawing: Drawing, x: Axis, across: Scale, bottom: float) -
     ticks = x.ticks or across.ticks(max(2, int((across.end - across.start) / (size * 4))))
     last = -1e9
     for tick in ticks:
-        at, wide = across.at(tick.value), width_of(tick.label, size) / 2
-        if at - wide < last + size * 0.5:
+        at, half_width = across.at(tick.value), width_of(tick.label, size) / 2
+        if at - half_width < last + size * 0.5:
             continue
-        last = at + wide
+        last = at + half_width
         drawing.line(at, bottom, at, bottom + size * 0.3, "axis")
-        drawing.text(min(at, drawing.width - wide), bottom + size * 1.35, tick.label, "soft", anchor="middle")
+        drawing.text(min(at, drawing.width - half_width), bottom + size * 1.35, tick.label, "soft", anchor="middle")

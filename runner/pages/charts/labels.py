@@ -54,28 +54,28 @@ def _width(character: str) -> float:
     return _FULL if unicodedata.east_asian_width(character) in "WF" else 0.67
 
 
-def cut_to_width(text: str, most: float, size: float) -> str:
+def cut_to_width(text: str, max_width: float, size: float) -> str:
     """Cut a text to a width, with `…` at its end if it is too wide."""
-    if width_of(text, size) <= most + 1e-6:
+    if width_of(text, size) <= max_width + 1e-6:
         return text
-    room, fitting = most - width_of("…", size), []
+    remaining_width, fitting = max_width - width_of("…", size), []
     for character in text:
-        room -= width_of(character, size)
-        if room < 0:
+        remaining_width -= width_of(character, size)
+        if remaining_width < 0:
             break
         fitting.append(character)
     return "".join(fitting).rstrip() + "…"
 
 
-def wrap_label(text: str, most: float, size: float, lines: int = 3) -> list[str]:
+def wrap_label(text: str, max_width: float, size: float, lines: int = 3) -> list[str]:
     """Wrap a name into lines after `-`, `_`, `/`, `.` or a space; the last line is cut if it is too wide."""
     wrapped: list[str] = []
     remaining = mark_invisible(text)
-    while len(wrapped) < lines - 1 and width_of(remaining, size) > most:
-        end, room = 0, most
+    while len(wrapped) < lines - 1 and width_of(remaining, size) > max_width:
+        end, remaining_width = 0, max_width
         for character in remaining:
-            room -= width_of(character, size)
-            if room < 0:
+            remaining_width -= width_of(character, size)
+            if remaining_width < 0:
                 break
             end += 1
         end = max(end, 1)
@@ -83,7 +83,7 @@ def wrap_label(text: str, most: float, size: float, lines: int = 3) -> list[str]
         end = separator_end if separator_end > end // 2 else end
         wrapped.append(remaining[:end].rstrip())
         remaining = remaining[end:].lstrip()
-    return [*wrapped, cut_to_width(remaining, most, size)]
+    return [*wrapped, cut_to_width(remaining, max_width, size)]
 
 
 def drawable(value: Any) -> float | None:

@@ -31,23 +31,23 @@ class _Picture:
     def __init__(self, protocol: Protocol, title: str, look: Look) -> None:
         self._protocol, names = protocol, protocol.agent_names
         left = look.size * 3.4
-        each = max((look.width - left) / len(names), look.size * 5.5)
-        self._left, self._each, self._names = left, each, names
-        self._drawing = Drawing(look, title, left + each * len(names))
+        column_width = max((look.width - left) / len(names), look.size * 5.5)
+        self._left, self._column_width, self._names = left, column_width, names
+        self._drawing = Drawing(look, title, left + column_width * len(names))
         self._draw_header()
 
     def _x(self, agent: str) -> float:
         """Return the middle of an agent's column."""
-        return self._left + (self._names.index(agent) + 0.5) * self._each
+        return self._left + (self._names.index(agent) + 0.5) * self._column_width
 
     def _draw_header(self) -> None:
         drawing, size = self._drawing, self._drawing.size
         drawing.y += size * 1.4
         for name in self._names:
             series = self._names.index(name)
-            most = self._each - size * 0.5
+            most = self._column_width - size * 0.5
             drawing.text(
-                self._x(name), drawing.y, name, "own-text", anchor="middle", most=most, bold=True, series=series
+                self._x(name), drawing.y, name, "own-text", anchor="middle", max_width=most, bold=True, series=series
             )
         drawing.text(0, drawing.y, "round", "soft")
         drawing.y += size * 0.6
@@ -55,9 +55,9 @@ class _Picture:
     def draw_round(self, number: int, scheduled: ScheduledRound) -> None:
         """Draw a row for each message of a round, on a shared background."""
         drawing, size = self._drawing, self._drawing.size
-        top, high = drawing.y, size * (0.5 + 2.3 * max(len(scheduled.speech), 1))
-        drawing.rect(0, top, drawing.width, high - size * 0.25, "track")
-        self._draw_lifelines(top, high)
+        top, height = drawing.y, size * (0.5 + 2.3 * max(len(scheduled.speech), 1))
+        drawing.rect(0, top, drawing.width, height - size * 0.25, "track")
+        self._draw_lifelines(top, height)
         drawing.text(size * 0.5, top + size * 1.75, str(number))
         if not scheduled.speech:
             drawing.text(self._left, top + size * 1.75, "no agent speaks", "soft")
@@ -66,14 +66,14 @@ class _Picture:
             y = top + size * (1.75 + 2.3 * row)
             self._draw_message(speech, y, speech.agent in scheduled.may_decide and speech.agent not in marked_agents)
             marked_agents.add(speech.agent)
-        drawing.y = top + high
+        drawing.y = top + height
         if scheduled.draw == "one":
             self.draw_text("one of them speaks, chosen at random")
 
-    def _draw_lifelines(self, top: float, high: float) -> None:
+    def _draw_lifelines(self, top: float, height: float) -> None:
         for name in self._names:
             x = self._x(name)
-            self._drawing.line(x, top, x, top + high, "grid")
+            self._drawing.line(x, top, x, top + height, "grid")
 
     def _draw_message(self, speech: Speech, y: float, may_decide: bool) -> None:
         """Draw a line from the speaker to all hearers, with the channel's name above it."""
@@ -106,14 +106,14 @@ class _Picture:
             return
         places = [speaker_x, *hearers] if hearers else [speaker_x]
         left, right = min(places), max(places)
-        wide = min(width_of(label, size), drawing.width - self._left)
-        begin = (left + right) / 2 - wide / 2
+        width = min(width_of(label, size), drawing.width - self._left)
+        begin = (left + right) / 2 - width / 2
         if not hearers:
-            begin = speaker_x + size if speaker_x + size + wide <= drawing.width else speaker_x - size - wide
-            drawing.text(max(begin, 0.0), y + size * 0.35, label, "soft", most=wide)
+            begin = speaker_x + size if speaker_x + size + width <= drawing.width else speaker_x - size - width
+            drawing.text(max(begin, 0.0), y + size * 0.35, label, "soft", max_width=width)
             return
-        begin = max(min(begin, drawing.width - wide - size * 0.3), self._left)
-        drawing.text(begin, y - size * 0.55, label, "soft", most=wide)
+        begin = max(min(begin, drawing.width - width - size * 0.3), self._left)
+        drawing.text(begin, y - size * 0.55, label, "soft", max_width=width)
 
     def _is_private(self, channel: str) -> bool:
         return len(self._protocol.file.channels[channel].members) < len(self._names)
@@ -121,7 +121,7 @@ class _Picture:
     def draw_text(self, text: str) -> None:
         drawing, size = self._drawing, self._drawing.size
         drawing.y += size * 1.3
-        drawing.text(size * 0.5, drawing.y - size * 0.2, text, "soft", most=drawing.width - size)
+        drawing.text(size * 0.5, drawing.y - size * 0.2, text, "soft", max_width=drawing.width - size)
         drawing.y += size * 0.4
 
     def svg(self, rounds: Sequence[ScheduledRound], key: str) -> Markup:
@@ -129,17 +129,20 @@ class _Picture:
         drawing.y += size * 0.4
         for name, channel in self._protocol.file.channels.items():
             drawing.y += size * 1.4
-            middle, wide = drawing.y - size * 0.35, size * 2.6
+            middle, width = drawing.y - size * 0.35, size * 2.6
             pattern = dashes(drawing.look, _PRIVATE) if self._is_private(name) else "none"
-            drawing.line(0, middle, wide, middle, "over", stroke_dasharray=pattern)
+            drawing.line(0, middle, width, middle, "over", stroke_dasharray=pattern)
             is_private = self._is_private(name)
             label = f"{name}, private: {', '.join(channel.members)}" if is_private else f"{name}: seen by all"
-            drawing.text(wide + size * 0.6, drawing.y, label, most=drawing.width - wide - size * 0.6)
+            drawing.text(width + size * 0.6, drawing.y, label, max_width=drawing.width - width - size * 0.6)
         if any(scheduled.may_decide for scheduled in rounds):
             drawing.y += size * 1.4
             self._draw_decision(size * 1.3, drawing.y - size * 0.35, self._names.index(self._protocol.verifier_name))
             drawing.text(
-                size * 3.2, drawing.y, f"{self._protocol.verifier_name} may decide", most=drawing.width - size * 3.2
+                size * 3.2,
+                drawing.y,
+                f"{self._protocol.verifier_name} may decide",
+                max_width=drawing.width - size * 3.2,
             )
         drawing.y += size * 0.5
         return drawing.svg(f"{len(rounds)} rounds at most. {join_facts(_descriptions(rounds), 24)}", key)

@@ -21,7 +21,7 @@ from runner.models.journal_records import (
 )
 from runner.models.usage_totals import UsageTotals
 from runner.pages.report.games import GamePage, job_games
-from runner.pages.report.run_games import Gathered, RunGames
+from runner.pages.report.run_games import CollectedGames, RunGames
 from runner.pages.report.run_state import missing_rows
 from runner.pages.site import StorePiece
 from runner.results.folder import RunFolder
@@ -31,13 +31,13 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import run_costs
 from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
 
-ERRORS, ERROR = 5, 300
+MAX_ERRORS, MAX_ERROR_LENGTH = 5, 300
 """The number of recent errors that are shown, and the most characters of each."""
 
 FIRST_PIECE = 1 << 20
 """Bytes of the first read, which is small so that the first games appear soon. Each further read doubles it."""
 
-MAX_EARLY, GAMES_PER_EARLY = 100, 10
+MAX_EARLY_ATTEMPTS, GAMES_PER_ATTEMPT = 100, 10
 """The limit of games that may be replayed too early: 100, plus 1 for every 10 finished games."""
 
 
@@ -48,7 +48,7 @@ class JournalReading:
         self,
         folder: RunFolder,
         slug: str,
-        keep: StorePiece,
+        store_piece: StorePiece,
         clock: Callable[[], float] = time.monotonic,
         *,
         first_piece: int = FIRST_PIECE,
@@ -76,7 +76,7 @@ class JournalReading:
         self._lost: set[int] = set()
         """Games that an error ended. The rest of the journal may continue them."""
         self._early_attempts = 0
-        self._games = RunGames(self.plan, folder.run_id, slug, keep, measures=not folder.metrics.is_file())
+        self._games = RunGames(self.plan, folder.run_id, slug, store_piece, measures=not folder.metrics.is_file())
         self.is_stale = False
         """Whether a game that is already listed was continued, so that everything must be read again."""
         self._answers, self._spent = UsageTotals(), 0.0
@@ -128,7 +128,7 @@ class JournalReading:
         """Return the games that are probably finished; none before the end if all games are played round by round."""
         if is_end:
             return [job for job, _ in self._unevaluated.values()]
-        if self._early_attempts >= MAX_EARLY + self.done // GAMES_PER_EARLY:
+        if self._early_attempts >= MAX_EARLY_ATTEMPTS + self.done // GAMES_PER_ATTEMPT:
             return []
         return [job for job, piece in self._unevaluated.values() if piece < self._piece and job.index not in self._lost]
 
@@ -146,9 +146,9 @@ class JournalReading:
             self._answers.completions += 1
         elif isinstance(record, FailureRecord):
             self._failures += 1
-            error = shortened(in_one_line(record.error), ERROR)
+            error = shortened(in_one_line(record.error), MAX_ERROR_LENGTH)
             self._errors[error] = self._errors.pop(error, 0) + 1
-            while len(self._errors) > ERRORS:
+            while len(self._errors) > MAX_ERRORS:
                 del self._errors[next(iter(self._errors))]
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             self._spent += record.charged.usd
@@ -188,9 +188,9 @@ class JournalReading:
         """Number of games that were evaluated."""
         return self._outcomes.total()
 
-    def gathered(self) -> Gathered:
+    def collect(self) -> CollectedGames:
         """Return the games so far for a page, and store all of their data."""
-        return self._games.gathered()
+        return self._games.collect()
 
     def counts(self) -> dict[str, Any]:
         """Return the counts of the run so far, for the page's state."""

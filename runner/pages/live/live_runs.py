@@ -17,7 +17,7 @@ from runner.pages.live.follower import Follower
 from runner.pages.live.piece_cache import PieceCache
 from runner.pages.packing import compress_json
 from runner.pages.report.comparison import compare_runs
-from runner.pages.report.run_site import Gathered, notes_name, runs_site
+from runner.pages.report.run_site import CollectedGames, notes_name, runs_site
 from runner.pages.site import Section, Site, StorePiece, as_index
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -33,7 +33,7 @@ POLL_MS = 1_000
 
 
 class LiveRuns:
-    """The content that a server serves for some runs; see `runner.pages.live.server.Served`."""
+    """The content that a server serves for some runs; see `runner.pages.live.server.LiveContent`."""
 
     def __init__(self, folders: Sequence[RunFolder]) -> None:
         self._pieces = PieceCache()
@@ -57,7 +57,7 @@ class LiveRuns:
                 self._add_followers()
             for run_id, follower in list(self._followers.items()):
                 if due.get(run_id, 0.0) <= now and not self._closed.is_set():
-                    due[run_id] = follower.look() + time.monotonic()
+                    due[run_id] = follower.update() + time.monotonic()
             states = [follower.snapshot.state for follower in self._followers.values()]
             if all(state and (not state["reading"] or state["games"]["count"]) for state in states):
                 self._has_games.set()
@@ -107,17 +107,17 @@ class LiveRuns:
     def _site(self, followers: Sequence[Follower]) -> Site:
         by_id = {follower.folder.run_id: follower for follower in followers}
 
-        def gather(folder: RunFolder, _: str) -> Gathered:
+        def gather(folder: RunFolder, _: str) -> CollectedGames:
             follower = by_id.get(folder.run_id) or self._follower(folder)
-            return follower.gathered()
+            return follower.collect()
 
         def site_of(some_followers: Sequence[Follower]) -> Site:
             folders = [follower.folder for follower in some_followers]
-            site = runs_site(folders, self._pieces.keep, gather)
+            site = runs_site(folders, self._pieces.store, gather)
             are_done = all(follower.snapshot.state.get("standing") == "done" for follower in some_followers)
             requested_ids = {folder.run_id for folder in self._requested}
             requested = [folder for folder in folders if folder.run_id in requested_ids]
-            return _with_comparisons(site, requested, self._pieces.keep) if are_done else site
+            return _with_comparisons(site, requested, self._pieces.store) if are_done else site
 
         try:
             site = site_of(followers)
@@ -163,9 +163,9 @@ class LiveRuns:
         ).to_json()
 
 
-def _with_comparisons(site: Site, folders: Sequence[RunFolder], keep: StorePiece) -> Site:
+def _with_comparisons(site: Site, folders: Sequence[RunFolder], store_piece: StorePiece) -> Site:
     """Add comparisons of the runs to a site of finished runs."""
-    comparisons = compare_runs(folders, keep)
+    comparisons = compare_runs(folders, store_piece)
     links = [*site.links, *([comparisons.entry] if comparisons.entry else [])]
     about = {**site.about, "compares": comparisons.about}
     return replace(site, links=links, sections=[*site.sections, *comparisons.sections], about=about)

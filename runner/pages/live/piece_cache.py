@@ -10,17 +10,17 @@ from typing import IO
 
 from runner.base.errors import RunError
 
-MEMORY = 64 << 20
+MAX_MEMORY = 64 << 20
 """The most bytes of pieces in memory."""
 
-NEWEST = 4
+MIN_IN_MEMORY = 4
 """The number of newest pieces that always stay in memory: the last piece of a list grows and is stored repeatedly."""
 
 
 class PieceCache:
     """Pieces of data that one thread stores while several threads read them."""
 
-    def __init__(self, memory: int = MEMORY) -> None:
+    def __init__(self, memory: int = MAX_MEMORY) -> None:
         self._max_memory = memory
         self._lock = threading.Lock()
         self._in_memory: dict[str, bytes] = {}
@@ -28,7 +28,7 @@ class PieceCache:
         self._on_disk: dict[str, tuple[int, int]] = {}
         self._file: IO[bytes] | None = None
 
-    def keep(self, name: str, piece: bytes) -> None:
+    def store(self, name: str, piece: bytes) -> None:
         """Store a piece, and replace an earlier one with the same name.
 
         Raises:
@@ -38,7 +38,7 @@ class PieceCache:
             self._size += len(piece) - len(self._in_memory.pop(name, b""))
             self._on_disk.pop(name, None)
             self._in_memory[name] = piece
-            while self._size > self._max_memory and len(self._in_memory) > NEWEST:
+            while self._size > self._max_memory and len(self._in_memory) > MIN_IN_MEMORY:
                 self._move_to_disk(next(iter(self._in_memory)))
 
     def get(self, name: str) -> bytes | None:

@@ -1,6 +1,6 @@
 """A page server for this machine only: it listens on loopback, and every address must contain a random token.
 
-Answers are looked up by name in the served content; a request never becomes a file path. A page of another site cannot
+Answers are looked up by name in the content content; a request never becomes a file path. A page of another site cannot
 read from the server, because there is no CORS and the token is secret. It cannot write, because only JSON from the same
 origin is accepted. It cannot reach the server under another name, because the Host header is checked.
 """
@@ -32,7 +32,7 @@ TOKEN_BYTES = 24
 MAX_BODY = 256 << 10
 """The most bytes of a note's JSON, with escaped text."""
 MAX_CONNECTIONS = 32
-SECONDS = 20.0
+REQUEST_SECONDS = 20.0
 """Seconds within which a request must arrive, and then seconds within which its answer must be received."""
 
 HEADERS = {
@@ -50,7 +50,7 @@ _PIECE = re.compile(r"data/([\w-]{1,80})\.json\.gz", re.ASCII)
 _HTML, _JSON, _GZIP = "text/html; charset=utf-8", "application/json", "application/gzip"
 
 
-class Served(Protocol):
+class LiveContent(Protocol):
     """The content of a server. Several threads call its methods."""
 
     def page(self) -> bytes:
@@ -73,14 +73,14 @@ class PageServer(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, served: Served, port: int = 0) -> None:
+    def __init__(self, content: LiveContent, port: int = 0) -> None:
         """Listen on the port; 0 chooses a free one.
 
         Raises:
             UsageError: the port is in use or privileged.
             RunError: the server cannot listen.
         """
-        self.served = served
+        self.content = content
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         try:
@@ -158,7 +158,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         """Set up the request with a deadline for reading."""
         super().setup()
         self.rfile.close()
-        self.rfile = io.BufferedReader(_DeadlineReader(self.connection, time.monotonic() + SECONDS))
+        self.rfile = io.BufferedReader(_DeadlineReader(self.connection, time.monotonic() + REQUEST_SECONDS))
 
     def do_GET(self) -> None:
         """Answer with the page, a piece of its data, or the state of its runs."""
@@ -175,14 +175,14 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _get(self, name: str) -> None:
-        served = self.server.served
+        content = self.server.content
         if name == "":
-            self._answer(HTTPStatus.OK, served.page(), _HTML)
+            self._answer(HTTPStatus.OK, content.page(), _HTML)
         elif name == "state.json":
-            self._answer(HTTPStatus.OK, served.state(), _JSON)
+            self._answer(HTTPStatus.OK, content.state(), _JSON)
         else:
             match = _PIECE.fullmatch(name)
-            piece = None if match is None else served.piece(match[1])
+            piece = None if match is None else content.piece(match[1])
             if piece is None:
                 self._refuse(HTTPStatus.NOT_FOUND)
             else:
@@ -202,7 +202,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             data = parse_strict_json(body)
             if not isinstance(data, dict):
                 raise UsageError("a note must be a JSON object")
-            note = self.server.served.note(data)
+            note = self.server.content.note(data)
         except (UsageError, ValueError) as error:
             self._answer(HTTPStatus.BAD_REQUEST, orjson.dumps({"error": _message(error)}), _JSON)
         except NipRunError as error:
@@ -246,7 +246,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.close_connection = True
         self.request_version = self.protocol_version  # also for invalid requests and HTTP/0.9
-        self.connection.settimeout(SECONDS)
+        self.connection.settimeout(REQUEST_SECONDS)
         self.send_response_only(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)

@@ -22,10 +22,10 @@ from runner.results.comparison.systems import SystemReader
 from runner.results.folder import RunFolder
 from runner.results.metric_table import METRICS, Show, metrics_shown
 
-EVERY = 4
+MAX_ALL_PAIRS = 4
 """The most runs that are all compared with each other; of more runs, the first is compared with all others."""
 
-FLIPS = 20
+MAX_PLAIN_FLIPS = 20
 """The number of flips in the page for browsers without JavaScript."""
 
 FORMAT = 1
@@ -67,11 +67,12 @@ class RunComparisons:
     entry: tuple[str, str] | None
 
 
-def compare_runs(folders: Sequence[RunFolder], keep: StorePiece) -> RunComparisons:
+def compare_runs(folders: Sequence[RunFolder], store_piece: StorePiece) -> RunComparisons:
     """Compare runs: each pair of a few, or the first of many with every other. Raises as `compare_page`."""
-    reading = page_reader()
+    reader = page_reader()
     pages = [
-        compare_page(base, other, f"c{index}", keep, reading) for index, (base, other) in enumerate(run_pairs(folders))
+        compare_page(base, other, f"c{index}", store_piece, reader)
+        for index, (base, other) in enumerate(run_pairs(folders))
     ]
     sections = [page.section for page in pages]
     if len(pages) > 1:
@@ -92,11 +93,11 @@ def page_reader() -> SystemReader:
 def run_pairs(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, RunFolder]]:
     """Return the pairs of runs to compare; training runs have no games and are left out."""
     runs = list({folder.run_id: folder for folder in folders if not folder.manifest().is_training_run}.values())
-    return list(combinations(runs, 2)) if len(runs) <= EVERY else [(runs[0], second) for second in runs[1:]]
+    return list(combinations(runs, 2)) if len(runs) <= MAX_ALL_PAIRS else [(runs[0], second) for second in runs[1:]]
 
 
 def compare_page(
-    base: RunFolder, other: RunFolder, slug: str, keep: StorePiece, reading: SystemReader
+    base: RunFolder, other: RunFolder, slug: str, store_piece: StorePiece, reader: SystemReader
 ) -> ComparisonPage:
     """Compare two runs like `nip-run compare`, and store the pairs of their games.
 
@@ -106,9 +107,9 @@ def compare_page(
     names = (base.run_id, other.run_id)
     route = f"compare/{names[0]}/{names[1]}"
     try:
-        both = (reading.system(base), reading.system(other))
-        rows = compare_by_metric(*both, metrics_shown(Show.COMPARISON), reading)
-        pairs = list(game_pairs(*both, reading))
+        both = (reader.system(base), reader.system(other))
+        rows = compare_by_metric(*both, metrics_shown(Show.COMPARISON), reader)
+        pairs = list(game_pairs(*both, reader))
     except UsageError as error:
         section = Section(route, render_template("compare.html", ComparisonView(names, route, refused=str(error))))
         return ComparisonPage(*names, f"cannot be compared: {error}", section, None)
@@ -128,9 +129,9 @@ def compare_page(
         ),
         rows=rows,
         crossed=count_pairs(pairs),
-        flips=first.flips[:FLIPS],
+        flips=first.flips[:MAX_PLAIN_FLIPS],
     )
-    keep(f"{slug}-pairs", compress_json(_pairs_data(pairs)))
+    store_piece(f"{slug}-pairs", compress_json(_pairs_data(pairs)))
     about = {"base": names[0], "other": names[1], "pairs": f"{slug}-pairs", "count": len(pairs), "route": route}
     return ComparisonPage(*names, first.verdict, Section(route, render_template("compare.html", view)), about)
 

@@ -39,13 +39,13 @@ from runner.spec.datasets.loader import Dataset
 
 FORMAT = 1
 
-EXCERPT = 120
+MAX_EXCERPT = 120
 """The most characters of a game's first column in its row."""
 
-COLUMN = 80
+MAX_COLUMN = 80
 """The most characters of each other column in a row."""
 
-ROWS = 5_000
+PIECE_ROWS = 5_000
 """Number of games in a piece of the list."""
 
 
@@ -126,10 +126,10 @@ def row_of(game: GamePage) -> dict[str, Any]:
         "latency_ms": round(sum(call.latency_ms or 0.0 for call in rollout.calls)),
         "group": job.datapoint.group,
         "confidence": rollout.confidence_stated if rollout.confidence_logprob is None else rollout.confidence_logprob,
-        "error": None if rollout.error is None else shortened(in_one_line(rollout.error), COLUMN),
-        "excerpt": shortened(in_one_line(first_text), EXCERPT),
+        "error": None if rollout.error is None else shortened(in_one_line(rollout.error), MAX_COLUMN),
+        "excerpt": shortened(in_one_line(first_text), MAX_EXCERPT),
         **_by_agent(game, answers),
-        **{f"x.{name}": shortened(in_one_line(value), COLUMN) for name, value in columns.items()},
+        **{f"x.{name}": shortened(in_one_line(value), MAX_COLUMN) for name, value in columns.items()},
     }
 
 
@@ -154,9 +154,9 @@ def to_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 class PieceWriter:
     """Writes a list in numbered pieces; items are added one at a time, and full pieces are stored."""
 
-    def __init__(self, name: str, items: str, keep: Callable[[str, Any], None]) -> None:
+    def __init__(self, name: str, items: str, store_piece: Callable[[str, Any], None]) -> None:
         """Start a list whose pieces are named `NAME-N` and have their items under the key `items`."""
-        self._name, self._key, self._keep = name, items, keep
+        self._name, self._key, self._store_piece = name, items, store_piece
         self.count = 0
         self._firsts: list[int] = []
         self._start()
@@ -179,7 +179,7 @@ class PieceWriter:
 
     def _write(self) -> None:
         data = {"format": FORMAT, "first": self._first, "texts": self.texts.all, self._key: self._items}
-        self._keep(f"{self._name}-{len(self._firsts)}", data)
+        self._store_piece(f"{self._name}-{len(self._firsts)}", data)
 
     def flush(self) -> list[int]:
         """Store the piece that is not full yet, and return the place of the first item in each piece."""
@@ -192,8 +192,8 @@ class PieceWriter:
 class GamesData:
     """Writes the games of a run as data for its page. Full pieces are stored at once, so memory holds only one."""
 
-    def __init__(self, slug: str, keep: StorePiece) -> None:
-        self._slug, self._packing = slug, PieceCompressor(keep)
+    def __init__(self, slug: str, store_piece: StorePiece) -> None:
+        self._slug, self._packing = slug, PieceCompressor(store_piece)
         self._pieces = PieceWriter(f"{slug}-games", "games", self._packing.add)
         self._lists: list[int] = []
         self._rows: list[dict[str, Any]] = []
@@ -204,22 +204,22 @@ class GamesData:
 
     def add(self, game: GamePage, row: dict[str, Any]) -> None:
         self._rows.append(row)
-        self._pieces.add(_Packer(game, self._pieces.texts).packed(), 400 + 200 * len(game.rollout.calls))
-        if len(self._rows) == ROWS:
-            self._keep_rows()
-            self._lists.append(self.count - ROWS)
+        self._pieces.add(_Packer(game, self._pieces.texts).pack(), 400 + 200 * len(game.rollout.calls))
+        if len(self._rows) == PIECE_ROWS:
+            self._store_rows()
+            self._lists.append(self.count - PIECE_ROWS)
             self._rows = []
 
     def about(self) -> dict[str, Any]:
         """Store all games that were added so far, and return the places of their data."""
         pieces = self._pieces.flush()
         if self._rows:
-            self._keep_rows()
+            self._store_rows()
         self._packing.end()
         lists = [*self._lists, *([self.count - len(self._rows)] if self._rows else [])]
         return {"count": self.count, "lists": lists, "pieces": pieces}
 
-    def _keep_rows(self) -> None:
+    def _store_rows(self) -> None:
         first = self.count - len(self._rows)
         data = {"format": FORMAT, "first": first, "count": len(self._rows), "columns": to_columns(self._rows)}
         self._packing.add(f"{self._slug}-list-{len(self._lists)}", data)
@@ -235,7 +235,7 @@ class _Packer:
         messages = [message.text for played_round in rollout.rounds for message in played_round.messages]
         self._quoted = quotable_texts([*messages, *columns])
 
-    def packed(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, Any]:
         details, rollout = self.game.details, self.game.rollout
         job = rollout.job
         return {

@@ -15,17 +15,17 @@ from runner.pages.packing import resolve_text
 from runner.pages.report.run_numbers import first_row
 from runner.runs.finished.rollout_details import verdict_word
 
-MOST_BYTES = 64 << 20
+MAX_PIECE_BYTES = 64 << 20
 """The most bytes of an unpacked piece. Most have a few MiB, but a game can be of any length."""
-MOST_CHARACTERS = 1_000_000
+MAX_CHARACTERS = 1_000_000
 """The most characters of one game's texts on a page."""
 
 
 def unpack_piece(data: bytes) -> dict[str, Any] | None:
     """Unpack a piece, or return None if it is too large for a page."""
-    inflating = zlib.decompressobj(wbits=31)
-    text = inflating.decompress(data, MOST_BYTES)
-    if not inflating.eof:
+    decompressor = zlib.decompressobj(wbits=31)
+    text = decompressor.decompress(data, MAX_PIECE_BYTES)
+    if not decompressor.eof:
         return None
     piece: dict[str, Any] = orjson.loads(text)
     return piece
@@ -58,10 +58,10 @@ def game_section(
 
 
 class _TextReader:
-    """Reads texts of a game until `MOST_CHARACTERS` is reached."""
+    """Reads texts of a game until `MAX_CHARACTERS` is reached."""
 
     def __init__(self, texts: list[str], about: Mapping[str, Any]) -> None:
-        self._texts, self.left = texts, MOST_CHARACTERS
+        self._texts, self.left = texts, MAX_CHARACTERS
         self._agents = [agent["name"] for agent in about["agents"]]
         self._channels = len(about["channels"])
 

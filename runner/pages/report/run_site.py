@@ -7,21 +7,21 @@ from collections.abc import Sequence
 from runner.pages.report.comparison import compare_runs
 from runner.pages.report.games import FORMAT
 from runner.pages.report.overview import overview
-from runner.pages.report.run import Gather, RunPage, gathered, notes_name, run_page
-from runner.pages.report.run_games import FIRST, Gathered
+from runner.pages.report.run import Gather, RunPage, collect_games, notes_name, run_page
+from runner.pages.report.run_games import MAX_PLAIN_GAMES, CollectedGames
 from runner.pages.report.training import training_page
 from runner.pages.site import Site, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
-__all__ = ["FIRST", "Gather", "Gathered", "gathered", "notes_name", "runs_site"]
+__all__ = ["MAX_PLAIN_GAMES", "CollectedGames", "Gather", "collect_games", "notes_name", "runs_site"]
 
 MAX_LINKED = 4
 """The most runs with links in the navigation; more are linked only in the overview."""
 
 
 def runs_site(
-    folders: Sequence[RunFolder], keep: StorePiece, gather: Gather | None = None, *, has_commands: bool = True
+    folders: Sequence[RunFolder], store_piece: StorePiece, gather: Gather | None = None, *, has_commands: bool = True
 ) -> Site:
     """Return runs as a site, with each training run followed by its parts.
 
@@ -32,8 +32,8 @@ def runs_site(
         RunError, JournalError, SpecError, ReleaseError: a file of a run is missing or damaged.
     """
 
-    def read_games(folder: RunFolder, slug: str) -> Gathered:
-        return gathered(folder, slug, keep)
+    def read_games(folder: RunFolder, slug: str) -> CollectedGames:
+        return collect_games(folder, slug, store_piece)
 
     all_folders, is_single = with_parts(folders), len(_without_parts(folders)) == 1
     run_ids = {folder.run_id for folder in all_folders}
@@ -46,7 +46,7 @@ def runs_site(
     sections = [page.section for page in pages]
     if len(pages) > 1 and not pages[0].manifest.is_training_run:
         sections = [overview(pages), *sections]
-    side_by_side = compare_runs(folders if gather is None else (), keep)
+    side_by_side = compare_runs(folders if gather is None else (), store_piece)
     sections += side_by_side.sections
     runs = [page.about for page in pages if page.about]
     about = {"format": FORMAT, "runs": runs, "compares": side_by_side.about, "live": False, "notes": None}

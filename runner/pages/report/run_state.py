@@ -9,7 +9,7 @@ from typing import Any
 from runner.base.errors import RunError
 from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.pages.numbers import count
-from runner.pages.report.run_games import GamesSummary, Gathered
+from runner.pages.report.run_games import CollectedGames, GamesSummary
 from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
 from runner.registry.bundles.withheld_rows import load_withheld
 from runner.registry.fetched_release import WITHOUT_ROWS, is_fetched, open_fetched
@@ -59,7 +59,7 @@ def state_sentences(
     folder: RunFolder,
     plan: Plan,
     manifest: Manifest,
-    games: Gathered,
+    games: CollectedGames,
     missing: MissingRows | None,
     *,
     metrics: Mapping[str, Any] | None,
@@ -80,7 +80,7 @@ def state_sentences(
     return [*lines, *_state(folder, plan, manifest, games.results, missing)]
 
 
-def _reading_progress(manifest: Manifest, games: Gathered) -> Iterator[str]:
+def _reading_progress(manifest: Manifest, games: CollectedGames) -> Iterator[str]:
     """Yield a sentence about games that are not read completely."""
     if games.problem is not None:
         yield f"Its games cannot be read: {games.problem}"

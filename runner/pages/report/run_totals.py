@@ -72,7 +72,7 @@ class RunTally:
 
     def __post_init__(self) -> None:
         self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats) if self.measures else None
-        self._troubles = GameProblems(self.plan)
+        self._problems = GameProblems(self.plan)
         self._prices = run_costs(self.plan).prices
         self._agents = {name: AgentTally(name) for name in self.plan.spec.protocol.agent_names}
 
@@ -86,7 +86,7 @@ class RunTally:
         self.rounds[len(rollout.rounds), decision] += 1
         self._add_example(rollout, label, decision)
         self._add_calls(details)
-        self._troubles.add(rollout)
+        self._problems.add(rollout)
         if self._metrics is not None:
             self._metrics.add(rollout)
 
@@ -128,9 +128,9 @@ class RunTally:
         """Return the games' metrics as in `metrics.json`; None without games or `measures`."""
         return None if self._metrics is None or not self.games else self._metrics.summary()
 
-    def troubles(self) -> list[GameProblem]:
+    def problems(self) -> list[GameProblem]:
         """Return the problems in the games so far."""
-        return self._troubles.all_problems()
+        return self._problems.all_problems()
 
 
 def _add_cost(so_far: float | None, price: Pricing | None, call: Call) -> float | None:

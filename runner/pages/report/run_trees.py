@@ -11,7 +11,7 @@ from runner.pages.numbers import count
 from runner.pages.report.trees import TreesData
 from runner.rollouts.trees import NOT_COMPARABLE
 
-FIRST = 20
+MAX_PLAIN_TREES = 20
 """The number of trees in the page for browsers without JavaScript."""
 
 TRAINING_PAIRS = "A training uses the pairs of the agents whose models it trains, without duplicates."
@@ -39,7 +39,7 @@ def trees_view(run_id: str, trees: TreesData) -> TreesView:
         f"{NOT_COMPARABLE[0].upper()}{NOT_COMPARABLE[1:]}.",
         range(max(map(len, expected.values()), default=0)),
         [(agent, values, trees.pairs[agent]) for agent, values in expected.items()],
-        [(tree_link(run_id, row["datapoint"], row["tree"]), row) for row in trees.rows[:FIRST]],
+        [(tree_link(run_id, row["datapoint"], row["tree"]), row) for row in trees.rows[:MAX_PLAIN_TREES]],
     )
 
 

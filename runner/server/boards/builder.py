@@ -21,7 +21,7 @@ from runner.base.storage.safe_files import create
 from runner.documents.releases.manifest import Release
 from runner.pages.boards.charts import cost_chart
 from runner.pages.boards.lists import BoardPage, BoardRow, TaskList, published_board
-from runner.pages.boards.page import PIECE, domain_of
+from runner.pages.boards.page import PIECE_ROWS, domain_of
 from runner.pages.packing import compress_json
 from runner.registry.board.board import LoadedBoard
 from runner.registry.lineage.history import full_history
@@ -111,8 +111,8 @@ def _write_tasks(
     """Write each list into the index and into files; yield the rows of all lists."""
     for place, ranking in enumerate(board.lists):
         rows = [_row(row, row_place, ranking, facts) for row_place, row in enumerate(ranking.rows)]
-        for number, first in enumerate(range(0, len(rows), PIECE)):
-            part = rows[first : first + PIECE]
+        for number, first in enumerate(range(0, len(rows), PIECE_ROWS)):
+            part = rows[first : first + PIECE_ROWS]
             names = list(dict.fromkeys(name for row in part for name in row))
             columns = {name: [row.get(name) for row in part] for name in names}
             piece = compress_json({"first": first, "count": len(part), "columns": columns})
@@ -161,7 +161,7 @@ def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[
         **_task_fields(ranking),
         "rows": len(rows),
         "ranked": sum(row["rank"] is not None for row in rows),
-        "pieces": -(-len(rows) // PIECE),
+        "pieces": -(-len(rows) // PIECE_ROWS),
         "domain": domain_of(ranking.rows),
         "leader": leader,
         "chart": cost_chart(ranking),
