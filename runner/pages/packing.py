@@ -1,8 +1,8 @@
-"""Pack games into pieces for a page's script, each text once, even if many messages and chats contain it.
+"""Packs games into pieces for a page's script. A piece contains each text once, even if many chats quote it.
 
-A text is a number (its index in the piece's `texts`), a string, or a list of both that are concatenated. A chat that
-quotes ten messages costs only the text between the quotes. gzip alone is not enough, because it finds only repetitions
-within 32 KiB, and an answer may be longer.
+A text is a number (its index in the piece's `texts`), a string, or a list of numbers and strings to concatenate. A chat
+that quotes ten messages takes only the space of the text between the quotes. gzip alone would not suffice, because it
+finds only repetitions within 32 KiB, and an answer may be longer.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MIN_SHARED_LENGTH = 48
 """Texts with fewer characters are stored inline, which is cheaper than a reference."""
 
 MIN_QUOTE_LENGTH = 12
-"""The shortest text, in characters, that is searched for in other texts."""
+"""Minimum length of a text, in characters, for which quotes are searched in other texts."""
 
 PIECE_BYTES = 1 << 20
 """Size of a piece in bytes of JSON before compression. A page loads a piece of this size quickly."""
 
 THREADS = min(4, os.cpu_count() or 1)
-"""Number of threads that compress pieces; compression does not hold Python's lock."""
+"""Number of threads that compress pieces in parallel; compression releases Python's global interpreter lock."""
 
 MAX_WAITING = 2 * THREADS
-"""The most pieces that wait for compression."""
+"""Maximum number of pieces that wait for compression."""
 
 LEVEL = 5
-"""gzip level. Level 6 takes 20 % longer and saves 1 %; level 9 takes longer still and saves as little."""
+"""gzip level. Level 6 takes 20 % longer and saves only 1 %; level 9 takes even longer and saves little more."""
 
 
 class Texts:
@@ -77,7 +77,7 @@ class Texts:
 
 
 def _split_at_quotes(text: str, quoted: Sequence[str]) -> list[str]:
-    """Split a text at the start and end of each quoted text in it."""
+    """Split a text at the start and the end of each quoted text."""
     parts = [(text, False)]
     for quoted_text in quoted:
         pieces: list[tuple[str, bool]] = []
@@ -100,12 +100,12 @@ def resolve_text(texts: Sequence[str], text: Text) -> str:
 
 
 def quotable_texts(texts: Iterable[str]) -> list[str]:
-    """Return the texts that are long enough to be searched for in others, from long to short."""
+    """Return the texts that are long enough to be searched in other texts, longest first."""
     return sorted({text for text in texts if len(text) >= MIN_QUOTE_LENGTH}, key=lambda text: (-len(text), text))
 
 
 class PieceCompressor:
-    """Compresses pieces in threads while the next ones are built, and stores them in order."""
+    """Compresses pieces in threads while the next pieces are built, and stores them in order."""
 
     def __init__(self, store_piece: Callable[[str, bytes], None]) -> None:
         self._store_piece = store_piece
@@ -113,13 +113,13 @@ class PieceCompressor:
         self._waiting: deque[tuple[str, Future[bytes]]] = deque()
 
     def add(self, name: str, data: Any) -> None:
-        """Compress data that will not change any more. It waits if many pieces are pending, to limit the memory."""
+        """Compress data that no longer changes. If too many pieces are pending, wait for one, to limit the memory."""
         self._waiting.append((name, self._threads.submit(compress_json, data)))
         while len(self._waiting) > MAX_WAITING:
             self._store_next()
 
     def end(self) -> None:
-        """Wait until all pieces are stored. More can be added later."""
+        """Wait until all pieces are stored. More pieces can be added later."""
         while self._waiting:
             self._store_next()
 
@@ -129,5 +129,5 @@ class PieceCompressor:
 
 
 def compress_json(data: Any) -> bytes:
-    """Return data as compressed JSON. Equal data gives equal bytes on every machine at any time."""
+    """Return data as compressed JSON. Equal data always gives equal bytes."""
     return gzip.compress(orjson.dumps(data), LEVEL, mtime=0)

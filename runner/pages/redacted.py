@@ -1,4 +1,4 @@
-"""Remove the secrets of this machine from pages that are shared with others."""
+"""Removes the secrets of this machine from pages that are shared with others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.pages.site import Section, Site, StorePiece
 
 
 def without_secrets(store_piece: StorePiece, redactor: Redactor) -> StorePiece:
-    """Wrap `store_piece` so that it stores pieces without the redactor's secrets."""
+    """Return a function that removes the redactor's secrets from a piece and calls `store_piece`."""
     if not redactor.reach:
         return store_piece
 
@@ -27,7 +27,7 @@ def without_secrets(store_piece: StorePiece, redactor: Redactor) -> StorePiece:
 
 
 def site_without_secrets(site: Site, redactor: Redactor) -> Site:
-    """Return a site without the redactor's secrets; for its data, use `without_secrets`."""
+    """Return a site without the redactor's secrets. For the pieces of its data, use `without_secrets`."""
 
     def redact_text(text: str) -> str:
         return redactor.redact(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""The pages of a leaderboard: an overview of its tasks, and a page with list, sweeps and costs for each task."""
+"""The pages of a leaderboard: an overview of the tasks, and for each task a page with its list, sweeps and costs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from runner.pages.sweeps import SweepLine, SweepPoints
 from runner.results.leaderboard.model import describe_ranks
 
 MAX_PLAIN_ROWS = 200
-"""The number of rows in a task's page for browsers without JavaScript."""
+"""Maximum rows in a task's page for browsers without JavaScript."""
 PIECE_ROWS = 5_000
-"""Rows in a piece of data."""
+"""Maximum rows in a piece of data."""
 ROUTE = "board"
 _MAX_LINKS = 5
-"""The most tasks with links in the navigation; more are linked only in the overview."""
+"""Maximum number of tasks with links in the navigation. If there are more, only the overview links to them."""
 
 
 def board_site(board: BoardPage, store_piece: StorePiece, runs: Collection[str] = ()) -> Site:
     """Return a board as a site: `board` is the overview, `board/TASK` the list of a task.
 
-    The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` are ids of runs that have pages
-    on the same site; their rows link to them, and `beside` joins the two sites. A site does not update itself: call
-    `board_site(local_board(Results(path)), store_piece)` again for the current board.
+    The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` are ids of runs whose pages are
+    on the same site (see `join_sites`); the rows of these runs link to the pages. A site does not update itself: build
+    a new one from `local_board(Results(path))` for the current board.
     """
     lists = [_store_rows(f"b{index}", listed, store_piece) for index, listed in enumerate(board.lists)]
     sections = [Section(ROUTE, render_template("board.html", {"board": board}))]
@@ -57,7 +57,7 @@ def board_site(board: BoardPage, store_piece: StorePiece, runs: Collection[str] 
 
 
 def join_sites(board: Site, runs: Site) -> Site:
-    """Join a board's site and a site of runs; the board comes first."""
+    """Return one site with a board's pages and the pages of runs; the board comes first."""
     about = {**runs.about, "board": board.about["board"]}
     return Site(board.title, [*board.links, *runs.links], [*board.sections, *runs.sections], about)
 
@@ -86,7 +86,7 @@ def _short_name(listed: TaskList, board: BoardPage) -> str:
 
 
 class BoardLine(NamedTuple):
-    """A row of a list, with its drawn interval and its outcomes in words."""
+    """A row of a list, with the drawing of its interval and the text of its outcomes."""
 
     values: Mapping[str, Any]
     marks: Sequence[Mark]
@@ -109,7 +109,7 @@ class TaskView:
     board: BoardPage
     list: TaskList
     runs: Collection[str]
-    """Runs that have pages on the site."""
+    """Ids of the runs that have pages on the site."""
     ranked: Sequence[BoardLine]
     unranked: Sequence[BoardLine]
     other_tasks: Sequence[BoardLine]
@@ -185,7 +185,7 @@ WIDE, HIGH = 120, 16
 
 
 def accuracy_bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:
-    """Draw a row's accuracy as a point with its interval, on the scale of its list."""
+    """Draw a row's accuracy as a point with its interval; `domain` is the scale of the list."""
     if domain is None or values["accuracy"] is None:
         return Markup("")
     low, high = domain
@@ -209,7 +209,7 @@ def accuracy_bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> M
 
 
 def format_outcomes(outcomes: str | None) -> str:
-    """Format the number of rollouts by outcome: `decided 94, no decision 2`."""
+    """Format the number of rollouts with each outcome, such as `decided 94, no decision 2`."""
     try:
         counts = json.loads(outcomes or "{}")
         return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count) or "–"

@@ -21,7 +21,7 @@ class Axis:
 
 
 def amount_axis(name: str, values: list[float | None]) -> Axis:
-    """Return an axis for amounts: logarithmic if they differ by much more than a factor of 10, else from 0."""
+    """Return an axis for amounts: logarithmic if they differ by a factor of 20 or more, otherwise from 0."""
     ends = decades(values)
     if ends is not None:
         return Axis(f"{name}, logarithmic", *ends, logarithmic=True)
@@ -29,7 +29,7 @@ def amount_axis(name: str, values: list[float | None]) -> Axis:
 
 
 def draw_axes(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool = False) -> tuple[Scale, Scale]:
-    """Draw the axes of a chart of this height, and return their scales. `drawing.y` is then below the title of `x`.
+    """Draw the axes of a chart of this height and return their scales; move `drawing.y` below the title of `x`.
 
     With `square`, both axes have the same length.
     """
@@ -57,7 +57,7 @@ def draw_axes(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool
 
 
 def _draw_lower_ticks(drawing: Drawing, x: Axis, across: Scale, bottom: float) -> None:
-    """Draw the numbers of the lower axis, as many as fit."""
+    """Draw as many numbers of the lower axis as fit."""
     size = drawing.size
     ticks = x.ticks or across.ticks(max(2, int((across.end - across.start) / (size * 4))))
     last = -1e9

@@ -13,7 +13,7 @@ from runner.pages.charts.scales import Tick, extent
 from runner.pages.charts.styles import PAGE, Look
 
 MAX_COLUMNS = 40
-"""The most columns of a chart. If there are more values, a column stands for several of them."""
+"""Maximum number of columns. If there are more values, each column stands for several values."""
 
 
 def columns(
@@ -25,7 +25,7 @@ def columns(
     y: str = "games",
     key: str = "",
 ) -> Markup:
-    """Draw the frequency of each whole number, such as rounds to a decision. Many values are grouped into columns."""
+    """Draw the frequency of each whole number, such as the rounds to a decision; many values are grouped."""
     frequencies = {
         int(at): n for at, count in counts if drawable(at) is not None and (n := drawable(count)) is not None
     }

@@ -29,9 +29,9 @@ class Series:
 
 
 _MAX_TICKS = 12
-"""The most whole numbers that get a tick each."""
+"""Maximum number of whole numbers that all get a tick."""
 _MAX_MARKS = 60
-"""The most points of a series that are marked; with more, only the line is drawn."""
+"""Maximum number of points with marks. A series with more points is drawn only as a line."""
 
 
 def curve(

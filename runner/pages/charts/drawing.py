@@ -16,7 +16,7 @@ Point = tuple[float, float]
 
 
 class Drawing:
-    """Collects elements from top to bottom; `y` is the top of the free space below them."""
+    """Collects the elements of a chart from top to bottom; `y` is the top of the free space below them."""
 
     def __init__(self, look: Look, title: str, width: float | None = None) -> None:
         self.look, self.size = look, look.size
@@ -123,7 +123,7 @@ class Drawing:
             self.polygon([(x + r * dx, y + r * dy) for dx, dy in shape], role, series, title)
 
     def legend(self, names: Sequence[str]) -> None:
-        """Draw the names of the series, each after its line, in as many rows as they need."""
+        """Draw the name of each series after a sample of its line, in as many rows as necessary."""
         x, gap, short_line = 0.0, self.size, self.size * 1.7
         self.y += self.size * 1.2
         for series, name in enumerate(names):
@@ -156,7 +156,7 @@ class Drawing:
         self.text(0, self.y - self.size * 0.3, line, "soft", max_width=self.width)
 
     def svg(self, description: str, key: str = "") -> Markup:
-        """Return the chart as SVG; `key` distinguishes two charts with the same content on one page."""
+        """Return the chart as SVG. Two charts with the same content on one page need different keys."""
         height = max(self.y, self.size)
         body = Markup("\n").join(self._parts)
         full_description = mark_invisible(description)
@@ -190,8 +190,8 @@ class Drawing:
         return chart
 
 
-def empty_chart(look: Look, title: str, reason: str = "There is nothing to show yet.", key: str = "") -> Markup:
-    """Return a chart that contains only the reason why there is nothing to draw."""
+def empty_chart(look: Look, title: str, reason: str = "There is no data to draw yet.", key: str = "") -> Markup:
+    """Return a chart that contains only a reason instead of data."""
     drawing = Drawing(look, title)
     drawing.note(reason)
     return drawing.svg(reason, key)

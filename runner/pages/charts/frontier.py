@@ -1,4 +1,4 @@
-"""A chart of cost against accuracy, with the frontier of systems that no other beats in both."""
+"""A chart of cost against accuracy, with the frontier: systems that are best at their cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.pages.charts.styles import PAGE, Look
 from runner.results.metric_table import RANKING_METRIC
 
 MAX_NAMES = 24
-"""The most systems that are all named; of more, only those on the frontier are."""
+"""Maximum number of systems that all have names. If there are more, only systems on the frontier have names."""
 
 _Box = tuple[float, float, float, float]
 
@@ -41,7 +41,7 @@ class Offer:
 
 
 def frontier_of(offers: Sequence[Offer]) -> list[Offer]:
-    """Return the systems that no other beats at the same or a lower cost, the cheapest first."""
+    """Return the systems that are better than all systems of the same or a lower cost, cheapest first."""
     best_offers: list[Offer] = []
     best = float("-inf")
     points = ((point, offer) for offer in offers if (point := offer.point) is not None)
@@ -61,7 +61,7 @@ def frontier(
     y: str = RANKING_METRIC,
     key: str = "",
 ) -> Markup:
-    """Draw points with the intervals of what they reach; systems without a cost or a value are named below."""
+    """Draw each system as a point with its interval; a note names systems without a cost or a value."""
     drawn = [offer for offer in offers if offer.point is not None]
     omitted = [mark_invisible(offer.name) for offer in offers if offer.point is None]
     if not drawn:
@@ -109,7 +109,7 @@ def _draw_names(
     scales: tuple[Scale, Scale],
     steps: Sequence[Point],
 ) -> None:
-    """Draw names beside their points if they hide nothing there; all others are in the titles of the points."""
+    """Draw names next to their points, if they hide nothing. Tooltips of the points have all names."""
     (across, up), size = scales, drawing.size
     r = size * 0.45
     occupied: list[_Box] = [(x - r, y - r, x + r, y + r) for x, y in marks]

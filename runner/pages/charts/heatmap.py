@@ -11,7 +11,7 @@ from runner.pages.charts.labels import cut_to_width, drawable, format_number, jo
 from runner.pages.charts.styles import PAGE, Look
 
 MAX_OPACITY = 0.34
-"""Opacity of the largest number's background. Text on it keeps a contrast of 4.5 to 1 in light and dark mode."""
+"""Opacity of the background of the largest number. Text has a contrast of 4.5 to 1 in light and dark mode."""
 
 
 def heatmap(
@@ -25,7 +25,7 @@ def heatmap(
     column_name: str = "",
     key: str = "",
 ) -> Markup:
-    """Draw `cells[row][column]`, each on a background between those of the smallest and the largest number."""
+    """Draw `cells[row][column]` as numbers; the opacity of a cell's background grows with its number."""
     if not rows or not columns:
         return empty_chart(look, title, key=key)
     size = look.size

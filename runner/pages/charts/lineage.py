@@ -1,4 +1,4 @@
-"""A graph of origins from left to right: models and trainings, runs and their replays."""
+"""A graph of origins from left to right, such as models and training runs, or runs and their replays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.pages.charts.styles import PAGE, Look
 
 @dataclass(frozen=True)
 class GraphNode:
-    """A node of the graph. Links refer to its `key`; `below` is a second, less prominent line of text."""
+    """A node of the graph. Links refer to its `key`; `subtitle` is a second, less prominent line of text."""
 
     key: str
     name: str
@@ -23,7 +23,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class GraphLink:
-    """A link of the graph; `words` appear in the description and the tooltip."""
+    """A link of the graph; `label` appears in the chart's description and the link's tooltip."""
 
     start: str
     end: str
@@ -66,7 +66,7 @@ def lineage(
 
 
 def _layers(nodes: Sequence[GraphNode], links: Sequence[GraphLink]) -> dict[str, int]:
-    """Return each node's distance from the nodes without origins. A cycle is cut at its closing link."""
+    """Return each node's layer: one more than the last layer of its origins. Links that close a cycle are ignored."""
     origins: Mapping[str, list[str]] = {node.key: [] for node in nodes}
     for link in links:
         if link.start in origins and link.end in origins and link.start != link.end:

@@ -1,4 +1,4 @@
-"""A sequence diagram of a protocol: agents as columns, rounds from top to bottom, messages by channel and hearers."""
+"""A sequence diagram of a protocol. Agents are columns, rounds are rows, and arrows lead from speakers to hearers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PRIVATE = (4.0, 2.5)
 
 
 def protocol_picture(protocol: Protocol, *, title: str = "", look: Look = PAGE, key: str = "") -> Markup:
-    """Draw the longest game of a protocol. Rounds that repeat earlier ones are named but not drawn again."""
+    """Draw the longest game of a protocol. Rounds that repeat earlier rounds are only named."""
     picture = _Picture(protocol, title or f"The protocol {protocol.name}", look)
     rounds = schedule(protocol)
     for stretch in fold_rounds(rounds, len(protocol.steps)):
@@ -68,7 +68,7 @@ class _Picture:
             marked_agents.add(speech.agent)
         drawing.y = top + height
         if scheduled.draw == "one":
-            self.draw_text("one of them speaks, chosen at random")
+            self.draw_text("one of these agents speaks, chosen at random")
 
     def _draw_lifelines(self, top: float, height: float) -> None:
         for name in self._names:
@@ -87,7 +87,10 @@ class _Picture:
             back = size * 0.5 if x < speaker_x else -size * 0.5
             tip = [(x + back, y - size * 0.32), (x, y), (x + back, y + size * 0.32)]
             drawing.polygon(tip, "mark", series)
-        tooltip = f"{speech.agent} speaks in {speech.channel}; {_hearers(speech)}" + "; it may decide" * may_decide
+        tooltip = (
+            f"{speech.agent} speaks in {speech.channel}; {_hearers(speech)}"
+            + f"; {speech.agent} may decide" * may_decide
+        )
         if may_decide:
             self._draw_decision(speaker_x, y, series, tooltip)
         else:
@@ -101,7 +104,7 @@ class _Picture:
     def _draw_channel_name(self, speech: Speech, speaker_x: float, hearers: Sequence[float], y: float) -> None:
         """Draw the channel's name, if there are several channels or no agent hears the message."""
         drawing, size = self._drawing, self._drawing.size
-        label = speech.channel if hearers else f"{speech.channel}: no agent hears it"
+        label = speech.channel if hearers else f"{speech.channel}: no other agent hears this message"
         if hearers and len(self._protocol.channel_names) < 2:
             return
         places = [speaker_x, *hearers] if hearers else [speaker_x]
@@ -149,7 +152,7 @@ class _Picture:
 
 
 def _repeats(stretch: Stretch) -> Iterator[str]:
-    """Yield which rounds repeat which: complete cycles, then a cycle that the end of the game cuts short."""
+    """Yield texts that name repeated rounds: complete cycles, then a cycle that the end of the game cuts short."""
     period, next_round = stretch.last - stretch.first + 1, stretch.last + 1
     cut = (stretch.until - stretch.last) % period
     if stretch.until - cut > stretch.last:
@@ -160,11 +163,11 @@ def _repeats(stretch: Stretch) -> Iterator[str]:
 
 def _repeat_text(first: int, last: int, start: int, end: int) -> str:
     rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-    return f"{rounds}: as {start}" if start == end else f"{rounds}: as {start} to {end}"
+    return f"{rounds}: same as {start}" if start == end else f"{rounds}: same as {start} to {end}"
 
 
 def _hearers(speech: Speech) -> str:
-    return f"{', '.join(speech.heard_by)} can see it" if speech.heard_by else "no other agent can see it"
+    return f"heard by {', '.join(speech.heard_by)}" if speech.heard_by else "heard by no other agent"
 
 
 def _descriptions(rounds: Sequence[ScheduledRound]) -> Iterator[str]:

@@ -25,7 +25,7 @@ class ReliabilityBins:
 
 
 def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = PAGE, key: str = "") -> Markup:
-    """Draw the curves of judges in a square with the diagonal of a calibrated judge, and the counts below."""
+    """Draw the curves of judges, the diagonal of a calibrated judge, and below them the number of games."""
     drawn = [ReliabilityBins(judge.name, [row for row in judge.bins if _is_drawn(row)]) for judge in judges]
     if not any(judge.bins for judge in drawn):
         return empty_chart(look, title, "No confidence of the verifier is known.", key)
@@ -39,7 +39,7 @@ def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = P
     for number, judge in enumerate(drawn):
         _draw_curve(drawing, judge, across, up, number)
     _draw_counts(drawing, drawn, across)
-    drawing.note("P(accept), and the number of games with it · dashed: a calibrated judge")
+    drawing.note("x axis: P(accept) · bars: number of games · dashed: a calibrated judge")
     return drawing.svg(_description(drawn), key)
 
 
@@ -61,7 +61,7 @@ def _draw_curve(drawing: Drawing, judge: ReliabilityBins, across: Scale, up: Sca
 
 
 def _draw_counts(drawing: Drawing, judges: Sequence[ReliabilityBins], across: Scale) -> None:
-    """Draw a bar for each bin, those of several judges next to each other, with the count above if there is room."""
+    """Draw a bar for each bin, with bars of several judges side by side, and the count above a bar if it fits."""
     size = drawing.size
     top = drawing.y + size * 1.2
     height = size * 3

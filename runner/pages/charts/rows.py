@@ -27,7 +27,7 @@ def forest(
 ) -> Markup:
     """Draw estimates as points with intervals, and a line at `reference`, such as 0 for differences.
 
-    `domain` has the ends of the axis; without it they follow from the estimates.
+    `domain` has the ends of the axis; default: a range that includes all estimates.
     """
     if not estimates:
         return empty_chart(look, title, key=key)
@@ -60,7 +60,7 @@ def bars(
     axis: str = "",
     key: str = "",
 ) -> Markup:
-    """Draw a bar from 0 and its interval for each estimate, and `baseline` with its interval through all of them.
+    """Draw each estimate as a bar from 0 with its interval, and `baseline` with its interval across all bars.
 
     `format_value` formats values without an interval; `domain` is the same as in `forest`.
     """
@@ -96,16 +96,16 @@ def bars(
 
 
 def _half_height(drawing: Drawing) -> float:
-    """Half of the height of a row."""
+    """Return half of the height of a row."""
     return drawing.size * (0.7 if drawing.look.is_narrow else 0.85)
 
 
 def _draw_labels(
     drawing: Drawing, estimates: Sequence[ChartEstimate], values: Sequence[str], ends: tuple[float, float]
 ) -> tuple[Scale, list[float]]:
-    """Draw the name and the value of each row; return the scale between them, and the middle of each row.
+    """Draw the name and the value of each row; return the scale between them, and the y coordinate of each row.
 
-    In a is_narrow chart, names and values are above the drawn parts.
+    In a narrow chart, names and values are above the bars or points.
     """
     size, is_narrow = drawing.size, drawing.look.is_narrow
     widest = max(width_of(value, size) for value in values)
@@ -131,7 +131,7 @@ def _draw_labels(
 
 
 def _draw_point(drawing: Drawing, estimate: ChartEstimate, scale: Scale, y: float) -> None:
-    """Draw a point with its whisker; an end that is open or beyond the axis has an arrow."""
+    """Draw a point with its interval; an arrow marks an end that is open or beyond the axis."""
     value, size = drawable(estimate.value), drawing.size
     if value is None:
         drawing.line(scale.start, y, scale.end, y, "grid")
@@ -162,7 +162,7 @@ def _draw_baseline(drawing: Drawing, baseline: ChartEstimate, scale: Scale, rows
 
 
 def _draw_axis(drawing: Drawing, scale: Scale, rows: Sequence[float]) -> None:
-    """Draw thin grid lines at round numbers, only within the rows, and the numbers below."""
+    """Draw grid lines at round numbers across the rows, and the numbers below the rows."""
     size, half, bottom = drawing.size, _half_height(drawing), drawing.y
     max_ticks = max(2, min(6, int((scale.end - scale.start) / (size * 4))))
     for tick in scale.ticks(max_ticks):

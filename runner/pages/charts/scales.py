@@ -12,7 +12,7 @@ from runner.pages.charts.labels import drawable, format_tick
 _STEPS = (1.0, 2.0, 5.0, 10.0)
 _MAX_TICKS = 50
 _MIN_DECADES = 1.3
-"""The smallest range, in powers of ten, that is drawn on a logarithmic scale."""
+"""Minimum range of a logarithmic scale, in powers of ten; a smaller range gets a linear scale."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Scale:
-    """A mapping of the values `low` to `high`, which differ, to the coordinates `start` to `end`."""
+    """A mapping from values between `low` and `high`, which differ, to coordinates between `start` and `end`."""
 
     low: float
     high: float
@@ -32,7 +32,7 @@ class Scale:
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Return the coordinate of a value; a value outside the scale gets that of the nearest end."""
+        """Return the coordinate of a value; a value outside the scale gets the coordinate of the nearest end."""
         inside = min(max(value, self.low), self.high)
         if self.logarithmic:
             share = math.log(inside / self.low) / math.log(self.high / self.low)
@@ -56,7 +56,7 @@ class Scale:
 
 
 def extent(values: Iterable[Any], *, low: float | None = None, high: float | None = None) -> tuple[float, float]:
-    """Return a range of round numbers that includes all values, `low` and `high`; 0 to 1 without any values."""
+    """Return a range of round numbers that includes all values, `low` and `high`; 0 to 1 if there are no values."""
     numbers = [number for value in (*values, low, high) if (number := drawable(value)) is not None]
     if not numbers:
         return 0.0, 1.0

@@ -1,4 +1,4 @@
-"""Follow the state of a run while it plays, after it was killed, and when it is resumed."""
+"""Follows the state of a run while it plays, after it was killed, and when it is resumed."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.notes import Notes
 
 UPDATE_SECONDS = 1.0
-"""The least seconds between two reads of a journal."""
+"""Minimum time between two updates of a run."""
 READ_SECONDS = 0.5
-"""Approximate seconds of one read. A long journal takes several reads."""
+"""Approximate time of one read. A long journal takes several reads."""
 IDLE_FACTOR = 10
-"""Reading, and rendering a list again, each take at most 1/10 of a processor's time."""
+"""After an update, the follower waits for 10 times the processor time that the update took."""
 RATE_SECONDS = 60.0
-"""Seconds over which the rate of games is measured."""
+"""Period over which the rate of games is measured."""
 
 EMPTY = CollectedGames({"count": 0, "lists": [], "pieces": []}, ())
 
@@ -40,12 +40,12 @@ class FollowedRun:
 
 
 def slug_of(place: int, generation: int) -> str:
-    """Return the prefix of the names of a run's pieces. It changes each time that the run is read from the start."""
+    """Return the prefix of the names of a run's pieces. It changes whenever the run is read again from the start."""
     return f"r{place}" + (f"g{generation}" if generation else "")
 
 
 class Follower:
-    """Follows one run. One thread calls `look`; any thread may read `snapshot`."""
+    """Follows one run. One thread calls `update`; any thread may read `snapshot`."""
 
     def __init__(
         self, folder: RunFolder, place: int, pieces: PieceCache, clock: Callable[[], float] = time.monotonic
@@ -63,11 +63,11 @@ class Follower:
         self._games = EMPTY
         self._publish_after = self._reopen_after = 0.0
         self._update_start = 0.0
-        """CPU time of this thread at the start of the current look."""
+        """Processor time of this thread at the start of the current update."""
 
     @property
     def slug(self) -> str:
-        """The current prefix of the names of its pieces."""
+        """The current prefix of the names of the run's pieces."""
         return slug_of(self._place, self._generation)
 
     def collect(self) -> CollectedGames:
@@ -84,7 +84,7 @@ class Follower:
         )
 
     def update(self) -> float:
-        """Read what is new, and return after how many seconds to look again."""
+        """Read new records and update the snapshot; return the seconds to wait before the next update."""
         self._update_start = time.thread_time()
         manifest: Manifest | None = None
         try:
@@ -99,7 +99,7 @@ class Follower:
         return 0.0 if self._has_more else max(UPDATE_SECONDS, IDLE_FACTOR * (time.thread_time() - self._update_start))
 
     def _read(self, manifest: Manifest) -> None:
-        """Read on in the journal, from the start if the run has changed. Raises as `JournalReading`."""
+        """Read new records of the journal, or all if the run has changed. Raises as `JournalReading`."""
         if not self.folder.journal.is_file():
             return
         stopped = manifest.status in PLAYED
@@ -115,22 +115,22 @@ class Follower:
                 raise _UnchangedProblem(self._problem)
             self._reading = JournalReading(self.folder, self.slug, self._pieces.store, self._clock)
             self._reopen_after = self._clock() + IDLE_FACTOR * (time.thread_time() - self._update_start)
-            self._update_start = time.thread_time()  # a plan is read only once, so its time does not count
+            self._update_start = time.thread_time()  # the plan is read only once: do not count its time
         self._has_more = self._reading.step(READ_SECONDS)
         self._publish(self._reading)
 
     def _publish(self, reading: JournalReading) -> None:
-        """Update the games that are shown, but not so often that it takes most of the time."""
+        """Update the games of the snapshot, unless the last update was recent or there are too few games."""
         if reading.listed == self._games.about["count"] or self._clock() < self._publish_after:
             return
         if self._has_more and reading.listed < MAX_PLAIN_GAMES:
-            return  # soon there will be enough for a page
+            return  # the next read will soon have enough games for a page
         start = time.thread_time()
         self._games = reading.collect()
         self._publish_after = self._clock() + max(UPDATE_SECONDS, IDLE_FACTOR * (time.thread_time() - start))
 
     def _reset(self) -> None:
-        """Drop everything that was read, because the journal is no longer the one that was read."""
+        """Drop all data that was read, because the journal has changed or is damaged."""
         self._has_more = False
         if self._reading is None:
             return
@@ -175,7 +175,7 @@ class Follower:
         return manifest.status.value
 
     def _rate(self, standing: str, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the recent games per second and the seconds left; None while old games are still being read."""
+        """Return the recent games per second and the seconds left; both None while old games are still being read."""
         if standing != "playing" or not counts or self._has_more:
             self._recent_counts.clear()
             return {"per_second": None, "seconds_left": None}
@@ -194,4 +194,4 @@ class Follower:
 
 
 class _UnchangedProblem(NipRunError):
-    """Raised if the journal had an error at the last look and has not changed since."""
+    """Raised if the journal had an error at the last update and has not changed since."""

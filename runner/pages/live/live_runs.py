@@ -25,7 +25,7 @@ from runner.results.leaderboard.results_folder import Results
 PARTS_SECONDS = 3.0
 """Seconds between checks for new parts of a training run."""
 SETTLE_SECONDS = 1.5
-"""Seconds that the first page waits for the games played so far. A long run is shown while it is still read."""
+"""Seconds that the first page waits until all games so far are read. The page of a long run appears earlier."""
 FIRST_SECONDS = 5.0
 """Seconds that the first page waits for the first games."""
 POLL_MS = 1_000
@@ -33,7 +33,7 @@ POLL_MS = 1_000
 
 
 class LiveRuns:
-    """The content that a server serves for some runs; see `runner.pages.live.server.LiveContent`."""
+    """The content of a server for some runs: a `runner.pages.live.server.LiveContent`."""
 
     def __init__(self, folders: Sequence[RunFolder]) -> None:
         self._pieces = PieceCache()
@@ -81,7 +81,7 @@ class LiveRuns:
                 self._follower(part)
 
     def _follower(self, folder: RunFolder) -> Follower:
-        """Return the follower of a run, which is created if it does not exist."""
+        """Return the follower of a run; create it if it does not exist."""
         with self._followers_lock:
             if folder.run_id not in self._followers:
                 self._followers[folder.run_id] = Follower(folder, len(self._followers), self._pieces)
@@ -93,7 +93,7 @@ class LiveRuns:
     # Serving the pages
 
     def page(self) -> bytes:
-        """Return the page in its current state. It is rendered again if something has changed."""
+        """Return the page in its current state. It is rendered again only if a run has changed."""
         self._has_games.wait(FIRST_SECONDS)
         self._settled.wait(max(0.0, self._created_at + SETTLE_SECONDS - time.monotonic()))
         with self._page_lock:
@@ -142,22 +142,24 @@ class LiveRuns:
         return self._pieces.get(name)
 
     def note(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Save a note, or remove one (`removes`), and return the saved note.
+        """Save a note, or remove the note `removes`, and return the saved record.
 
         Raises:
-            UsageError: the data is not a note, or its run is not on this page.
+            UsageError: the data is not a note, or the note's run is not on this page.
             RunError: the note cannot be saved.
         """
         follower = self._followers.get(str(data.get("run")))
         if follower is None:
-            raise UsageError("the note belongs to a run that is not on this page")
+            raise UsageError("the note belongs to a run that this page does not show; open the page of that run")
         removed_id, replaces, rollout_id = data.get("removes"), data.get("replaces"), data.get("rollout_id")
         if isinstance(removed_id, str):
             follower.notes.remove(removed_id)
             return {"removes": removed_id}
         text, tags = data.get("text", ""), data.get("tags", [])
         if not isinstance(text, str) or not isinstance(tags, list) or not isinstance(rollout_id, str | None):
-            raise UsageError("a note needs a text, a list of tags, and the id of a game or null")
+            raise UsageError(
+                "a note needs `text` (a text), `tags` (a list) and `rollout_id` (the id of a game, or null)"
+            )
         return follower.notes.write(
             text, tags, rollout_id=rollout_id, replaces=replaces if isinstance(replaces, str) else None
         ).to_json()
@@ -172,7 +174,7 @@ def _with_comparisons(site: Site, folders: Sequence[RunFolder], store_piece: Sto
 
 
 def _site_with_errors(followers: Sequence[Follower], site_of: Callable[[Sequence[Follower]], Site]) -> Site:
-    """Return the site of the runs that have a page, with an error message for each of the others."""
+    """Return a site with the pages of readable runs, and an error message for each other run."""
     working: list[Follower] = []
     error_sections: list[Section] = []
     for follower in followers:

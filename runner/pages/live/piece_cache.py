@@ -1,4 +1,4 @@
-"""A server's cache of a page's data, in memory up to a limit and beyond it in an unnamed temporary file."""
+"""A server's cache of a page's data. It is in memory up to a limit; the rest is in an unnamed temporary file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import IO
 from runner.base.errors import RunError
 
 MAX_MEMORY = 64 << 20
-"""The most bytes of pieces in memory."""
+"""Maximum bytes of pieces in memory."""
 
 MIN_IN_MEMORY = 4
-"""The number of newest pieces that always stay in memory: the last piece of a list grows and is stored repeatedly."""
+"""Number of newest pieces that always stay in memory, because the last piece of a list is stored again as it grows."""
 
 
 class PieceCache:
@@ -29,7 +29,7 @@ class PieceCache:
         self._file: IO[bytes] | None = None
 
     def store(self, name: str, piece: bytes) -> None:
-        """Store a piece, and replace an earlier one with the same name.
+        """Store a piece, and replace an earlier piece with the same name.
 
         Raises:
             RunError: the temporary file cannot be written.
@@ -69,7 +69,8 @@ class PieceCache:
             if os.pwrite(self._file.fileno(), piece, self._file_size) != len(piece):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            raise RunError(f"cannot write a page's data to a temporary file: {error.strerror}; set TMPDIR") from error
+            message = f"cannot write a page's data to a temporary file: {error.strerror}"
+            raise RunError(f"{message}; set TMPDIR to a folder with free space") from error
         self._on_disk[name] = self._file_size, len(piece)
         self._file_size += len(piece)
 

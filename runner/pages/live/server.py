@@ -1,8 +1,8 @@
 """A page server for this machine only: it listens on loopback, and every address must contain a random token.
 
-Answers are looked up by name in the content content; a request never becomes a file path. A page of another site cannot
-read from the server, because there is no CORS and the token is secret. It cannot write, because only JSON from the same
-origin is accepted. It cannot reach the server under another name, because the Host header is checked.
+The server looks up answers by name in its `LiveContent`; a request never becomes a file path. Other sites cannot read
+from the server, because there is no CORS and the token is secret. They cannot write, because the server accepts only
+JSON from the same origin. They cannot use another host name for the server, because it checks the Host header.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from runner.version import __version__
 ADDRESS = "127.0.0.1"
 TOKEN_BYTES = 24
 MAX_BODY = 256 << 10
-"""The most bytes of a note's JSON, with escaped text."""
+"""Maximum bytes of a note's JSON, with escaped text."""
 MAX_CONNECTIONS = 32
 REQUEST_SECONDS = 20.0
-"""Seconds within which a request must arrive, and then seconds within which its answer must be received."""
+"""Time limit for receiving a request, and again for sending its answer."""
 
 HEADERS = {
     "Content-Security-Policy": f"{policy(connects=True)}; frame-ancestors 'none'",
@@ -90,7 +90,7 @@ class PageServer(ThreadingHTTPServer):
                 raise UsageError(f"port {port} is in use; choose another --port, or leave it out") from error
             if error.errno == errno.EACCES:
                 raise UsageError(f"no permission to use port {port}; choose a --port from 1024 on") from error
-            raise RunError(f"cannot listen on {ADDRESS}: {error.strerror}") from error
+            raise RunError(f"cannot listen on {ADDRESS}:{port}: {error.strerror}; choose another --port") from error
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
 
     def server_bind(self) -> None:
@@ -121,14 +121,14 @@ class PageServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle the request, and then free its slot."""
+        """Handle the request, then release its slot for another request."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore the error: the client is gone or was too slow."""
+        """Ignore the error, because the client has disconnected or was too slow."""
 
 
 class _DeadlineReader(io.RawIOBase):
@@ -201,7 +201,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         try:
             data = parse_strict_json(body)
             if not isinstance(data, dict):
-                raise UsageError("a note must be a JSON object")
+                raise UsageError("a note must be a JSON object with `run`, `text`, `tags` and `rollout_id`")
             note = self.server.content.note(data)
         except (UsageError, ValueError) as error:
             self._answer(HTTPStatus.BAD_REQUEST, orjson.dumps({"error": _message(error)}), _JSON)
@@ -211,7 +211,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.CREATED, orjson.dumps(note), _JSON)
 
     def _post_error(self) -> HTTPStatus | None:
-        """Return the error status of an invalid POST request, or None, before its body is read."""
+        """Return the error status of an invalid POST request, or None. The body has not been read yet."""
         if self._is_cross_origin() or self.headers.get("Sec-Fetch-Site", "same-origin") not in (
             "same-origin",
             "none",
@@ -267,5 +267,5 @@ class RequestHandler(BaseHTTPRequestHandler):
 
 
 def _message(error: Exception) -> str:
-    """Return an error's message without characters that JSON cannot hold."""
+    """Return an error's message without characters that JSON cannot represent."""
     return str(error).encode("utf-8", "replace").decode()

@@ -1,16 +1,16 @@
-"""A run's games as data for a page's script: a row of the list and the full content of each game, in pieces.
+"""Writes a run's games as data for a page's script, in pieces: a row of the list and the full content of each game.
 
-Pieces are gzipped JSON whose `format` is `FORMAT`; SLUG is the run's slug in `about`:
+Pieces are gzipped JSON whose `format` is `FORMAT`. SLUG is the run's slug in `about`:
 
-- `SLUG-list-N`: `first` is the place of its first game in the plan's order; `count` is its number of games; `columns`
-  has an array for each name in `row_of`, for `x.NAME` of the datapoint's columns, and for `tokens.AGENT`,
+- `SLUG-list-N`: `first` is the place of the piece's first game in the plan's order; `count` is the number of games;
+  `columns` has an array for each key of `row_of`, including `x.NAME` for the datapoint's columns, `tokens.AGENT`,
   `retries.AGENT` and `reward.AGENT`.
 - `SLUG-games-N`: `first`; `texts`; `games`, in the form that `_Packer` returns. A text is a number (its index in
-  `texts`), a string, or a list of both that are concatenated. A turn has one `chat`, which was sent with all attempts,
+  `texts`), a string, or a list of numbers and strings to concatenate. A turn has one `chat`, which all attempts sent,
   all `answers` in the order of their arrival, and the calls that `failed`.
-- An answer has `unusable` with the reason if it was not played, and `vote` unless it is 0. `tokens` are those of the
-  prompt, of the answer, and of the cached part of the prompt. The first answer of a call has the call's tokens, and its
-  cost as `usd` if the price is known.
+- An answer that was not used in the game has the reason in `unusable`. It has `vote` unless the vote is 0. `tokens` are
+  the numbers of prompt tokens, answer tokens and cached prompt tokens. Of several answers to a call, only the first has
+  the call's tokens and, if the price is known, its cost as `usd`.
 - `about.runs`: `lists` and `pieces` have the place of the first game in each piece.
 - `about.compares`: `base` and `other` are ids of runs, and `pairs` is the name of a piece with `columns` of pairs of
   games; see `runner/pages/report/comparison.py`.
@@ -40,13 +40,13 @@ from runner.spec.datasets.loader import Dataset
 FORMAT = 1
 
 MAX_EXCERPT = 120
-"""The most characters of a game's first column in its row."""
+"""Maximum characters of the excerpt from the datapoint in a game's row."""
 
 MAX_COLUMN = 80
-"""The most characters of each other column in a row."""
+"""Maximum characters of each column of the datapoint in a game's row."""
 
 PIECE_ROWS = 5_000
-"""Number of games in a piece of the list."""
+"""Maximum number of games in a piece of the list."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class GamePage:
 def games_of(folder: RunFolder, known_dataset: Dataset | None = None) -> Iterator[GamePage]:
     """Yield every finished game of a run, in the order of its plan.
 
-    `given` has the known facts about datapoints whose rows are missing; the chats are then unknown.
+    If the rows of the dataset are missing, `known_dataset` has the known facts about the datapoints. The chats are then
+    unknown.
 
     Raises:
         RunError, JournalError, SpecError: a file of the run is missing or damaged.
@@ -78,9 +79,9 @@ def games_of(folder: RunFolder, known_dataset: Dataset | None = None) -> Iterato
 def job_games(
     reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[AnsweredRequest], *, has_rows: bool
 ) -> Iterator[GamePage]:
-    """Yield the games of a reconstructed job, with everything that the run's folder has; raises as `games_of`.
+    """Yield the games of a reconstructed job; raises as `games_of`.
 
-    Without the rows of the dataset, the chats are unknown.
+    Without the rows of the dataset (`has_rows`), the chats are unknown.
     """
     if not has_rows:
         yield from (GamePage(_details(reconstructor, rollout), {}) for rollout in rollouts)
@@ -146,7 +147,7 @@ def _by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float]:
 
 
 def to_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Convert rows to columns, which are a third of the size."""
+    """Convert rows to columns, whose JSON has a third of the size."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -155,7 +156,7 @@ class PieceWriter:
     """Writes a list in numbered pieces; items are added one at a time, and full pieces are stored."""
 
     def __init__(self, name: str, items: str, store_piece: Callable[[str, Any], None]) -> None:
-        """Start a list whose pieces are named `NAME-N` and have their items under the key `items`."""
+        """Start a list. Its pieces are named `NAME-N`; `items` is their key for the list's items."""
         self._name, self._key, self._store_piece = name, items, store_piece
         self.count = 0
         self._firsts: list[int] = []
@@ -168,7 +169,7 @@ class PieceWriter:
         """The texts of the piece that is not full yet."""
 
     def add(self, item: dict[str, Any], size: int) -> None:
-        """Add an item whose JSON has about `size` bytes without its texts."""
+        """Add an item; without its texts, its JSON has about `size` bytes."""
         self._items.append(item)
         self.count += 1
         self._size += size
@@ -190,7 +191,7 @@ class PieceWriter:
 
 
 class GamesData:
-    """Writes the games of a run as data for its page. Full pieces are stored at once, so memory holds only one."""
+    """Writes the games of a run as data for its page. Full pieces are stored immediately, to save memory."""
 
     def __init__(self, slug: str, store_piece: StorePiece) -> None:
         self._slug, self._packing = slug, PieceCompressor(store_piece)
@@ -226,7 +227,7 @@ class GamesData:
 
 
 class _Packer:
-    """Converts a game to JSON data, with its texts in a piece."""
+    """Converts a game to JSON data; `texts` are the texts of the piece."""
 
     def __init__(self, game: GamePage, texts: Texts) -> None:
         self.game, self.texts = game, texts
@@ -275,7 +276,7 @@ class _Packer:
         return {"role": message["role"], **name, "text": self._text(message["content"])}
 
     def _evaluated_answers(self, number: int, agent: str) -> Iterator[Call]:
-        """Yield an agent's answers in a round that were evaluated: for each vote, up to the first usable answer."""
+        """Yield the evaluated answers of an agent in a round: for each vote, all up to the first usable answer."""
         ended = set()
         for call in self.game.rollout.calls:
             if (call.round, call.agent) == (number, agent) and call.is_answer and call.vote not in ended:

@@ -1,4 +1,4 @@
-"""The page of a run: its protocol, results and problems, and all of its games and trees."""
+"""The page of a run: the protocol, results, problems, games and trees."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RunPage:
     manifest: Manifest
     section: Section
     about: Mapping[str, Any] | None = None
-    """Facts that the script reads first; None for a training run, whose games belong to its parts."""
+    """Facts that the script reads first; None for a training run, because its parts have the games."""
     metrics: Mapping[str, Any] | None = None
     games: int = 0
     trees: int = 0
@@ -56,11 +56,11 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The content that pages of benchmark runs and of training runs share."""
+    """The content that the pages of benchmark runs and training runs share."""
 
     run_id: str
     is_titled: bool
-    """Whether the page shows the run's name as a heading, because its title names several runs."""
+    """Whether the page has the run's name as a heading. It needs one if the site has several runs."""
     summary: str
     state: Sequence[str]
     headline: Sequence[Headline]
@@ -94,13 +94,13 @@ class RunView:
 
 
 Gather = Callable[[RunFolder, str], CollectedGames]
-"""Returns the games of a run; the names of their pieces begin with the slug."""
+"""Returns the games of a run, given its folder and slug; the names of their pieces begin with the slug."""
 
 
 def run_page(
     folder: RunFolder, slug: str, here: Collection[str], gather: Gather, *, has_commands: bool = True
 ) -> RunPage:
-    """Return the page of a run that plays games; `here` are the runs on the site.
+    """Return the page of a run that plays games; `here` has the ids of all runs on the site.
 
     Raises:
         RunError, JournalError, SpecError, ReleaseError: a file of the run is missing or damaged.

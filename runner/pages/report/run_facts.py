@@ -1,4 +1,4 @@
-"""Facts of a run that are known without its games: models, origin, hashes and commands."""
+"""Facts about a run that do not depend on its games: models, origin, hashes and commands."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _options(settings: ModelSettings, max_words: int | None) -> list[str]:
 
 
 class OriginFact(NamedTuple):
-    """A fact about the origin of a run; `run` is the id of the run that it names, if any."""
+    """A fact about the origin of a run; `run` is the id of a run that the fact names, or None."""
 
     name: str
     text: str
@@ -93,7 +93,7 @@ class OriginFact(NamedTuple):
 
 
 def origin(manifest: Manifest, here: Collection[str]) -> list[OriginFact]:
-    """Return the origin of a run; only runs that are on this site (`here`) are linked."""
+    """Return facts about the origin of a run; only runs on the same site (`here`) are linked."""
     facts = [fact for fact in _origins(manifest) if fact.text]
     return [fact if fact.run in here else fact._replace(run=None) for fact in facts]
 
@@ -151,40 +151,43 @@ def hashes(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
-    """Return commands that play or check a run, each after its description; arguments are quoted for a shell.
+    """Return the description and the text of commands that play or check a run; arguments are quoted for a shell.
 
     Raises:
         RunError: the saved overrides of the run's spec cannot be read.
     """
     here, release = _display_path(folder.path), _release_folder(folder)
     if release is not None:
-        got = _display_path(release)
+        fetched = _display_path(release)
         if manifest.is_training_run:
             return [
                 (
-                    "Recompute every number of its parts; WHERE is the registry",
-                    _line("reproduce", got, "--from", "WHERE"),
+                    "Recompute every number of the run's parts; WHERE is the registry",
+                    _line("reproduce", fetched, "--from", "WHERE"),
                 ),
-                ("Show its numbers in a terminal", _line("show", here)),
+                ("Show the run's numbers in a terminal", _line("show", here)),
             ]
         return [
-            ("Recompute every number from its transcripts, without calling a model", _line("reproduce", got)),
-            ("Play it again and compare: has it drifted?", _line("reproduce", got, "--fresh", *_rows_option(release))),
-            ("Show its numbers and games in a terminal", _line("show", here)),
+            ("Recompute every number from the transcripts, without calling a model", _line("reproduce", fetched)),
+            (
+                "Play the run again, and test for a difference",
+                _line("reproduce", fetched, "--fresh", *_rows_option(release)),
+            ),
+            ("Show the run's numbers and games in a terminal", _line("show", here)),
         ]
-    again = [("Play it again, with the spec and data of its folder", _line(here, "--again"))]
+    again = [("Play the run again as a new run, with the saved spec and data", _line(here, "--again"))]
     if manifest.status not in (Status.DONE, Status.RUNNING):
-        again = [("Resume it where it stopped", _line(here, *budget_overrides(folder, manifest))), *again]
+        again = [("Resume the run where it stopped", _line(here, *budget_overrides(folder, manifest))), *again]
     original = _original_command(folder, manifest)
     replay = [] if manifest.is_training_run else [
-        ("Replay its answers with another parser, payoff or metric; no model is called", _line(here, "--replay", here))
+        ("Replay the answers with another parser, payoff or metric; no model is called", _line(here, "--replay", here))
     ]  # fmt: skip
     return [
         *again,
-        *([("Play its original spec file again, with its overrides", original)] if original else []),
+        *([("Play the original spec file again, with its overrides", original)] if original else []),
         *replay,
-        ("Check that its records and numbers follow from its journal", _line("verify", here)),
-        ("Show its numbers and games in a terminal", _line("show", here)),
+        ("Check that records and numbers follow from the journal", _line("verify", here)),
+        ("Show the run's numbers and games in a terminal", _line("show", here)),
     ]
 
 
@@ -193,7 +196,7 @@ def _line(*arguments: str) -> str:
 
 
 def _display_path(path: Path) -> str:
-    """Return a path as a page may show it: relative, or only its last parts, to hide the folders of this machine."""
+    """Return the path that a page shows: a relative path, or only the last parts, to hide folders of this machine."""
     if not path.is_absolute() and ".." not in path.parts:
         return path.as_posix()
     return "/".join(path.parts[-3:] if len(path.parts) > 3 else path.parts[-1:])
@@ -206,7 +209,7 @@ def _release_folder(folder: RunFolder) -> Path | None:
 
 
 def _rows_option(release: Path) -> list[str]:
-    """Return the option that adds a run's missing rows, with the placeholder FILE; empty if no rows are missing."""
+    """Return the option for a run's missing rows, with the placeholder FILE; empty if no rows are missing."""
     return ["--set", f"{OPTION}=FILE"] if is_fetched(release) and lacks_rows(open_fetched(release)) else []
 
 
@@ -227,4 +230,4 @@ def _overrides(folder: RunFolder) -> Sequence[str]:
         with open_to_read(file) as lines:
             return lines.read(MAX_OVERRIDES).decode("utf-8", "replace").splitlines()
     except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror}") from error
+        raise RunError(f"cannot read {file}: {error.strerror}; check the permissions of the file") from error

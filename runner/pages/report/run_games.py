@@ -1,4 +1,4 @@
-"""Process a run's games in one pass: the data of its lists, games and trees, and the tables of its results."""
+"""Processes a run's games in one pass: the data of lists, games and trees, and the tables of results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.rollouts.plan import Plan
 from runner.runs.finished.problems import GameProblem
 
 MAX_PLAIN_GAMES = 100
-"""The number of games in the page for browsers without JavaScript."""
+"""Maximum number of games in the page for browsers without JavaScript."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class GamesSummary:
 
     games: int
     done: int
-    """Number of finished games, or trees."""
+    """Number of finished games or, for a run of trees, of finished trees."""
     tables: GameTables | None
     """The tables of the games; None without games."""
     examples: Sequence[tuple[str, Sequence[Link]]]
@@ -34,7 +34,7 @@ class GamesSummary:
     """The trees; None if the run has none."""
     tree_count: int
     metrics: Mapping[str, Any] | None
-    """The metrics so far, if the run has no file of them."""
+    """The metrics so far, if the run has no metrics file yet."""
     problems: Sequence[GameProblem]
     so_far: tuple[str, ...] | None
     """The cost of the games so far, as an entry of the headline."""
@@ -53,14 +53,14 @@ class CollectedGames:
     is_part: bool = False
     """Whether more games are being read."""
     problem: str | None = None
-    """Why the games could not be read."""
+    """The reason if the games could not be read."""
 
 
 class RunGames:
     """Collects the games of a run; the branches of a tree must be added consecutively."""
 
     def __init__(self, plan: Plan, run_id: str, slug: str, store_piece: StorePiece, *, measures: bool) -> None:
-        """Start without games. `measures` computes their metrics as well, if no file has them."""
+        """Start without games. `measures`: also compute the metrics, because no file has them."""
         self._run_id = run_id
         self.data = GamesData(slug, store_piece)
         self.first: list[dict[str, Any]] = []

@@ -17,7 +17,7 @@ from runner.results.leaderboard.results_folder import Results
 __all__ = ["MAX_PLAIN_GAMES", "CollectedGames", "Gather", "collect_games", "notes_name", "runs_site"]
 
 MAX_LINKED = 4
-"""The most runs with links in the navigation; more are linked only in the overview."""
+"""Maximum number of runs with links in the navigation. If there are more, only the overview links to them."""
 
 
 def runs_site(
@@ -25,8 +25,8 @@ def runs_site(
 ) -> Site:
     """Return runs as a site, with each training run followed by its parts.
 
-    `gather` returns the games of a run; by default they are read and stored. `has_commands` adds the commands that play
-    or check a run's folder; leave it out if the page says how to fetch the run.
+    `gather` returns the games of a run; by default, they are read and stored. `has_commands` adds the commands that
+    play or check a run's folder; set it to False if the surrounding page has commands of its own.
 
     Raises:
         RunError, JournalError, SpecError, ReleaseError: a file of a run is missing or damaged.
@@ -66,7 +66,7 @@ def with_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:
 
 
 def _without_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:
-    """Return runs without the parts of training runs that are also among them."""
+    """Return runs without the parts of those training runs that are also in `folders`."""
     ids = {folder.run_id for folder in folders}
     return [folder for folder in folders if folder.manifest().parent_run_id not in ids]
 
@@ -83,7 +83,7 @@ def _navigation(pages: Sequence[RunPage]) -> list[tuple[str, str]]:
     links = [(pages[0].section.route, "Training run")] if first.is_training_run else [("runs", "Overview")]
     if len(pages) > MAX_LINKED:
         return links
-    # Only run pages are linked here: repeated links named "Games" would be ambiguous.
+    # Link only the pages of runs, because several links named "Games" would be ambiguous.
     return [*links, *((page.section.route, page.manifest.run_id) for page in pages if page.about)]
 
 

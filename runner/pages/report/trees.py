@@ -1,7 +1,7 @@
-"""A run's trees of responses as data for a page's script: the value of each answer, and the pairs to train on.
+"""Writes a run's trees of responses as data for a page's script: the value of each answer, and the training pairs.
 
-A tree is identified by its datapoint, and by its number if a datapoint has several. Rewards, good answers and pairs
-come from the modules that train on them (`rollouts.trees`, `finetune.preferences`).
+A tree is identified by its datapoint and, if the datapoint has several trees, by its number. The modules that build
+training data (`rollouts.trees`, `finetune.preferences`) compute the rewards, the good answers and the pairs.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class TreesData:
         self._pieces.add(tree, 400 * tree["size"])
 
     def about(self) -> dict[str, Any]:
-        """Store the trees that were added so far, which must be complete, and return the places of their data."""
+        """Store the trees so far, and return the number of trees and the places of their data. All trees must be
+        complete.
+        """
         if self._branches:
             self._add_tree()
         pieces = self._pieces.flush()
@@ -88,7 +90,7 @@ class TreesData:
         return {"count": self.count, "pieces": pieces}
 
     def expected(self) -> Mapping[str, Sequence[float]]:
-        """Return the mean expected reward at the nodes of complete trees, by agent and round."""
+        """Return the mean expected rewards at the nodes of complete trees: for each agent, a list by round."""
         if not self._complete_trees:
             return {}
         means = self._statistics.original_statistics()["mean_expected_reward_by_round"]
@@ -97,7 +99,7 @@ class TreesData:
 
 
 class _Packer:
-    """Converts a tree to JSON data, with its texts in a piece."""
+    """Converts a tree to JSON data; `texts` are the texts of the piece."""
 
     def __init__(self, branches: Sequence[Rollout], trees: _TreeContext, texts: Texts) -> None:
         self._branches, self._shape, self._texts = branches, trees.shape, texts
@@ -110,7 +112,7 @@ class _Packer:
                 self._choices.setdefault(tuple(pair[choice]), {})[pair["agent"]] = choice
 
     def _pairs(self, root: TreeNode, trees: _TreeContext) -> Iterator[dict[str, Any]]:
-        """Yield the pairs of a tree for each agent, by the paths of both answers; a dataset drops duplicates."""
+        """Yield each agent's pairs of answers in a tree, as paths. Duplicates are kept; a dataset would drop them."""
         paths = {leaf.job.rollout_id: self._shape.path(leaf.job.repeat) for leaf in root.leaves}
         seed = trees.plan.spec.experiment.seed
         for agent, _, source in preferences(root, trees.agents, seed, trees.run_id):
