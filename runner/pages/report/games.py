@@ -106,7 +106,7 @@ def row_of(game: GamePage) -> dict[str, Any]:
     rollout, job = game.rollout, game.rollout.job
     answers = [call for call in rollout.calls if call.is_answer]
     turns = {(call.round, call.agent, call.vote) for call in answers}
-    columns = {name: _plain(value) for name, value in job.datapoint.columns.items()}
+    columns = {name: _to_text(value) for name, value in job.datapoint.columns.items()}
     first_text = next((text for text in columns.values() if " " in text.strip()), next(iter(columns.values()), ""))
     return {
         "id": job.rollout_id,
@@ -129,12 +129,12 @@ def row_of(game: GamePage) -> dict[str, Any]:
         "confidence": rollout.confidence_stated if rollout.confidence_logprob is None else rollout.confidence_logprob,
         "error": None if rollout.error is None else shortened(in_one_line(rollout.error), MAX_COLUMN),
         "excerpt": shortened(in_one_line(first_text), MAX_EXCERPT),
-        **_by_agent(game, answers),
+        **_values_by_agent(game, answers),
         **{f"x.{name}": shortened(in_one_line(value), MAX_COLUMN) for name, value in columns.items()},
     }
 
 
-def _by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float]:
+def _values_by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float]:
     """Return the tokens, the retries and the reward of each agent."""
     values: dict[str, float] = {}
     for name in game.details.protocol.agent_names:
@@ -232,7 +232,7 @@ class _Packer:
     def __init__(self, game: GamePage, texts: Texts) -> None:
         self.game, self.texts = game, texts
         rollout = game.rollout
-        columns = [_plain(value) for value in rollout.job.datapoint.columns.values()]
+        columns = [_to_text(value) for value in rollout.job.datapoint.columns.values()]
         messages = [message.text for played_round in rollout.rounds for message in played_round.messages]
         self._quoted = quotable_texts([*messages, *columns])
 
@@ -241,8 +241,8 @@ class _Packer:
         job = rollout.job
         return {
             "id": job.rollout_id,
-            "columns": {name: self._text(_plain(value)) for name, value in job.datapoint.columns.items()},
-            "turns": [turn for number, _ in details.rounds(None) for turn in self._turns(number)],
+            "columns": {name: self._text(_to_text(value)) for name, value in job.datapoint.columns.items()},
+            "turns": [turn for number, _ in details.rounds(None) for turn in self._pack_turns(number)],
             "rewards": dict(rollout.rewards),
             "confidence": {name: getattr(rollout, name) for name in CONFIDENCE if getattr(rollout, name) is not None},
             "votes": None if rollout.votes is None else list(rollout.votes),
@@ -253,7 +253,7 @@ class _Packer:
     def _text(self, text: str) -> Text:
         return self.texts.add_quoting(text, self._quoted)
 
-    def _turns(self, number: int) -> Iterator[dict[str, Any]]:
+    def _pack_turns(self, number: int) -> Iterator[dict[str, Any]]:
         details = self.game.details
         round_played = dict(details.rounds(number))[number]
         for agent in details.speakers(number, round_played):
@@ -265,7 +265,7 @@ class _Packer:
                 "agent": agent,
                 "cut_off": round_played is None,
                 "chat": [self._chat_message(message) for message in self.game.chats.get((number, agent), ())],
-                "answers": [self._answer(call) for call in self._evaluated_answers(number, agent)],
+                "answers": [self._pack_answer(call) for call in self._evaluated_answers(number, agent)],
                 "failed": [{"error": call.error, "wait": call.wait} for call in details.failed(number, agent)],
                 "messages": [{"channel": sent.channel, "text": self._text(sent.text)} for sent in messages],
                 "decision": self._decision(number, agent),
@@ -284,7 +284,7 @@ class _Packer:
                 if self.game.details.answer(call).unusable_reason is None:
                     ended.add(call.vote)
 
-    def _answer(self, call: Call) -> dict[str, Any]:
+    def _pack_answer(self, call: Call) -> dict[str, Any]:
         answer = self.game.details.answer(call)
         fields = {
             "attempt": answer.attempt,
@@ -321,5 +321,5 @@ class _Packer:
         return None if decision == Decision.NONE else int(decision)
 
 
-def _plain(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

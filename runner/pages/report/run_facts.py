@@ -58,7 +58,7 @@ def agent_models(plan: Plan) -> list[AgentModel]:
             name,
             settings := used[agent.model],
             _asked_at(settings),
-            _options(settings, agent.max_response_words),
+            _describe_options(settings, agent.max_response_words),
             describe_price(price_of(settings, plan.spec.price_basis.on)) if settings.traits.metered else "free",
         )
         for name, agent in plan.spec.experiment.agents.items()
@@ -74,7 +74,7 @@ def _asked_at(settings: ModelSettings) -> str:
     return comma_join(address or settings.provider for address in settings.addresses)
 
 
-def _options(settings: ModelSettings, max_words: int | None) -> list[str]:
+def _describe_options(settings: ModelSettings, max_words: int | None) -> list[str]:
     options = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.sampling().items()]
     options += [] if max_words is None else [f"max_response_words={max_words}"]
     options += [f"chat_format={settings.chat_format}"] if settings.chat_format == "alternating" else []
@@ -109,11 +109,11 @@ def _origins(manifest: Manifest) -> Iterator[OriginFact]:
         yield OriginFact("Replays", f"the answers of {replayed.run_id}{until}", replayed.run_id)
     for name, release in (("Got from", manifest.got_from), ("Plays again", manifest.reproduces)):
         if release:
-            yield OriginFact(name, _release(release))
+            yield OriginFact(name, _describe_release(release))
     for slot, release in (manifest.components or {}).items():
-        yield OriginFact(f"Component {slot}", _release(release))
+        yield OriginFact(f"Component {slot}", _describe_release(release))
     for part, source in (manifest.sources or {}).items():
-        yield OriginFact(part.capitalize(), _source(source))
+        yield OriginFact(part.capitalize(), _describe_source(source))
     if manifest.point:
         yield OriginFact(
             "Point of a sweep", " ".join(f"{key}={json.dumps(value)}" for key, value in manifest.point.items())
@@ -128,12 +128,12 @@ def _origins(manifest: Manifest) -> Iterator[OriginFact]:
     yield OriginFact("Ended", f"{manifest.finished_at} (after {duration})" if duration else manifest.finished_at or "")
 
 
-def _release(release: Mapping[str, Any]) -> str:
+def _describe_release(release: Mapping[str, Any]) -> str:
     digest = release.get("sha256")
     return " ".join(str(text) for text in (release.get("release", ""), f"(sha256 {digest})" if digest else "") if text)
 
 
-def _source(source: Mapping[str, Any]) -> str:
+def _describe_source(source: Mapping[str, Any]) -> str:
     facts = [str(source[key]) for key in ("path", "repository", "commit") if source.get(key)]
     reasons = [] if source.get("clean") and not source.get("why") else [str(source.get("why") or "not as committed")]
     return ", ".join([*facts, *reasons])
@@ -163,35 +163,36 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
             return [
                 (
                     "Recompute every number of the run's parts; WHERE is the registry",
-                    _line("reproduce", fetched, "--from", "WHERE"),
+                    _command_line("reproduce", fetched, "--from", "WHERE"),
                 ),
-                ("Show the run's numbers in a terminal", _line("show", here)),
+                ("Show the run's numbers in a terminal", _command_line("show", here)),
             ]
         return [
-            ("Recompute every number from the transcripts, without calling a model", _line("reproduce", fetched)),
+            (
+                "Recompute every number from the transcripts, without calling a model",
+                _command_line("reproduce", fetched),
+            ),
             (
                 "Play the run again, and test for a difference",
-                _line("reproduce", fetched, "--fresh", *_rows_option(release)),
+                _command_line("reproduce", fetched, "--fresh", *_rows_option(release)),
             ),
-            ("Show the run's numbers and games in a terminal", _line("show", here)),
+            ("Show the run's numbers and games in a terminal", _command_line("show", here)),
         ]
-    again = [("Play the run again as a new run, with the saved spec and data", _line(here, "--again"))]
+    again = [("Play the run again as a new run, with the saved spec and data", _command_line(here, "--again"))]
     if manifest.status not in (Status.DONE, Status.RUNNING):
-        again = [("Resume the run where it stopped", _line(here, *budget_overrides(folder, manifest))), *again]
+        again = [("Resume the run where it stopped", _command_line(here, *budget_overrides(folder, manifest))), *again]
     original = _original_command(folder, manifest)
-    replay = [] if manifest.is_training_run else [
-        ("Replay the answers with another parser, payoff or metric; no model is called", _line(here, "--replay", here))
-    ]  # fmt: skip
+    replay = [("Replay the answers with another parser, payoff or metric", _command_line(here, "--replay", here))]
     return [
         *again,
         *([("Play the original spec file again, with its overrides", original)] if original else []),
-        *replay,
-        ("Check that records and numbers follow from the journal", _line("verify", here)),
-        ("Show the run's numbers and games in a terminal", _line("show", here)),
+        *([] if manifest.is_training_run else replay),
+        ("Check that records and numbers follow from the journal", _command_line("verify", here)),
+        ("Show the run's numbers and games in a terminal", _command_line("show", here)),
     ]
 
 
-def _line(*arguments: str) -> str:
+def _command_line(*arguments: str) -> str:
     return shlex.join(["nip-run", *arguments])
 
 
@@ -219,7 +220,7 @@ def _original_command(folder: RunFolder, manifest: Manifest) -> str | None:
     path = str(source.get("path") or "").removeprefix("nip-run:")
     if not path or manifest.parent_run_id is not None or manifest.got_from is not None:
         return None
-    return _line(path, *_overrides(folder), "--again")
+    return _command_line(path, *_overrides(folder), "--again")
 
 
 def _overrides(folder: RunFolder) -> Sequence[str]:

@@ -79,7 +79,7 @@ def state_sentences(
         lines.append(f"Judges the debates of {judged.run_id}; only the judge was called.")
     if until := (metrics or {}).get("until"):
         lines.append(f"Stopping rule: {until['note']}.")
-    return [*lines, *_state(folder, plan, manifest, games.results, missing)]
+    return [*lines, *_state_sentences(folder, plan, manifest, games.results, missing)]
 
 
 def _reading_progress(manifest: Manifest, games: CollectedGames) -> Iterator[str]:
@@ -91,11 +91,11 @@ def _reading_progress(manifest: Manifest, games: CollectedGames) -> Iterator[str
         yield f"Reading: {count(games.about['count'])}{total} games so far; the tables of games include only these."
 
 
-def _state(
+def _state_sentences(
     folder: RunFolder, plan: Plan, manifest: Manifest, results: GamesSummary | None, missing: MissingRows | None
 ) -> Iterator[str]:
     if results is not None:
-        yield from _progress(plan, manifest, results, missing)
+        yield from _progress_sentences(plan, manifest, results, missing)
     if manifest.status == Status.DONE and missing is None and not folder.journal.is_file():
         yield "The run's journal is missing, so its games cannot be shown. Copy journal.jsonl into the run's folder."
     yield from why_stopped(folder, manifest)
@@ -110,7 +110,9 @@ def _state(
         yield f"The run's journal: {NOT_BOUND}."
 
 
-def _progress(plan: Plan, manifest: Manifest, results: GamesSummary, missing: MissingRows | None) -> Iterator[str]:
+def _progress_sentences(
+    plan: Plan, manifest: Manifest, results: GamesSummary, missing: MissingRows | None
+) -> Iterator[str]:
     """Yield the progress of a run that is not done or has no games."""
     progress = f"{count(results.done)} of {count(plan.size)} {'games' if plan.shape is None else 'trees'}"
     match manifest.status:

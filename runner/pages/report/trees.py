@@ -140,15 +140,15 @@ class _Packer:
         }
 
     def pack(self) -> dict[str, Any]:
-        nodes = [] if self.root is None else [self._node(child) for child in self.root.children]
-        values = {} if self.root is None else self._worth(self.root)
+        nodes = [] if self.root is None else [self._pack_node(child) for child in self.root.children]
+        values = {} if self.root is None else self._expected_rewards(self.root)
         size = 1 if self.root is None else sum(1 for _ in self.root.nodes())
         return {**self.row(), "worth": values, "learnt": self.pairs, "nodes": nodes, "size": size}
 
-    def _worth(self, node: TreeNode) -> dict[str, float]:
+    def _expected_rewards(self, node: TreeNode) -> dict[str, float]:
         return {agent: node.expected_reward(agent) for agent in self._protocol.agent_names}
 
-    def _node(self, node: TreeNode) -> dict[str, Any]:
+    def _pack_node(self, node: TreeNode) -> dict[str, Any]:
         last_round, path = node.rounds[-1], tuple(node.path)
         leaf = node.leaves[0]
         outcome = {} if node.children else {"game": leaf.job.rollout_id, **self._end_of(leaf)}
@@ -163,10 +163,10 @@ class _Packer:
                 }
                 for agent, text in last_round.raw.items()
             ],
-            "worth": self._worth(node),
+            "worth": self._expected_rewards(node),
             "leaves": len(node.leaves),
             "right": sum(bool(branch.correct) for branch in node.leaves),
-            "nodes": [self._node(child) for child in node.children],
+            "nodes": [self._pack_node(child) for child in node.children],
             **outcome,
         }
 

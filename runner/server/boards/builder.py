@@ -92,12 +92,12 @@ def write_folder(facts: BoardInput, folder: Path) -> None:
         rows = list(_write_tasks(index, board, facts, folder))
         tasks = {row["release"]: row["page"] for row in rows}
         index.executemany(f"INSERT INTO releases VALUES({','.join('?' * 13)})", list(_release_values(facts, tasks)))
-        links = sorted(set(_links(facts)), key=lambda link: tuple(map(str, link)))
+        links = sorted(set(_find_links(facts)), key=lambda link: tuple(map(str, link)))
         index.executemany("INSERT INTO links VALUES(?,?,?,?)", links)
         _write_families(index, facts)
         info = {"revision": facts.registry.revision, "left_out": facts.loaded.board.left_out,
                 "yanked": facts.loaded.board.yanked, "older": facts.loaded.board.older}  # fmt: skip
-        index.executemany("INSERT INTO info VALUES(?,?)", [(key, _json(value)) for key, value in info.items()])
+        index.executemany("INSERT INTO info VALUES(?,?)", [(key, _to_json(value)) for key, value in info.items()])
         index.execute("COMMIT")
         index.executescript(f"{_INDEXES} ANALYZE;")
     finally:
@@ -110,7 +110,7 @@ def _write_tasks(
 ) -> Iterator[dict[str, Any]]:
     """Write each list into the index and into files; yield the rows of all lists."""
     for place, ranking in enumerate(board.lists):
-        rows = [_row(row, row_place, ranking, facts) for row_place, row in enumerate(ranking.rows)]
+        rows = [_build_row(row, row_place, ranking, facts) for row_place, row in enumerate(ranking.rows)]
         for number, first in enumerate(range(0, len(rows), PIECE_ROWS)):
             part = rows[first : first + PIECE_ROWS]
             names = list(dict.fromkeys(name for row in part for name in row))
@@ -119,8 +119,8 @@ def _write_tasks(
             _write_file(folder / f"{ranking.name}-rows-{number}.json.gz", piece)
         _write_file(folder / f"{ranking.name}.json.gz", compress_json({"task": _task_fields(ranking), "rows": rows}))
         _write_file(folder / f"{ranking.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
-        index.execute("INSERT INTO tasks VALUES(?,?,?)", (ranking.name, place, _json(_task_summary(ranking, rows))))
-        values = [(ranking.name, row_place, row["release"], _json(row)) for row_place, row in enumerate(rows)]
+        index.execute("INSERT INTO tasks VALUES(?,?,?)", (ranking.name, place, _to_json(_task_summary(ranking, rows))))
+        values = [(ranking.name, row_place, row["release"], _to_json(row)) for row_place, row in enumerate(rows)]
         index.executemany("INSERT INTO rows VALUES(?,?,?,?)", values)
         yield from rows
 
@@ -130,7 +130,7 @@ def _write_file(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _row(row: BoardRow, place: int, ranking: TaskList, facts: BoardInput) -> dict[str, Any]:
+def _build_row(row: BoardRow, place: int, ranking: TaskList, facts: BoardInput) -> dict[str, Any]:
     """Return a row as pages and downloads show it."""
     values = row.to_json()
     verification = facts.tiers[values["release_sha256"]]
@@ -183,17 +183,17 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
         if not names:
             names = list(row)
             writer.writerow(names)
-        writer.writerow([_cell(row.get(name)) for name in names])
+        writer.writerow([_csv_cell(row.get(name)) for name in names])
     return out.getvalue()
 
 
-def _cell(value: Any) -> Any:
+def _csv_cell(value: Any) -> Any:
     if value is None or isinstance(value, (int, float)) or (isinstance(value, str) and value[:1].isalnum()):
         return value  # checked first for speed, because most values are of this kind
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):
-        value = _json(value)
+        value = _to_json(value)
     if isinstance(value, str) and value.lstrip(" \x00\n").startswith(_FORMULA):
         return f"'{value}"
     return value
@@ -210,7 +210,7 @@ def _release_values(facts: BoardInput, tasks: Mapping[str, str]) -> Iterator[tup
         yield (
             str(reference), str(reference.kind), reference.owner, reference.name, reference.version, place,
             entry.sha256, row["created"], entry.yanked, entry.signed, tasks.get(str(reference)),
-            " ".join(map(str, searchable)).lower(), _json(row),
+            " ".join(map(str, searchable)).lower(), _to_json(row),
         )  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def _release_row(entry: ReleaseEntry, release: Release, facts: BoardInput) -> di
     }  # fmt: skip
 
 
-def _links(facts: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
+def _find_links(facts: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
     for entry, release in facts.releases:
         for link in release.links:
             if link.release is not None:
@@ -240,7 +240,7 @@ def _write_families(index: sqlite3.Connection, facts: BoardInput) -> None:
     public = [session for session in facts.loaded.sessions.values() if not session.private]
     for number, family in enumerate(_families(public)):
         history = [row.to_json() for row in full_history(family)]
-        index.execute("INSERT INTO family VALUES(?,?)", (number, _json(history)))
+        index.execute("INSERT INTO family VALUES(?,?)", (number, _to_json(history)))
         index.executemany("INSERT INTO families VALUES(?,?)", [(session.key, number) for session in family])
 
 
@@ -273,5 +273,5 @@ def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSessio
     yield from (family for family in sets.values() if len(family) > 1)
 
 
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return orjson.dumps(value, default=str).decode()

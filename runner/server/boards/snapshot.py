@@ -37,10 +37,10 @@ class BoardSnapshot:
         if not (folder / INDEX).is_file():
             raise RunError(f"the folder {folder} contains no board: it has no {INDEX}")
         self.revision = int(self.info("revision"))
-        self.tasks = [orjson.loads(row[0]) for row in self._all("SELECT said FROM tasks ORDER BY place")]
+        self.tasks = [orjson.loads(row[0]) for row in self._query("SELECT said FROM tasks ORDER BY place")]
         """The summary of each list, in the order in which pages show them."""
         self.counts = {
-            str(kind): int(count) for kind, count in self._all("SELECT kind, count(*) FROM releases GROUP BY 1")
+            str(kind): int(count) for kind, count in self._query("SELECT kind, count(*) FROM releases GROUP BY 1")
         }
         self.rows = lru_cache(maxsize=256)(self._rows)
 
@@ -54,11 +54,11 @@ class BoardSnapshot:
         return self.folder / FILE
 
     def info(self, key: str) -> Any:
-        return orjson.loads(self._all("SELECT value FROM info WHERE key = ?", key)[0][0])
+        return orjson.loads(self._query("SELECT value FROM info WHERE key = ?", key)[0][0])
 
-    def listed(self) -> frozenset[tuple[str, bool]]:
-        """Return each release on the board, and whether lists show it (they hide yanked releases)."""
-        rows = self._all("SELECT reference, yanked IS NULL FROM releases")
+    def list_releases(self) -> frozenset[tuple[str, bool]]:
+        """Return each release on the board, with False if it is yanked, so that lists hide it."""
+        rows = self._query("SELECT reference, yanked IS NULL FROM releases")
         return frozenset((str(reference), bool(is_on_lists)) for reference, is_on_lists in rows)
 
     def task(self, name: str) -> dict[str, Any] | None:
@@ -66,37 +66,37 @@ class BoardSnapshot:
 
     def _rows(self, task: str, first: int, most: int) -> tuple[dict[str, Any], ...]:
         query = "SELECT said FROM rows WHERE task = ? AND place >= ? AND place < ? ORDER BY place"
-        return tuple(orjson.loads(row[0]) for row in self._all(query, task, first, first + most))
+        return tuple(orjson.loads(row[0]) for row in self._query(query, task, first, first + most))
 
     def row_of(self, reference: str) -> dict[str, Any] | None:
         """Return the row of a release on its board, or None."""
         return next(
-            (orjson.loads(row[0]) for row in self._all("SELECT said FROM rows WHERE release = ?", reference)), None
+            (orjson.loads(row[0]) for row in self._query("SELECT said FROM rows WHERE release = ?", reference)), None
         )
 
     def release(self, reference: str) -> dict[str, Any] | None:
-        rows = self._all("SELECT said, task FROM releases WHERE reference = ?", reference)
+        rows = self._query("SELECT said, task FROM releases WHERE reference = ?", reference)
         return {**orjson.loads(rows[0][0]), "page": rows[0][1]} if rows else None
 
     def tiers(self, references: Sequence[str]) -> dict[str, str]:
         """Return the text of the verification tier for those of these runs that are public."""
         query = "SELECT reference, json_extract(said, '$.tier_words') FROM releases WHERE reference IN"
-        rows = self._all(f"{query} ({','.join('?' * len(references))})", *references)
+        rows = self._query(f"{query} ({','.join('?' * len(references))})", *references)
         return {str(reference): str(tier) for reference, tier in rows if tier is not None}
 
     def releases_of(self, kind: str, owner: str, name: str) -> list[dict[str, Any]]:
         """Return all versions of a release, newest first."""
         query = "SELECT said FROM releases WHERE kind = ? AND owner = ? AND name = ? ORDER BY place DESC"
-        return self._load_all(query, kind, owner, name)
+        return self._query_json(query, kind, owner, name)
 
     def newest(self, most: int) -> list[dict[str, Any]]:
         """Return the newest releases, without the parts and models of training runs."""
         query = (
             f"SELECT said FROM releases r WHERE yanked IS NULL AND NOT {_IS_PART} ORDER BY created DESC, place LIMIT ?"
         )
-        return self._load_all(query, most)
+        return self._query_json(query, most)
 
-    def of_owner(self, owner: str, first: int, most: int) -> list[tuple[dict[str, Any], bool]]:
+    def releases_of_owner(self, owner: str, first: int, most: int) -> list[tuple[dict[str, Any], bool]]:
         """Return an owner's releases, each with True if it is part of a training run.
 
         Runs come first, then other kinds, then the parts of training runs.
@@ -105,16 +105,16 @@ class BoardSnapshot:
             f"SELECT said, {_IS_PART} part FROM releases r WHERE owner = ?"
             " ORDER BY part, kind != 'run', kind, name, place DESC LIMIT ? OFFSET ?"
         )
-        return [(orjson.loads(release), bool(is_part)) for release, is_part in self._all(query, owner, most, first)]
+        return [(orjson.loads(release), bool(is_part)) for release, is_part in self._query(query, owner, most, first)]
 
     def count_of_owner(self, owner: str) -> int:
-        return int(self._all("SELECT count(*) FROM releases WHERE owner = ?", owner)[0][0])
+        return int(self._query("SELECT count(*) FROM releases WHERE owner = ?", owner)[0][0])
 
     def search(self, terms: Sequence[str], first: int, most: int) -> list[dict[str, Any]]:
         """Return the releases whose name, description or facts contain all of these terms, newest first."""
         test = " AND ".join(["instr(words, ?) > 0"] * len(terms))
         query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"
-        return self._load_all(query, *terms, most, first)
+        return self._query_json(query, *terms, most, first)
 
     def users_of(self, kind: str, owner: str, name: str, first: int, most: int) -> list[tuple[dict[str, Any], str]]:
         """Return the releases that use a component, each with the component's version."""
@@ -122,7 +122,7 @@ class BoardSnapshot:
             "SELECT DISTINCT r.said, l.target FROM links l JOIN releases r ON r.reference = l.source"
             f" WHERE {_TARGET_IN_RANGE} ORDER BY r.created DESC, r.place, l.target LIMIT ? OFFSET ?"
         )
-        rows = self._all(query, *_range_of_versions(kind, owner, name), most, first)
+        rows = self._query(query, *_range_of_versions(kind, owner, name), most, first)
         return [(orjson.loads(release), str(target).rpartition("@")[2]) for release, target in rows]
 
     def uses_of(self, kind: str, owner: str, name: str) -> dict[str, int]:
@@ -131,7 +131,7 @@ class BoardSnapshot:
             "SELECT l.target, count(DISTINCT l.source) FROM links l JOIN releases r ON r.reference = l.source"
             f" WHERE {_TARGET_IN_RANGE} GROUP BY 1"
         )
-        rows = self._all(query, *_range_of_versions(kind, owner, name))
+        rows = self._query(query, *_range_of_versions(kind, owner, name))
         return {str(target).rpartition("@")[2]: int(count) for target, count in rows}
 
     def links_from(self, reference: str) -> list[tuple[str, str, bool]]:
@@ -141,19 +141,19 @@ class BoardSnapshot:
             " LEFT JOIN releases r ON r.reference = l.target"
             " WHERE l.source = ? ORDER BY l.role, l.target"
         )
-        return [(str(role), str(target), bool(is_public)) for role, target, is_public in self._all(query, reference)]
+        return [(str(role), str(target), bool(is_public)) for role, target, is_public in self._query(query, reference)]
 
     def family_of(self, reference: str) -> list[dict[str, Any]]:
         """Return the sessions in the training history of a run or model, as `nip-run history` shows them."""
         query = "SELECT said FROM family WHERE id = (SELECT family FROM families WHERE release = ?)"
-        rows = self._all(query, reference)
+        rows = self._query(query, reference)
         sessions: list[dict[str, Any]] = orjson.loads(rows[0][0]) if rows else []
         return sessions
 
-    def _load_all(self, query: str, *values: Any) -> list[dict[str, Any]]:
-        return [orjson.loads(row[0]) for row in self._all(query, *values)]
+    def _query_json(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        return [orjson.loads(row[0]) for row in self._query(query, *values)]
 
-    def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = sqlite3.connect(self.folder / INDEX, check_same_thread=False)

@@ -100,7 +100,7 @@ class Boards:
 
     def _show(self, folder: Path) -> None:
         self._newest = BoardSnapshot(folder)
-        listed = self._newest.listed()
+        listed = self._newest.list_releases()
         older = [path for path in self._paths.boards.iterdir() if path != folder and path.name[:1] != "."]
         for number, path in enumerate(sorted(older, key=lambda path: path.stat().st_mtime, reverse=True)):
             if number >= MAX_STORED - 1 or not _is_within(path, listed):
@@ -155,7 +155,7 @@ class Boards:
 def _is_within(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
     """Return whether all releases of an older board are still public, and none of them has been yanked since."""
     try:
-        return BoardSnapshot(folder).listed() <= listed
+        return BoardSnapshot(folder).list_releases() <= listed
     except (RunError, OSError, ValueError, sqlite3.Error):
         return False
 

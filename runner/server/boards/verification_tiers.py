@@ -88,8 +88,8 @@ def assign_tiers(
     # Facts of a release without a session have not been checked, so their types are unknown.
     entries = [entry for entry in loaded.releases if entry.sha256 in loaded.sessions]
     runs_on_task = Counter(_owner_and_task(entry, loaded) for entry in entries)
-    reproductions = _reproductions(database, registry, cache, loaded)
-    groups = _groups(database) if reproductions else {}
+    reproductions = _find_reproductions(database, registry, cache, loaded)
+    groups = _account_groups(database) if reproductions else {}
     tiers = {}
     for entry in entries:
         tier = checked.get(registry.listed[entry.reference].id, SELF_REPORTED)
@@ -107,7 +107,7 @@ def _owner_and_task(entry: ReleaseEntry, loaded: LoadedBoard) -> tuple[Any, ...]
     return entry.reference.kind, entry.reference.owner, facts.get("benchmark"), facts.get("task"), facts.get("kind")
 
 
-def _reproductions(
+def _find_reproductions(
     database: Database, registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard
 ) -> dict[str, list[Reproduction]]:
     """Return the reproductions of each release by its hash, without yanked reproductions."""
@@ -122,13 +122,13 @@ def _reproductions(
         if replayed_run(session) is not None or session.kind != "benchmark":
             continue
         original = originals[link.sha256]
-        groups = _groups(database) if groups is None else groups
+        groups = _account_groups(database) if groups is None else groups
         if _is_related(registry, original, entry, groups):
             outcome, reason = "own", "published by the same account, or by an account of the same organisation"
         elif _is_copy(loaded.releases[original], loaded.releases[entry]):
             outcome, reason = "copy", "the answers are the same, so no game was played again"
         else:
-            outcome, reason = _outcome(
+            outcome, reason = _find_outcome(
                 registry, cache, (original, loaded.releases[original]), (entry, loaded.releases[entry])
             )
         publisher = registry.listed[entry.reference].publisher
@@ -137,7 +137,7 @@ def _reproductions(
     return reproductions
 
 
-def _groups(database: Database) -> dict[int, set[int]]:
+def _account_groups(database: Database) -> dict[int, set[int]]:
     """Return the ids of each account's organisations and of the account itself, by the account's id."""
     with database.reading() as connection:
         groups = {row.id: {row.id} for row in connection.execute(select(accounts.c.id))}
@@ -179,7 +179,7 @@ def _is_copy(original: Release, reproduction: Release) -> bool:
     return len(hashes) == 1 or all(original.facts.get(name) == reproduction.facts.get(name) for name in names)
 
 
-def _outcome(
+def _find_outcome(
     registry: PublicRegistry, cache: BoardCache, original: PublishedRun, reproduction: PublishedRun
 ) -> tuple[str, str]:
     """Compare a run with the original like `nip-run reproduce --fresh`; return the outcome and its reason.
@@ -195,7 +195,7 @@ def _outcome(
         cached = read_json(cache_file)
         return str(cached["outcome"]), str(cached["said"])
     try:
-        outcome, reason = _compare(registry, cache, original, reproduction)
+        outcome, reason = _compare_runs(registry, cache, original, reproduction)
     except (NipRunError, OSError) as error:
         outcome, reason = "undecided", f"the runs cannot be compared: {describe_error(error)}"
         if isinstance(error, OSError) or is_temporary(error, cache.path):
@@ -206,10 +206,10 @@ def _outcome(
 
 
 _RULE_VERSION = 2
-"""Version of the rule in `_compare`. It is part of the cache key, so a new version invalidates earlier outcomes."""
+"""Version of the rule in `_compare_runs`, which is part of the cache key: a new version invalidates earlier outcomes."""
 
 
-def _compare(
+def _compare_runs(
     registry: PublicRegistry, cache: BoardCache, original: PublishedRun, reproduction: PublishedRun
 ) -> tuple[str, str]:
     folders = [RunFolder(cache.path / "kept" / entry.sha256) for entry, _ in (original, reproduction)]

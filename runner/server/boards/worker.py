@@ -112,7 +112,7 @@ class BoardWorker:
     def _releases_of_newest_board(self) -> set[str]:
         with suppress(RunError, OSError, ValueError):
             name = str(read_json(self._paths.current)["name"])
-            return {reference for reference, _ in BoardSnapshot(self._paths.boards / name).listed()}
+            return {reference for reference, _ in BoardSnapshot(self._paths.boards / name).list_releases()}
         return set()
 
 

@@ -40,7 +40,9 @@ def list_competitions(
     connection: Connection, viewer: Viewer, now: float, after: str, most: int
 ) -> list[dict[str, Any]]:
     """Return at most `most` competitions that a viewer may see, sorted by `OWNER/NAME`, after the name `after`."""
-    descriptions = [describe(competition, now) for competition in connection.execute(_visible(viewer)).mappings()]
+    descriptions = [
+        describe(competition, now) for competition in connection.execute(_select_visible(viewer)).mappings()
+    ]
     following = (description for description in descriptions if description["competition"] > after)
     return sorted(following, key=lambda description: description["competition"])[:most]
 
@@ -51,7 +53,7 @@ def find_competition(connection: Connection, viewer: Viewer, owner: str, name: s
     Raises:
         NotPublished: the viewer sees no such competition.
     """
-    query = _visible(viewer).where(competitions.c.owner == owner, competitions.c.name == name)
+    query = _select_visible(viewer).where(competitions.c.owner == owner, competitions.c.name == name)
     competition = connection.execute(query).mappings().one_or_none()
     if competition is None:
         raise NotPublished(f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them")
@@ -62,12 +64,16 @@ def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str
     """Return a competition with its board. Open rows decide the ranks until it closes, then held-out rows, if any."""
     competition = find_competition(connection, viewer, owner, name)
     description = describe(competition, now)
-    held_rows, rows = _sizes(connection, competition["id"])  # both are 0 after withdrawal
+    held_rows, rows = _count_rows(connection, competition["id"])  # both are 0 after withdrawal
     part = HELD_PART if description["is_closed"] and held_rows else OPEN_PART
     owner_counts = count_submissions(connection, competition["id"], viewer)
-    query = _submissions(competition["id"], viewer).where(submissions.c.state == SCORED).order_by(submissions.c.id)
+    query = (
+        _select_submissions(competition["id"], viewer).where(submissions.c.state == SCORED).order_by(submissions.c.id)
+    )
     scored = [
-        _row(row, orjson.loads(row["score"]), part, is_closed=description["is_closed"], owner_counts=owner_counts)
+        _build_submission(
+            row, orjson.loads(row["score"]), part, is_closed=description["is_closed"], owner_counts=owner_counts
+        )
         for row in connection.execute(query).mappings()
     ]
     return {
@@ -87,7 +93,7 @@ def describe_submission(
         NotPublished: the viewer sees no such submission.
     """
     competition = find_competition(connection, viewer, owner, name)
-    query = _submissions(competition["id"], viewer).where(is_release(run))
+    query = _select_submissions(competition["id"], viewer).where(is_release(run))
     row = connection.execute(query).mappings().one_or_none()
     if row is None or (row["state"] == REFUSED and row["owner"] not in viewer.owners):
         raise NotPublished(
@@ -95,7 +101,7 @@ def describe_submission(
         )
     is_closed = now >= competition["closes"]
     score = None if row["score"] is None else orjson.loads(row["score"])
-    parts = {} if score is None else _parts(score, is_closed=is_closed)
+    parts = {} if score is None else _published_parts(score, is_closed=is_closed)
     in_full = score if score is not None and is_owner(connection, viewer, owner) else None
     return {
         "competition": f"{owner}/{name}", "release": str(run), "owner": row["owner"], "created": row["created"],
@@ -126,18 +132,18 @@ def submission_notes(connection: Connection, runs: Sequence[Reference], address:
             else:
                 url = f"{address}/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
                 messages.append(
-                    f"{run} is submitted to {competition}{copy}; its score will be at "
+                    f"{run} is submitted to {competition}{copy}; the score will be at "
                     f"{page_url(competition, address)} and, as JSON, at {url}"
                 )
     return messages
 
 
-def _visible(viewer: Viewer) -> Select[Any]:
+def _select_visible(viewer: Viewer) -> Select[Any]:
     query = select(competitions, releases.c.name.label("dataset_name"), releases.c.version.label("dataset_version"))
     return query.join(releases, releases.c.id == competitions.c.release_id).where(visible_to(viewer))
 
 
-def _submissions(competition: int, viewer: Viewer) -> Select[Any]:
+def _select_submissions(competition: int, viewer: Viewer) -> Select[Any]:
     query = select(submissions, releases.c.name.label("run_name"), releases.c.version.label("run_version"))
     query = query.join(releases, releases.c.id == submissions.c.release_id)
     return query.where(submissions.c.competition_id == competition, visible_to(viewer))
@@ -159,7 +165,7 @@ def describe(competition: RowMapping, now: float) -> dict[str, Any]:
     }
 
 
-def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
+def _count_rows(connection: Connection, competition: int) -> tuple[int, int]:
     """Return the number of held-out rows and of all rows."""
     held_sum = func.coalesce(func.sum(case((competition_labels.c.is_held, 1), else_=0)), 0)
     query = select(held_sum, func.count()).where(competition_labels.c.competition_id == competition)
@@ -167,7 +173,7 @@ def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
     return int(held_rows), int(all_rows)
 
 
-def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
+def _published_parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
     visible = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
     return {part: published_score(score[part]) for part in visible if score[part] is not None}
 
@@ -181,10 +187,10 @@ class _Submission:
     """None if an earlier version of nip-run scored the submission and did not store origins; it is then ranked."""
 
 
-def _row(
+def _build_submission(
     row: RowMapping, score: Mapping[str, Any], part: str, *, is_closed: bool, owner_counts: Mapping[str, int]
 ) -> _Submission:
-    metrics = _parts(score, is_closed=is_closed)[part]["metrics"]
+    metrics = _published_parts(score, is_closed=is_closed)[part]["metrics"]
     (accuracy,) = (metric for metric in metrics if metric["metric"] == RANKING_METRIC)
     board_row = CompetitionRow(
         release=f"run/{row['owner']}/{row['run_name']}@{row['run_version']}",

@@ -52,7 +52,7 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
     if competition is None:
         raise NotPublished(f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them")
     if viewer is not None and not is_owner(connection, viewer, owner):
-        raise PermissionError(f"only an owner of {owner} can change its competitions; ask an owner")
+        raise PermissionError(f"only an owner of {owner} can change competitions of {owner}; ask an owner")
     if competition["withdrawn"] is not None:
         withdrawn = format_time(competition["withdrawn"])
         raise UsageError(f"{owner}/{name} was withdrawn at {withdrawn} and cannot change; create a new competition")

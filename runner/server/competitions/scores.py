@@ -80,8 +80,8 @@ def compute_score(settings: Settings, work_folder: Path, submission: int) -> dic
                 "publish the new run"}  # fmt: skip
     held_rows = sum(is_held for _, is_held in labels.values())
     return {
-        OPEN_PART: _summary(parts[False], len(labels) - held_rows),
-        HELD_PART: _summary(parts[True], held_rows) if held_rows else None,
+        OPEN_PART: _select_metrics(parts[False], len(labels) - held_rows),
+        HELD_PART: _select_metrics(parts[True], held_rows) if held_rows else None,
         "unranked": _unranked_reason(plan, manifest),
         "origins": {"verdicts": game_counts.total(), "journal": manifest.journal, "copied": dict(origin_counts)},
     }
@@ -100,7 +100,7 @@ def _with_label(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
     return replace(rollout, job=replace(rollout.job, datapoint=replace(point, label=label, group=group)))
 
 
-def _summary(metrics: Metrics, rows: int) -> dict[str, Any]:
+def _select_metrics(metrics: Metrics, rows: int) -> dict[str, Any]:
     # The owner of the competition has the labels, and therefore sees all of these metrics. Rewards are left out:
     # they are not recomputed with the labels.
     summary, published = metrics.summary(), metrics_shown(Show.COMPETITION)

@@ -97,10 +97,10 @@ def create_competition(
         raise UsageError(problem)
     check_closing(request.closes, now)
     with database.reading() as connection:
-        release = _release(connection, viewer, reference)
+        release = _find_release_id(connection, viewer, reference)
         if not is_owner(connection, viewer, reference.owner):
             raise PermissionError(
-                f"only an owner of {reference.owner} can create competitions on its datasets; ask one"
+                f"only an owner of {reference.owner} can create competitions on datasets of {reference.owner}; ask one"
             )
     rows = run_bounded_check(settings, _read_rows, str(reference), request.group_by)
     held_ids = _choose_held_out(request, rows["groups"], rng or SystemRandom())
@@ -135,7 +135,7 @@ def _check_name(connection: Connection, owner: str, name: str) -> None:
         raise TakenError(f"a competition {owner}/{name} already exists; choose another name")
 
 
-def _release(connection: Connection, viewer: Viewer, reference: Reference) -> int:
+def _find_release_id(connection: Connection, viewer: Viewer, reference: Reference) -> int:
     release_id = connection.execute(select(releases.c.id).where(is_release(reference), visible_to(viewer))).scalar()
     if release_id is None:
         raise NotPublished(f"this server has no {reference}; publish the dataset first")

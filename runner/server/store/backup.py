@@ -52,7 +52,7 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
     try:
         with create(part_file) as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
             os.fchmod(raw.fileno(), 0o600)  # the backup contains members of organisations and hashes of tokens
-            for table, line in _lines(database, schema):
+            for table, line in _backup_lines(database, schema):
                 counts[table] += table != ""
                 hashed.update(line)
                 packed.write(line)
@@ -73,7 +73,7 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
     return {table: count for table, count in counts.items() if table}
 
 
-def _lines(database: Database, schema: int | None) -> Iterator[tuple[str, bytes]]:
+def _backup_lines(database: Database, schema: int | None) -> Iterator[tuple[str, bytes]]:
     """Yield pairs of a table's name and the line of one of its rows. The header comes first, with the name ""."""
     with database.reading() as connection:
         tables = metadata
@@ -112,7 +112,7 @@ def _restore_rows(database: Database, file: Path) -> dict[str, int]:
         for table in metadata.sorted_tables:
             if table.name != meta.name and connection.execute(select(func.count()).select_from(table)).scalar_one():
                 raise UsageError("the server's database is not empty; restore the backup into a new DIR or --database")
-        for table_name, rows in groupby(_rows(file), key=itemgetter(0)):
+        for table_name, rows in groupby(_read_backup(file), key=itemgetter(0)):
             if table_name == "":
                 _, header = next(rows)
                 connection.execute(update(meta).where(meta.c.key == "revision").values(value=str(header["revision"])))
@@ -136,7 +136,7 @@ def _advance_sequence(connection: Any, table: Table) -> None:
         connection.execute(text("SELECT setval(pg_get_serial_sequence(:table, :column), :highest)"), sequence)
 
 
-def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield pairs of a table's name and a row in the current schema. The header comes first, with the name ""."""
     damaged = f"the backup {file} is damaged"
     hashed, rows, schema = hashlib.sha256(), 0, 0

@@ -47,7 +47,7 @@ class Database:
             UsageError: the URL does not name a supported database.
             RunError: the database cannot be reached, comes from a newer nip-run, or needs an upgrade.
         """
-        self._engine = _engine(url)
+        self._engine = _create_engine(url)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         self._owner_connection: Connection | None = None
         try:
@@ -136,7 +136,7 @@ class Database:
         self._engine.dispose()
 
 
-def _engine(url: str) -> Engine:
+def _create_engine(url: str) -> Engine:
     """Create an engine. Errors and logs do not show values (`hide_parameters`), because they may be labels."""
     try:
         parsed = make_url(url)

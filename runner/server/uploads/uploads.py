@@ -264,6 +264,8 @@ def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
 
 
 def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
-    """Return the blobs that the viewer can see. The viewer must send others, so that private blobs stay secret."""
+    """Return the blobs that the viewer can see. The viewer must send all others, even if the server has them, so that
+    nobody can find out which private files exist.
+    """
     query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     return set(connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer))).scalars())

@@ -126,7 +126,7 @@ class RateLimit:
         if self._buckets is not None:
             wait = max(wait, self._buckets.wait(caller))
         if wait > 0:
-            await _too_many(wait)(scope, receive, send)
+            await _too_many_requests(wait)(scope, receive, send)
             return
         if self._buckets is not None:
             self._buckets.take(caller)
@@ -139,7 +139,7 @@ class RateLimit:
         await self._app(scope, receive, count_failed_guess)
 
 
-def _too_many(wait: float) -> Response:
+def _too_many_requests(wait: float) -> Response:
     seconds = math.ceil(wait)
     message = (
         f"too many requests from this token or address; try again in {seconds} second{'' if seconds == 1 else 's'}"

@@ -52,7 +52,7 @@ class BodyLimit:
         limit = next(limit for path, limit in self._limits if path.fullmatch(scope["path"]))
         length = dict(scope["headers"]).get(b"content-length", b"")
         if length.isdigit() and int(length[:20]) > limit:
-            await error_response(413, "too_large", _too_large(limit))(scope, receive, send)
+            await error_response(413, "too_large", _size_limit_message(limit))(scope, receive, send)
             return
         received, is_complete, deadline = 0, False, time.monotonic() + self._seconds
 
@@ -69,7 +69,7 @@ class BodyLimit:
             is_complete = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > limit:
-                raise HTTPException(413, _too_large(limit))
+                raise HTTPException(413, _size_limit_message(limit))
             return message
 
         try:
@@ -78,7 +78,7 @@ class BodyLimit:
             return
 
 
-def _too_large(limit: int) -> str:
+def _size_limit_message(limit: int) -> str:
     return f"the body of this request may have at most {limit:,} bytes; split the request into smaller ones"
 
 

@@ -42,7 +42,7 @@ class TokenResponse(ResponseBody):
 
 class CreateTokenResponse(TokenResponse):
     token: str
-    """The token itself. It is shown only once, since the server stores only its hash."""
+    """The token itself. The server shows it only once, because it stores only a hash."""
 
 
 class TokenListResponse(ResponseBody):

@@ -101,7 +101,7 @@ def parse_request_file(model: type[RequestT], data: bytes, file: str) -> Request
     except ValidationError as error:
         # The values are left out, because they may be labels.
         problems = [f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors()[:5]]
-        advice = f"correct the file; its fields are those of `{model.__name__}` in the server's /api/v1/openapi.json"
+        advice = f"correct the file; the server's /api/v1/openapi.json describes its fields as `{model.__name__}`"
         raise UsageError(f"{file}: {'; '.join(problems)}; {advice}") from None
 
 

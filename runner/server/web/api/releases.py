@@ -81,7 +81,7 @@ def get_server(request: Request, viewer: AnyViewer) -> ServerResponse:
 @router.get("/tree")
 def list_files(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
     """List the files whose path starts with `prefix` and that the token may see."""
-    page = _tree(request, viewer).page(query.prefix, query.after, query.limit)
+    page = _visible_tree(request, viewer).page(query.prefix, query.after, query.limit)
     following = page[-1].path if len(page) == query.limit else None
     return FileListResponse(files=[ListedFile(path=file.path, size=file.size or 0) for file in page], next=following)
 
@@ -92,7 +92,7 @@ class ReleaseResponse(ResponseBody):
     folder: str
     """KIND/OWNER/NAME/VERSION."""
     sha256: str
-    """SHA-256 of its manifest."""
+    """SHA-256 of the release's manifest."""
     yanked: str | None
     """Content of the release's `yanked.json`; null if it is not yanked."""
     signed: bool
@@ -112,9 +112,11 @@ class ReleaseListResponse(ResponseBody):
 @router.get("/releases")
 def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
     """List the releases whose folder, followed by a slash, starts with `prefix`, oldest first."""
-    page = _tree(request, viewer).index_page(query.prefix, "" if query.after == "0" else query.after, query.limit)
+    page = _visible_tree(request, viewer).index_page(
+        query.prefix, "" if query.after == "0" else query.after, query.limit
+    )
     following = page[-1].folder if len(page) == query.limit else None
-    tiers = _tiers(request, [release.folder for release in page])
+    tiers = _find_tiers(request, [release.folder for release in page])
     listed = [
         ReleaseResponse(
             folder=release.folder, sha256=release.sha256, signed=release.signed, tier=tiers.get(release.folder),
@@ -125,7 +127,7 @@ def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQ
     return ReleaseListResponse(releases=listed, next=following)
 
 
-def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
+def _find_tiers(request: Request, folders: list[str]) -> dict[str, str]:
     """Return the tiers of runs on the newest board, by folder."""
     board = request.app.state.site.boards.newest
     folder_of = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
@@ -150,7 +152,7 @@ def read_files(
     `size` is null if the file does not exist or is larger than 1 MiB. The response contains at most 16 MiB of files;
     request the remaining paths again.
     """
-    files = _tree(request, viewer).find_all(body.paths)
+    files = _visible_tree(request, viewer).find_all(body.paths)
     return StreamingResponse(
         _stream_files(server_of(request).blobs, body.paths, files), media_type="application/octet-stream"
     )
@@ -187,9 +189,9 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
         **errors(404),
     },
 )
-def file(request: Request, viewer: AnyViewer, path: str) -> Response:
+def download_file(request: Request, viewer: AnyViewer, path: str) -> Response:
     """Download a file of a release, or the rest of it after a header `Range: bytes=N-`."""
-    entry = _tree(request, viewer).find(path)
+    entry = _visible_tree(request, viewer).find(path)
     if entry is None:
         raise NotPublished("no such file; check the path, or use a token that may see the release")
     sha256, size = entry
@@ -219,7 +221,7 @@ def _range_start(request: Request, etag: str, size: int) -> int:
     return min(int(match[1]), size)
 
 
-def _tree(request: Request, viewer: Viewer) -> ServerTree:
+def _visible_tree(request: Request, viewer: Viewer) -> ServerTree:
     server = server_of(request)
     return ServerTree(server.database, server.blobs, viewer)
 

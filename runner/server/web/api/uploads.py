@@ -42,14 +42,14 @@ Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 class UploadFile(RequestBody):
     path: Annotated[str, Field(max_length=MAX_PATH, json_schema_extra={"pattern": _PATH})]
-    """Path in its folder. The pattern is only documentation: `Declaration` checks the path and explains problems."""
+    """Path in the folder. The pattern is only documentation: `Declaration` checks the path and explains problems."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class UploadFolder(RequestBody):
     folder: Annotated[str, Field(max_length=500, json_schema_extra={"pattern": _FOLDER})]
-    """`KIND/OWNER/NAME/VERSION`, or `yanked` or `signature` in it."""
+    """`KIND/OWNER/NAME/VERSION` for a release, with `/yanked` or `/signature` at the end for an addition to it."""
     files: Annotated[list[UploadFile], Field(min_length=1, max_length=5_000, fail_fast=True)]
 
 
@@ -198,12 +198,12 @@ def _commit_response(request: Request, upload: Upload) -> Response:
 
 def _state_response(request: Request, upload: Upload) -> UploadResponse:
     missing = [MissingBlob(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
-    messages = _notes(request, upload) if upload.state == PUBLISHED else []
+    messages = _publish_notes(request, upload) if upload.state == PUBLISHED else []
     fields = {"id": upload.id, "state": upload.state, "problems": list(upload.problems), "notes": messages}
     return UploadResponse.model_validate({**fields, "missing": missing})
 
 
-def _notes(request: Request, upload: Upload) -> list[str]:
+def _publish_notes(request: Request, upload: Upload) -> list[str]:
     published = [folder.reference for folder in upload.declaration.folders if folder.part == ""]
     runs = [reference for reference in published if reference.kind == Kind.RUN]
     server, address = server_of(request), server_of(request).settings.address

@@ -62,7 +62,7 @@ class AccountView(View):
 @pages.get("/mine/account")
 def account(request: Request, session: Session) -> Response:
     """Show the tokens and organisations of the account."""
-    return _page(request, session)
+    return _account_page(request, session)
 
 
 @pages.post("/mine/account")
@@ -70,7 +70,7 @@ async def change_account(request: Request, session: Session, form: Form) -> Resp
     """Apply a form of the account's page."""
     if not is_own_form(request, form, session.csrf_token):
         problem = "This form has expired, or is not from this server. Reload the page and submit it again."
-        return await run_in_threadpool(_page, request, session, problem=problem, status=403)
+        return await run_in_threadpool(_account_page, request, session, problem=problem, status=403)
     return await run_in_threadpool(_change, request, session, form)
 
 
@@ -81,9 +81,9 @@ def _change(request: Request, session: BrowserSession, form: dict[str, str]) -> 
             token = _apply_form(connection, session.viewer, form)
             server.database.increment_revision(connection)
     except (UsageError, NotPublished, PermissionError) as error:
-        return _page(request, session, problem=f"{error}.", status=400)
+        return _account_page(request, session, problem=f"{error}.", status=400)
     if token is not None:
-        return _page(request, session, new_token=token)
+        return _account_page(request, session, new_token=token)
     return RedirectResponse("/mine/account", 303, {"cache-control": PRIVATE})
 
 
@@ -124,7 +124,7 @@ def _days(form: dict[str, str]) -> float:
     return float(days)
 
 
-def _page(
+def _account_page(
     request: Request, session: BrowserSession, *, problem: str = "", new_token: str = "", status: int = 200
 ) -> Response:
     viewer = session.viewer

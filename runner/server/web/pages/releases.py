@@ -86,7 +86,7 @@ for _kind in (Kind.RUN, *COMPONENTS):
 def owner(request: Request, board: Board, name: str, part: Part) -> Response:
     """Show the public releases of an owner."""
     count = board.count_of_owner(name)
-    releases = board.of_owner(name, part * LISTED, LISTED + 1)
+    releases = board.releases_of_owner(name, part * LISTED, LISTED + 1)
     if not releases:
         return missing_page(request, "No account of this name has public releases on this server.")
     tables: dict[str, list[ReleaseLine]] = {"Runs": [], "Components and models": [], "Parts of trainings": []}

@@ -51,7 +51,7 @@ FAILED = "the server failed to build the page; reload later (the administrator c
 PARAMETERS = "parameters.yaml"
 MAX_PARAMETERS_BYTES = 1 << 18
 LANES = ("one", "two")
-"""Folders of the pages of single runs and of pairs."""
+"""Names of the lanes and of their folders: one for pages of single runs, one for pages of pairs."""
 MAX_PAGES = 2_000
 """Maximum number of cached pages of a lane; the least recently read pages are removed first."""
 PAGE_LIMITS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
@@ -183,7 +183,7 @@ class RunPages:
                 return self._fail(folder, TOO_MUCH if is_too_much else FAILED, is_too_much=is_too_much)
             if outcome.value is not None:
                 return self._fail(folder, str(outcome.value))
-            if _bytes(unfinished) > self._settings.pages_bytes:
+            if _folder_bytes(unfinished) > self._settings.pages_bytes:
                 return self._fail(folder, TOO_MUCH, is_too_much=True)
             with suppress(OSError):  # another process of this server has built the page already
                 unfinished.rename(folder)
@@ -206,7 +206,7 @@ def _load_page(folder: Path) -> CachedPage:
     return CachedPage(folder, PageContent(**orjson.loads(read_bounded(folder / PAGE, MAX_PAGE_BYTES))))
 
 
-def _bytes(folder: Path) -> int:
+def _folder_bytes(folder: Path) -> int:
     """Return the size of a page and its pieces in bytes."""
     with suppress(OSError):
         return sum(path.stat().st_size for path in folder.iterdir())
@@ -225,7 +225,7 @@ def remove_old_pages(folder: Path, most: int) -> None:
         pages = [path for path in lane.iterdir() if path.name[:1] != "."]
         total = 0
         for number, path in enumerate(sorted(pages, key=_last_read, reverse=True)):
-            total += _bytes(path)
+            total += _folder_bytes(path)
             if total > most or number >= MAX_PAGES:
                 with suppress(OSError):
                     remove_folder(path)
@@ -273,7 +273,7 @@ def write_page(
 
 
 def _is_not_published(error: BaseException | None) -> bool:
-    """Return whether an error is due to the visibility of a release, which may change, and not to its bytes."""
+    """Return whether an error was caused by the visibility of a release, which may change, unlike its bytes."""
     while error is not None:
         if isinstance(error, NotPublished):
             return True

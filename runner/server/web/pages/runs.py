@@ -224,14 +224,14 @@ def run_page(
     sections = {"lineage": family, "parameters": parameters, "reproductions": reproductions}
     parts = [("#get", "Get and reproduce"), *((f"#{name}", name.capitalize()) for name in sections if sections[name])]
     parts += [("#versions", "Versions")] if len(versions) > 1 else []
-    parts += [(compared, "Compare with the leader of this board")] if (compared := _comparison(row, task)) else []
+    parts += [(compared, "Compare with the leader of this board")] if (compared := _comparison_path(row, task)) else []
     view = RunPageView(
         owner=facts["owner"], private=board is None, yanked=facts["yanked"], description=facts["description"],
         problem=cached.content.wrong, parts=parts,
         rank=f"{rank(row)} of {task['ranked']:,} in {task['benchmark']}" if task and row else None,
         page=None if row is None else row["page"],
         tier=facts.get("tier_words"), tier_meaning=TIERS.get(facts.get("tier") or "", ""),
-        owner_runs=facts.get("owner_runs"), facts=_facts(facts, row),
+        owner_runs=facts.get("owner_runs"), facts=_build_facts(facts, row),
         links=[] if board is None else _by_role(board.links_from(reference)),
         commands=commands_of(reference, facts["kind"], address, trains=is_training),
         inner=Markup("").join(Markup(html) for _, html in cached.content.sections),  # noqa: S704 - ours, escaped
@@ -256,7 +256,7 @@ def run_page(
     )
 
 
-def _facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def _build_facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     lines = [(name, facts[key]) for name, key in (("Benchmark", "benchmark"), ("Models", "models")) if facts[key]]
     lines += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
     lines += [("Published", day(facts["created"])), ("Licence", facts["licence"] or "not given"),
@@ -277,7 +277,7 @@ def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tup
     return [(_ROLES.get(role, role.replace("_", " ").capitalize()), targets) for role, targets in by_role.items()]
 
 
-def _comparison(row: Mapping[str, Any] | None, task: Mapping[str, Any] | None) -> str | None:
+def _comparison_path(row: Mapping[str, Any] | None, task: Mapping[str, Any] | None) -> str | None:
     """Return the path of the page that compares a run with the leader of its board, or None."""
     leader = task and task["leader"]
     if row is None or not leader or leader["release"] == row["release"]:
@@ -317,7 +317,7 @@ def compare_form(request: Request, base: str = "", other: str = "") -> Response:
 _PAIR = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}"
 
 
-def _pair(request: Request) -> list[Reference]:
+def _compared_runs(request: Request) -> list[Reference]:
     """Return the two runs in the path of a request."""
     values = list(request.path_params.values())
     return [run_reference(*values[:3]), run_reference(*values[3:6])]
@@ -332,7 +332,7 @@ def _pair_hashes(board: BoardSnapshot, pair: Sequence[Reference]) -> list[str]:
 @pages.get(_PAIR)
 async def compare(request: Request, board: Board) -> Response:
     """Show two public runs side by side."""
-    pair = _pair(request)
+    pair = _compared_runs(request)
     hashes = await run_in_threadpool(_pair_hashes, board, pair)
     if not hashes or pair[0] == pair[1]:
         return missing_page(request, "Only two different public runs of this server can be compared.")
@@ -350,4 +350,4 @@ async def compare(request: Request, board: Board) -> Response:
 @pages.get(_PAIR + "/data/{piece}.json.gz")
 def compare_piece(request: Request, board: Board, piece: str) -> Response:
     """Return a piece of the paired games for the page's script."""
-    return _piece_response(request, _pair_hashes(board, _pair(request)), piece)
+    return _piece_response(request, _pair_hashes(board, _compared_runs(request)), piece)
