@@ -51,7 +51,7 @@ class ServerTree:
     def open(self, path: str) -> IO[bytes]:
         file = self.find(path)
         if file is None:
-            raise NotPublished(f"{self.where} has no file {path}")
+            raise NotPublished(f"{self.where} has no file {path}; check the path")
         return self._blobs.open(file[0])
 
     def find(self, path: str) -> tuple[str, int] | None:

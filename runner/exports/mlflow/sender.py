@@ -333,9 +333,7 @@ class Sender:
         if parent is not None:
             tags[PARENT] = parent
         elif run.parent is not None:
-            sent.notes.append(
-                f"{run.name} is not nested below its training run, which is not on the server; export that"
-            )
+            sent.notes.append(f"{run.name} is not nested below its training run; export the training run, too")
         new = [RunTag(key, value) for key, value in tags.items() if stored.data.tags.get(key) != value]
         for batch in batches(new, MAX_TAGS, lambda tag: sent_bytes(tag.key, tag.value)):
             self._client.log_batch(sent.run_id, tags=batch)

@@ -212,7 +212,7 @@ def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
     unpriced = [run_id for system in systems if system.cost_per_game is None for run_id in system.run_ids]
     if len(unpriced) == sum(len(system.folders) for system in systems):
         raise UsageError(
-            f"{comma_join(unpriced)}: the cost is unknown; set prices of the models in the spec, play again"
+            f"{comma_join(unpriced)}: the cost is unknown; set the models' prices in the spec and play again"
         )
     offers = [Offer(point.name, point, row["cost_usd_a_game"]) for (point, _), row in zip(measured, rows, strict=True)]
     encoding = Encoding("scatter", "cost_usd_a_game", "value", "ci_low", "ci_high", "system", "dollars a game", metric)

@@ -124,7 +124,7 @@ def _progress_sentences(
             yield f"The run failed: {progress} are finished."
         case Status.INCOMPLETE:
             lost = count(manifest.transport_failed)
-            yield f"Incomplete: {lost} of {count(results.games)} games were lost in transport."
+            yield f"The run is incomplete: {lost} of {count(results.games)} games were lost in transport."
         case Status.DONE if not results.games and missing is None:
             yield "The run has no games."
 

@@ -206,7 +206,7 @@ def _find_outcome(
 
 
 _RULE_VERSION = 2
-"""Version of the rule in `_compare_runs`, which is part of the cache key: a new version invalidates earlier outcomes."""
+"""Version of the rule in `_compare_runs`. It is part of the cache key, so earlier outcomes become invalid."""
 
 
 def _compare_runs(

@@ -146,7 +146,7 @@ def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 entry = orjson.loads(line)
                 if not schema:
                     if entry.get("format") != FORMAT:
-                        raise RunError(f"{file} is not a backup of a server; `nip-run server backup` writes one")
+                        raise RunError(f"{file} is not a server's backup; use a file of `nip-run server backup`")
                     schema = int(entry["schema"])
                     check_version(schema, f"the backup {file}")
                     yield "", entry

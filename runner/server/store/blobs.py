@@ -77,7 +77,8 @@ class DiskBlobStore:
             fsync_dir(path.parent)
             fsync_dir(self._folder)
         except OSError as error:
-            raise BlobStoreError(f"cannot store the blob {sha256[:12]} in {self._folder}: {error.strerror}") from error
+            message = f"cannot store the blob {sha256[:12]} in {self._folder}: {error.strerror}"
+            raise BlobStoreError(f"{message}; ask the server's administrator to check the disk") from error
 
     @staticmethod
     def _link(source: IO[bytes], file: Path, path: Path) -> None:
@@ -103,7 +104,8 @@ class DiskBlobStore:
                 f"the server has lost the blob {sha256[:12]}; tell the server's administrator"
             ) from error
         except OSError as error:
-            raise BlobStoreError(f"cannot read the blob {sha256[:12]}: {error.strerror}") from error
+            message = f"cannot read the blob {sha256[:12]}: {error.strerror}"
+            raise BlobStoreError(f"{message}; ask the server's administrator to check the disk") from error
 
     def stored(self) -> Iterator[str]:
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):

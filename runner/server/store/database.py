@@ -55,7 +55,8 @@ class Database:
         except DBAPIError as error:
             self._engine.dispose()
             where = make_url(url).render_as_string(hide_password=True)
-            raise RunError(f"cannot use the database {where} (--database): {describe_error(error)}") from error
+            message = f"cannot use the database {where}: {describe_error(error)}"
+            raise RunError(f"{message}; check that the database runs and that --database is correct") from error
         except BaseException:
             self._engine.dispose()
             raise

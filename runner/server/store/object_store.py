@@ -37,7 +37,7 @@ class ObjectBlobStore:
         except FileNotFoundError:
             return False
         except BaseError as error:
-            raise BlobStoreError(f"the blob store in --blobs does not answer: {error}") from error
+            raise BlobStoreError(f"the blob store in --blobs does not answer, check its keys: {error}") from error
         return True
 
     def put(self, sha256: str, file: Path) -> None:
@@ -58,7 +58,7 @@ class ObjectBlobStore:
                 f"the server has lost the blob {sha256[:12]}; tell the server's administrator"
             ) from error
         except BaseError as error:
-            raise BlobStoreError(f"cannot read the blob {sha256[:12]}: {error}") from error
+            raise BlobStoreError(f"cannot read the blob {sha256[:12]} in the blob store of --blobs: {error}") from error
 
     def stored(self) -> Iterator[str]:
         for batch in obstore.list(self._store):

@@ -136,7 +136,8 @@ def _release_problems(
     listed = {file.path: (file.sha256, file.size) for file in release.files}
     sent = {file.path: (file.sha256, file.size) for file in folder.files if file.path not in (MANIFEST, CHECKSUM)}
     for path in sorted(listed.keys() ^ sent.keys()):
-        yield f"{folder.path}: {path} is {'missing from the upload' if path in listed else 'not in the manifest'}"
+        problem = "is missing from the upload" if path in listed else "is not in the manifest"
+        yield f"{folder.path}: {path} {problem}; publish the release again"
     for path in sorted(path for path in listed.keys() & sent.keys() if listed[path] != sent[path]):
         yield f"{folder.path}: {path} has another hash or size than in the manifest; publish the release again"
     if listed == sent:
@@ -201,7 +202,7 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
         limits = TaskLimits.for_check(settings)
         outcome = run_isolated(limits, work_folder, _check_in_process, *args, max_bytes=MAX_VERDICT_BYTES)
     except OSError as error:
-        raise CheckError(f"the upload cannot be checked now: {error}") from error
+        raise CheckError(f"the upload cannot be checked now, publish again later: {error}") from error
     match outcome.status:
         case TaskStatus.FINISHED:
             return UploadVerdict(**outcome.value)

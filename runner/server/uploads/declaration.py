@@ -131,14 +131,15 @@ def _split_folder(path: str) -> tuple[Reference | None, str]:
 def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
     files = folder.files
     if len(files) > limits.files + 2:
-        yield f"the release has {len(files)} files; at most {limits.files} are allowed"
+        yield f"the release has {len(files)} files; publish at most {limits.files}"
         return
     for file in files:
         if not _HEX.fullmatch(file.sha256):
-            yield f"file {shortened(file.path)!r}: `sha256` is not a SHA-256 in hexadecimal"
+            yield f"file {shortened(file.path)!r}: `sha256` must have 64 hexadecimal digits"
         max_bytes = _max_bytes(folder.part, file.path, limits)
         if not 0 <= file.size <= max_bytes:
-            yield f"file {shortened(file.path)!r} has {file.size:,} bytes; at most {max_bytes:,} are allowed"
+            size = f"has {file.size:,} bytes; at most {max_bytes:,} are allowed"
+            yield f"file {shortened(file.path)!r} {size}; publish a smaller file"
         if problem := _path_problem(folder.part, file.path):
             yield f"file {shortened(file.path)!r}: {problem}"
     conflicts = path_conflicts(file.path for file in files)

@@ -50,7 +50,7 @@ class BlobWriter:
             DiskFullError: the disk is full.
         """
         if self.have + len(data) > self._size:
-            raise ReleaseError(f"the client sent more than the {self._size:,} bytes that it declared for this file")
+            raise ReleaseError(f"the file has more than the declared {self._size:,} bytes; declare the upload again")
         rest = memoryview(data)
         try:
             while rest:

@@ -188,7 +188,7 @@ def abandon(request: Request, viewer: Publisher, upload: Id) -> None:
 
 def _commit_response(request: Request, upload: Upload) -> Response:
     if upload.state == TAKEN:
-        message = "another release already has a name and version in this upload; publish under a new version"
+        message = "a name and version in this upload exist already; publish a new version (--as OWNER/NAME@VERSION)"
         return error_response(409, "taken", message, upload.problems)
     if upload.state not in (CHECKING, PUBLISHED, OPEN):
         message = "the server refused the upload and published nothing; correct these problems and publish again"
