@@ -38,11 +38,11 @@ class ServerTree:
             yield from page
             after = page[-1].path
 
-    def page(self, prefix: str, after: str, most: int) -> list[StoredFile]:
+    def page(self, prefix: str, after: str, limit: int) -> list[StoredFile]:
         """Return the next files whose path starts with `prefix`, sorted by path."""
         if "\0" in prefix + after:
             return []  # PostgreSQL raises an error for NUL
-        query = self._visible_files().where(files.c.path > after).order_by(files.c.path).limit(most)
+        query = self._visible_files().where(files.c.path > after).order_by(files.c.path).limit(limit)
         if prefix:
             query = query.where(files.c.path >= prefix, files.c.path < prefix + _LAST_CHARACTER)
         with self._database.reading() as connection:
@@ -74,7 +74,7 @@ class ServerTree:
             yield from page
             after = page[-1].folder
 
-    def index_page(self, prefix: str, after: str, most: int) -> list[IndexedRelease]:
+    def index_page(self, prefix: str, after: str, limit: int) -> list[IndexedRelease]:
         """Return the next releases whose folder starts with `prefix`, after the release in the folder `after`.
 
         `after` is not a row id, because row ids would reveal the number of private releases.
@@ -94,7 +94,7 @@ class ServerTree:
         with self._database.reading() as connection:
             if after:
                 query = query.where(releases.c.id > self._row_id(connection, after))
-            rows = connection.execute(query.limit(most)).all()
+            rows = connection.execute(query.limit(limit)).all()
             of_parts = select(files.c.release_id, files.c.part, files.c.sha256).where(files.c.part != "")
             part_rows = connection.execute(of_parts.where(files.c.release_id.in_([row.id for row in rows])))
             parts = {(row.release_id, row.part): row.sha256 for row in part_rows}

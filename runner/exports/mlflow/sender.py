@@ -394,8 +394,8 @@ def _dataset(data: DatasetRecord, texts: MlflowTexts) -> Any:
 
     source = texts.text(orjson.dumps({"tags": data.facts}).decode())
     if len(source) > MAX_SOURCE:
-        hashed = hashlib.sha256(source.encode()).hexdigest()
-        source = orjson.dumps({"tags": {"sha256": data.sha256, "facts_sha256": hashed}}).decode()
+        facts_sha256 = hashlib.sha256(source.encode()).hexdigest()
+        source = orjson.dumps({"tags": {"sha256": data.sha256, "facts_sha256": facts_sha256}}).decode()
     return Dataset(
         name=texts.text(data.name)[:MAX_DATASET_NAME],
         digest=data.sha256[:MAX_DIGEST],

@@ -62,16 +62,16 @@ def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: st
     if lone is None and (lone := _find_lone_verifier(systems[0])) is None:
         notes = (f"no baseline: the results folder has no run of this verifier on this task with protocol {LONE}",)
     compared = [system for system in systems if system is not lone] or [system for system in systems if system is lone]
-    measured = _measure(compared, metric)
+    measurements = _measure(compared, metric)
     baseline = None if lone is None or compared == [lone] else estimates([lone], metric)[0]
-    rows = [{**row, "is_baseline": False} for _, row in measured]
+    rows = [{**row, "is_baseline": False} for _, row in measurements]
     if baseline is not None and lone not in systems and baseline[1].get("plays") != rows[0].get("plays"):
         notes = (f"no baseline: {comma_join(baseline[1]['runs'])} played the datapoints more or less often",)
         baseline = None
     if baseline is not None:
         rows.append({**baseline[1], "is_baseline": True})
     _check_plays(rows, metric)
-    points, reference = [estimate for estimate, _ in measured], None if baseline is None else baseline[0]
+    points, reference = [estimate for estimate, _ in measurements], None if baseline is None else baseline[0]
     encoding = Encoding("bars", "value", "system", "ci_low", "ci_high", None, metric, "")
     return Figure(
         name, title, rows, encoding,
@@ -110,11 +110,11 @@ def _measure(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEs
     Raises:
         UsageError: no system has the metric; the message has the reason for each.
     """
-    measured = estimates(systems, metric)
-    if all(estimate.value is None for estimate, _ in measured):
-        reasons = "; ".join(f"{estimate.name}: {row['reason'] or 'not measured'}" for estimate, row in measured)
+    measurements = estimates(systems, metric)
+    if all(estimate.value is None for estimate, _ in measurements):
+        reasons = "; ".join(f"{estimate.name}: {row['reason'] or 'not measured'}" for estimate, row in measurements)
         raise UsageError(f"no run has a value of {metric} ({reasons}); choose another --metric or other runs")
-    return measured
+    return measurements
 
 
 def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
@@ -128,17 +128,17 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
             for name in game_shares()
             if any((row_of(folder, name) or {}).get("value") is not None for folder in system.folders)
         ]
-        measured = estimates_of(system, names)
+        measurements = estimates_of(system, names)
         points = [
-            ChartEstimate(row["metric"], point.value, point.low, point.high, point.note) for point, row in measured
+            ChartEstimate(row["metric"], point.value, point.low, point.high, point.note) for point, row in measurements
         ]
         title, y = f"Shares of {system.name}", "metric"
     else:
-        measured = _measure(systems, metric)
-        _check_plays([row for _, row in measured], metric)
-        points, title, y = [point for point, _ in measured], metric, "system"
+        measurements = _measure(systems, metric)
+        _check_plays([row for _, row in measurements], metric)
+        points, title, y = [point for point, _ in measurements], metric, "system"
         domain = domain if metric in game_shares() else None
-    rows = [row for _, row in measured]
+    rows = [row for _, row in measurements]
     axis = "share of games" if y == "metric" else metric
     encoding = Encoding("points", "value", y, "ci_low", "ci_high", None, axis, "")
     return Figure(
@@ -150,10 +150,10 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
 def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
     systems = systems_of(folders)
     curves = [(system, curves_of(system)) for system in systems]
-    without = [run_id for system, curves_found in curves if not curves_found for run_id in system.run_ids]
-    if without:
+    lacking = [run_id for system, curves_found in curves if not curves_found for run_id in system.run_ids]
+    if lacking:
         raise UsageError(
-            f"{comma_join(without)}: a reliability curve needs probabilities of verdicts, which these runs lack; play "
+            f"{comma_join(lacking)}: a reliability curve needs probabilities of verdicts, which these runs lack; play "
             "new runs with `verdict: {confidence: stated}`, or with `logprob` if the server returns log-probabilities"
         )
     judges: list[ReliabilityBins] = []
@@ -205,16 +205,18 @@ def _outcomes(folders: Sequence[RunFolder], _: str) -> Figure:
 
 def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
     systems = systems_of(folders)
-    measured = _measure(systems, metric)
+    measurements = _measure(systems, metric)
     rows = [
-        {**row, "cost_usd_a_game": system.cost_per_game} for system, (_, row) in zip(systems, measured, strict=True)
+        {**row, "cost_usd_a_game": system.cost_per_game} for system, (_, row) in zip(systems, measurements, strict=True)
     ]
     unpriced = [run_id for system in systems if system.cost_per_game is None for run_id in system.run_ids]
     if len(unpriced) == sum(len(system.folders) for system in systems):
         raise UsageError(
             f"{comma_join(unpriced)}: the cost is unknown; set the models' prices in the spec and play again"
         )
-    offers = [Offer(point.name, point, row["cost_usd_a_game"]) for (point, _), row in zip(measured, rows, strict=True)]
+    offers = [
+        Offer(point.name, point, row["cost_usd_a_game"]) for (point, _), row in zip(measurements, rows, strict=True)
+    ]
     encoding = Encoding("scatter", "cost_usd_a_game", "value", "ci_low", "ci_high", "system", "dollars a game", metric)
     return Figure(
         "frontier", f"Cost against {metric}", rows, encoding,

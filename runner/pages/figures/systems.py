@@ -126,11 +126,11 @@ def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[tuple[Cha
     if len(system.folders) == 1:
         values = {metric: row_of(system.folders[0], metric) or _NOTHING for metric in metrics}
     else:
-        read = cache(lambda run_ids: pooled_estimates(results_of(system), run_ids))
-        pooled_values = pooled_metrics(system, metrics, lambda run_ids: read(tuple(run_ids)))
+        read_pooled = cache(lambda run_ids: pooled_estimates(results_of(system), run_ids))
+        pooled_values = pooled_metrics(system, metrics, lambda run_ids: read_pooled(tuple(run_ids)))
         values = {metric: vars(value) for metric, value in pooled_values.items()}
         if any(map(_depends_on_plays, metrics)):
-            numbers = read(tuple(system.run_ids))
+            numbers = read_pooled(tuple(system.run_ids))
             plays = {
                 metric: numbers[metric].plays for metric in metrics if _depends_on_plays(metric) and metric in numbers
             }

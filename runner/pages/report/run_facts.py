@@ -178,13 +178,16 @@ def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
             ),
             ("Show the run's numbers and games in a terminal", _command_line("show", here)),
         ]
-    again = [("Play the run again as a new run, with the saved spec and data", _command_line(here, "--again"))]
+    play_commands = [("Play the run again as a new run, with the saved spec and data", _command_line(here, "--again"))]
     if manifest.status not in (Status.DONE, Status.RUNNING):
-        again = [("Resume the run where it stopped", _command_line(here, *budget_overrides(folder, manifest))), *again]
+        play_commands = [
+            ("Resume the run where it stopped", _command_line(here, *budget_overrides(folder, manifest))),
+            *play_commands,
+        ]
     original = _original_command(folder, manifest)
     replay = [("Replay the answers with another parser, payoff or metric", _command_line(here, "--replay", here))]
     return [
-        *again,
+        *play_commands,
         *([("Play the original spec file again, with its overrides", original)] if original else []),
         *([] if manifest.is_training_run else replay),
         ("Check that records and numbers follow from the journal", _command_line("verify", here)),

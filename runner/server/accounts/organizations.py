@@ -54,8 +54,8 @@ def list_organisations(connection: Connection, viewer: Viewer) -> list[Organizat
     names: set[str] = set()
     for table in (members, invitations):
         query = select(accounts.c.name).join(table, table.c.organisation_id == accounts.c.id)
-        mine = table.c.account_id == viewer.account_id, accounts.c.disabled.is_(None)
-        names |= {row.name for row in connection.execute(query.where(*mine))}
+        own_rows = table.c.account_id == viewer.account_id, accounts.c.disabled.is_(None)
+        names |= {row.name for row in connection.execute(query.where(*own_rows))}
     return [find_organisation(connection, viewer, name) for name in sorted(names)]
 
 

@@ -69,8 +69,8 @@ def revoke_own_token(connection: Connection, viewer: Viewer, identity: str) -> N
     if identity != viewer.token and not own_scope.allows(Scope.PUBLISH):
         raise PermissionError(f"a token with scope {Scope.READ} can revoke only itself; use one with {Scope.PUBLISH}")
     valid = or_(tokens.c.expires.is_(None), tokens.c.expires > now), tokens.c.revoked.is_(None)
-    mine = tokens.c.id == identity, tokens.c.account_id == viewer.account_id
-    row = connection.execute(select(tokens.c.scope).where(*mine, *valid)).one_or_none()
+    own_token = tokens.c.id == identity, tokens.c.account_id == viewer.account_id
+    row = connection.execute(select(tokens.c.scope).where(*own_token, *valid)).one_or_none()
     if row is None:
         raise NotPublished(f"you have no valid token {identity!r}; the page /mine/account lists your tokens")
     if not own_scope.allows(Scope(row.scope)) and identity != viewer.token:

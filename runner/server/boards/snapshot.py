@@ -64,9 +64,9 @@ class BoardSnapshot:
     def task(self, name: str) -> dict[str, Any] | None:
         return next((task for task in self.tasks if task["page"] == name), None)
 
-    def _rows(self, task: str, first: int, most: int) -> tuple[dict[str, Any], ...]:
+    def _rows(self, task: str, first: int, limit: int) -> tuple[dict[str, Any], ...]:
         query = "SELECT said FROM rows WHERE task = ? AND place >= ? AND place < ? ORDER BY place"
-        return tuple(orjson.loads(row[0]) for row in self._query(query, task, first, first + most))
+        return tuple(orjson.loads(row[0]) for row in self._query(query, task, first, first + limit))
 
     def row_of(self, reference: str) -> dict[str, Any] | None:
         """Return the row of a release on its board, or None."""
@@ -89,14 +89,14 @@ class BoardSnapshot:
         query = "SELECT said FROM releases WHERE kind = ? AND owner = ? AND name = ? ORDER BY place DESC"
         return self._query_json(query, kind, owner, name)
 
-    def newest(self, most: int) -> list[dict[str, Any]]:
+    def newest(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest releases, without the parts and models of training runs."""
         query = (
             f"SELECT said FROM releases r WHERE yanked IS NULL AND NOT {_IS_PART} ORDER BY created DESC, place LIMIT ?"
         )
-        return self._query_json(query, most)
+        return self._query_json(query, limit)
 
-    def releases_of_owner(self, owner: str, first: int, most: int) -> list[tuple[dict[str, Any], bool]]:
+    def releases_of_owner(self, owner: str, first: int, limit: int) -> list[tuple[dict[str, Any], bool]]:
         """Return an owner's releases, each with True if it is part of a training run.
 
         Runs come first, then other kinds, then the parts of training runs.
@@ -105,24 +105,24 @@ class BoardSnapshot:
             f"SELECT said, {_IS_PART} part FROM releases r WHERE owner = ?"
             " ORDER BY part, kind != 'run', kind, name, place DESC LIMIT ? OFFSET ?"
         )
-        return [(orjson.loads(release), bool(is_part)) for release, is_part in self._query(query, owner, most, first)]
+        return [(orjson.loads(release), bool(is_part)) for release, is_part in self._query(query, owner, limit, first)]
 
     def count_of_owner(self, owner: str) -> int:
         return int(self._query("SELECT count(*) FROM releases WHERE owner = ?", owner)[0][0])
 
-    def search(self, terms: Sequence[str], first: int, most: int) -> list[dict[str, Any]]:
+    def search(self, terms: Sequence[str], first: int, limit: int) -> list[dict[str, Any]]:
         """Return the releases whose name, description or facts contain all of these terms, newest first."""
         test = " AND ".join(["instr(words, ?) > 0"] * len(terms))
         query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"
-        return self._query_json(query, *terms, most, first)
+        return self._query_json(query, *terms, limit, first)
 
-    def users_of(self, kind: str, owner: str, name: str, first: int, most: int) -> list[tuple[dict[str, Any], str]]:
+    def users_of(self, kind: str, owner: str, name: str, first: int, limit: int) -> list[tuple[dict[str, Any], str]]:
         """Return the releases that use a component, each with the component's version."""
         query = (
             "SELECT DISTINCT r.said, l.target FROM links l JOIN releases r ON r.reference = l.source"
             f" WHERE {_TARGET_IN_RANGE} ORDER BY r.created DESC, r.place, l.target LIMIT ? OFFSET ?"
         )
-        rows = self._query(query, *_range_of_versions(kind, owner, name), most, first)
+        rows = self._query(query, *_range_of_versions(kind, owner, name), limit, first)
         return [(orjson.loads(release), str(target).rpartition("@")[2]) for release, target in rows]
 
     def uses_of(self, kind: str, owner: str, name: str) -> dict[str, int]:

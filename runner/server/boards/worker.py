@@ -103,7 +103,7 @@ class BoardWorker:
         suspects = sorted(self._buildable(registry), key=lambda entry: str(entry.reference) not in newest)
         count = sum(str(entry.reference) in newest for entry in suspects)
         if works(suspects[:count]):
-            harmful = find_culprits(suspects[count:], lambda some: works([*suspects[:count], *some]))
+            harmful = find_culprits(suspects[count:], lambda subset: works([*suspects[:count], *subset]))
         else:
             harmful = find_culprits(suspects, works)
         for entry in harmful:
@@ -128,8 +128,8 @@ def find_culprits(items: Sequence[T], works: Callable[[Sequence[T]], bool]) -> l
         return list(items)
     half = len(items) // 2
     first = find_culprits(items[:half], works)
-    good = [item for item in items[:half] if item not in first]
-    return first + find_culprits(items[half:], lambda more: works([*good, *more]))
+    working = [item for item in items[:half] if item not in first]
+    return first + find_culprits(items[half:], lambda more: works([*working, *more]))
 
 
 def _empty_folder(folder: Path) -> Path:

@@ -37,14 +37,14 @@ class CompetitionRow(RankedRow):
 
 
 def list_competitions(
-    connection: Connection, viewer: Viewer, now: float, after: str, most: int
+    connection: Connection, viewer: Viewer, now: float, after: str, limit: int
 ) -> list[dict[str, Any]]:
-    """Return at most `most` competitions that a viewer may see, sorted by `OWNER/NAME`, after the name `after`."""
+    """Return at most `limit` competitions that a viewer may see, sorted by `OWNER/NAME`, after the name `after`."""
     descriptions = [
         describe(competition, now) for competition in connection.execute(_select_visible(viewer)).mappings()
     ]
     following = (description for description in descriptions if description["competition"] > after)
-    return sorted(following, key=lambda description: description["competition"])[:most]
+    return sorted(following, key=lambda description: description["competition"])[:limit]
 
 
 def find_competition(connection: Connection, viewer: Viewer, owner: str, name: str) -> RowMapping:

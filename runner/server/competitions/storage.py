@@ -247,11 +247,11 @@ def _refusal_reason(
         )  # fmt: skip
         times = sorted(row.created for row in connection.execute(query))
         if len(times) >= competition["day_limit"]:
-            following = times[len(times) - competition["day_limit"]] + DAY
+            next_time = times[len(times) - competition["day_limit"]] + DAY
             hint = (
                 "the competition closes before the next one would be accepted"
-                if following >= competition["closes"]
-                else f"publish the next one from {format_time(following)} on"
+                if next_time >= competition["closes"]
+                else f"publish the next one from {format_time(next_time)} on"
             )
             submitted = counted(len(times), "submission")
             return f"{submitter} has {submitted} in 24 hours, and the limit is {competition['day_limit']}; {hint}"

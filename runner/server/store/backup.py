@@ -48,16 +48,16 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
         raise UsageError(f"{file} exists; choose another name for the backup, or remove the file")
     part_file = file.with_name(f".{file.name}.part")
     counts: Counter[str] = Counter()
-    hashed = hashlib.sha256()
+    hasher = hashlib.sha256()
     try:
-        with create(part_file) as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
+        with create(part_file) as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as compressed:
             os.fchmod(raw.fileno(), 0o600)  # the backup contains members of organisations and hashes of tokens
             for table, line in _backup_lines(database, schema):
                 counts[table] += table != ""
-                hashed.update(line)
-                packed.write(line)
-            trailer = {"rows": sum(counts.values()), "sha256": hashed.hexdigest()}
-            packed.write(orjson.dumps(trailer, option=orjson.OPT_APPEND_NEWLINE))
+                hasher.update(line)
+                compressed.write(line)
+            trailer = {"rows": sum(counts.values()), "sha256": hasher.hexdigest()}
+            compressed.write(orjson.dumps(trailer, option=orjson.OPT_APPEND_NEWLINE))
         with open_to_read(part_file) as written:
             os.fsync(written.fileno())
         part_file.rename(file)
@@ -139,10 +139,10 @@ def _advance_sequence(connection: Any, table: Table) -> None:
 def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield pairs of a table's name and a row in the current schema. The header comes first, with the name ""."""
     damaged = f"the backup {file} is damaged"
-    hashed, rows, schema = hashlib.sha256(), 0, 0
+    hasher, rows, schema = hashlib.sha256(), 0, 0
     try:
-        with open_to_read(file) as raw, gzip.GzipFile(fileobj=raw, mode="rb") as packed:
-            while line := packed.readline(_MAX_LINE_BYTES):
+        with open_to_read(file) as raw, gzip.GzipFile(fileobj=raw, mode="rb") as compressed:
+            while line := compressed.readline(_MAX_LINE_BYTES):
                 entry = orjson.loads(line)
                 if not schema:
                     if entry.get("format") != FORMAT:
@@ -151,7 +151,7 @@ def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     check_version(schema, f"the backup {file}")
                     yield "", entry
                 elif "table" not in entry:
-                    if (entry["rows"], entry["sha256"]) != (rows, hashed.hexdigest()) or packed.read(1):
+                    if (entry["rows"], entry["sha256"]) != (rows, hasher.hexdigest()) or compressed.read(1):
                         raise RunError(f"{damaged}: the checksum in its last line does not match; restore another copy")
                     return
                 else:
@@ -159,7 +159,7 @@ def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     table = metadata.tables[entry["table"]]
                     row = dict(upgrade_row(table.name, entry["row"], schema))
                     yield table.name, {column.name: row[column.name] for column in table.columns}
-                hashed.update(line)
+                hasher.update(line)
     except OSError as error:  # includes gzip.BadGzipFile
         raise RunError(f"cannot read the backup {file}: {error.strerror or error}; check the path") from error
     except (EOFError, zlib.error, KeyError, TypeError, ValueError, AttributeError) as error:

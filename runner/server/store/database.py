@@ -127,8 +127,8 @@ class Database:
 
     def increment_revision(self, connection: Connection) -> None:
         """Increment the revision. Call it in each transaction that changes visible data."""
-        following = cast(cast(meta.c.value, Integer) + 1, String)
-        connection.execute(update(meta).where(meta.c.key == "revision").values(value=following))
+        next_revision = cast(cast(meta.c.value, Integer) + 1, String)
+        connection.execute(update(meta).where(meta.c.key == "revision").values(value=next_revision))
 
     def close(self) -> None:
         if self._owner_connection is not None:

@@ -15,8 +15,8 @@ from runner.server.uploads.pieces import DiskFullError, UploadPieces
 def published_bytes(connection: Connection, account: int) -> int:
     """Return the total size of the distinct files that an account has published."""
     query = select(files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
-    mine = query.where(releases.c.publisher_id == account).distinct().subquery()
-    return int(connection.execute(select(func.coalesce(func.sum(mine.c.size), 0))).scalar_one())
+    own_files = query.where(releases.c.publisher_id == account).distinct().subquery()
+    return int(connection.execute(select(func.coalesce(func.sum(own_files.c.size), 0))).scalar_one())
 
 
 def new_bytes(connection: Connection, account: int, blobs: Mapping[str, int]) -> int:

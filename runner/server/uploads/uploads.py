@@ -96,10 +96,10 @@ class Uploads:
     ) -> None:
         """Insert an upload. It replaces an ended upload with the same id that is not published."""
         size = sum(declaration.blobs.values())
-        mine = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
+        own_uploads = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
             uploads.c.account_id == account, uploads.c.state.in_(_ACTIVE)
         )
-        count, total = connection.execute(mine).one()
+        count, total = connection.execute(own_uploads).one()
         if count >= self._settings.open_uploads:
             hours = f"{self._settings.upload_seconds / 3600:g} hours"
             raise UsageError(
@@ -227,8 +227,8 @@ class Uploads:
     def abandon(self, viewer: Viewer, upload: str) -> None:
         """Delete an upload of the viewer's account, unless it is being checked."""
         with self._database.writing() as connection:
-            mine = uploads.c.id == upload, uploads.c.account_id == viewer.account_id, uploads.c.state != CHECKING
-            is_deleted = connection.execute(delete(uploads).where(*mine)).rowcount > 0
+            deletable = uploads.c.id == upload, uploads.c.account_id == viewer.account_id, uploads.c.state != CHECKING
+            is_deleted = connection.execute(delete(uploads).where(*deletable)).rowcount > 0
         if is_deleted:
             self.pieces.clear(upload)
 

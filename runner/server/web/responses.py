@@ -31,27 +31,27 @@ def body_response(
 ) -> Response:
     """Return a response with a body and an entity tag (ETag)."""
     tag = hashlib.sha256(body).hexdigest()[:32]
-    packed = _compress(body) if "gzip" in request.headers.get("accept-encoding", "") else None
-    return tagged_response(request, body, packed, tag, kind, cache=cache, status=status, policy=policy)
+    compressed = _compress(body) if "gzip" in request.headers.get("accept-encoding", "") else None
+    return tagged_response(request, body, compressed, tag, kind, cache=cache, status=status, policy=policy)
 
 
 def tagged_response(
-    request: Request, body: bytes, packed: bytes | None, tag: str, kind: str, *, cache: str, status: int = 200,
+    request: Request, body: bytes, compressed: bytes | None, tag: str, kind: str, *, cache: str, status: int = 200,
     policy: str | None = None,
 ) -> Response:  # fmt: skip
-    """Return a response with `packed`, the compressed body, or with `body`; 304 if the client has cached the body."""
-    is_packed = packed is not None and "gzip" in request.headers.get("accept-encoding", "")
+    """Return a response with the compressed body or, if the client does not accept it, with `body`; 304 if it is cached."""
+    is_compressed = compressed is not None and "gzip" in request.headers.get("accept-encoding", "")
     headers = {"cache-control": cache, "vary": "accept-encoding"}
     if policy is not None:
         headers["content-security-policy"] = policy
         headers["referrer-policy"] = "same-origin"  # otherwise browsers do not send the origin of forms
     if cache != PRIVATE and status == 200:
-        headers["etag"] = f'"{tag}-gz"' if is_packed else f'"{tag}"'
+        headers["etag"] = f'"{tag}-gz"' if is_compressed else f'"{tag}"'
         if headers["etag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-    if is_packed:
+    if is_compressed:
         headers["content-encoding"] = "gzip"
-    return Response(packed if is_packed else body, status, headers, kind)
+    return Response(compressed if is_compressed else body, status, headers, kind)
 
 
 def _compress(body: bytes) -> bytes:
@@ -61,10 +61,10 @@ def _compress(body: bytes) -> bytes:
 def compressed_file_response(request: Request, path: Path, kind: str, *, cache: str, tag: str) -> Response:
     """Return a response with a file that is stored compressed."""
     with open_to_read(path) as file:
-        packed = file.read()
+        compressed = file.read()
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return tagged_response(request, b"", packed, tag, kind, cache=cache)
-    return tagged_response(request, gzip.decompress(packed), None, tag, kind, cache=cache)
+        return tagged_response(request, b"", compressed, tag, kind, cache=cache)
+    return tagged_response(request, gzip.decompress(compressed), None, tag, kind, cache=cache)
 
 
 def piece_response(path: Path, cache: str) -> Response:

@@ -294,9 +294,9 @@ def list_competitions(
     """List competitions, sorted by OWNER/NAME."""
     with server_of(request).database.reading() as connection:
         page = boards.list_competitions(connection, viewer, time.time(), after, limit)
-    following = page[-1]["competition"] if len(page) == limit else None
+    next_after = page[-1]["competition"] if len(page) == limit else None
     competitions = [CompetitionResponse(**description) for description in page]
-    return CompetitionListResponse(competitions=competitions, next=following)
+    return CompetitionListResponse(competitions=competitions, next=next_after)
 
 
 @router.get("/{owner}/{name}", responses=errors(404))

@@ -82,8 +82,8 @@ def get_server(request: Request, viewer: AnyViewer) -> ServerResponse:
 def list_files(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
     """List the files whose path starts with `prefix` and that the token may see."""
     page = _visible_tree(request, viewer).page(query.prefix, query.after, query.limit)
-    following = page[-1].path if len(page) == query.limit else None
-    return FileListResponse(files=[ListedFile(path=file.path, size=file.size or 0) for file in page], next=following)
+    next_after = page[-1].path if len(page) == query.limit else None
+    return FileListResponse(files=[ListedFile(path=file.path, size=file.size or 0) for file in page], next=next_after)
 
 
 class ReleaseResponse(ResponseBody):
@@ -115,7 +115,7 @@ def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQ
     page = _visible_tree(request, viewer).index_page(
         query.prefix, "" if query.after == "0" else query.after, query.limit
     )
-    following = page[-1].folder if len(page) == query.limit else None
+    next_after = page[-1].folder if len(page) == query.limit else None
     tiers = _find_tiers(request, [release.folder for release in page])
     listed = [
         ReleaseResponse(
@@ -124,7 +124,7 @@ def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQ
         )
         for release in page
     ]  # fmt: skip
-    return ReleaseListResponse(releases=listed, next=following)
+    return ReleaseListResponse(releases=listed, next=next_after)
 
 
 def _find_tiers(request: Request, folders: list[str]) -> dict[str, str]:
@@ -159,7 +159,7 @@ def read_files(
 
 
 def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[str, int]]) -> Iterator[bytes]:
-    total, gathered = 0, bytearray()
+    total, buffer = 0, bytearray()
     for path in paths:
         sha256, size = files.get(path, ("", None))
         if size is not None and size > LARGEST_AT_ONCE:
@@ -170,12 +170,12 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
         if size is not None:
             with blobs.open(sha256) as source:
                 data = source.read(size)
-        gathered += orjson.dumps({"path": path, "size": size}) + b"\n" + data
+        buffer += orjson.dumps({"path": path, "size": size}) + b"\n" + data
         total += len(data)
-        if len(gathered) > PIECE:
-            yield bytes(gathered)
-            gathered.clear()
-    yield bytes(gathered)
+        if len(buffer) > PIECE:
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)
 
 
 @router.get(

@@ -147,7 +147,7 @@ async def _write_stream(request: Request, writer: BlobWriter, settings: Settings
         ClientDisconnect: the connection breaks.
         ReleaseError: the body is longer than declared, or cannot be stored.
     """
-    stream, gathered = request.stream(), bytearray()
+    stream, buffer = request.stream(), bytearray()
     async with asyncio.timeout(settings.piece_seconds):
         try:
             while True:
@@ -155,13 +155,13 @@ async def _write_stream(request: Request, writer: BlobWriter, settings: Settings
                     data = await anext(stream, None)
                 if data is None:
                     return
-                gathered += data
-                if len(gathered) >= _BUFFER_BYTES:
-                    await asyncio.to_thread(writer.write, bytes(gathered))
-                    gathered.clear()
+                buffer += data
+                if len(buffer) >= _BUFFER_BYTES:
+                    await asyncio.to_thread(writer.write, bytes(buffer))
+                    buffer.clear()
         finally:
-            if gathered:
-                await asyncio.to_thread(writer.write, bytes(gathered))
+            if buffer:
+                await asyncio.to_thread(writer.write, bytes(buffer))
 
 
 @router.post(

@@ -213,8 +213,8 @@ def _folder_bytes(folder: Path) -> int:
     return 0
 
 
-def remove_old_pages(folder: Path, most: int) -> None:
-    """Remove the least recently read pages beyond `most` bytes in each lane, and folders that are not lanes."""
+def remove_old_pages(folder: Path, max_bytes: int) -> None:
+    """Remove the least recently read pages beyond `max_bytes` bytes in each lane, and folders that are not lanes."""
     for path in folder.iterdir():
         if path.name not in LANES:
             with suppress(OSError):
@@ -226,7 +226,7 @@ def remove_old_pages(folder: Path, most: int) -> None:
         total = 0
         for number, path in enumerate(sorted(pages, key=_last_read, reverse=True)):
             total += _folder_bytes(path)
-            if total > most or number >= MAX_PAGES:
+            if total > max_bytes or number >= MAX_PAGES:
                 with suppress(OSError):
                     remove_folder(path)
 
