@@ -39,7 +39,7 @@ def tagged_response(
     request: Request, body: bytes, compressed: bytes | None, tag: str, kind: str, *, cache: str, status: int = 200,
     policy: str | None = None,
 ) -> Response:  # fmt: skip
-    """Return a response with the compressed body or, if the client does not accept it, with `body`; 304 if it is cached."""
+    """Return a response with `compressed` if the client accepts gzip, else `body`; 304 if the client cached `tag`."""
     is_compressed = compressed is not None and "gzip" in request.headers.get("accept-encoding", "")
     headers = {"cache-control": cache, "vary": "accept-encoding"}
     if policy is not None:
