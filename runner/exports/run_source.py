@@ -194,7 +194,7 @@ class RunSource:
     """The conclusion of a run with a stopping rule; None for other runs."""
 
     @classmethod
-    def of(cls, folder: RunFolder) -> Self:
+    def load(cls, folder: RunFolder) -> Self:
         """Load the run in a folder.
 
         Raises:
