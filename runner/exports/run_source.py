@@ -273,7 +273,7 @@ class RunSource:
 
     @cached_property
     def _players(self) -> dict[bool, dict[str, str]]:
-        """The owner of each agent's model, by agent: True for games with exchanged models, False for other games."""
+        """The agent whose model plays each agent: True for games with exchanged models, False for other games."""
         names = {row["agent"]: row["agent"] for row in self.manifest.agents}
         return {False: names, True: exchange_players(names, self.plan.seats)}
 

@@ -317,7 +317,7 @@ class Sender:
                 client.start_trace(info)
                 client.log_spans(self.experiment_id, [Span.from_dict(span) for span in spans])
             except NotImplementedError as error:
-                sent.notes.append(f"traces are not sent, because this MLflow server does not support them: {error}")
+                sent.notes.append(f"this MLflow server does not support traces; update MLflow there ({error})")
                 return
             sent.counts["trace"] += 1
             if number % TRACES_AT_ONCE == 0:

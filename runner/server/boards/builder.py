@@ -46,6 +46,7 @@ CREATE TABLE links(source TEXT, role TEXT, target TEXT, sha256 TEXT);
 CREATE TABLE families(release TEXT, family INTEGER);
 CREATE TABLE family(id INTEGER PRIMARY KEY, said TEXT);
 """
+"""Columns named `said` contain JSON. `place` is the position on pages; `words` is the text that searches look at."""
 _INDEXES = """
 CREATE UNIQUE INDEX rows_in_order ON rows(task, place);
 CREATE INDEX rows_of_release ON rows(release);
@@ -200,6 +201,7 @@ def _csv_cell(value: Any) -> Any:
 
 
 def _release_values(facts: BoardInput, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the table `releases`; `tasks` has the name of each listed release's task."""
     for place, (entry, release) in enumerate(facts.releases):
         reference, row = entry.reference, _release_row(entry, release, facts)
         verification = facts.tiers.get(entry.sha256)
@@ -229,6 +231,7 @@ def _release_row(entry: ReleaseEntry, release: Release, facts: BoardInput) -> di
 
 
 def _find_links(facts: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield the rows of the table `links`: each link from a release to another one."""
     for entry, release in facts.releases:
         for link in release.links:
             if link.release is not None:

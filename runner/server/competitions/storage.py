@@ -100,7 +100,7 @@ def create_competition(
         release = _find_release_id(connection, viewer, reference)
         if not is_owner(connection, viewer, reference.owner):
             raise PermissionError(
-                f"only an owner of {reference.owner} can create competitions on datasets of {reference.owner}; ask one"
+                f"only an owner of {reference.owner} can create competitions on its datasets; ask an owner to create it"
             )
     rows = run_bounded_check(settings, _read_rows, str(reference), request.group_by)
     held_ids = _choose_held_out(request, rows["groups"], rng or SystemRandom())

@@ -84,7 +84,7 @@ class UploadTransport:
 
 
 def check(incoming: UploadTransport, declaration: Declaration, settings: Settings) -> UploadVerdict:
-    """Check an upload in this process."""
+    """Check an upload in this process, and return the verdict."""
     problems: list[str] = []
     notes: dict[str, Sequence[str]] = {}
     rows: dict[str, str] = {}

@@ -81,7 +81,7 @@ class Uploads:
         with self._database.reading() as connection:  # not in the write transaction, because this may be slow
             published = published_bytes(connection, viewer.account_id)
             new = new_bytes(connection, viewer.account_id, declaration.blobs)
-        with suppress(IntegrityError), self._database.writing() as connection:  # a concurrent request declared it
+        with suppress(IntegrityError), self._database.writing() as connection:  # IntegrityError: declared concurrently
             row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload)).one_or_none()
             existing = [folder.path for folder in declaration.folders if is_published(connection, folder)]
             was_published = row is not None and row.state == PUBLISHED and len(existing) == len(declaration.folders)
@@ -134,9 +134,9 @@ class Uploads:
             visible = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
-            have = None if sha256 in visible else self.pieces.received_bytes(upload, sha256)
-            if have is not None:
-                missing[sha256] = size, have
+            received = None if sha256 in visible else self.pieces.received_bytes(upload, sha256)
+            if received is not None:
+                missing[sha256] = size, received
         return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
 
     def _row(self, connection: Connection, viewer: Viewer, upload: str) -> tuple[Any, Declaration]:
@@ -189,7 +189,7 @@ class Uploads:
     # Changing the state
 
     def set_state(self, upload: str, state: str, problems: Sequence[str], *, only: str | None = None) -> bool:
-        """Set the state of an upload if it exists and, with `only`, is in that state; return whether it did."""
+        """Set an upload's state if the upload exists and, with `only`, has that state; return whether it was set."""
         now = time.time()  # taken before waiting for other writers, so that they do not make a submission late
         with self._database.writing() as connection:
             return self.update_state(connection, upload, state, problems, now, only=only)

@@ -204,6 +204,7 @@ def _state_response(request: Request, upload: Upload) -> UploadResponse:
 
 
 def _publish_notes(request: Request, upload: Upload) -> list[str]:
+    """Return messages about a published upload: the URLs of pages, and the competitions that its runs entered."""
     published = [folder.reference for folder in upload.declaration.folders if folder.part == ""]
     runs = [reference for reference in published if reference.kind == Kind.RUN]
     server, address = server_of(request), server_of(request).settings.address

@@ -73,6 +73,7 @@ class ReproductionLine:
     owner: str
     outcome: str
     said: str
+    """The outcome in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,7 @@ class RunPageView(View):
     """The reason if the games of the run cannot be shown."""
     description: str
     parts: Sequence[tuple[str, str]]
+    """The address and the text of each link to a part of the page, or to a comparison."""
     rank: str | None
     page: str | None
     """The name of the run's board."""
@@ -98,7 +100,9 @@ class RunPageView(View):
     """The linked releases for each role, each with its page if it has one."""
     commands: Sequence[Command]
     inner: Markup
+    """The HTML of the run's report."""
     games: str | None
+    """The path of the list of games; None if the run has no games."""
     lineage: Markup | None
     curve: Markup | None
     family: Sequence[FamilyLine]
@@ -257,6 +261,7 @@ def run_page(
 
 
 def _build_facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the names and values in the page's table of facts; `row` is the run's row on its board."""
     lines = [(name, facts[key]) for name, key in (("Benchmark", "benchmark"), ("Models", "models")) if facts[key]]
     lines += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
     lines += [("Published", day(facts["created"])), ("Licence", facts["licence"] or "not given"),
@@ -335,7 +340,7 @@ async def compare(request: Request, board: Board) -> Response:
     pair = _compared_runs(request)
     hashes = await run_in_threadpool(_pair_hashes, board, pair)
     if not hashes or pair[0] == pair[1]:
-        return missing_page(request, "Only two different public runs of this server can be compared.")
+        return missing_page(request, "Only two different public runs can be compared; check both runs in the address.")
     cached = await _cached_page(request, pair, hashes)
     sections = [(route, Markup(html)) for route, html in cached.content.sections]  # noqa: S704 - ours, escaped
     if not sections:
