@@ -95,6 +95,7 @@ class _Log:
         self._role_usage: dict[str, Counter[str]] = {}
 
     def spec(self) -> dict[str, Any]:
+        """Return Inspect's description of the evaluation: task, dataset, models and settings."""
         manifest, spec = self._source.manifest, self._source.plan.spec
         settings = spec.experiment.models[self._subject["model_group"]] if self._subject else None
         config = {} if settings is None else generation_options(settings)
@@ -141,6 +142,7 @@ class _Log:
         return {"name": self._source.manifest.protocol, "steps": [], "config": {}}
 
     def header(self, samples: int) -> dict[str, Any]:
+        """Return the log without its samples. Call this method last, because it includes the use of tokens."""
         manifest = self._source.manifest
         return {
             "version": VERSION,
@@ -171,6 +173,7 @@ class _Log:
         return metrics
 
     def sample(self, game: ExportedGame) -> dict[str, Any]:
+        """Return the sample of a game, and count its tokens."""
         rollout = game.rollout
         point = rollout.job.datapoint
         calls = [call for call in rollout.calls if call.is_answer]
@@ -241,6 +244,7 @@ class _Log:
         return orjson.dumps(self._source.columns(game.rollout)).decode()
 
     def summary(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return the part of a sample that Inspect's lists show."""
         keys = ("id", "epoch", "target", "metadata", "scores", "model_usage", "role_usage", "total_time", "uuid")
         return {
             **{key: sample[key] for key in keys},

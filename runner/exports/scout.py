@@ -83,6 +83,7 @@ class _Chat(NamedTuple):
 
 
 def _chats(source: RunSource, game: ExportedGame, agents: Sequence[str], *, with_full_game: bool) -> Iterator[_Chat]:
+    """Yield the conversation of all agents (if `with_full_game`), then the chat of each agent that has one."""
     answers = [call for call in game.rollout.calls if call.is_answer]
     if with_full_game:
         yield _Chat(ALL_AGENTS, list(game.conversation()), answers)

@@ -147,11 +147,13 @@ def _artifacts(folder: RunFolder, texts: MlflowTexts, *, journal: bool) -> Itera
 
 def _can_be_sent(path: Path, texts: MlflowTexts) -> bool:
     if path.stat().st_size > MAX_SCANNED:
-        texts.note_omission(f"{path.name} is not sent: it is larger than {MAX_SCANNED >> 20} MiB")
+        limit = f"larger than {MAX_SCANNED >> 20} MiB"
+        texts.note_omission(f"{path.name} is not sent, because the file is {limit}; upload the file in MLflow yourself")
         return False
     if texts.has_secret(read_bounded(path, MAX_SCANNED)):
         texts.note_omission(
-            f"{path.name} is not sent: it contains an API key or token of this machine; remove it there"
+            f"{path.name} is not sent, because the file contains an API key or token of this machine; remove the key "
+            "from the file, then export again"
         )
         return False
     return True

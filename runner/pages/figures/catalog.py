@@ -56,17 +56,20 @@ def figure(name: str, folders: Sequence[RunFolder], metric: str | None = None) -
 
 
 def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: str) -> Figure:
+    """Plot a metric of each protocol; the verifier's own result without a prover is the baseline."""
     systems = systems_of(folders)
     lone = next((system for system in systems if system.is_lone_verifier), None)
     notes: tuple[str, ...] = ()
     if lone is None and (lone := _find_lone_verifier(systems[0])) is None:
-        notes = (f"no baseline: the results folder has no run of this verifier on this task with protocol {LONE}",)
+        missing = f"the results folder has no run of this verifier on this task with protocol {LONE}"
+        notes = (f"no baseline, because {missing}; play one, then plot again",)
     compared = [system for system in systems if system is not lone] or [system for system in systems if system is lone]
     measurements = _measure(compared, metric)
     baseline = None if lone is None or compared == [lone] else estimates([lone], metric)[0]
     rows = [{**row, "is_baseline": False} for _, row in measurements]
     if baseline is not None and lone not in systems and baseline[1].get("plays") != rows[0].get("plays"):
-        notes = (f"no baseline: {comma_join(baseline[1]['runs'])} played the datapoints more or less often",)
+        baseline_runs = comma_join(baseline[1]["runs"])
+        notes = (f"no baseline, because {baseline_runs} have another rollouts.per_datapoint; play them with the same",)
         baseline = None
     if baseline is not None:
         rows.append({**baseline[1], "is_baseline": True})

@@ -71,6 +71,7 @@ class Follower:
         return slug_of(self._place, self._generation)
 
     def collect(self) -> CollectedGames:
+        """Return the games in the snapshot, with facts about the run for the page."""
         snapshot = self.snapshot
         noted = 0
         with suppress(NipRunError):  # the page reports it next to the notes

@@ -87,6 +87,7 @@ class JournalReading:
 
     @property
     def done(self) -> int:
+        """Number of finished games or trees."""
         return len(self._listed)
 
     def step(self, seconds: float) -> bool:
@@ -154,6 +155,7 @@ class JournalReading:
             self._spent += record.charged.usd
 
     def _note_answer(self, sample: SampleKey, *, ends: bool) -> None:
+        """Queue the game of an answer for evaluation. `ends`: a failure ended the game instead of an answer."""
         shape = self.plan.shape
         number = sample.repeat if shape is None else shape.tree(sample.repeat) * shape.branches
         job = self._job(sample.datapoint, number)

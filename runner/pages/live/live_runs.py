@@ -107,13 +107,13 @@ class LiveRuns:
     def _site(self, followers: Sequence[Follower]) -> Site:
         by_id = {follower.folder.run_id: follower for follower in followers}
 
-        def gather(folder: RunFolder, _: str) -> CollectedGames:
+        def collect(folder: RunFolder, _: str) -> CollectedGames:
             follower = by_id.get(folder.run_id) or self._follower(folder)
             return follower.collect()
 
         def site_of(some_followers: Sequence[Follower]) -> Site:
             folders = [follower.folder for follower in some_followers]
-            site = runs_site(folders, self._pieces.store, gather)
+            site = runs_site(folders, self._pieces.store, collect)
             are_done = all(follower.snapshot.state.get("standing") == "done" for follower in some_followers)
             requested_ids = {folder.run_id for folder in self._requested}
             requested = [folder for folder in folders if folder.run_id in requested_ids]

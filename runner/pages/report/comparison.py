@@ -26,7 +26,7 @@ MAX_ALL_PAIRS = 4
 """Maximum number of runs of which all pairs are compared. Of more runs, the first is compared with each other run."""
 
 MAX_PLAIN_FLIPS = 20
-"""Maximum number of flips in the page for browsers without JavaScript."""
+"""Maximum number of flips (see `Flip`) in the page for browsers without JavaScript."""
 
 FORMAT = 1
 

@@ -93,12 +93,12 @@ class RunView:
     count: int
 
 
-Gather = Callable[[RunFolder, str], CollectedGames]
+GameCollector = Callable[[RunFolder, str], CollectedGames]
 """Returns the games of a run, given its folder and slug; the names of their pieces begin with the slug."""
 
 
 def run_page(
-    folder: RunFolder, slug: str, here: Collection[str], gather: Gather, *, has_commands: bool = True
+    folder: RunFolder, slug: str, here: Collection[str], collect: GameCollector, *, has_commands: bool = True
 ) -> RunPage:
     """Return the page of a run that plays games; `here` has the ids of all runs on the site.
 
@@ -107,7 +107,7 @@ def run_page(
     """
     manifest, missing = folder.manifest(), missing_rows(folder)
     plan = saved_plan(folder, None if missing is None else missing.dataset)
-    games = gather(folder, slug)
+    games = collect(folder, slug)
     results, game_count = games.results, games.about["count"]
     metrics = read_metrics(folder) or (None if results is None else results.metrics)
     number = games_number(manifest, metrics, game_count, is_part=games.is_part, is_lost=games.problem is not None)

@@ -7,25 +7,29 @@ from collections.abc import Sequence
 from runner.pages.report.comparison import compare_runs
 from runner.pages.report.games import FORMAT
 from runner.pages.report.overview import overview
-from runner.pages.report.run import Gather, RunPage, collect_games, notes_name, run_page
+from runner.pages.report.run import GameCollector, RunPage, collect_games, notes_name, run_page
 from runner.pages.report.run_games import MAX_PLAIN_GAMES, CollectedGames
 from runner.pages.report.training import training_page
 from runner.pages.site import Site, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
-__all__ = ["MAX_PLAIN_GAMES", "CollectedGames", "Gather", "collect_games", "notes_name", "runs_site"]
+__all__ = ["MAX_PLAIN_GAMES", "CollectedGames", "GameCollector", "collect_games", "notes_name", "runs_site"]
 
 MAX_LINKED = 4
 """Maximum number of runs with links in the navigation. If there are more, only the overview links to them."""
 
 
 def runs_site(
-    folders: Sequence[RunFolder], store_piece: StorePiece, gather: Gather | None = None, *, has_commands: bool = True
+    folders: Sequence[RunFolder],
+    store_piece: StorePiece,
+    collect: GameCollector | None = None,
+    *,
+    has_commands: bool = True,
 ) -> Site:
     """Return runs as a site, with each training run followed by its parts.
 
-    `gather` returns the games of a run; by default, they are read and stored. `has_commands` adds the commands that
+    `collect` returns the games of a run; by default, they are read and stored. `has_commands` adds the commands that
     play or check a run's folder; set it to False if the surrounding page has commands of its own.
 
     Raises:
@@ -40,13 +44,13 @@ def runs_site(
     pages = [
         training_page(folder, run_ids, titled=not is_single, has_commands=has_commands)
         if folder.manifest().is_training_run
-        else run_page(folder, f"r{index}", run_ids, gather or read_games, has_commands=has_commands)
+        else run_page(folder, f"r{index}", run_ids, collect or read_games, has_commands=has_commands)
         for index, folder in enumerate(all_folders)
     ]
     sections = [page.section for page in pages]
     if len(pages) > 1 and not pages[0].manifest.is_training_run:
         sections = [overview(pages), *sections]
-    side_by_side = compare_runs(folders if gather is None else (), store_piece)
+    side_by_side = compare_runs(folders if collect is None else (), store_piece)
     sections += side_by_side.sections
     runs = [page.about for page in pages if page.about]
     about = {"format": FORMAT, "runs": runs, "compares": side_by_side.about, "live": False, "notes": None}

@@ -61,7 +61,7 @@ def find_competition(connection: Connection, viewer: Viewer, owner: str, name: s
 
 
 def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
-    """Return a competition with its board. Open rows decide the ranks until it closes, then held-out rows, if any."""
+    """Return a competition with its board. Ranks depend on the open rows, and after closing on any held-out rows."""
     competition = find_competition(connection, viewer, owner, name)
     description = describe(competition, now)
     held_rows, rows = _count_rows(connection, competition["id"])  # both are 0 after withdrawal

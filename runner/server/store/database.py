@@ -32,6 +32,7 @@ _WRITES = "nip_run_writes"
 _WRITER_LOCK, _SERVER_LOCK = 0x6E69705F72756E, 0x6E69705F72756F
 """Keys of PostgreSQL's advisory locks: one for the current writer, one for the only server of a database."""
 BUSY_SECONDS = 30.0
+"""Maximum time that a transaction waits for SQLite's lock."""
 
 
 class Database:

@@ -97,11 +97,12 @@ class Declaration:
             problems += (f"{folder.path}: {problem}" for problem in _folder_problems(folder, limits))
             folders.append(folder)
         repeated = sorted(path for path, count in Counter(folder.path for folder in folders).items() if count > 1)
-        problems += (f"{path} is declared twice" for path in repeated)
+        problems += (f"{path} is declared twice; declare it once" for path in repeated)
         sizes: dict[str, int] = {}
         for file in (file for folder in folders for file in folder.files):
             if sizes.setdefault(file.sha256, file.size) != file.size:
-                problems.append(f"file {shortened(file.path)!r}: another file with the same hash has another size")
+                name = shortened(file.path)
+                problems.append(f"file {name!r}: another file has the same hash and another size; correct the sizes")
         if problems:
             raise ReleaseError("the server does not accept this upload; correct these problems").with_notes(
                 problems[:20]
@@ -145,7 +146,7 @@ def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
     conflicts = path_conflicts(file.path for file in files)
     yield from (f"file {shortened(path)!r}: {problem}" for path, problem in conflicts)
     if (total := sum(file.size for file in files)) > limits.total_bytes:
-        yield f"the files of the release have {total:,} bytes; at most {limits.total_bytes:,} are allowed"
+        yield f"the files of the release have {total:,} bytes; publish at most {limits.total_bytes:,} bytes"
     names = {file.path for file in files}
     if folder.part == "" and not {MANIFEST, CHECKSUM} <= names:
         yield f"the release lacks {MANIFEST} or {CHECKSUM}; add both files"

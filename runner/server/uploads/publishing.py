@@ -97,7 +97,7 @@ class Publishing:
             return
         try:
             self.uploads.set_state(queued.upload, OPEN, [NOT_CHECKED], only=CHECKING)
-        except Exception:  # `queue_unchecked` will queue it
+        except Exception:  # `queue_unchecked` will queue the upload
             LOG.exception("an upload could not be reopened", extra={"upload": queued.upload})
         self._queue.remove(queued)
 
@@ -174,6 +174,11 @@ class Publishing:
         self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: UploadVerdict,
         *, sent: float,
     ) -> None:  # fmt: skip
+        """Insert the rows of a folder: a release with its submissions, or a yank or signature of an existing release.
+
+        Raises:
+            _TakenFolder: the yank or signature exists already, or its release does not exist.
+        """
         reference = folder.reference
         if folder.part == "":
             release_id = self._insert_release(connection, upload, folder, verdict)
@@ -217,7 +222,7 @@ class Publishing:
 
 
 def check_row(release: int, kind: Kind, notes: object) -> dict[str, object]:
-    """Return the row of the table `checks` for a release that passed its check; runs are then recomputed."""
+    """Return the row of the table `checks` for a release that passed its check. The check of a run recomputes it."""
     result = orjson.dumps({"notes": list(notes)}).decode()  # type: ignore[call-overload]
     tier = RECOMPUTED if kind == Kind.RUN else SELF_REPORTED
     return {"release_id": release, "by": __version__, "tier": tier, "said": result}
