@@ -211,7 +211,8 @@ def test_whether_a_server_can_work_is_looked_at_once_for_all_who_ask() -> None:
         server: Any = SimpleNamespace(database=Database(), blobs=Blobs())
         readiness = Readiness(server, lambda: now)
         found = await asyncio.gather(*(readiness.problems() for _ in range(20)))
-        assert found == [["the database does not answer", "the blob store does not answer"]] * 20
+        problems = ["the database does not answer; check --database", "the blob store does not answer; check --blobs"]
+        assert found == [problems] * 20
         await readiness.problems()
         assert looks == ["database", "blobs"]
         now = 2.0

@@ -28,6 +28,8 @@ def protocol_picture(protocol: Protocol, *, title: str = "", look: Look = PAGE, 
 
 
 class _Picture:
+    """The diagram under construction: the names of the agents, then a row for each round or text."""
+
     def __init__(self, protocol: Protocol, title: str, look: Look) -> None:
         self._protocol, names = protocol, protocol.agent_names
         left = look.size * 3.4

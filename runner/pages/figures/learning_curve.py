@@ -25,7 +25,8 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
     manifests = [folder.manifest() for folder in folders]
     not_training = [manifest.run_id for manifest in manifests if not manifest.is_training_run]
     if not_training:
-        raise UsageError(f"{comma_join(not_training)}: not a training run; a learning curve needs training runs")
+        advice = "name only training runs for a learning curve (`nip-run runs` lists all runs)"
+        raise UsageError(f"{comma_join(not_training)}: not a training run; {advice}")
     tests = {folder.run_id: _tests(folder) for folder in folders}
     untested = [run_id for run_id, finished in tests.items() if not finished]
     if untested:

@@ -35,6 +35,7 @@ class FollowedRun:
     """A snapshot of a run for its pages."""
 
     generation: int = 0
+    """How often the run was read again from the start."""
     games: CollectedGames = EMPTY
     state: Mapping[str, Any] = field(default_factory=dict)
 
@@ -74,7 +75,7 @@ class Follower:
         """Return the games in the snapshot, with facts about the run for the page."""
         snapshot = self.snapshot
         noted = 0
-        with suppress(NipRunError):  # the page reports it next to the notes
+        with suppress(NipRunError):  # the page reports the error when it loads the notes
             noted = len(self.notes.all())
         facts = {"slug": slug_of(self._place, snapshot.generation), "generation": snapshot.generation, "notes": noted}
         return replace(

@@ -38,6 +38,7 @@ class IterationRow(NamedTuple):
     group: str
     examples: int
     became: str
+    """The group's new model, or why the group kept its model."""
     omitted: str
 
 

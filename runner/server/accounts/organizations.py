@@ -72,6 +72,7 @@ def find_organisation(connection: Connection, viewer: Viewer, name: str) -> Orga
 
 
 def _members_and_invited(connection: Connection, organisation_id: int) -> list[OrganizationMember]:
+    """Return the members of an organisation and the invited accounts, sorted by name."""
     people = []
     for table in (members, invitations):
         query = select(accounts.c.name, table.c.is_owner).join(table, table.c.account_id == accounts.c.id)
@@ -144,6 +145,7 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
 
 
 def _owned_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
+    """Return an organisation; raise PermissionError if the viewer is not one of its owners."""
     view = find_organisation(connection, viewer, name)
     if view.place != MemberRole.OWNER:
         raise PermissionError(f"only an owner of {name!r} can change the members of {name!r}; ask an owner")
@@ -151,6 +153,7 @@ def _owned_organisation(connection: Connection, viewer: Viewer, name: str) -> Or
 
 
 def _account_id(connection: Connection, name: str) -> int:
+    """Return the id of an account; raise NotPublished if the name is unknown, disabled or an organisation."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation.is_(False))
     identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
     if identity is None:

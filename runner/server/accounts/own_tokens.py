@@ -67,7 +67,8 @@ def revoke_own_token(connection: Connection, viewer: Viewer, identity: str) -> N
     """
     now, own_scope = time.time(), token_scope(connection, viewer)
     if identity != viewer.token and not own_scope.allows(Scope.PUBLISH):
-        raise PermissionError(f"a token with scope {Scope.READ} can revoke only itself; use one with {Scope.PUBLISH}")
+        advice = f"use a token with scope {Scope.PUBLISH}"
+        raise PermissionError(f"a token with scope {Scope.READ} can revoke only itself; {advice}")
     valid = or_(tokens.c.expires.is_(None), tokens.c.expires > now), tokens.c.revoked.is_(None)
     own_token = tokens.c.id == identity, tokens.c.account_id == viewer.account_id
     row = connection.execute(select(tokens.c.scope).where(*own_token, *valid)).one_or_none()

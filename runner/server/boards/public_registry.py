@@ -85,7 +85,7 @@ class PublicRegistry(Registry):
                 self._files = (entry, {row.path: row.sha256 for row in connection.execute(query)})
         sha256 = self._files[1].get(f"{entry.reference.folder}/{path}")
         if sha256 is None:
-            raise ReleaseError(f"{entry.reference} has no file {path}")
+            raise ReleaseError(f"{entry.reference} has no file {path}; its owner must publish a complete version")
         return self._blobs.open(sha256)
 
 

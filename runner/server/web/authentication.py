@@ -49,8 +49,9 @@ def require_token(scope: Scope) -> Callable[..., Viewer]:
 
     def viewer_with_token(viewer: Annotated[Viewer, Depends(authenticate)], _: _DocumentedToken) -> Viewer:
         if viewer.account_id is None:
-            message = f"this request needs a token with scope {scope}, which the server's administrator can create"
-            raise HTTPException(401, message)
+            message = f"this request needs a token with scope {scope} in the header `Authorization: Bearer TOKEN`"
+            advice = "ask the server's administrator for one (`nip-run server add-token`)"
+            raise HTTPException(401, f"{message}; {advice}")
         if not viewer.scope.allows(scope):
             message = (
                 f"the token's scope is {viewer.scope}; ask the server's administrator for a token with scope {scope}"

@@ -43,11 +43,11 @@ class Readiness:
         return self._probe.result() if done else [f"database and blob store do not answer within {READY_SECONDS:g} s"]
 
     def _run_probe(self) -> list[str]:
-        problems = [] if self._server.database.answers() else ["the database does not answer"]
+        problems = [] if self._server.database.answers() else ["the database does not answer; check --database"]
         try:
             self._server.blobs.has(_NO_BLOB)
         except NipRunError:
-            problems.append("the blob store does not answer")
+            problems.append("the blob store does not answer; check --blobs")
         return problems
 
 

@@ -95,13 +95,18 @@ class BoardView(View):
     domain: tuple[str, str] | None
     """The two ends of the accuracy axis."""
     trained: bool
+    """Whether a shown run plays with a trained model; the table then has the column "Trained on"."""
     first: int
     last: int
+    """The places of the first and the last shown row, from 1."""
     before: str | None
     after: str | None
+    """The URLs of the previous and the next part."""
     chart: Markup | None
     tiers: Sequence[tuple[str, str]]
+    """Each verification tier, with its meaning."""
     meanings: Sequence[tuple[str, str]]
+    """Each kind of mark on the board, with its meaning."""
     commands: Sequence[Command]
 
 

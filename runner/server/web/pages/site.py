@@ -56,6 +56,7 @@ class ListingView(View):
     tables: Sequence[tuple[str, Sequence[ReleaseLine]]] = ()
     before: str | None = None
     after: str | None = None
+    """The URLs of the previous and the next part of the list."""
     commands: Sequence[Command] = ()
     owner: str | None = None
     """The owner, if all releases have the same one."""
@@ -70,7 +71,7 @@ def site_of(request: Request) -> ServerSite:
 
 def missing_page(request: Request, message: str) -> Response:
     """Return the 404 page. It is the same for hidden and for missing pages, so it does not reveal hidden ones."""
-    hint = "New releases appear after a few seconds. To see private releases that you own, sign in and open /mine."
+    hint = "Check the address. New releases appear after a few seconds. To see your private releases, open /mine."
     page = ServedPage("Page not found", [("missing", ListingView(lead=(message, hint)).render())])
     return page_response(request, page, status=404, cache="no-store")
 
