@@ -1,1 +1,1 @@
-"""A finished run in the formats of other tools: results, logs and transcripts."""
+"""Exports finished runs to the formats of other tools: results, logs and transcripts."""

@@ -1,4 +1,4 @@
-"""Export a run as a record of Every Eval Ever 0.3.0: one model's results with their uncertainty, and its rollouts.
+"""Exports a run as a record of Every Eval Ever 0.3.0: one model's results with their uncertainty, and the rollouts.
 
 The schema is in `schemas/` of github.com/evaleval/every_eval_ever. The files are
 `data/COLLECTION/DEVELOPER/MODEL/UUID4.json` and `UUID4_samples.jsonl` in the same folder.
@@ -35,7 +35,7 @@ _NOT_PORTABLE = re.compile(r'[<>:"/\\|?*\x00-\x1f]|[. ]\Z|\Adata\Z')
 
 
 def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
-    """Write the record and its rows below `target`.
+    """Write the record and the rows of its rollouts below `target`.
 
     Raises:
         UsageError: a required option is missing.
@@ -65,23 +65,23 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     other_agents = [row["agent"] for row in source.manifest.agents if row is not subject and row is not source.verifier]
     if other_agents:
         export.not_carried.append(
-            f"the models of {comma_join(other_agents)}: a record has one; they are in source_metadata"
+            f"the models of {comma_join(other_agents)}: a record describes one model; source_metadata names the others"
         )
     export.not_carried += [f"the chats of other agents than {subject['agent']}", *source.omitted_texts]
     return export
 
 
 def _check_options(options: ExportOptions) -> None:
-    """Check that the options which cannot be derived from the run are set.
+    """Check that the options for facts that a run does not contain are set.
 
     Raises:
-        UsageError: one or more are missing.
+        UsageError: an option is missing.
     """
     missing = []
     if not options.organization:
         missing.append("--organization NAME: the organization that ran the evaluation")
     if options.relationship is None:
-        missing.append(f"--relationship {'|'.join(RELATIONSHIPS)}: of the evaluator to the model's developer")
+        missing.append(f"--relationship {'|'.join(RELATIONSHIPS)}: the evaluator's relation to the model's developer")
     if missing:
         raise UsageError(f"--format {NAME} needs facts that a run does not contain; add " + "; ".join(missing))
 
@@ -151,7 +151,7 @@ class _Record:
                 continue
             yield self._result(row, metric)
         if not_exported:
-            written.not_carried.append(f"metrics without bounds for their scores: {comma_join(not_exported)}")
+            written.not_carried.append(f"metrics that have no smallest or largest value: {comma_join(not_exported)}")
 
     def _result(self, row: Mapping[str, Any], metric: Metric) -> dict[str, Any]:
         name = exported_name(row["agent"], row["metric"])
@@ -215,17 +215,17 @@ class _Record:
         return {"generation_config": {"generation_args": args}}
 
     def row(self, game: ExportedGame, written: WrittenExport) -> dict[str, Any] | None:
-        """Return the row of a rollout, or None (counted in `written`) if the format cannot hold it."""
+        """Return the row of a rollout, or None if the format cannot represent the rollout (counted in `written`)."""
         rollout, agent = game.rollout, self._subject["agent"]
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
-            written.omitted["rollouts lost in transport: there was no game to score"] += 1
+            written.omitted["rollouts lost in transport, which have no game to score"] += 1
             return None
         chat = game.chat(agent)
         if not chat:
             written.omitted[f"rollouts without a request to {agent}"] += 1
             return None
-        messages_sent = [line.message for line in chat]
-        messages = [{"turn_idx": i, "role": m["role"], "content": m["content"]} for i, m in enumerate(messages_sent)]
+        chat_messages = [line.message for line in chat]
+        messages = [{"turn_idx": i, "role": m["role"], "content": m["content"]} for i, m in enumerate(chat_messages)]
         calls = [call for call in game.calls(agent) if call.is_answer]
         return {
             "schema_version": SCHEMA_VERSION,
@@ -245,7 +245,7 @@ class _Record:
             "evaluation": {
                 "score": float(bool(rollout.correct)),
                 "is_correct": bool(rollout.correct),
-                "num_turns": sum(message["role"] == "assistant" for message in messages_sent),
+                "num_turns": sum(message["role"] == "assistant" for message in chat_messages),
             },
             **_usage(calls),
             "error": rollout.error,
@@ -274,7 +274,7 @@ class _Record:
 
 
 def _text(value: Any) -> str:
-    """Return a fact as text, as the format requires for metadata."""
+    """Return a fact as text, because the format allows only texts in metadata."""
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 

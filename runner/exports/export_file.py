@@ -24,19 +24,21 @@ class ExportOptions:
     hf_dataset: str | None = None
     """The id of a benchmark's dataset on the Hugging Face Hub."""
     task_id: str | None = None
-    """The id of that benchmark's task."""
+    """The id of the benchmark's task in `hf_dataset`."""
     source_url: str | None = None
     """The URL where the result can be read."""
 
 
 @dataclass
 class WrittenExport:
-    """The files of an export, and the parts of the run that its format cannot hold."""
+    """The files of an export, and the parts of the run that the format cannot represent."""
 
     files: dict[Path, int] = field(default_factory=dict)
     """Number of rollouts or transcripts in each file."""
     omitted: Counter[str] = field(default_factory=Counter)
+    """Number of rollouts that the export leaves out, by reason."""
     not_carried: list[str] = field(default_factory=list)
+    """Kinds of data that the format cannot represent, as phrases."""
 
     def as_json(self) -> Mapping[str, Any]:
         return {

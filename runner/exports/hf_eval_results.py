@@ -1,7 +1,7 @@
-"""Export a run as an entry of `.eval_results/*.yaml`, a file in a model's repository on the Hugging Face Hub.
+"""Exports a run as an entry of `.eval_results/*.yaml`, a file in a model's repository on the Hugging Face Hub.
 
-The format is defined in huggingface/hub-docs (`eval_results.yaml`). It has one number for a benchmark and no fields for
-n and the interval, so these go into the notes.
+The format is defined in huggingface/hub-docs (`eval_results.yaml`). It has one number for a benchmark, and no fields
+for n and the interval. The exporter writes these into the field `notes`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         )
     row = source.metric(RANKING_METRIC)
     if row is None:
-        raise UsageError(f"{source.folder.run_id} has no {RANKING_METRIC}: no rollout has a verdict to count")
+        raise UsageError(
+            f"run {source.folder.run_id} has no {RANKING_METRIC}, because no rollout has a verdict; resume the run, or "
+            "export another one"
+        )
     entry: dict[str, Any] = {
         "dataset": {"id": options.hf_dataset, "task_id": options.task_id},
         "value": row["value"],
@@ -50,13 +53,13 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     atomic_write(path, dump([entry]))
     return WrittenExport(
         {path: 1},
-        not_carried=["n, the interval and the other agents have no field: they are in notes", "rollouts and chats"],
+        not_carried=["fields for n, the interval and the other agents (`notes` has them)", "rollouts and chats"],
     )
 
 
 def _notes(source: RunSource, row: Any, subject: str) -> str:
     manifest = source.manifest
-    method = "95 %" if source.stopped is None else "95 %, a confidence sequence, which holds at every look"
+    method = "95 %" if source.stopped is None else "95 %, a confidence sequence, valid at every interim analysis"
     between = (
         "none: too few clusters"
         if (ends := interval_ends(row["ci_low"], row["ci_high"], 4)) is None

@@ -1,8 +1,8 @@
-"""Export a run as an Inspect log (`.eval`): a zip with a header, a summary of each sample, and a file for each sample.
+"""Exports a run as an Inspect log (`.eval`): a zip with a header, a summary of each sample, and a file for each sample.
 
-`inspect_ai.log.read_eval_log` and `inspect view` read it. A sample is a rollout: its id is the datapoint, its epoch the
-rollout's number among all repeats and block variants. Without a subject, the model is Inspect's name for no model, and
-the agents are model roles.
+`inspect_ai.log.read_eval_log` and `inspect view` read the log. A sample is a rollout: its id is the datapoint's id, and
+its epoch is the rollout's number among all repeats and variants of the datapoint. Without a subject, the model is
+`NO_MODEL`, and the agents are model roles.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
 
 NAME = "inspect"
 NO_MODEL = "none/none"
+"""Inspect's name for no model."""
 VERSION = 2
+"""Version of the log format."""
 SCORE = "verdict"
 _VERDICT_FACTS = ("votes", "verdicts", *CONFIDENCE)
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens", "input_tokens_cache_read")
-_LATER_TOKENS = {"input_tokens_cache_write": "cache_write_tokens", "reasoning_tokens": "reasoning_tokens"}
+_OPTIONAL_TOKENS = {"input_tokens_cache_write": "cache_write_tokens", "reasoning_tokens": "reasoning_tokens"}
 
 
 def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
@@ -46,53 +48,54 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     make_folders(target)
     path = target / f"{source.folder.run_id}.eval"
     log = _Log(source, subject)
-    failed = "calls that failed, and the chats of each call: a sample has one conversation"
+    failed = "failed calls, and the chat of each call: a sample has one conversation"
     export = WrittenExport(not_carried=[failed, *source.omitted_texts])
     try:
         with replacing(path) as temporary, create(temporary) as file, ZipFile(file, "w", ZIP_DEFLATED) as archive:
-            summaries, games = bytearray(b"["), 0  # the only data in memory per game: 1 to 2 KB
-            _put(archive, "_journal/start.json", {"version": VERSION, "eval": log.spec(), "plan": log.plan()})
+            summaries, games = bytearray(b"["), 0  # only the summaries stay in memory: 1 to 2 KB per game
+            _add_json(archive, "_journal/start.json", {"version": VERSION, "eval": log.spec(), "plan": log.plan()})
             for game in source.games():
                 sample = log.sample(game)
                 name = quote(str(sample["id"]), safe=" !#$&'()+,;=@[]{}~^`")
-                _put(archive, f"samples/{name}_epoch_{sample['epoch']}.json", sample)
+                _add_json(archive, f"samples/{name}_epoch_{sample['epoch']}.json", sample)
                 summaries += (b"," if games else b"") + orjson.dumps(log.summary(sample))
                 games += 1
             summaries += b"]"
-            _put_bytes(archive, "summaries.json", summaries)
-            _put(archive, "header.json", log.header(games))
+            _add_bytes(archive, "summaries.json", summaries)
+            _add_json(archive, "header.json", log.header(games))
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; free disk space or choose another --out") from error
     export.files[path] = games
     return export
 
 
-def _put(archive: ZipFile, name: str, value: Any) -> None:
-    _put_bytes(archive, name, orjson.dumps(value))
+def _add_json(archive: ZipFile, name: str, value: Any) -> None:
+    _add_bytes(archive, name, orjson.dumps(value))
 
 
-def _put_bytes(archive: ZipFile, name: str, data: bytes | bytearray) -> None:
-    """Add a member without a date, so that the same run gives the same bytes.
+def _add_bytes(archive: ZipFile, name: str, data: bytes | bytearray) -> None:
+    """Add a member without a date, so that two exports of a run have the same bytes.
 
     Raises:
         RunError: the archive already has a member of this name, which the new one would hide.
     """
     if name in archive.NameToInfo:
-        raise RunError(f"two games would have the file name {name}; this run cannot be exported as {NAME}")
+        raise RunError(f"two games have the same file name {name} in the log; export with --format scout instead")
     member = ZipInfo(name)
     member.compress_type = ZIP_DEFLATED
     archive.writestr(member, data)
 
 
 class _Log:
-    """Builds the parts of a log, about one agent or about the game as a whole."""
+    """Builds the parts of a log: of one agent's chats or, without a subject, of whole games."""
 
     def __init__(self, source: RunSource, subject: AgentRow | None) -> None:
         self._source, self._subject = source, subject
-        self._models: dict[str, Counter[str]] = {}
-        self._roles: dict[str, Counter[str]] = {}
+        self._model_usage: dict[str, Counter[str]] = {}
+        self._role_usage: dict[str, Counter[str]] = {}
 
     def spec(self) -> dict[str, Any]:
+        """Return Inspect's description of the evaluation: task, dataset, models and settings."""
         manifest, spec = self._source.manifest, self._source.plan.spec
         settings = spec.experiment.models[self._subject["model_group"]] if self._subject else None
         config = {} if settings is None else generation_options(settings)
@@ -139,6 +142,7 @@ class _Log:
         return {"name": self._source.manifest.protocol, "steps": [], "config": {}}
 
     def header(self, samples: int) -> dict[str, Any]:
+        """Return the log without its samples. Call this method last, because it includes the use of tokens."""
         manifest = self._source.manifest
         return {
             "version": VERSION,
@@ -153,8 +157,8 @@ class _Log:
             "stats": {
                 "started_at": manifest.started_at,
                 "completed_at": manifest.finished_at or "",
-                "model_usage": {name: dict(usage) for name, usage in self._models.items()},
-                "role_usage": {name: dict(usage) for name, usage in self._roles.items()},
+                "model_usage": {name: dict(usage) for name, usage in self._model_usage.items()},
+                "role_usage": {name: dict(usage) for name, usage in self._role_usage.items()},
             },
         }
 
@@ -169,19 +173,21 @@ class _Log:
         return metrics
 
     def sample(self, game: ExportedGame) -> dict[str, Any]:
+        """Return the sample of a game, and count its tokens."""
         rollout = game.rollout
         point = rollout.job.datapoint
         calls = [call for call in rollout.calls if call.is_answer]
         by_role: dict[str, list[Call]] = {}
         by_model: dict[str, list[Call]] = {}
         for call in calls:
-            by_role.setdefault(self._source.player(game, call.agent), []).append(call)  # a role has one model
+            # An Inspect role has one model. So usage counts for the agent that the model belongs to.
+            by_role.setdefault(self._source.player(game, call.agent), []).append(call)
             by_model.setdefault(call.model, []).append(call)
-        for total, parts in ((self._roles, by_role), (self._models, by_model)):
+        for total, parts in ((self._role_usage, by_role), (self._model_usage, by_model)):
             for name, answers in parts.items():
                 total.setdefault(name, Counter()).update(_usage(answers))
         facts = game.facts
-        lost = rollout.outcome == Outcome.TRANSPORT_FAILED
+        is_lost = rollout.outcome == Outcome.TRANSPORT_FAILED
         score = {
             "value": 1.0 if rollout.correct else 0.0,
             "answer": game.verdict,
@@ -195,7 +201,7 @@ class _Log:
             "target": game.label,
             "messages": self._messages(game),
             "output": {"model": self._subject["model"] if self._subject else NO_MODEL, "choices": []},
-            "scores": None if lost else {SCORE: score},
+            "scores": None if is_lost else {SCORE: score},
             "metadata": {
                 "rollout_id": rollout.job.rollout_id,
                 "outcome": rollout.outcome.value,
@@ -204,7 +210,7 @@ class _Log:
                 "repeat": rollout.job.repeat,
                 **{name: value for name, value in facts.items() if name not in _VERDICT_FACTS},
                 **(
-                    {"models": {seat: row["model"] for seat, row in game.cast.items()}}
+                    {"models": {agent: row["model"] for agent, row in game.cast.items()}}
                     if self._source.plan.seats
                     else {}
                 ),
@@ -217,17 +223,17 @@ class _Log:
             **_times(game),
             "total_time": sum(call.latency_ms or 0.0 for call in calls) / 1000,
             "uuid": rollout.job.rollout_id,
-            **({"error": _error(rollout.error or "lost in transport")} if lost else {}),
+            **({"error": _error(rollout.error or "lost in transport")} if is_lost else {}),
             "attachments": {},
         }
 
     def _messages(self, game: ExportedGame) -> list[dict[str, Any]]:
         if self._subject is not None:
             return [_message(index, line) for index, line in enumerate(game.chat(self._subject["agent"]))]
-        openings = [(seat, game.chat(seat)[:1]) for seat in game.cast]
+        first_lines = [(agent, game.chat(agent)[:1]) for agent in game.cast]
         prompts: list[dict[str, Any]] = [
-            {"role": line.message["role"], "content": line.message["content"], "metadata": {"agent": seat}}
-            for seat, lines in openings
+            {"role": line.message["role"], "content": line.message["content"], "metadata": {"agent": agent}}
+            for agent, lines in first_lines
             for line in lines
         ]
         task: dict[str, Any] = {"role": "user", "content": self._input(game), "source": "input"}
@@ -238,6 +244,7 @@ class _Log:
         return orjson.dumps(self._source.columns(game.rollout)).decode()
 
     def summary(self, sample: dict[str, Any]) -> dict[str, Any]:
+        """Return the part of a sample that Inspect's lists show."""
         keys = ("id", "epoch", "target", "metadata", "scores", "model_usage", "role_usage", "total_time", "uuid")
         return {
             **{key: sample[key] for key in keys},
@@ -253,8 +260,8 @@ def _usage(calls: Iterable[Call]) -> dict[str, int]:
     prompt, completion = sum(c.prompt_tokens for c in answers), sum(c.completion_tokens for c in answers)
     cached = sum(c.cached_tokens for c in answers)
     usage = dict(zip(_TOKENS, (prompt, completion, prompt + completion, cached), strict=True))
-    later = {name: sum(getattr(c, field) for c in answers) for name, field in _LATER_TOKENS.items()}
-    return usage | {name: tokens for name, tokens in later.items() if tokens}
+    optional = {name: sum(getattr(c, field) for c in answers) for name, field in _OPTIONAL_TOKENS.items()}
+    return usage | {name: tokens for name, tokens in optional.items() if tokens}
 
 
 def _times(game: ExportedGame) -> dict[str, str]:

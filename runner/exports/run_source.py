@@ -1,4 +1,4 @@
-"""A finished run in the form that exports need: its games with the chats as sent, its metrics and its models."""
+"""Loads a finished run for exports: its games with the chats as they were sent, its metrics and its models."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class ChatLine(NamedTuple):
 
 
 CLOCK_SKEW_MS = 60_000
-"""The most milliseconds that a server's clock may be behind. Older answers come from a cache or a replay."""
+"""Maximum error of a server's clock. Answers that are older than the run by more come from a cache or a replay."""
 
 
 def started_ms(manifest: Manifest) -> float:
-    """Return when a run began, in milliseconds since 1970."""
+    """Return the start of a run, in milliseconds since 1970."""
     return datetime.fromisoformat(manifest.started_at).timestamp() * 1000
 
 
 def dataset_path(manifest: Manifest, plan: Plan) -> str:
-    """Return where the run found its dataset: a path in its repository, or a Hub dataset; else the run's own copy."""
+    """Return a run's dataset: its path in a repository, the name of a Hub dataset, or else the path in the spec."""
     source = (manifest.sources or {}).get("dataset") or {}
     path = source.get("path")
     return str((source.get("repository") if path in (None, ".") else path) or plan.spec.experiment.dataset.path)
@@ -65,14 +65,14 @@ class ExportedGame:
     cast: Mapping[str, AgentRow]
     """The agents by role in the protocol, each with the model that played that role in this game."""
     judged: str | None = None
-    """The agent that judges a debate of another run. Its earlier messages were written by that run's judge."""
+    """The judge, if the game judges a debate of another run again. That run's judge wrote the earlier messages."""
     started_ms: float = 0.0
     """Start of the run, in milliseconds since 1970."""
     created_ms: Mapping[SampleKey, float] = field(default_factory=dict)
     """Time of each answer in milliseconds since 1970, if its server sent it."""
 
     def turns(self) -> list[ExportedTurn]:
-        """Return every answer with its times: the server's, or as if it directly followed the previous answer."""
+        """Return every answer with its times. If the server sent no time, an answer starts when the last one ends."""
         requests = {(r.sample.round, r.sample.agent, r.sample.attempt, r.sample.vote): r for r in self.requests}
         turns: list[ExportedTurn] = []
         for call in self.rollout.calls:
@@ -85,10 +85,10 @@ class ExportedGame:
         return turns
 
     def chat(self, agent: str) -> list[ChatLine]:
-        """Return the last chat that was sent for an agent plus the answer that counted: the agent's complete game.
+        """Return an agent's complete game: the last chat that was sent for the agent, and the answer that counted.
 
-        If there were several votes, the answer is the vote that was chosen. The list is empty if the agent was never
-        asked.
+        If there were several votes, the answer is the vote that was chosen. The list is empty if the agent's model
+        received no request.
         """
         requests = [request for request in self.requests if request.sample.agent == agent]
         if not requests:
@@ -104,7 +104,7 @@ class ExportedGame:
         """Return the agent's answer in the round of its last sample, or None if no text was received.
 
         All answers of a round were requested with the same chat. The result is the answer that counted or, if a failure
-        ended the round, the last one.
+        ended the round, the last answer.
         """
         calls = [
             call for call in self.calls(sample.agent) if call.round == sample.round and call.raw_message is not None
@@ -117,9 +117,9 @@ class ExportedGame:
         return next(last_texts, None)
 
     def conversation(self) -> Iterator[dict[str, Any]]:
-        """Yield the game as one conversation, each message with a heading of its round, sender and channel.
+        """Yield the messages of the game as one conversation. A heading names each message's round, sender and channel.
 
-        Texts without a recipient, such as verdicts, are included as written.
+        Texts without a recipient, such as verdicts, are included unchanged.
         """
         judged_round = max((call.round for call in self.calls(self.judged)), default=-1) if self.judged else -1
         for number, played_round in enumerate(self.rollout.rounds):
@@ -148,7 +148,7 @@ class ExportedGame:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The variant of its datapoint and the details of its verdict, without missing values.
+        """The variant of the game's datapoint and the details of the verdict, without missing values.
 
         Decisions are numbers, as in the run's tables: 0 reject, 1 accept, 2 none.
         """
@@ -172,7 +172,10 @@ class ExportedGame:
         """
         label = self.rollout.job.datapoint.label
         if label is None:
-            raise UsageError("this format needs labels, but the owner of the run's dataset keeps them private")
+            raise UsageError(
+                "this format needs labels, but the run's dataset has none, because its owner keeps them private; "
+                "export a run on a dataset with labels"
+            )
         return stance_word(Decision(label))
 
 
@@ -186,12 +189,12 @@ class RunSource:
     metrics: Sequence[Mapping[str, Any]]
     """The rows of `metrics.json`."""
     interval: str
-    """The method of its confidence intervals."""
+    """The method of the run's confidence intervals."""
     stopped: str | None = None
-    """The conclusion of a run that stops as soon as its question is decided; None for other runs."""
+    """The conclusion of a run with a stopping rule; None for other runs."""
 
     @classmethod
-    def of(cls, folder: RunFolder) -> Self:
+    def load(cls, folder: RunFolder) -> Self:
         """Load the run in a folder.
 
         Raises:
@@ -200,13 +203,14 @@ class RunSource:
         manifest = folder.manifest()
         if manifest.status not in (Status.DONE, Status.INCOMPLETE):
             raise UsageError(
-                f"run {folder.run_id} is {manifest.status.value}; resume it with nip-run {folder.path}, then export it"
+                f"run {folder.run_id} is {manifest.status.value}; resume the run with `nip-run {folder.path}`, then "
+                "export it"
             )
         plan = played_plan(folder)
         if plan.shape is not None:
             raise UsageError(
-                f"{folder.run_id} has trees of responses, whose branches share rounds, but this format holds single "
-                "games. Export a run of single games, or the trees with --format trl --method dpo"
+                f"run {folder.run_id} has trees of responses, whose branches share rounds, but this format has only "
+                "single games. Export a run of single games, or the trees with --format trl --method dpo"
             )
         summary = folder.read_metrics()
         return cls(
@@ -223,7 +227,7 @@ class RunSource:
             if row["agent"] == name:
                 return row
         names = comma_join(row["agent"] for row in self.manifest.agents)
-        raise UsageError(f"--subject {name}: {self.folder.run_id} has no such agent; it has {names}")
+        raise UsageError(f"--subject {name}: {self.folder.run_id} has no such agent; choose one of {names}")
 
     def subject(self, name: str | None, format_: str) -> AgentRow:
         """Return the agent whose model a record of one model describes.
@@ -234,53 +238,54 @@ class RunSource:
         if name is None:
             models = comma_join(f"{row['agent']} ({row['model']})" for row in self.manifest.agents)
             raise UsageError(
-                f"--format {format_} holds one model, but a game has one for each agent: {models}. Choose the agent "
-                "with --subject AGENT"
+                f"--format {format_} describes one model, but a game has a model for each agent: {models}. Choose an "
+                "agent with --subject AGENT"
             )
         return self.one_model(name)
 
     def one_model(self, name: str) -> AgentRow:
-        """Return an agent that the same model group plays in all games.
+        """Return an agent whose model is the same in all games.
 
         Raises:
-            UsageError: there is no such agent, or it exchanges its model with another agent in some games.
+            UsageError: there is no such agent, or the agent exchanges its model with another agent in some games.
         """
         row, seats = self.agent(name), self.plan.seats or ()
-        groups = {seat: self.agent(seat)["model_group"] for seat in seats}
+        groups = {agent: self.agent(agent)["model_group"] for agent in seats}
         if name in seats and len(set(groups.values())) > 1:
             other_agents = comma_join(row["agent"] for row in self.manifest.agents if row["agent"] not in seats)
             raise UsageError(
                 f"--subject {name}: in half of the games of {self.folder.run_id} {' and '.join(seats)} have exchanged "
-                f"their models ({' and '.join(groups.values())}: `seats: swap`), so its metrics are those of both "
-                f"models. Choose another agent ({other_agents}), or export the games, each with its own models: "
-                "--format scout, or inspect without --subject"
+                f"their models ({' and '.join(groups.values())}: `seats: swap`), so the metrics mix both models. "
+                f"Choose another agent ({other_agents}), or export each game with its own models: --format scout, or "
+                "--format inspect without --subject"
             )
         return row
 
     @cached_property
     def _casts(self) -> dict[bool, dict[str, AgentRow]]:
-        """The agents by role, each with the model that plays it, by whether seats are swapped."""
+        """The agents by name with the models that play them: True for games with exchanged models, False for others."""
         rows = {row["agent"]: row for row in self.manifest.agents}
         swapped = exchange_players(rows, self.plan.seats)
         return {
             False: rows,
-            True: {seat: {**swapped[seat], "agent": seat, "role": rows[seat]["role"]} for seat in rows},
+            True: {agent: {**swapped[agent], "agent": agent, "role": rows[agent]["role"]} for agent in rows},
         }
 
     @cached_property
     def _players(self) -> dict[bool, dict[str, str]]:
+        """The agent whose model plays each agent: True for games with exchanged models, False for other games."""
         names = {row["agent"]: row["agent"] for row in self.manifest.agents}
         return {False: names, True: exchange_players(names, self.plan.seats)}
 
     @property
     def exchange(self) -> str | None:
-        """A sentence about agents that exchange seats; None if no agents do."""
+        """A sentence about the agents that exchange their models; None if there are none."""
         seats = self.plan.seats
         return None if seats is None else f"in half of the games {' and '.join(seats)} have exchanged their players"
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Sentences about what is special in this run (swapped seats, early stop, other run's debates), by topic."""
+        """Sentences, by topic, about exchanged models, a stopping rule, and debates that come from another run."""
         manifest = self.manifest
         sentences = {"seats": self.exchange, "until": self.stopped}
         if manifest.rejudge_of is not None:
@@ -289,7 +294,7 @@ class RunSource:
 
     @property
     def omitted_texts(self) -> list[str]:
-        """Texts of the games that no chat contains, as sentences."""
+        """Texts of the games that the chats do not contain, as phrases for `not_carried`."""
         sentences = []
         if self.manifest.rejudge_of is not None:
             sentences.append(f"which agent asked the questions in the debates of {self.manifest.rejudge_of.run_id}")
@@ -299,9 +304,9 @@ class RunSource:
             sentences.append("the answers of intermediate verdicts (each verdict itself is included)")
         return sentences
 
-    def player(self, game: ExportedGame, seat: str) -> str:
-        """Return the name of the agent whose model plays a role in a game."""
-        return self._players[bool(game.rollout.job.swapped)][seat]
+    def player(self, game: ExportedGame, agent: str) -> str:
+        """Return the name of the agent whose model plays `agent` in a game."""
+        return self._players[bool(game.rollout.job.swapped)][agent]
 
     @property
     def verifier(self) -> AgentRow:
@@ -313,7 +318,7 @@ class RunSource:
         return next((row for row in rows if row["value"] is not None), None)
 
     def prompt(self, agent: str) -> str:
-        """Return the source of an agent's template, as the run has it."""
+        """Return the source text of an agent's prompt template."""
         return self.plan.spec.prompts.sources[agent]
 
     def columns(self, rollout: Rollout) -> dict[str, Any]:
@@ -321,7 +326,7 @@ class RunSource:
         return dict(rollout.job.datapoint.columns)
 
     def games(self) -> Iterator[ExportedGame]:
-        """Yield every finished game in the order of the plan, including those lost in transport."""
+        """Yield every finished game in the order of the plan, including games that were lost in transport."""
         judged = None if self.manifest.rejudge_of is None else self.plan.spec.protocol.verifier_name
         start_ms = started_ms(self.manifest)
         with closing(Reconstructor(self.folder, self.plan)) as reconstructor:

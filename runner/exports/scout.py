@@ -1,4 +1,4 @@
-"""Export a run as transcripts for Inspect Scout: a Parquet file with one row per agent's chat and one per game.
+"""Exports a run as transcripts for Inspect Scout: a Parquet file with a row for each agent's chat and for each game.
 
 The columns are those of Scout's transcript database (github.com/meridianlabs-ai/inspect_scout); Scout treats additional
 columns as metadata.
@@ -32,7 +32,7 @@ COLUMNS = {
     "verdicts": "VARCHAR", "confidence_stated": "DOUBLE",
     "confidence_logprob": "DOUBLE", "confidence_note": "VARCHAR", "debates_of": "VARCHAR",
 }  # fmt: skip
-"""Scout's columns up to `messages`, then ours. JSON is stored as text, as Scout expects."""
+"""Scout's columns up to `messages`, then columns of nip-run. JSON is stored as text, as Scout expects."""
 
 
 def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExport:
@@ -48,7 +48,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     make_folders(target)
     export = WrittenExport(
         not_carried=[
-            "calls that failed, and log-probabilities: a transcript has messages alone",
+            "failed calls and log-probabilities: a transcript contains only messages",
             "metrics and their intervals",
             *source.omitted_texts,
         ]
@@ -59,7 +59,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
         with create(lines) as file:
             for game in source.games():
                 if game.rollout.outcome == Outcome.TRANSPORT_FAILED:
-                    export.omitted["rollouts lost in transport: there was no game"] += 1
+                    export.omitted["rollouts lost in transport, which have no game"] += 1
                     continue
                 for chat in _chats(source, game, agents, with_full_game=options.subject is None):
                     line = orjson.dumps(_row(source, game, chat)) + b"\n"
@@ -72,7 +72,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
 
 
 class _Chat(NamedTuple):
-    """A conversation of a game: its agent, messages and calls."""
+    """A conversation of a game: of one agent, or of all agents."""
 
     agent: str
     messages: Sequence[Mapping[str, Any]]
@@ -83,10 +83,11 @@ class _Chat(NamedTuple):
 
 
 def _chats(source: RunSource, game: ExportedGame, agents: Sequence[str], *, with_full_game: bool) -> Iterator[_Chat]:
+    """Yield the conversation of all agents (if `with_full_game`), then the chat of each agent that has one."""
     answers = [call for call in game.rollout.calls if call.is_answer]
     if with_full_game:
         yield _Chat(ALL_AGENTS, list(game.conversation()), answers)
-    for row in (game.cast[seat] for seat in agents):
+    for row in (game.cast[agent] for agent in agents):
         chat = [_message(line) for line in game.chat(row["agent"])]
         if chat:
             settings = source.plan.spec.experiment.models[row["model_group"]]

@@ -1,1 +1,4 @@
-"""Records into pages: HTML, charts and the data that a page's script reads. Who serves them is not known here."""
+"""Builds pages from the records of runs: HTML, charts, and the data that a page's script reads.
+
+This package does not serve pages.
+"""

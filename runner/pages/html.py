@@ -1,7 +1,7 @@
-"""Render pages: templates with the style, the script and the data of the page in one file.
+"""Renders pages from templates, with the style, the script and the data in one file.
 
-A page loads nothing from other sites, and the policy in its head forbids it: only our script and style, identified by
-their hashes, are used.
+A page loads nothing from other sites. The content security policy in its head allows only nip-run's own script and
+style, which are identified by their hashes.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _NAMES = {
 
 
 def mark_hidden(value: Any) -> Any:
-    """Replace each invisible character, and each that changes the direction of text, by a mark with its name."""
+    """Replace each character that is invisible or changes the direction of text with a mark that names it."""
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     hidden = "".join(character for character in set(value) if _is_hidden(character))
-    if not hidden:  # only line breaks and tabs; the environment escapes the text
+    if not hidden:  # only line breaks and tabs; the template escapes the text
         return value
     pieces = re.split(f"([{re.escape(hidden)}])", value)  # every second piece is a hidden character
     return Markup("").join(_mark(piece) if index % 2 else piece for index, piece in enumerate(pieces))
 
 
 def _is_hidden(character: str) -> bool:
-    """Return whether a character is hidden. Python calls no such character printable, so most texts skip this check."""
+    """Return whether a character is hidden. No hidden character is printable, so printable texts skip this check."""
     return character not in "\n\t" and unicodedata.category(character) in _HIDDEN
 
 
@@ -57,7 +57,7 @@ def _mark(character: str) -> Markup:
 
 
 def escape_plain(text: str) -> Markup:
-    """Escape a text for an attribute or a title, which cannot contain marks: hidden characters are spelled out."""
+    """Escape a text for an attribute or a title. These cannot contain marks, so hidden characters become codes."""
     return escape(in_one_line(text))
 
 
@@ -81,7 +81,7 @@ def style() -> str:
 
 
 def policy(*, connects: bool) -> str:
-    """Return a page's content security policy; `connects` allows it to read data files from its own server."""
+    """Return a page's content security policy; `connects` allows the page to read data from its own server."""
     allowed = {
         "default-src": "'none'",
         "script-src": _by_hash(script()),
@@ -118,7 +118,7 @@ def _environment() -> Environment:
 def render_template(template: str, view: Any) -> Markup:
     """Render a template with the fields of a view (a dataclass), or the items of a mapping.
 
-    Every text is escaped, and a mark stands for each character that cannot be seen.
+    Every text is escaped, and each invisible character is replaced with a mark.
     """
     fields = view if isinstance(view, Mapping) else vars(view)
     return Markup(_environment().get_template(template).render(fields))  # noqa: S704 - the environment escapes

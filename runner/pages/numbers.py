@@ -1,4 +1,4 @@
-"""Formats of numbers on pages."""
+"""Formats numbers for pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def decimal(value: float | None, places: int = 3) -> str:
 
 
 def rank(ranks: tuple[int | None, int | None] | None) -> str:
-    """Format the first and the last rank that a row may have: `2`, `2–4`; nothing if it has none."""
+    """Format the range of a row's ranks, such as `2` or `2–4`; "" if the row is unranked."""
     first, last = ranks or (None, None)
     return "" if first is None else str(first) if first == last else f"{first}–{last}"
 
@@ -31,14 +31,14 @@ def percent(part: int, of: int) -> str:
 
 
 def dollars(cost: float | None) -> str:
-    """Four decimals below ten dollars, since a game may cost a fraction of a cent."""
+    """Format dollars, with four decimals below ten dollars, because a game may cost a fraction of a cent."""
     if cost is None:
         return "not known"
     return f"${cost:,.2f}" if cost >= 10 or not cost else f"${cost:,.4f}"
 
 
 def interval(row: Any, between: str = " to ") -> str:
-    """Format the 95 % interval of an estimate or its row: `0.620 to 0.790`; nothing if there is none."""
+    """Format the 95 % interval of an estimate or its row, such as `0.620 to 0.790`; "" if there is none."""
     ends = row if isinstance(row, Mapping) else vars(row)
     return between.join(text.interval_ends(ends["ci_low"], ends["ci_high"]) or ())
 
@@ -49,7 +49,7 @@ def elapsed(started: str | None, finished: str | None) -> str:
         return ""
     try:
         seconds = int((datetime.fromisoformat(finished) - datetime.fromisoformat(started)).total_seconds())
-    except ValueError:  # another program wrote it
+    except ValueError:  # another program wrote this manifest
         return ""
     minutes, seconds = divmod(max(seconds, 0), 60)
     hours, minutes = divmod(minutes, 60)

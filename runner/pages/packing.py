@@ -1,8 +1,8 @@
-"""Pack games into pieces for a page's script, each text once, even if many messages and chats contain it.
+"""Packs games into pieces for a page's script. A piece contains each text once, even if many chats quote it.
 
-A text is a number (its index in the piece's `texts`), a string, or a list of both that are concatenated. A chat that
-quotes ten messages costs only the text between the quotes. gzip alone is not enough, because it finds only repetitions
-within 32 KiB, and an answer may be longer.
+A text is a number (its index in the piece's `texts`), a string, or a list of numbers and strings to concatenate. A chat
+that quotes ten messages takes only the space of the text between the quotes. gzip alone would not suffice, because it
+finds only repetitions within 32 KiB, and an answer may be longer.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import orjson
 
 Text = int | str | list[int | str]
 
-LONG = 48
+MIN_SHARED_LENGTH = 48
 """Texts with fewer characters are stored inline, which is cheaper than a reference."""
 
-QUOTED = 12
-"""The shortest text, in characters, that is searched for in other texts."""
+MIN_QUOTE_LENGTH = 12
+"""Minimum length of a text, in characters, for which quotes are searched in other texts."""
 
 PIECE_BYTES = 1 << 20
 """Size of a piece in bytes of JSON before compression. A page loads a piece of this size quickly."""
 
 THREADS = min(4, os.cpu_count() or 1)
-"""Number of threads that compress pieces; compression does not hold Python's lock."""
+"""Number of threads that compress pieces in parallel; compression releases Python's global interpreter lock."""
 
-MOST_WAITING = 2 * THREADS
-"""The most pieces that wait for compression."""
+MAX_WAITING = 2 * THREADS
+"""Maximum number of pieces that wait for compression."""
 
 LEVEL = 5
-"""gzip level. Level 6 takes 20 % longer and saves 1 %; level 9 takes longer still and saves as little."""
+"""gzip level. Level 6 takes 20 % longer and saves only 1 %; level 9 takes even longer and saves little more."""
 
 
 class Texts:
@@ -51,7 +51,7 @@ class Texts:
 
     def add(self, text: str) -> Text:
         """Store a text and return the reference to it."""
-        if len(text) < LONG:
+        if len(text) < MIN_SHARED_LENGTH:
             self.size += len(text) + 3
             return text
         index = self._places.get(text)
@@ -63,7 +63,7 @@ class Texts:
 
     def add_quoting(self, text: str, quoted: Sequence[str]) -> Text:
         """Store a text that may contain the `quoted` texts (the longest first), and return the reference to it."""
-        if len(text) < LONG or text in self._places:
+        if len(text) < MIN_SHARED_LENGTH or text in self._places:
             return self.add(text)
         parts = _split_at_quotes(text, [quoted_text for quoted_text in quoted if len(quoted_text) < len(text)])
         if len(parts) == 1:
@@ -77,7 +77,7 @@ class Texts:
 
 
 def _split_at_quotes(text: str, quoted: Sequence[str]) -> list[str]:
-    """Split a text at the start and end of each quoted text in it."""
+    """Split a text at the start and the end of each quoted text."""
     parts = [(text, False)]
     for quoted_text in quoted:
         pieces: list[tuple[str, bool]] = []
@@ -100,34 +100,34 @@ def resolve_text(texts: Sequence[str], text: Text) -> str:
 
 
 def quotable_texts(texts: Iterable[str]) -> list[str]:
-    """Return the texts that are long enough to be searched for in others, from long to short."""
-    return sorted({text for text in texts if len(text) >= QUOTED}, key=lambda text: (-len(text), text))
+    """Return the texts that are long enough to be searched in other texts, longest first."""
+    return sorted({text for text in texts if len(text) >= MIN_QUOTE_LENGTH}, key=lambda text: (-len(text), text))
 
 
 class PieceCompressor:
-    """Compresses pieces in threads while the next ones are built, and stores them in order."""
+    """Compresses pieces in threads while the next pieces are built, and stores them in order."""
 
-    def __init__(self, keep: Callable[[str, bytes], None]) -> None:
-        self._keep = keep
+    def __init__(self, store_piece: Callable[[str, bytes], None]) -> None:
+        self._store_piece = store_piece
         self._threads = ThreadPoolExecutor(THREADS, "nip-run-pages")
         self._waiting: deque[tuple[str, Future[bytes]]] = deque()
 
     def add(self, name: str, data: Any) -> None:
-        """Compress data that will not change any more. It waits if many pieces are pending, to limit the memory."""
+        """Compress data that no longer changes. If too many pieces are pending, wait for one, to limit the memory."""
         self._waiting.append((name, self._threads.submit(compress_json, data)))
-        while len(self._waiting) > MOST_WAITING:
+        while len(self._waiting) > MAX_WAITING:
             self._store_next()
 
     def end(self) -> None:
-        """Wait until all pieces are stored. More can be added later."""
+        """Wait until all pieces are stored. More pieces can be added later."""
         while self._waiting:
             self._store_next()
 
     def _store_next(self) -> None:
         name, piece = self._waiting.popleft()
-        self._keep(name, piece.result())
+        self._store_piece(name, piece.result())
 
 
 def compress_json(data: Any) -> bytes:
-    """Return data as compressed JSON. Equal data gives equal bytes on every machine at any time."""
+    """Return data as compressed JSON. Equal data always gives equal bytes."""
     return gzip.compress(orjson.dumps(data), LEVEL, mtime=0)

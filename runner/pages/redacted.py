@@ -1,4 +1,4 @@
-"""Remove the secrets of this machine from pages that are shared with others."""
+"""Removes the secrets of this machine from pages that are shared with others."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from runner.pages.packing import LEVEL
 from runner.pages.site import Section, Site, StorePiece
 
 
-def without_secrets(keep: StorePiece, redactor: Redactor) -> StorePiece:
-    """Wrap `keep` so that it stores pieces without the redactor's secrets."""
+def without_secrets(store_piece: StorePiece, redactor: Redactor) -> StorePiece:
+    """Return a function that removes the redactor's secrets from a piece and calls `store_piece`."""
     if not redactor.reach:
-        return keep
+        return store_piece
 
-    def keep_redacted(name: str, piece: bytes) -> None:
+    def store_redacted(name: str, piece: bytes) -> None:
         data = gzip.decompress(piece)
         redacted = _redact(data, redactor)
-        keep(name, piece if redacted == data else gzip.compress(redacted, LEVEL, mtime=0))
+        store_piece(name, piece if redacted == data else gzip.compress(redacted, LEVEL, mtime=0))
 
-    return keep_redacted
+    return store_redacted
 
 
 def site_without_secrets(site: Site, redactor: Redactor) -> Site:
-    """Return a site without the redactor's secrets; for its data, use `without_secrets`."""
+    """Return a site without the redactor's secrets. For the pieces of its data, use `without_secrets`."""
 
     def redact_text(text: str) -> str:
         return redactor.redact(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")

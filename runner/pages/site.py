@@ -1,4 +1,4 @@
-"""A site: HTML sections for browsers without JavaScript, data for its script, and two ways to store it."""
+"""A site: HTML sections for browsers without JavaScript, and data for its script, in one file or several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ StorePiece = Callable[[str, bytes], None]
 
 @dataclass(frozen=True)
 class Section:
-    """The content at one address of a site, for browsers without JavaScript."""
+    """The content at one route of a site, for browsers without JavaScript."""
 
     route: str
     """The address after `#/`, such as "run/ID" or "board". The first section is also the start page."""
@@ -30,18 +30,18 @@ class Site:
 
     title: str
     links: Sequence[tuple[str, str]]
-    """The navigation: routes and their names."""
+    """The route and the name of each link in the navigation."""
     sections: Sequence[Section]
     about: Mapping[str, Any]
     """Data that the script reads first; docs/reference/report-files.md documents it."""
 
 
 _DATA_MARK = Markup("<!-- the data of this page -->")
-"""Marks the place of the data in a page. No other text can contain it, because its `<` would be escaped."""
+"""Marks the place of the data in a page. No other text can contain this mark, because its `<` would be escaped."""
 
 
 def as_one_file(site: Site, data: Mapping[str, bytes], *, connects: bool = False) -> Iterator[bytes]:
-    """Yield the parts of a page that contains its data, so it can be opened from disk.
+    """Yield the bytes of a page that contains its data, so that a browser can open it from disk.
 
     `connects` allows the page to read more data from its own server.
     """

@@ -1,6 +1,6 @@
-"""Write a site as a folder for a web server: `index.html`, its data, and a list of the data files.
+"""Writes a site as a folder for a web server: `index.html`, the data files, and a list of the data files.
 
-The list allows a later report to replace the site: only files of an earlier report are replaced or removed.
+The list lets a later report replace the site. A report replaces or removes only files that an earlier report wrote.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _PIECE = re.compile(r"[A-Za-z0-9-]{1,100}\.json\.gz")
 
 
 class SiteFolder:
-    """A folder with `index.html` and its data, created or updated by `site_folder`."""
+    """A folder with `index.html` and its data. `site_folder` opens it."""
 
     def __init__(self, directory: Path, before: Collection[str]) -> None:
         self._directory, self._before = directory, before
         self._names: dict[str, None] = {}
 
-    def keep(self, name: str, piece: bytes) -> None:
+    def store(self, name: str, piece: bytes) -> None:
         """Store a piece of data for the site.
 
         Raises:
@@ -37,7 +37,7 @@ class SiteFolder:
         atomic_write(self._directory / "data" / f"{name}.json.gz", piece)
 
     def put(self, site: Site) -> bytes:
-        """Write the page of a site whose data was stored, and remove data files that only an earlier page used.
+        """Write the page of a site after its data is stored, remove data files of an earlier page, and return the page.
 
         Raises:
             RunError: the file cannot be written.
@@ -62,7 +62,7 @@ def site_folder(directory: Path) -> Iterator[SiteFolder]:
     """
     before = _listed_pieces(directory)
     if before is None and (directory / "index.html").exists():
-        raise UsageError(f"{directory / 'index.html'} is not a page of nip-run report; name another folder")
+        raise UsageError(f"{directory / 'index.html'} was not written by nip-run report; choose another folder")
     make_folders(directory / "data")
     if before is None:
         _write_list(directory, ())
@@ -70,7 +70,7 @@ def site_folder(directory: Path) -> Iterator[SiteFolder]:
 
 
 def _listed_pieces(directory: Path) -> list[str] | None:
-    """Return the data files of the site in a folder, or None if it has no site."""
+    """Return the names of the data files of the site in a folder, or None if the folder has no site."""
     try:
         pieces = read_json(directory / "data" / _LIST_FILE)["pieces"]
         return [name for name in pieces if isinstance(name, str) and _PIECE.fullmatch(name)]

@@ -1,4 +1,4 @@
-"""The sweeps among the rows of a list: the keys that each sets, and its results."""
+"""Finds the sweeps among the rows of a list, with the keys that each sweep sets and its results."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from runner.results.leaderboard.sweep_table import SEED, SweepPoint, sweep_rows
 from runner.results.metric_table import RANKING_METRIC
 from runner.results.sweep_points import parse_point
 
-MOST_POINTS = 400
-"""The most points of a sweep that gets a table. A larger table is hard to read and slow to rank."""
+MAX_POINTS = 400
+"""Maximum points of a sweep with a table. A larger table would be hard to read and slow to rank."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def sweeps_of(rows: Sequence[LeaderboardRow], results: Results) -> list[SweepPoi
         LeaderboardError: the board is damaged.
     """
     sweeps = []
-    for name, members in _swept(rows):
+    for name, members in _rows_by_sweep(rows):
         points = [SweepPoint(name, row.run_id, point, row.seed or 0) for row, point in members]
         lines = [
             SweepLine(
@@ -71,9 +71,9 @@ def sweeps_of(rows: Sequence[LeaderboardRow], results: Results) -> list[SweepPoi
 
 
 def published_sweeps(rows: Sequence[PublishedRow]) -> list[SweepPoints]:
-    """Return the sweeps among a registry's rows, with a line for each seed: published runs are not pooled."""
+    """Return the sweeps among a registry's rows, with a line for each seed, because published runs are not pooled."""
     sweeps = []
-    for name, members in _swept(rows):
+    for name, members in _rows_by_sweep(rows):
         lines = [
             SweepLine(
                 point, (row.release.removeprefix("run/"),), 1, row.accuracy, row.ci_low, row.ci_high, row.n,
@@ -85,20 +85,20 @@ def published_sweeps(rows: Sequence[PublishedRow]) -> list[SweepPoints]:
     return sweeps
 
 
-def _swept(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[Row, dict[str, Any]]]]]:
-    """Yield the rows of each spec that are points of a sweep and not replays, with their points."""
+def _rows_by_sweep(rows: Sequence[Row]) -> Iterator[tuple[str, list[tuple[Row, dict[str, Any]]]]]:
+    """Yield the name of each sweep's spec, and the rows of the sweep with their points. Replays are left out."""
     rows_by_spec: dict[str, list[tuple[Row, dict[str, Any]]]] = defaultdict(list)
     for row in rows:
         if row.point and row.replay_of is None and row.rejudge_of is None:
             with suppress(ValueError):  # a published row may have an invalid point
                 rows_by_spec[str(row.name)].append((row, parse_point(row.point)))
     for name, members in sorted(rows_by_spec.items()):
-        if 1 < len(members) <= MOST_POINTS:
+        if 1 < len(members) <= MAX_POINTS:
             yield name, sorted(members, key=lambda member: [_sort_key(value) for value in member[1].values()])
 
 
 def _sort_key(value: Any) -> tuple[int, float, str]:
-    """Return a sort key: numbers by size, then other values by their text."""
+    """Return a sort key for a value: numbers come first, by size; other values follow, by their text."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return (0, float(value), "") if is_number else (1, 0.0, str(value))
 
@@ -111,7 +111,7 @@ def _sweep(name: str, lines: Sequence[SweepLine]) -> list[SweepPoints]:
 
 
 def short_names(keys: Collection[str]) -> dict[str, str]:
-    """Return, for each dotted key, its shortest suffix that no other key has."""
+    """Return the shortest unique suffix of each dotted key."""
     counts = Counter(suffix for key in keys for suffix in _suffixes(key))
     return {key: next((suffix for suffix in _suffixes(key) if counts[suffix] == 1), key) for key in keys}
 

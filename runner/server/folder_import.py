@@ -1,4 +1,4 @@
-"""Import releases that `publish --to DIR` wrote into the folder of a server."""
+"""Imports releases that `nip-run publish --to DIR` wrote into the folder of a server."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ class ImportResult:
 
 
 def check_imported(server: Service) -> None:
-    """Check that the server has all releases that are in its folder.
+    """Check that the server has imported all releases in its folder.
 
     Raises:
-        UsageError: some are not imported; the message has the command that imports them.
+        UsageError: some releases are not imported; the message has the command that imports them.
     """
     folder = server.settings.folder
     with Registry(FolderTransport(str(folder))) as registry:
-        missing = _missing(server, registry)
+        missing = _find_missing(server, registry)
     if missing:
         raise UsageError(
-            f"{folder} holds {counted(len(missing), 'release')} that `publish --to` put there and this server does not "
-            f"have, such as {missing[0].reference}; import them with {shlex.join(['nip-run', 'serve', str(folder)])} "
-            "--import, or serve another folder"
+            f"{folder} has {counted(len(missing), 'release')} from `publish --to` that the server has not imported, "
+            f"such as {missing[0].reference}; run `{shlex.join(['nip-run', 'serve', str(folder)])} --import`, or serve "
+            "another folder"
         )
 
 
-def import_folder(settings: Settings, tell: Callable[[str], None]) -> ImportResult:
-    """Check the releases in a server's folder and publish the good ones on the server.
+def import_folder(settings: Settings, report: Callable[[str], None]) -> ImportResult:
+    """Check the releases in a server's folder, and publish those without problems on the server.
 
-    An account is created for each owner who has none. The releases in the folder do not change. Call it while no server
-    uses the folder.
+    The import creates an account for each owner who has none, and leaves the releases in the folder unchanged. It calls
+    `report` with each problem. Call this function only while no server uses the folder.
     """
     server, result = Service.open(replace(settings, account_bytes=0)), ImportResult()
     try:
         with Registry(FolderTransport(str(settings.folder)), settings.limits) as registry:
-            for family in _families(registry, _missing(server, registry), result.problems):
+            for family in _families(registry, _find_missing(server, registry), result.problems):
                 try:
                     _import(server, registry, family)
                     result.releases += len(family)
@@ -72,14 +72,15 @@ def import_folder(settings: Settings, tell: Callable[[str], None]) -> ImportResu
                     problems = [str(error), *getattr(error, "__notes__", ())]
                     result.problems.append(f"{family[-1][0].reference}: {'; '.join(problems)}")
         for problem in result.problems:
-            tell(problem)
+            report(problem)
     finally:
         server.publishing.close()
         server.database.close()
     return result
 
 
-def _missing(server: Service, registry: Registry) -> list[ReleaseEntry]:
+def _find_missing(server: Service, registry: Registry) -> list[ReleaseEntry]:
+    """Return the releases in the folder that the server's database does not have."""
     entries = registry.entries()
     if not entries:
         return []
@@ -92,7 +93,10 @@ def _missing(server: Service, registry: Registry) -> list[ReleaseEntry]:
 def _families(
     registry: Registry, entries: Sequence[ReleaseEntry], problems: list[str]
 ) -> Iterator[list[StoredRelease]]:
-    """Group releases that were published together: a training run with its parts and models."""
+    """Yield groups of releases to publish together: a training run with its parts and models, or a single release.
+
+    A release that cannot be read is left out, and its problem is added to `problems`.
+    """
     by_name: dict[str, StoredRelease] = {}
     for entry in entries:
         try:
@@ -102,16 +106,16 @@ def _families(
     for _, release, _ in [*by_name.values()]:
         parts = [link.release for link in release.links if link.release and link.role in ("part", "output")]
         if parts and str(release.reference) in by_name:
-            together = (*parts, str(release.reference))
-            yield [by_name.pop(name) for name in dict.fromkeys(together) if name in by_name]
+            names = (*parts, str(release.reference))
+            yield [by_name.pop(name) for name in dict.fromkeys(names) if name in by_name]
     yield from ([stored] for stored in by_name.values())
 
 
 def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]) -> None:
-    """Publish releases of one owner through an upload, which is checked like any other.
+    """Publish releases of one owner through an upload, so that they are checked like any other upload.
 
     Raises:
-        ReleaseError: the check refuses them.
+        ReleaseError: the check refuses the releases.
     """
     owner = family[-1][0].reference.owner
     with server.database.writing() as connection:
@@ -125,25 +129,27 @@ def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]
     upload = uploads.declare(viewer, Declaration(folders))
     for sha256, (_, have) in upload.missing.items():
         with sources[sha256]() as source:
-            receiving = uploads.receive(viewer, upload.id, sha256, have)
+            writer = uploads.receive(viewer, upload.id, sha256, have)
             try:
                 source.seek(have)
                 while piece := source.read(PIECE):
-                    receiving.write(piece)
-                receiving.end()
+                    writer.write(piece)
+                writer.end()
             finally:
-                receiving.close()
+                writer.close()
     server.publishing.commit(uploads.find(viewer, upload.id))
     server.publishing.check(upload.id, account)
     upload = uploads.find(viewer, upload.id)
     if upload.state != PUBLISHED:
-        raise ReleaseError("the release was not imported").with_notes(upload.problems)
+        raise ReleaseError("the server refused the release; publish a corrected version").with_notes(upload.problems)
 
 
 def _folders(
     registry: Registry, stored: StoredRelease, sources: dict[str, Callable[[], IO[bytes]]]
 ) -> Iterator[DeclaredFolder]:
-    """Yield the folders of a release, its yank and its signature; add an opener for each file's hash to `sources`."""
+    """Yield the folders of a release, its yank and its signature. Add a function that opens each file to `sources`, by
+    the file's hash.
+    """
     entry, release, manifest = stored
 
     def declare(path: str, sha256: str, size: int, part: str = "") -> DeclaredFile:

@@ -1,6 +1,6 @@
-"""Run work on untrusted data in a separate process with limited time and memory.
+"""Runs work on untrusted data in a separate process with limited time and memory.
 
-Only this module starts processes in the server. `run_isolated` runs a task and returns how it ended;
+Only this module starts processes in the server. `run_isolated` runs a task and returns a `TaskResult`;
 `run_bounded_check` returns the result of a task or raises; `start_process` starts a long-running worker.
 """
 
@@ -39,13 +39,14 @@ _RESULT, _PREFIX = "result.json", "work-"
 _NO_MEMORY = 77
 """Exit code of a process that ran out of memory."""
 _GRACE_SECONDS = 5
-"""Seconds between the soft limit of processor time, which sends SIGXCPU, and the hard limit, which kills."""
+"""Seconds between the soft limit of processor time, which sends SIGXCPU, and the hard limit, which sends SIGKILL."""
 _SERVER_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
 _SERVER_FAULT_TEXTS = (*map(os.strerror, _SERVER_ERRNOS), "database or disk is full", "disk I/O error")
-"""Texts that DuckDB and SQLite use for the same errors."""
+"""Texts of DuckDB and SQLite for the errors in `_SERVER_ERRNOS`."""
 
 _ADDRESS_SPACE_FACTOR = 4
-"""Limit of the address space as a multiple of the memory limit: DuckDB reserves 700 MiB that it does not use."""
+"""Limit of the address space, as a multiple of the memory limit. It is larger, because DuckDB reserves 700 MiB of
+addresses that it does not use."""
 
 PRELOADED_MODULES = (
     "runner.server.single_thread", "runner.server.uploads.checking", "runner.server.boards.worker",
@@ -60,7 +61,7 @@ class TaskLimits:
     """Limits on the resources of a process."""
 
     memory: int
-    """Bytes; see `resource.RLIMIT_DATA`."""
+    """Maximum memory in bytes (`resource.RLIMIT_DATA`)."""
     seconds: float | None = None
     """Limit on the wall time and, separately, on the processor time."""
     file_bytes: int | None = None
@@ -76,31 +77,31 @@ class TaskLimits:
 class TaskStatus(Enum):
     """How a task ended."""
 
-    FINISHED = "it returned a result"
-    TIMED_OUT = "it exceeded its time limit"
-    OUT_OF_MEMORY = "it exceeded its memory limit"
-    DIED = "its process ended without a result"
+    FINISHED = "the task returned a result"
+    TIMED_OUT = "the task exceeded its time limit"
+    OUT_OF_MEMORY = "the task exceeded its memory limit"
+    DIED = "the task's process ended without a result"
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How a task ended, with its result if it returned one."""
+    """The status of a task that has ended, and its result if it returned one."""
 
     status: TaskStatus
     value: Any = None
     failure: str = ""
-    """Why there is no result, for DIED: `ended with -9`."""
+    """For DIED, the reason, such as "ended with exit code -9"."""
 
 
 def run_isolated(
-    limits: TaskLimits, within: Path, work: Callable[..., Any], *args: Any, max_bytes: int = MAX_RESULT_BYTES
+    limits: TaskLimits, parent: Path, work: Callable[..., Any], *args: Any, max_bytes: int = MAX_RESULT_BYTES
 ) -> TaskResult:
-    """Run `work(folder, *args)` in a process. `folder` is a temporary folder in `within`.
+    """Run `work(folder, *args)` in a process, where `folder` is a temporary folder in `parent`.
 
     Raises:
         OSError: the process cannot be started.
     """
-    folder = within.absolute() / f"{_PREFIX}{secrets.token_hex(8)}"
+    folder = parent.absolute() / f"{_PREFIX}{secrets.token_hex(8)}"
     make_folders(folder)
     try:
         process = start_process(limits, _write_result, folder, work, args)
@@ -124,11 +125,11 @@ def _read_result(exit_code: int | None, path: Path, max_bytes: int) -> TaskResul
         return TaskResult(TaskStatus.TIMED_OUT)
     if exit_code == _NO_MEMORY:
         return TaskResult(TaskStatus.OUT_OF_MEMORY)
-    return TaskResult(TaskStatus.DIED, failure=f"ended with {exit_code}")
+    return TaskResult(TaskStatus.DIED, failure=f"ended with exit code {exit_code}")
 
 
 class IsolatedTaskError(RunError):
-    """The server could not run a task, for a reason that may pass; the task itself may be fine."""
+    """Raised if the server could not run a task because of a temporary problem. The task itself may be fine."""
 
 
 def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *args: Any) -> dict[str, Any]:
@@ -136,23 +137,27 @@ def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *
 
     Raises:
         ReleaseError: the work failed, or exceeded its limit of time or memory.
-        IsolatedTaskError: the process could not start or ended early: the disk is full, or the server is stopping.
+        IsolatedTaskError: the process could not start or ended early, because the disk is full or the server stops.
     """
     try:
         outcome = run_isolated(TaskLimits.for_check(settings), settings.incoming, _catch_errors, settings, work, args)
     except OSError as error:
-        raise IsolatedTaskError(f"the server cannot start a process now: {error.strerror or error}") from error
+        message = f"the server cannot start a process now: {error.strerror or error}; try again in a minute"
+        raise IsolatedTaskError(message) from error
     if outcome.status is TaskStatus.FINISHED and "error" not in outcome.value:
         result: dict[str, Any] = outcome.value["answer"]
         return result
     if outcome.status is TaskStatus.DIED:
-        raise IsolatedTaskError(f"the server could not finish: its process {outcome.failure}")
+        message = f"the server could not finish reading the release: its process {outcome.failure}; try again later"
+        raise IsolatedTaskError(message)
     if outcome.status is TaskStatus.TIMED_OUT:
-        raise ReleaseError(f"it takes longer than the {settings.check_seconds:g} seconds that this server allows")
-    if outcome.status is TaskStatus.OUT_OF_MEMORY:
-        mebibytes = settings.check_bytes >> 20
-        raise ReleaseError(f"it needs more memory than the {mebibytes:,} MiB that this server allows")
-    raise ReleaseError(outcome.value["error"])
+        limit, option = f"takes longer than {settings.check_seconds:g} seconds", "--check-seconds"
+    elif outcome.status is TaskStatus.OUT_OF_MEMORY:
+        limit, option = f"needs more memory than {settings.check_bytes >> 20:,} MiB", "--check-memory"
+    else:
+        raise ReleaseError(outcome.value["error"])
+    advice = f"use a smaller dataset or run, or ask the administrator to raise {option} of nip-run serve"
+    raise ReleaseError(f"reading the release {limit}, the limit of this server; {advice}")
 
 
 def start_process(limits: TaskLimits, target: Callable[..., Any], *args: Any) -> BaseProcess:
@@ -165,7 +170,7 @@ def start_process(limits: TaskLimits, target: Callable[..., Any], *args: Any) ->
     try:
         process.start()
     except EOFError as error:  # the fork server has ended
-        raise OSError(f"the fork server has ended: {error}") from error
+        raise OSError(f"the fork server has ended, restart nip-run serve: {error}") from error
     return process
 
 
@@ -177,7 +182,7 @@ def forkserver_context() -> ForkServerContext:
 
 
 def remove_leftovers(settings: Settings) -> None:
-    """Remove the temporary folders that a killed server left behind."""
+    """Remove the temporary folders of tasks from before a crash."""
     for folder in settings.incoming.glob(f"{_PREFIX}*"):
         remove_folder(folder)
 
@@ -196,7 +201,7 @@ def _run_with_limits(limits: TaskLimits, target: Callable[..., Any], args: tuple
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + _GRACE_SECONDS))
     if limits.file_bytes is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_bytes, limits.file_bytes))
-    Thread(target=_end_with_server, daemon=True).start()
+    Thread(target=_exit_with_server, daemon=True).start()
     try:
         target(*args)
     except Exception as error:
@@ -219,8 +224,8 @@ def is_server_fault(error: BaseException | None) -> bool:
     return False
 
 
-def _end_with_server() -> None:
-    """Exit as soon as the server has ended, even if it was killed."""
+def _exit_with_server() -> None:
+    """Wait until the server ends, even if it is killed, and then exit this process."""
     server = multiprocessing.parent_process()
     assert server is not None
     server.join()

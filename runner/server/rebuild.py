@@ -1,7 +1,7 @@
-"""Rebuild derived data of a server from its manifests and blobs, and remove unused blobs, while no server runs.
+"""Rebuilds the data of a server that is derived from manifests and blobs, and removes unused blobs.
 
-`rebuild` recomputes the lists of files and the checks, and deletes the boards, which the next server builds again. It
-keeps the data that exists only in the database: releases and their owners, yanks, signatures, accounts, tokens.
+`rebuild` recomputes the lists of files and the checks. It deletes the boards, which the server builds again when it
+starts. It keeps the data that exists only in the database: releases, owners, yanks, signatures, accounts, tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.documents.releases.reference import Kind, Reference
 from runner.registry.transports.listing import small_file
 from runner.server.accounts.accounts import Scope, Viewer
 from runner.server.accounts.administration import HIDDEN
-from runner.server.boards.paths import forget_boards
+from runner.server.boards.paths import delete_boards
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
 from runner.server.store.blobs import BlobStore
@@ -35,7 +35,7 @@ from runner.server.uploads.publishing import check_row
 from runner.server.uploads.uploads import CHECKING, OPEN
 
 _EMPTY_UPLOAD = "0" * 32
-"""Id of an upload without received bytes: a release is checked as an upload whose files are all stored already."""
+"""Id of an upload without received bytes. `rebuild` checks releases as uploads whose files are all stored already."""
 
 
 @dataclass
@@ -44,14 +44,14 @@ class RebuildResult:
 
     releases: int = 0
     changed: int = 0
-    """Number of releases whose list of files or check was different in the database."""
+    """Number of releases whose list of files or check in the database was wrong."""
     problems: list[str] = field(default_factory=list)
-    """Messages about damaged releases, whose rows are not changed."""
+    """Messages about damaged releases, which `rebuild` leaves unchanged."""
 
 
 @contextmanager
 def exclusive_access(settings: Settings) -> Iterator[None]:
-    """Lock the server's folder, which only one process may use at a time.
+    """Lock the server's folder against other processes.
 
     Raises:
         UsageError: another process uses the folder.
@@ -62,12 +62,15 @@ def exclusive_access(settings: Settings) -> Iterator[None]:
         try:
             stack.enter_context(locked(settings.folder / ".serving", str(settings.folder)))
         except RunDirectoryError as error:
-            raise UsageError(f"{error}; stop that server first") from error
+            raise UsageError(f"{error}; stop that server first, then run the command again") from error
         yield
 
 
-def rebuild(settings: Settings, tell: Callable[[str], None]) -> RebuildResult:
-    """Recompute the files and the check of each release, and delete boards. Call it within `exclusive_access`."""
+def rebuild(settings: Settings, report: Callable[[str], None]) -> RebuildResult:
+    """Recompute the files and the check of each release, and delete boards; call `report` with each problem.
+
+    Call this function within `exclusive_access`.
+    """
     database, blobs, result = Database(settings.database_url), open_blob_store(settings), RebuildResult()
     try:
         with database.reading() as connection:
@@ -77,10 +80,10 @@ def rebuild(settings: Settings, tell: Callable[[str], None]) -> RebuildResult:
             problems = list(_rebuild_release(settings, database, blobs, row, result))
             result.problems += problems
             for problem in problems:
-                tell(problem)
-        forget_boards(settings)
+                report(problem)
+        delete_boards(settings)
         with database.writing() as connection:
-            database.changed(connection)
+            database.increment_revision(connection)
     finally:
         UploadPieces(settings.incoming).clear(_EMPTY_UPLOAD)
         database.close()
@@ -98,19 +101,19 @@ def _rebuild_release(
     except (ReleaseError, NewerFormatError, CheckError) as error:
         yield f"{reference}: {error}"
         return
-    if not verdict.is_good:
+    if not verdict.is_accepted:
         yield from verdict.problems
         return
     with database.writing() as connection:
-        changed = _put_files(connection, row.id, folder)
+        changed = _replace_files(connection, row.id, folder)
         check = check_row(row.id, reference.kind, verdict.notes.get(folder.path, ()))
         existing = connection.execute(select(checks).where(checks.c.release_id == row.id)).one_or_none()
         if existing is None or {**existing._mapping} != check:  # noqa: SLF001 - as the library documents it
             connection.execute(delete(checks).where(checks.c.release_id == row.id))
             connection.execute(insert(checks), check)
             changed = True
-        if changed:  # in the same transaction, in case the rebuild stops after it
-            database.changed(connection)
+        if changed:  # in the same transaction, in case the rebuild is interrupted
+            database.increment_revision(connection)
     result.changed += changed
 
 
@@ -123,14 +126,15 @@ def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], refere
     try:
         data = small_file(blobs.open(row.sha256), MANIFEST, MAX_MANIFEST)
     except NotPublished as error:
-        raise ReleaseError(f"{MANIFEST} is missing") from error
+        raise ReleaseError(f"{MANIFEST} is missing; restore the blob {row.sha256} from a backup") from error
     release = Release.from_bytes(data, settings.limits)
     if (
         digest(data) != row.sha256
         or release.reference != reference
         or row.visibility not in (release.visibility, HIDDEN)
     ):
-        raise ReleaseError(f"{MANIFEST} is damaged, or belongs to {release.reference}")
+        damaged = f"{MANIFEST} is damaged, or belongs to {release.reference}"
+        raise ReleaseError(f"{damaged}; restore the blob {row.sha256} from a backup")
     checksum_data = checksum(data)
     return DeclaredFolder(
         reference,
@@ -143,8 +147,8 @@ def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], refere
     )
 
 
-def _put_files(connection: Connection, release: int, folder: DeclaredFolder) -> bool:
-    """Replace the rows of a release's own files if they differ; return whether they did."""
+def _replace_files(connection: Connection, release: int, folder: DeclaredFolder) -> bool:
+    """Replace the rows of a release's own files if they are wrong; return whether they were."""
     of_release = files.c.release_id == release, files.c.part == ""
     stored = {(row.path, row.sha256, row.size) for row in connection.execute(select(files).where(*of_release))}
     declared = {(f"{folder.path}/{file.path}", file.sha256, file.size) for file in folder.files}
@@ -160,7 +164,7 @@ def _put_files(connection: Connection, release: int, folder: DeclaredFolder) -> 
 
 
 def remove_unused_blobs(settings: Settings) -> int:
-    """Remove unused blobs and return their number. Call it within `exclusive_access`."""
+    """Remove unused blobs and return their number. Call this function within `exclusive_access`."""
     database, blobs = Database(settings.database_url), open_blob_store(settings)
     try:
         with database.reading() as connection:

@@ -25,7 +25,7 @@ class Service:
 
     @classmethod
     def open(cls, settings: Settings) -> Self:
-        """Open the database and the blobs that the settings name. An older database is backed up, then upgraded.
+        """Open the database and the blobs. A database of an earlier version is backed up, then upgraded.
 
         Raises:
             UsageError, RunError: the database or the blobs cannot be used.

@@ -18,17 +18,17 @@ class Settings:
     folder: Path
     """The folder for uploads, boards, cached files and, by default, the database and the blobs."""
     database: str | None = None
-    """A URL of SQLAlchemy, such as `postgresql+psycopg://nip-run@localhost/nip_run`; None: SQLite in the folder."""
+    """An SQLAlchemy URL, such as `postgresql+psycopg://nip-run@localhost/nip_run`; None: SQLite in the folder."""
     blobs: str | None = None
     """URL of the blob store, such as `s3://bucket/prefix`; None: in the folder."""
     address: str = "http://127.0.0.1:8080"
     """The server's public URL, without a slash at the end; used in links and commands."""
     proxies: tuple[str, ...] = ()
-    """Networks of trusted reverse proxies: requests from them have the client's address last in `X-Forwarded-For`."""
+    """Networks of trusted reverse proxies, which write the client's address last into `X-Forwarded-For`."""
     rate: float = 100.0
     """Maximum requests per second from one account, or from one address without a token; 0: unlimited."""
     connections: int = 512
-    """Maximum number of open connections; further clients are asked to retry."""
+    """Maximum number of open connections; beyond it, idle connections are closed and requests get status 503."""
     any_host: bool = False
     """Accept requests with any `Host` header, not only the host of `address`."""
     limits: Limits = RELEASE_LIMITS
@@ -39,30 +39,31 @@ class Settings:
     open_uploads: int = 32
     """Maximum uploads of one account that are being sent or checked."""
     open_bytes: int = 16 << 30
-    """Maximum total size of these uploads, in bytes."""
+    """Maximum total size of one account's open uploads, in bytes."""
     account_bytes: int = 64 << 30
     """Maximum bytes of one account, published and in open uploads, each file counted once; 0: unlimited."""
     spare_bytes: int = 256 << 20
-    """Disk space that stays free once all open uploads are complete; an upload that needs it is refused."""
+    """Disk space to leave free. An upload is refused if less would be free after all open uploads are complete."""
     pages_bytes: int = 8 << 30
-    """Maximum bytes of cached pages of single runs, and again of pairs of runs; the oldest pages are removed first."""
+    """Maximum bytes of cached pages, separately for single runs and for pairs; the oldest pages are removed first."""
     declared_bytes: int = 16 << 20
     """Maximum size of a request body that declares an upload or a competition."""
     body_seconds: float = 120.0
-    """Time limit for receiving the body of such a request."""
+    """Time limit for receiving the body of any request except a piece of a file."""
     piece_wait: float = 60.0
-    """Seconds to wait for the next bytes of a piece; then the server stores what arrived and closes the connection."""
+    """Seconds to wait for the next bytes of a piece; then the server stores the received bytes and ends the request."""
     piece_seconds: float = 900.0
-    """Time limit for one request with a piece."""
+    """Time limit for a request that sends a piece of a file."""
     upload_seconds: float = 24 * 3600.0
-    """Seconds after its last bytes until an unfinished upload is deleted."""
+    """Seconds without new bytes after which an unfinished upload is deleted."""
     check_seconds: float = 300.0
     """Limit on the wall time and, separately, on the processor time of checking one upload."""
     check_bytes: int = 2 << 30
     """Limit on the memory of checking one upload, in bytes."""
     checks_at_once: int = 1
+    """Number of threads that check uploads."""
     check_tries: int = 3
-    """Maximum attempts at a check that fails through the server's own fault."""
+    """Maximum attempts to check an upload if the server itself fails."""
 
     def __post_init__(self) -> None:
         # Pages and checks run in other working directories, where a relative path would point elsewhere.
@@ -73,7 +74,7 @@ class Settings:
 
     @property
     def connections_per_address(self) -> int:
-        """Maximum connections from one address, and open requests from it."""
+        """Maximum connections from one address, and maximum open requests from one address."""
         return max(1, self.connections // 2)
 
     @property

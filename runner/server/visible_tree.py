@@ -19,11 +19,12 @@ from runner.server.store.database import Database
 from runner.server.store.schema import files, is_release, releases
 
 PAGE = 1_000
-_AFTER_ALL = "\U0010ffff"
+"""Maximum number of entries in one page of a list."""
+_LAST_CHARACTER = "\U0010ffff"
 
 
 class ServerTree:
-    """A read-only `Transport` for what a viewer may see. Each call reads the current state of the server."""
+    """A read-only `Transport` for the releases that a viewer may see. Each call reads the current database."""
 
     def __init__(
         self, database: Database, blobs: BlobStore, viewer: Viewer = ANYBODY, *, where: str = "server:"
@@ -37,20 +38,20 @@ class ServerTree:
             yield from page
             after = page[-1].path
 
-    def page(self, prefix: str, after: str, most: int) -> list[StoredFile]:
+    def page(self, prefix: str, after: str, limit: int) -> list[StoredFile]:
         """Return the next files whose path starts with `prefix`, sorted by path."""
         if "\0" in prefix + after:
-            return []  # PostgreSQL raises an error for it
-        query = self._visible_files().where(files.c.path > after).order_by(files.c.path).limit(most)
+            return []  # PostgreSQL raises an error for NUL
+        query = self._visible_files().where(files.c.path > after).order_by(files.c.path).limit(limit)
         if prefix:
-            query = query.where(files.c.path >= prefix, files.c.path < prefix + _AFTER_ALL)
+            query = query.where(files.c.path >= prefix, files.c.path < prefix + _LAST_CHARACTER)
         with self._database.reading() as connection:
             return [StoredFile(row.path, row.size) for row in connection.execute(query)]
 
     def open(self, path: str) -> IO[bytes]:
         file = self.find(path)
         if file is None:
-            raise NotPublished(f"{self.where} has no file {path}")
+            raise NotPublished(f"{self.where} has no file {path}; check the path")
         return self._blobs.open(file[0])
 
     def find(self, path: str) -> tuple[str, int] | None:
@@ -73,10 +74,10 @@ class ServerTree:
             yield from page
             after = page[-1].folder
 
-    def index_page(self, prefix: str, after: str, most: int) -> list[IndexedRelease]:
-        """Return the next releases whose folder starts with `prefix`; `after` is the folder of the last previous one.
+    def index_page(self, prefix: str, after: str, limit: int) -> list[IndexedRelease]:
+        """Return the next releases whose folder starts with `prefix`, after the release in the folder `after`.
 
-        The cursor is not a row id, which would reveal the number of releases that the viewer must not know of.
+        `after` is not a row id, because row ids would reveal the number of private releases.
 
         Raises:
             UsageError: the viewer sees no release in the folder `after`.
@@ -93,7 +94,7 @@ class ServerTree:
         with self._database.reading() as connection:
             if after:
                 query = query.where(releases.c.id > self._row_id(connection, after))
-            rows = connection.execute(query.limit(most)).all()
+            rows = connection.execute(query.limit(limit)).all()
             of_parts = select(files.c.release_id, files.c.part, files.c.sha256).where(files.c.part != "")
             part_rows = connection.execute(of_parts.where(files.c.release_id.in_([row.id for row in rows])))
             parts = {(row.release_id, row.part): row.sha256 for row in part_rows}
@@ -107,7 +108,7 @@ class ServerTree:
             query = select(releases.c.id).where(visible_to(self._viewer), is_release(reference))
             row_id = connection.execute(query).scalar()
         if row_id is None:
-            raise UsageError("there is no such release to continue after; list the releases again from the start")
+            raise UsageError("`after` names no release that you can see; list the releases again without `after`")
         return int(row_id)
 
     def _indexed(self, row: Row[Any], parts: Mapping[tuple[int, str], str]) -> IndexedRelease:
@@ -118,19 +119,19 @@ class ServerTree:
         return IndexedRelease(folder, row.sha256, yanked, (row.id, SIGNATURE) in parts)
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Do nothing: the blob store is near, so prefetching would not help."""
+        """Do nothing. Prefetching would not help, because the blob store is local."""
 
     def _visible_files(self) -> Select[tuple[str, str, int]]:
         query = select(files.c.path, files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
         return query.where(visible_to(self._viewer))
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:  # noqa: ARG002
-        raise UsageError("this view of the server is read-only; publish through an upload")
+        raise UsageError(f"{self.where} is opened read-only here; publish with `nip-run publish --to URL`")
 
     def close(self) -> None:
-        """Do nothing: no file or connection stays open."""
+        """Do nothing, because no file or connection stays open."""
 
 
 def visible_to(viewer: Viewer) -> ColumnElement[bool]:
-    """Return the condition for releases that a viewer may know of. Every query for shown data must include it."""
+    """Return the SQL condition for releases that a viewer may see. Every query for visible data must include it."""
     return or_(releases.c.visibility == "public", releases.c.owner.in_(viewer.owners))

@@ -195,7 +195,7 @@ def test_every_page_is_read_without_a_script(made: World, watched: Opens) -> Non
 def test_every_game_is_read_without_a_script(made: World, watched: Opens) -> None:
     for start, count in ((DEBATE, 120), (EVIL, 12)):
         page = opened(watched, made, start, java_script_enabled=False)
-        page.click("text=All games, each in full")
+        page.click("text=All games")
         assert page.locator("tbody tr").count() == min(count, 100)
         page.click("tbody a >> nth=0")
         assert page.locator("article.turn").count() > 1
@@ -235,7 +235,7 @@ def test_what_goes_wrong_is_a_page_for_people_and_a_fault_for_programs(made: Wor
     one = patient(watched)
     for path in ABSENT.values():
         one.open(f"{made.served.address}{path}", own=f"{made.served.address}/")
-        assert one.page.locator("h1").inner_text() == "Not here"
+        assert one.page.locator("h1").inner_text() == "Page not found"
         assert one.page.locator("a[href='/']").count() > 0
     assert not [problem for problem in one.problems if "status of 404" not in problem]
     one.problems.clear()
@@ -275,7 +275,7 @@ def test_axe_finds_no_fault_on_any_page(made: World, watched: Opens, axe: str, w
 def test_a_server_without_a_release_says_so(watched: Opens, tmp_path: Path, axe: str) -> None:
     with empty(tmp_path) as served:
         page = patient(watched).open(f"{served.address}/", own=f"{served.address}/")
-        assert page.locator("text=No benchmark is published here yet.").is_visible()
+        assert page.locator("text=No benchmark run is published on this server yet.").is_visible()
         assert "nip-run publish RUN" in page.inner_text("main")
         assert violations(page, axe) == []
 

@@ -142,7 +142,7 @@ def test_a_share_that_depends_on_the_number_of_plays_is_not_shown_beside_one_of_
     ("words", "says"),
     [
         (["rounds", "-o", "f.png"], "must end in .svg"),
-        (["rounds", "-o", "f.svg", "--metric", "recall"], "--metric works only with forest, frontier"),
+        (["rounds", "-o", "f.svg", "--metric", "recall"], "leave out --metric, or plot forest, frontier"),
     ],
 )
 def test_wrong_usage_is_told(

@@ -189,7 +189,7 @@ def test_a_folder_with_a_page_of_somebody_elses_is_left_alone(folder: Path) -> N
     (folder / "site" / "index.html").write_text("mine")
     done = nip_run_here("report", "--board", "--dir", "site", cwd=folder)
     assert done.returncode == 2
-    assert "site/index.html is not a page of nip-run report" in done.stderr
+    assert "site/index.html was not written by nip-run report" in done.stderr
     assert [path.name for path in (folder / "site").iterdir()] == ["index.html"]
 
 
@@ -237,7 +237,7 @@ def test_a_report_and_a_figure_only_read_the_results(tmp_path: Path, board: str)
         assert main([*plotted, "-q"]) == (2 if board == "gone" else 0)
         assert bytes_of(results) == before
     shown = read(page.read_bytes()).text
-    assert ("not on the board, which is needed to pool seeds" in shown) == (board == "gone")
+    assert ("not on the board, so their seeds cannot be pooled" in shown) == (board == "gone")
 
 
 KEY = "sk-proj-0123456789abcdef"

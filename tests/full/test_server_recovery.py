@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert, select, update
 
-from runner.server.boards.paths import BoardPaths, forget_boards
+from runner.server.boards.paths import BoardPaths, delete_boards
 from runner.server.competitions.storage import SCORED, WAITING
 from runner.server.settings import Settings
 from runner.server.store.blob_stores import open_blob_store
@@ -141,10 +141,10 @@ class Killed:
         def has_board(served: Served) -> bool:
             return served.ask("/board.duckdb").status == 200
 
-        forget_boards(self._settings)
+        delete_boards(self._settings)
         within = self._serve(has_board)
         for _ in range(TIMES):
-            forget_boards(self._settings)
+            delete_boards(self._settings)
             self._serve_and_kill(within)
             met += any(path.name.startswith(".") for path in places.boards.glob(".*"))
         with serving(self._settings.folder, database=self._settings.database, people=False) as served:

@@ -11,7 +11,7 @@ import pytest
 from runner.cli.main import main
 from runner.pages.boards.lists import BoardPage, local_board
 from runner.pages.boards.marks import FALLBACK_KIND, mark_of
-from runner.pages.boards.page import FIRST
+from runner.pages.boards.page import MAX_PLAIN_ROWS
 from runner.pages.sweeps import short_names
 from runner.registry.bundles.withheld_rows import MARK as WITHHELD
 from runner.registry.lineage.descriptions import NO_WEIGHTS
@@ -94,7 +94,7 @@ def test_without_a_script_the_first_rows_stand_there_and_it_is_said_how_many_the
     rows = [board_row(release=f"run/acme/r{n}@1", run_id=f"r{n}", rank=1, rank_last=1000) for n in range(1000)]
     board = made_board(*rows)
     page = read(board_page(board)).text
-    assert f"The first {FIRST} of 1,000 rows." in page
+    assert f"The first {MAX_PLAIN_ROWS} of 1,000 rows." in page
     assert "acme/r199@1" in page
     assert "acme/r200@1" not in page
     assert [row["run"] for row in kept_rows(board)] == [f"acme/r{n}@1" for n in range(1000)]

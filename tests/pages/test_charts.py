@@ -133,7 +133,7 @@ def test_no_point_one_and_two_hundred_make_sense(count: int) -> None:
         wide = float((root.get("viewBox") or "").split()[2])
         inside = [float(one.get("x") or 0) for one in root.iter(f"{SVG}text")]
         assert all(0 <= x <= wide for x in inside)
-        assert (texts(chart) == ["There is nothing to show yet."]) == (count == 0)
+        assert (texts(chart) == ["There is no data to draw yet."]) == (count == 0)
 
 
 def test_a_value_stands_where_the_scale_says() -> None:
@@ -204,8 +204,8 @@ def test_every_class_of_a_chart_has_a_rule() -> None:
 def test_a_picture_shows_who_speaks_where_and_who_hears_it() -> None:
     chart = parsed(protocol_picture(load_protocol("mnip")))
     titles = [one.text for one in chart.iter(f"{SVG}title")]
-    assert "verifier speaks in prover0_channel; prover0 can see it; it may decide" in titles
-    assert "prover1 speaks in prover1_channel; verifier can see it" in titles
+    assert "verifier speaks in prover0_channel; heard by prover0; verifier may decide" in titles
+    assert "prover1 speaks in prover1_channel; heard by verifier" in titles
     assert any(
         words.startswith("prover0_channel, private")
         for words in map(str, texts(protocol_picture(load_protocol("mnip"))))
@@ -214,7 +214,7 @@ def test_a_picture_shows_who_speaks_where_and_who_hears_it() -> None:
 
 def test_rounds_that_repeat_are_named_once() -> None:
     shown = texts(protocol_picture(load_protocol("nip")))
-    assert "rounds 2 to 7: as 0 to 1" in shown
+    assert "rounds 2 to 7: same as 0 to 1" in shown
     assert "7" not in shown
 
 

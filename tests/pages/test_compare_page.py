@@ -85,7 +85,7 @@ def test_what_cannot_be_compared_has_a_page_that_says_why(runs: list[RunFolder],
     tree.manifest_path.write_text(json.dumps({**manifest, "status": "running"}), "utf-8")
     made, data = pieces([runs[0], tree])
     assert (made.about, data) == ([], {})
-    assert "They cannot be compared" in made.sections[0].html
+    assert "These two runs cannot be compared" in made.sections[0].html
 
 
 @pytest.mark.full

@@ -12,7 +12,7 @@ import pytest
 
 from runner.api import run
 from runner.pages.packing import PIECE_BYTES, resolve_text
-from runner.pages.report.games import ROWS, GamePage, GamesData, games_of, row_of
+from runner.pages.report.games import PIECE_ROWS, GamePage, GamesData, games_of, row_of
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
@@ -113,12 +113,12 @@ def test_a_row_begins_with_the_first_column_that_is_more_than_a_word(tmp_path: P
 @pytest.mark.full
 def test_a_page_of_many_games_is_in_pieces_that_are_read_by_place(faulty: RunFolder) -> None:
     game = next(games_of(faulty))
-    about, pieces = kept(iter([game] * (ROWS + 1)))
-    assert about["count"] == ROWS + 1
-    assert about["lists"] == [0, ROWS]
-    assert [pieces[f"r0-list-{n}"]["count"] for n in range(2)] == [ROWS, 1]
+    about, pieces = kept(iter([game] * (PIECE_ROWS + 1)))
+    assert about["count"] == PIECE_ROWS + 1
+    assert about["lists"] == [0, PIECE_ROWS]
+    assert [pieces[f"r0-list-{n}"]["count"] for n in range(2)] == [PIECE_ROWS, 1]
     assert [pieces[f"r0-games-{n}"]["first"] for n in range(len(about["pieces"]))] == about["pieces"]
-    assert sum(len(piece["games"]) for name, piece in pieces.items() if "-games-" in name) == ROWS + 1
+    assert sum(len(piece["games"]) for name, piece in pieces.items() if "-games-" in name) == PIECE_ROWS + 1
 
 
 @pytest.mark.full

@@ -6,9 +6,9 @@ import gzip
 import json
 import random
 
-from runner.pages.packing import LONG, Texts, compress_json, quotable_texts, resolve_text
+from runner.pages.packing import MIN_SHARED_LENGTH, Texts, compress_json, quotable_texts, resolve_text
 
-WORDS = ["", "short", "a" * LONG, "b" * 500, "the same again " * 10, "\0\x1b[31m\u202e" * 30, "ß" * 100]
+WORDS = ["", "short", "a" * MIN_SHARED_LENGTH, "b" * 500, "the same again " * 10, "\0\x1b[31m\u202e" * 30, "ß" * 100]
 
 
 def test_a_text_that_quotes_others_is_read_as_it_was() -> None:

@@ -127,7 +127,7 @@ def test_a_run_that_stopped_says_how_far_it_came_and_how_it_goes_on(results: Pat
     found = Summary(str(site.sections[0].html))
     count = site.about["runs"][0]["count"]
     assert count
-    assert f"Stopped with {count} of" in found.text
+    assert f"The run was stopped: {count} of" in found.text
     assert f"nip-run {folder.path}" in found.text
     accuracy = next(row for row in found.table("Metrics with") if row["Metric"] == "accuracy")
     assert accuracy["n"] == str(count)
@@ -137,7 +137,7 @@ def test_a_run_without_a_game_has_a_page(results: Path, tmp_path: Path) -> None:
     empty = Path(shutil.copytree(results / "runs" / "killed-0a7bdc90e0", tmp_path / "results" / "runs" / "empty"))
     (empty / "journal.jsonl").unlink()
     found = summary(empty)
-    assert "Stopped with 0 of" in found.text
+    assert "The run was stopped: 0 of" in found.text
     assert not [caption for caption in found.tables if caption.startswith(("Verdicts", "Metrics"))]
 
 

@@ -71,7 +71,7 @@ def test_a_run_all_of_whose_games_failed_has_its_games_and_no_verdict(tmp_path: 
         path = spec_file(tmp_path, server.base_url, size=2, fine_tune=None, retry={"transient": {"attempts": 1}})
         played(path, tmp_path / "results", run_id="lost")
     found = page(tmp_path / "results" / "runs" / "lost")
-    assert "Failed with 2 of 2 games played." in found.text
+    assert "The run failed: 2 of 2 games are finished." in found.text
     assert "2 of 2 rollouts failed in transport" in found.text
     assert [row["No verdict"] for row in found.table("Verdicts by label")] == ["1 100.0 %"] * 2
 
@@ -111,7 +111,7 @@ def test_a_run_that_was_got_says_from_where_and_how_it_is_played_again(tmp_path:
             assert done.returncode == 0, done.stderr
             (again,) = Path("results/runs").glob("*-reproduced")
             reproduced = page(again)
-        assert "A replay: every answer comes from another run" in reproduced.text
+        assert "This run is a replay: every answer comes from another run" in reproduced.text
         assert reference in reproduced.text
         assert reproduced.table("Verdicts by label") == summaries(own).popitem()[1].table("Verdicts by label")
         assert "data/spec.yaml" not in reproduced.text.split("Origin")[0]

@@ -8,14 +8,16 @@ from runner.pages.report.served import ServedPage, render_served
 
 
 def test_a_page_that_is_still_being_made_has_the_browser_ask_again() -> None:
-    page = render_served(ServedPage("In a moment", [("making", Markup("<p>It is made.</p>"))], again=3)).decode()
+    page = render_served(
+        ServedPage("In a moment", [("making", Markup("<p>It is made.</p>"))], reload_seconds=3)
+    ).decode()
     assert '<meta http-equiv="refresh" content="3">' in page
     assert "refresh" not in render_served(ServedPage("Here", [])).decode()
 
 
 def test_a_page_says_where_it_stands_and_who_is_signed_in() -> None:
     page = render_served(
-        ServedPage("Mine", [], here="/mine", links=[("/owner/a", "<a>")], who="ann", word="w")
+        ServedPage("Mine", [], nav_path="/mine", links=[("/owner/a", "<a>")], account="ann", csrf_token="w")
     ).decode()
     assert '<a href="/mine" aria-current="page">ann</a>' in page
     assert '<a href="/owner/a">&lt;a&gt;</a>' in page

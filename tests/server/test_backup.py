@@ -64,7 +64,7 @@ def made(path: Path, statements: str = SCHEMA_1) -> str:
 
 def test_a_database_of_the_schema_before_is_upgraded_once_it_is_backed_up(tmp_path: Path) -> None:
     url = made(tmp_path / "old.sqlite")
-    with pytest.raises(RunError, match="start `nip-run serve` once to upgrade it"):
+    with pytest.raises(RunError, match="start `nip-run serve` once to upgrade the database"):
         Database(url)
     Database(url, before_upgrade=lambda database, found: print(back_up(database, tmp_path / "b", found))).close()
     found = rows(url)

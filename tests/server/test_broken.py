@@ -59,4 +59,4 @@ def test_a_request_that_breaks_the_server_is_answered_counted_and_logged_as_othe
 
 
 def test_a_page_that_is_still_made_asks_again_by_itself() -> None:
-    assert b'<meta http-equiv="refresh" content="3">' in render_served(ServedPage("In a moment", [], again=3))
+    assert b'<meta http-equiv="refresh" content="3">' in render_served(ServedPage("In a moment", [], reload_seconds=3))

@@ -105,9 +105,9 @@ def test_it_closes_later_and_never_earlier_nor_again(records: Database) -> None:
             change(connection, one, Changes(closes=closes), now, by="", reason="")
 
     to(NOW + 11 * DAY)
-    with pytest.raises(UsageError, match="give that time or a later one"):
+    with pytest.raises(UsageError, match="must stay open until"):
         to(NOW + 10 * DAY)
-    with pytest.raises(UsageError, match="it closed at"):
+    with pytest.raises(UsageError, match="acme/cup closed at"):
         to(NOW + 20 * DAY, NOW + 11 * DAY)
     with pytest.raises(UsageError, match="more than ten years"):
         to(NOW + 4_000 * DAY)

@@ -150,7 +150,7 @@ def test_after_closing_none_is_taken_and_its_own_owner_alone_is_told(contest: Co
     found = contest.score(LATE + where, "bob")
     assert found["state"] == "refused"
     assert "closed at" in found["why"]
-    assert "run/bob/after-closing@1 was not accepted for acme/late: acme/late closed at " in contest.told[-1]
+    assert "after-closing@1 was published, but acme/late did not accept it: acme/late closed at " in contest.told[-1]
     assert contest.served.ask(LATE).json["submissions"] == []
 
 
@@ -171,7 +171,7 @@ def test_the_limit_of_a_day_holds_over_versions_organisations_and_private_runs(c
     found = contest.served.ask(CUP + over, token=bob).json
     assert found["state"] == "refused"
     assert found["open"] is None
-    limit = "this account has 3 submissions in 24 hours, and the limit is 3; the next one is accepted from "
+    limit = "this account has 3 submissions in 24 hours, and the limit is 3; publish the next one from "
     assert limit in found["why"]
     alice = contest.submit("alice", "acme", result, name="often-e")
     assert contest.score(CUP + alice, "alice")["state"] == "scored"

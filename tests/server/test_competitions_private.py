@@ -109,7 +109,7 @@ def test_a_competition_of_a_private_dataset_is_told_to_its_owners_alone(records:
     records.connection.execute(hidden)
     for viewer in (ANYBODY, records.viewer("mallory"), records.viewer("mallory", Scope.ADMIN)):
         assert boards.list_competitions(records.connection, viewer, NOW, "", 10) == []
-        with pytest.raises(NotPublished, match="there is no competition acme/cup here"):
+        with pytest.raises(NotPublished, match="this server has no competition acme/cup"):
             records.board(viewer)
     # Nor by what a run on the very same rows becomes.
     assert records.submitted("mallory", "probe") == ""

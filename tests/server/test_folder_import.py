@@ -28,7 +28,7 @@ def filled(tmp_path: Path) -> Path:
 def test_a_folder_of_releases_is_refused_with_the_command_that_imports_it(filled: Path) -> None:
     done = nip_run_here("serve", filled, "--port", "0", cwd=filled.parent)
     assert done.returncode == 2
-    assert f"{filled} holds 3 releases that `publish --to` put there" in done.stderr
+    assert f"{filled} has 3 releases from `publish --to`" in done.stderr
     assert f"nip-run serve {filled} --import" in done.stderr
 
 
@@ -61,4 +61,4 @@ def test_what_is_damaged_is_named_and_not_served_and_the_rest_is_imported(filled
     (problem,) = [line for line in said.splitlines() if line.startswith("run/acme/")]
     assert "hash" in problem
     again = nip_run_here("serve", filled, "--port", "0", cwd=filled.parent)
-    assert "holds 1 release that `publish --to` put there" in again.stderr
+    assert "has 1 release from `publish --to`" in again.stderr

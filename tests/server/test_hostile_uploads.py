@@ -19,7 +19,7 @@ from tests.support.release_trees import Tree, manifest_bytes
 from tests.support.serving import Served
 
 OURS = (
-    "is missing from the upload", "is not in the manifest", "has another hash or size", "a release needs",
+    "is missing from the upload", "is not in the manifest", "has another hash or size", "the release lacks",
     "is not the hash of release.json", "release.sha256 is damaged", "bytes; at most", "at most 240 characters",
     ".path: String should match pattern", "names another release",
 )  # fmt: skip

@@ -118,7 +118,7 @@ def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> No
     [
         (greedy, 60, TaskResult(TaskStatus.OUT_OF_MEMORY)),
         pytest.param(many, 60, TaskResult(TaskStatus.OUT_OF_MEMORY), marks=pytest.mark.full),
-        (killed, 60, TaskResult(TaskStatus.DIED, failure=f"ended with {-signal.SIGKILL}")),
+        (killed, 60, TaskResult(TaskStatus.DIED, failure=f"ended with exit code {-signal.SIGKILL}")),
         (slow, 0.5, TaskResult(TaskStatus.TIMED_OUT)),
         pytest.param(busy, 2, TaskResult(TaskStatus.TIMED_OUT), marks=pytest.mark.full),
     ],
@@ -143,7 +143,7 @@ def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("work", "said"),
-    [(refused, "^no such column$"), (refused_memory, "more memory than the .*MiB that this server allows")],
+    [(refused, "^no such column$"), (refused_memory, "more memory than .*MiB, the limit of this server")],
 )
 def test_whoever_wants_the_answer_alone_is_told_why_there_is_none(tmp_path: Path, work: Any, said: str) -> None:
     with pytest.raises(ReleaseError, match=said):

@@ -69,8 +69,8 @@ def test_no_more_is_declared_at_once_than_is_taken() -> None:
         return {"folder": f"dataset/acme/{name}/1", "files": [declared(f"f{n}", b"") for n in range(count)]}
 
     for said, words in (
-        ([], "0 releases; one upload may have 1 to 2"), ([folder(name, 0) for name in "abc"], "3 releases; one upload"),
-        ([folder(name, 6) for name in "ab"], "12 files; one upload"),
+        ([], "the upload has 0 releases; publish 1 to 2"), ([folder(name, 0) for name in "abc"], "has 3 releases"),
+        ([folder(name, 6) for name in "ab"], "12 files; publish fewer"),
         ([folder("a", 2), folder("a", 2)], "declared twice"),
     ):  # fmt: skip
         with pytest.raises(ReleaseError) as error:
@@ -211,7 +211,8 @@ def test_whether_a_server_can_work_is_looked_at_once_for_all_who_ask() -> None:
         server: Any = SimpleNamespace(database=Database(), blobs=Blobs())
         readiness = Readiness(server, lambda: now)
         found = await asyncio.gather(*(readiness.problems() for _ in range(20)))
-        assert found == [["the database does not answer", "the blob store does not answer"]] * 20
+        problems = ["the database does not answer; check --database", "the blob store does not answer; check --blobs"]
+        assert found == [problems] * 20
         await readiness.problems()
         assert looks == ["database", "blobs"]
         now = 2.0

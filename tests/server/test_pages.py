@@ -22,7 +22,7 @@ from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Reference, parse
 from runner.registry.transports.registry import Registry
 from runner.server.accounts.accounts import ANYBODY
-from runner.server.boards.paths import BoardPaths, forget_boards
+from runner.server.boards.paths import BoardPaths, delete_boards
 from runner.server.service import Service
 from runner.server.settings import Settings
 from runner.server.visible_tree import ServerTree
@@ -349,7 +349,7 @@ def test_boards_are_made_again_from_the_database_and_the_blobs(tmp_path: Path) -
     places.boards.mkdir(parents=True)
     (places.boards / ".half").mkdir()
     places.current.write_text('{"name": "9-gone"}')
-    forget_boards(settings)
+    delete_boards(settings)
     assert not places.root.exists()
 
 

@@ -127,5 +127,5 @@ def test_a_browser_of_a_token_that_reads_changes_nothing(served: Served, people:
     assert word is not None
     body = urlencode({"what": "make", "scope": "read", "days": "3", "word": word[1]}).encode()
     done = served.ask("/mine/account", "POST", body, Content_Type=FORM, Cookie=cookie)
-    assert (done.status, b"cannot change anything here" in done.body) == (400, True)
+    assert (done.status, b"token of scope read" in done.body) == (400, True)
     assert b'value="make"' not in done.body

@@ -78,7 +78,7 @@ def test_writers_at_once_lose_no_count_and_make_no_name_twice(database: Callable
         with closing(Database(url)) as mine:  # all make the tables, too
             for turn in range(10):
                 with mine.writing() as connection:
-                    mine.changed(connection)
+                    mine.increment_revision(connection)
                 try:
                     with mine.writing() as connection:
                         add_account(connection, f"name{turn}{'x' * turn}", time.time())
@@ -101,7 +101,7 @@ def test_a_reader_sees_one_state_of_all_tables(database: Callable[[], str]) -> N
         with mine.reading() as connection:
             before = mine.revision(connection)
             with mine.writing() as other:
-                mine.changed(other)
+                mine.increment_revision(other)
             assert mine.revision(connection) == before
         with mine.reading() as connection:
             assert mine.revision(connection) == before + 1

@@ -211,7 +211,7 @@ def test_old_uploads_and_what_is_nobodys_are_forgotten_and_no_others(held: Held)
         )
     held.publishing.uploads.delete_expired()
     assert [path.name for path in held.settings.incoming.iterdir()] == [new.id]
-    assert held.publishing.uploads.unchecked() == [("e" * 32, 1)]
+    assert held.publishing.uploads.list_unchecked() == [("e" * 32, 1)]
     assert held.state(new) == OPEN
     held.close()
 

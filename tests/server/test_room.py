@@ -64,7 +64,7 @@ def test_the_room_that_an_open_upload_was_promised_is_given_to_no_other(tmp_path
         return held.publishing.uploads.declare(held.viewer, declaration).id
 
     one = begun("one")
-    with pytest.raises(DiskFullError, match="disk has no space for it now"):
+    with pytest.raises(DiskFullError, match="disk has no space for an upload"):
         begun("two")
     # What is there of it takes no more room than it does: of a file with a hole, nothing.
     part = held.settings.incoming / one / f"{'c' * 64}.part"

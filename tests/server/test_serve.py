@@ -159,7 +159,7 @@ def test_what_cannot_be_served_is_refused_with_the_next_step(served: Served, tmp
         assert "write https://HOST" in refused("new", "--port", "0", "--address", said, cwd=tmp_path), said
     assert "could read tokens" in refused("new", "--port", "0", "--address", "http://x.example", cwd=tmp_path)
     assert "cannot be written" in refused("file", "--port", "0", cwd=tmp_path)
-    assert "--database names mysql, but only SQLite and PostgreSQL" in refused(
+    assert "--database names mysql, which is not supported" in refused(
         "new", "--port", "0", "--database", "mysql://x/y", cwd=tmp_path
     )
     assert "invalid URL of a blob store" in refused("new", "--port", "0", "--blobs", "nowhere://x", cwd=tmp_path)

@@ -72,6 +72,8 @@ def test_a_template_uses_just_the_names_of_its_view(template: str) -> None:
 def test_a_template_renders_all_that_its_view_may_contain(template: str, full: bool) -> None:
     section = sample(VIEWS[template], full=full).render()
     page = render_served(
-        ServedPage("A page", [(template, section)], who="acme" if full else None, again=3 if full else None)
+        ServedPage(
+            "A page", [(template, section)], account="acme" if full else None, reload_seconds=3 if full else None
+        )
     )
     assert section.encode() in page

@@ -71,7 +71,8 @@ def test_a_page_says_when_to_come_again() -> None:
     assert asked(one_in_twenty_seconds, PERSON).status == 200
     told = asked(one_in_twenty_seconds, PERSON)
     assert (told.status, told.headers["retry-after"]) == (429, "20")
-    assert '<p class="lead">Too many requests; try again in 20 seconds.</p>' in told.body.decode()
+    said = "Too many requests from this token or address; try again in 20 seconds."
+    assert f'<p class="lead">{said}</p>' in told.body.decode()
 
 
 def test_the_api_answers_programs_whoever_asks() -> None:

@@ -29,7 +29,7 @@ def planted(settings: Settings, account: str, bundles: Iterable[Bundle]) -> int:
         for bundle in bundles:
             count += 1
             _plant(connection, settings, publisher, bundle)
-        database.changed(connection)
+        database.increment_revision(connection)
     database.close()
     return count
 

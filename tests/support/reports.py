@@ -30,7 +30,7 @@ def report(*runs: Path) -> bytes:
 def report_folder(folder: Path, *runs: Path) -> None:
     """Runs as a folder for a server of files."""
     with site_folder(folder) as made:
-        made.put(runs_site([RunFolder(run) for run in runs], made.keep))
+        made.put(runs_site([RunFolder(run) for run in runs], made.store))
 
 
 def board_report(results: Path) -> bytes:

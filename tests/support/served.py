@@ -50,7 +50,7 @@ def put(server: Service, bundles: Iterable[Bundle], *, at: float | None = None) 
     with server.database.writing() as connection:
         for bundle in bundles:
             _put(server, connection, bundle, time.time() if at is None else at)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)
 
 
 def _put(server: Service, connection: Connection, bundle: Bundle, at: float) -> None:

@@ -262,7 +262,7 @@ def emptied() -> Iterator[Served]:
         for table in reversed(metadata.sorted_tables):
             if table is not meta:
                 connection.execute(delete(table))
-        database.changed(connection)
+        database.increment_revision(connection)
     database.close()
     yield server
 

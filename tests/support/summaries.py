@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from runner.pages.report.run import RunPage, gathered, run_page
-from runner.pages.report.run_games import Gathered
+from runner.pages.report.run import RunPage, collect_games, run_page
+from runner.pages.report.run_games import CollectedGames
 from runner.pages.report.run_site import runs_site
 from runner.pages.site import Site
 from runner.results.folder import RunFolder
@@ -89,8 +89,8 @@ def pages_of(*runs: Path) -> list[RunPage]:
     data: dict[str, bytes] = {}
     here = {run.name for run in runs}
 
-    def gather(folder: RunFolder, slug: str) -> Gathered:
-        return gathered(folder, slug, data.__setitem__)
+    def gather(folder: RunFolder, slug: str) -> CollectedGames:
+        return collect_games(folder, slug, data.__setitem__)
 
     return [run_page(RunFolder(run), f"r{at}", here, gather) for at, run in enumerate(runs)]
 

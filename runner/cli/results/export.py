@@ -168,7 +168,7 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
         source_url=args.source_url,
     )
     target = args.out or folder.make(EXPORT_FOLDER, args.format)
-    written = EXPORTS[args.format](RunSource.of(folder), options, target)
+    written = EXPORTS[args.format](RunSource.load(folder), options, target)
     if args.json:
         print_json({"folder": str(target), **written.as_json()})
         return ExitCode.DONE

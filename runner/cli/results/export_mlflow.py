@@ -25,7 +25,7 @@ def execute(args: argparse.Namespace) -> int:
     try:
         if args.follow:
             exporter.follow(note)
-        elif exporter.look():
+        elif exporter.send_new():
             note("the run is still in progress; repeat the command to send new records, or add --follow")
     finally:
         exporter.close()

@@ -54,7 +54,7 @@ def execute(args: argparse.Namespace) -> int:
             atomic_write(path, as_one_file(site, data))
         else:
             with site_folder(args.dir) as folder:
-                folder.put(_build_redacted_site(folders, board, folder.keep))
+                folder.put(_build_redacted_site(folders, board, folder.store))
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror}") from error
     _print_summary(args, folders, board, path, path.stat().st_size)
@@ -86,23 +86,23 @@ def _load_board(where: str | None, results: Results) -> BoardPage:
         return published_board(registry_board(registry), without_folders(registry.where, where))
 
 
-def _build_redacted_site(folders: Sequence[RunFolder], board: BoardPage | None, keep: StorePiece) -> Site:
+def _build_redacted_site(folders: Sequence[RunFolder], board: BoardPage | None, store_piece: StorePiece) -> Site:
     """Build the page without any secret that this process knows, since it may be mailed."""
     from runner.pages.redacted import site_without_secrets, without_secrets
 
     redactor = current_redactor()
-    return site_without_secrets(_build_site(folders, board, without_secrets(keep, redactor)), redactor)
+    return site_without_secrets(_build_site(folders, board, without_secrets(store_piece, redactor)), redactor)
 
 
-def _build_site(folders: Sequence[RunFolder], board: BoardPage | None, keep: StorePiece) -> Site:
+def _build_site(folders: Sequence[RunFolder], board: BoardPage | None, store_piece: StorePiece) -> Site:
     from runner.pages.report.run_site import runs_site
 
     if board is None:
-        return runs_site(folders, keep)
+        return runs_site(folders, store_piece)
     from runner.pages.boards.page import board_site, join_sites
 
-    site = board_site(board, keep, {folder.run_id for folder in folders})
-    return join_sites(site, runs_site(folders, keep)) if folders else site
+    site = board_site(board, store_piece, {folder.run_id for folder in folders})
+    return join_sites(site, runs_site(folders, store_piece)) if folders else site
 
 
 def _print_summary(

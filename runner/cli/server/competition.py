@@ -112,7 +112,7 @@ def _apply(database: Database, args: argparse.Namespace, act: Callable[[Any, Any
     with database.writing() as connection:
         competition = find_for_change(connection, None, owner, name)
         result = {"competition": f"{owner}/{name}", **act(connection, competition, time.time())}
-        database.changed(connection)
+        database.increment_revision(connection)
     if args.json:
         print_json(result)
     else:

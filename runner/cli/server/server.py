@@ -161,7 +161,7 @@ def _remove_member(connection: Any, database: Database, args: argparse.Namespace
     for name in names:
         remove_member(connection, organisation, name)
         _record_act(connection, args, f"{organisation} {name}")
-    database.changed(connection)
+    database.increment_revision(connection)
 
 
 def _set_disabled(connection: Any, database: Database, args: argparse.Namespace) -> None:
@@ -170,7 +170,7 @@ def _set_disabled(connection: Any, database: Database, args: argparse.Namespace)
     for name in args.names:
         set_disabled(connection, name, time.time() if args.action == "disable" else None)
         _record_act(connection, args, name)
-    database.changed(connection)
+    database.increment_revision(connection)
 
 
 def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
@@ -213,7 +213,7 @@ def _set_hidden(connection: Any, database: Database, args: argparse.Namespace) -
             raise UsageError(f"{name!r} is not the name of a release; write KIND/OWNER/NAME@VERSION")
         set_hidden(connection, reference, hidden=args.action == "hide")
         _record_act(connection, args, str(reference))
-    database.changed(connection)
+    database.increment_revision(connection)
 
 
 # Lists
@@ -287,13 +287,13 @@ def _backup(database: Database, _: Settings, args: argparse.Namespace) -> int:
 
 
 def _restore(database: Database, settings: Settings, args: argparse.Namespace) -> int:
-    from runner.server.boards.paths import forget_boards
+    from runner.server.boards.paths import delete_boards
     from runner.server.rebuild import exclusive_access
     from runner.server.store.backup import restore
 
     with exclusive_access(settings):
         counts = restore(database, Path(args.names[0]))
-        forget_boards(settings)  # of an earlier server in this folder
+        delete_boards(settings)  # of an earlier server in this folder
     _print_counts(counts, args)
     return ExitCode.DONE if args.json else _check(database, settings, args)
 

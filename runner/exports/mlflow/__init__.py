@@ -1,5 +1,5 @@
-"""Export complete runs to an MLflow server: each becomes one MLflow run, sent while it plays or afterwards.
+"""Exports complete runs to an MLflow server. Each run becomes one MLflow run, which is sent during or after the run.
 
 `games` and `training` convert a run's folder to a plain record (`record`). `sender` sends the parts of a record that
-the server lacks. `exporter` does so for a run and its parts, once or until the run has ended.
+the server lacks. `exporter` sends a run and its parts, once or until the run has ended.
 """

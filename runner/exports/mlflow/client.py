@@ -1,4 +1,4 @@
-"""The connection to an MLflow tracking server: MLflow's own client, with its errors mapped to ours."""
+"""The connection to an MLflow tracking server, through MLflow's own client. MLflow's errors become nip-run's errors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "60",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # our output may be JSON
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # nip-run's own output may be JSON
 }
-"""Environment variables of MLflow's client, which are set unless the user sets them."""
+"""Environment variables of MLflow's client. The exporter sets those that the user has not set."""
 
-IS_IT = "is it a tracking server of MLflow 3?"
+SERVER_HINT = "check that --tracking-uri names a tracking server of MLflow 3"
 _NO_MLFLOW = "was not in a valid JSON format"
-"""Part of the client's message about an answer that is not JSON, such as a web page of another program."""
+"""Part of MLflow's message if an answer is not JSON, such as a web page of another program."""
 
 
 def tracking_uri(argument: str | None) -> str:
@@ -49,7 +49,9 @@ def tracking_uri(argument: str | None) -> str:
         parts = urlsplit(uri)
         is_address = uri == "databricks" or bool(parts.hostname and parts.port != 0)
     except ValueError as error:
-        raise UsageError(f"{redacted(uri)} is not the address of a tracking server: {error}") from error
+        raise UsageError(
+            f"{redacted(uri)} is not the address of a tracking server: {error}; write http://HOST:PORT"
+        ) from error
     if parts.scheme not in ("http", "https", "databricks") and uri != "databricks":
         raise UsageError(
             f"{redacted(uri)} is not a tracking server; its URI must begin with http:// or https://. To serve a folder "
@@ -62,14 +64,14 @@ def tracking_uri(argument: str | None) -> str:
         )
     if not is_address or parts.query or parts.fragment:
         raise UsageError(
-            f"{redacted(uri)} is not the address of a tracking server; give only its base, such as "
-            "http://127.0.0.1:5000, without the ? and # of a page"
+            f"{redacted(uri)} is not the address of a tracking server; write an address such as http://127.0.0.1:5000, "
+            "without the ? and # of a page"
         )
     return uri.rstrip("/")
 
 
 def connect(uri: str) -> MlflowClient:
-    """Create a client of a server, without contacting it yet.
+    """Create a client of a server, without contacting the server yet.
 
     Raises:
         UsageError: the package is not installed.
@@ -86,8 +88,8 @@ def connect(uri: str) -> MlflowClient:
 
 
 @contextmanager
-def converted_errors(uri: str, action: str) -> Iterator[None]:
-    """Convert MLflow's errors to ours; `what` is the action that failed, as a verb phrase.
+def convert_errors(uri: str, action: str) -> Iterator[None]:
+    """Convert MLflow's errors to nip-run's; `action` is a verb phrase for messages, such as "open the experiment".
 
     Raises:
         ServerUnreachable: the server did not answer after several attempts.
@@ -99,22 +101,22 @@ def converted_errors(uri: str, action: str) -> Iterator[None]:
     try:
         yield
     except (MlflowException, OSError) as error:  # the errors of requests are subclasses of OSError
-        raise _converted(error, uri, action) from error
+        raise _convert_error(error, uri, action) from error
 
 
-def _converted(error: Exception, uri: str, action: str) -> NipRunError:
+def _convert_error(error: Exception, uri: str, action: str) -> NipRunError:
     message = shortened(in_one_line(redacted(str(error))), 300)
     if isinstance(error, OSError) and error.filename is not None:
-        return RunError(f"cannot read {error.filename}: {error.strerror}")
+        return RunError(f"cannot read {error.filename}: {error.strerror}; check that the file is readable")
     status = _status(error)
-    next_step = "repeat the command to continue where it stopped; nothing is sent twice"
+    next_step = "repeat the command to send the rest; nothing is sent twice"
     if status in (401, 403):
         return ProviderRefusal(
             f"{uri} refuses (HTTP {status}) to {action}: {message}; set MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, for a user with permission"
         )
     if status == 404 or (status is None and _NO_MLFLOW in str(error)):
-        return RunError(f"{uri} cannot {action}: {message}; {IS_IT}")
+        return RunError(f"{uri} cannot {action}: {message}; {SERVER_HINT}")
     if status is None:
         return ServerUnreachable(f"{uri} did not answer the request to {action}: {message}; {next_step}")
     if status in (408, 429) or status >= 500:
@@ -125,7 +127,7 @@ def _converted(error: Exception, uri: str, action: str) -> NipRunError:
 def _status(error: Any) -> int | None:
     """Return the HTTP status of an error, or None if the server did not answer.
 
-    If the answer was not JSON, MLflow has the status only in the text of its message.
+    If the answer was not JSON, only the text of MLflow's message contains the status.
     """
     from mlflow.exceptions import RestException
 

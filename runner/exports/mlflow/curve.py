@@ -1,4 +1,4 @@
-"""A benchmark's metrics as a function of the number of games, for runs that play, were killed or have finished."""
+"""Computes a benchmark's metrics as a function of the number of games, also for unfinished runs."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from runner.runs.finished.reconstruction import Reconstructor, played_jobs, play
 
 
 def is_step(games: int) -> bool:
-    """Return whether a curve has a point after this many games: about 100 points per power of ten."""
+    """Return whether a curve has a point after this number of games: about 100 points per power of ten."""
     spacing: int = 10 ** max(0, len(str(games)) - 2)
     return games % spacing == 0
 
 
-def value_points(row: Mapping[str, Any], step: int, fitted: MlflowTexts, prefix: str = "") -> Iterator[MetricPoint]:
-    """Yield the value of a metric, if it has one."""
+def value_points(row: Mapping[str, Any], step: int, texts: MlflowTexts, prefix: str = "") -> Iterator[MetricPoint]:
+    """Yield a point for the value of a metric, unless the value is missing."""
     if row["value"] is not None:
-        yield MetricPoint(fitted.key(prefix + exported_name(row["agent"], row["metric"])), step, float(row["value"]))
+        yield MetricPoint(texts.key(prefix + exported_name(row["agent"], row["metric"])), step, float(row["value"]))
 
 
-def interval_points(row: Mapping[str, Any], step: int, fitted: MlflowTexts) -> Iterator[MetricPoint]:
-    """Yield the ends of a metric's interval, if it has any."""
+def interval_points(row: Mapping[str, Any], step: int, texts: MlflowTexts) -> Iterator[MetricPoint]:
+    """Yield a point for each end of a metric's interval, unless the end is missing."""
     for end in ("ci_low", "ci_high"):
         if row[end] is not None:
-            yield MetricPoint(fitted.key(f"{exported_name(row['agent'], row['metric'])}.{end}"), step, float(row[end]))
+            yield MetricPoint(texts.key(f"{exported_name(row['agent'], row['metric'])}.{end}"), step, float(row[end]))
 
 
 class Curve:
     """Reads new records of a journal, and evaluates each game once, in the plan's order.
 
-    Because of that order, the points depend neither on which model answered first nor on interruptions. A game that was
-    lost in transport may be played again until the run is done, so the curve waits for it.
+    Because of this order, the points depend neither on the order of answers nor on interruptions. The curve waits for a
+    game that was lost in transport, because the run may play the game again until it is done.
     """
 
-    def __init__(self, folder: RunFolder, fitted: MlflowTexts) -> None:
+    def __init__(self, folder: RunFolder, texts: MlflowTexts) -> None:
         """Open the journal of a run.
 
         Raises:
             RunError, JournalError, SpecError: a file of the run is missing or damaged.
         """
         self.plan = played_plan(folder)
-        self._folder, self._fitted = folder, fitted
+        self._folder, self._texts = folder, texts
         self._followed = FollowedIndex(folder.journal, folder.manifest().identity)
         self._reconstructor = Reconstructor(folder, self.plan, followed=self._followed)
         self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats)
         self._games = 0
         self._jobs: Iterator[Job] | None = None
-        self._waiting: list[Job] = []
-        """The next game, if it was not finished at the last read."""
+        self._unfinished: list[Job] = []
+        """The next game, if it was not finished at the last read; at most one."""
         self.points: list[MetricPoint] = []
 
     def read(self, manifest: Manifest) -> list[MetricPoint]:
@@ -70,27 +70,27 @@ class Curve:
             return []
         if self._jobs is None:
             self._jobs = played_jobs(self._folder, self.plan)
-        waiting, self._waiting = self._waiting, []
-        for job in chain(waiting, self._jobs):
+        unfinished, self._unfinished = self._unfinished, []
+        for job in chain(unfinished, self._jobs):
             rollouts, answered = self._reconstructor.with_answered_of(job)
             times = (self._reconstructor.created_ms(request.sample) for request in answered)
             earliest_ms = started_ms(manifest) - CLOCK_SKEW_MS
             ended_ms = max((round(time) for time in times if time and time >= earliest_ms), default=None)
             if not self._add(rollouts, ended_ms, is_over=manifest.status == Status.DONE):
-                self._waiting = [job]
+                self._unfinished = [job]
                 break
         return self.points
 
     def _waits_for_end(self, manifest: Manifest) -> bool:
-        """Return whether the number of games is unknown until the run ends, because it stops at a decision."""
-        stops = self.plan.spec.experiment.until is not None
-        chosen = self.plan.debates is not None and self.plan.debates.stopped is not None
-        return (stops or chosen) and manifest.status not in PLAYED
+        """Return whether a stopping rule decides the number of games, and the run has not ended."""
+        has_rule = self.plan.spec.experiment.until is not None
+        rejudges_stopped_run = self.plan.debates is not None and self.plan.debates.stopped is not None
+        return (has_rule or rejudges_stopped_run) and manifest.status not in PLAYED
 
     def _add(self, rollouts: Sequence[Rollout], ended_ms: int | None, *, is_over: bool) -> bool:
-        """Add a game, or all branches of a tree; return False if it is not finished yet."""
-        lost = any(rollout.outcome == Outcome.TRANSPORT_FAILED for rollout in rollouts)
-        if not rollouts or (lost and not is_over):
+        """Add the rollouts of a game (all branches of a tree); return False if the game is not finished yet."""
+        is_lost = any(rollout.outcome == Outcome.TRANSPORT_FAILED for rollout in rollouts)
+        if not rollouts or (is_lost and not is_over):
             return False
         for rollout in rollouts:
             self._metrics.add(rollout)
@@ -103,9 +103,9 @@ class Curve:
         for estimate in self._metrics.estimates():
             if Show.CURVE in METRICS[estimate.metric].show:
                 row = vars(estimate)
-                yield from value_points(row, self._games, self._fitted)
+                yield from value_points(row, self._games, self._texts)
                 if estimate.metric == RANKING_METRIC:
-                    yield from interval_points(row, self._games, self._fitted)
+                    yield from interval_points(row, self._games, self._texts)
 
     def close(self) -> None:
         self._reconstructor.close()

@@ -1,4 +1,4 @@
-"""Export runs and their parts to a tracking server, once or continuously while they play."""
+"""Exports runs and their parts to a tracking server, once or continuously while they play."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from runner.results.manifest import Manifest, Status
 
 EXPORTS, LOCK = "exports", ".mlflow.lock"
 LOCK_SECONDS = 300.0
-"""Seconds to wait for another process that sends the same run. Sending a large run takes a while."""
-LOOK_SECONDS = 2.0
+"""Seconds to wait for another process that sends the same run. Sending a large run may take minutes."""
+POLL_SECONDS = 2.0
 """Seconds between two checks of a run that is playing."""
 
 
 @dataclass
 class ExportedRun:
-    """Everything that was sent of one run so far."""
+    """The parts of one run that have been sent so far."""
 
     run_id: str
     mlflow_run_id: str
@@ -43,61 +43,61 @@ class ExportedRun:
 
 
 class Exporter:
-    """Sends runs, and the games and tests of a training run as nested runs."""
+    """Sends runs. The games and tests of a training run become nested runs."""
 
     def __init__(self, sender: Sender, folders: Sequence[RunFolder], *, journal: bool) -> None:
         self._sender, self._folders, self._journal = sender, folders, journal
         self._games: dict[str, MlflowGames] = {}
         self._finished_parts: set[str] = set()
-        """Ids of parts that had ended before they were last sent."""
+        """Ids of the parts that have been sent completely."""
         self.runs: dict[str, ExportedRun] = {}
 
-    def look(self) -> bool:
-        """Send what is new, and return whether a run is still playing.
+    def send_new(self) -> bool:
+        """Send the new data of all runs, and return whether a run is still playing.
 
         Raises:
-            RunError: a run cannot be read, or the server cannot be reached. What was sent stays on the server.
+            RunError: a run cannot be read, or the server cannot be reached. The server keeps the data it has received.
         """
-        playing = False
+        is_playing = False
         for folder in self._folders:
             manifest = folder.manifest()
-            playing |= manifest.status == Status.RUNNING
+            is_playing |= manifest.status == Status.RUNNING
             if not manifest.is_training_run:
                 self._send_games(folder, self._parent_of(folder, manifest))
                 continue
             self._send(folder, partial(training_record, folder, journal=self._journal))
             for part in Results.of(folder).parts_of(folder.run_id) if folder.name is None else ():
                 if part.run_id not in self._finished_parts:
-                    # Read the status first: changes during sending are sent next time.
+                    # The status is read before sending, so a part that changes meanwhile is sent again.
                     is_done = part.manifest().status == Status.DONE
                     self._send_games(part, manifest)
                     if is_done:
                         self._finished_parts.add(part.run_id)
                         self._games.pop(part.run_id).close()
-        return playing
+        return is_playing
 
     def follow(self, report: Callable[[str], None], wait: Callable[[float], None] = time.sleep) -> None:
-        """Send until all runs have ended. An unreachable server is tried again as long as a run plays.
+        """Send new data until all runs have ended. While a run plays, an unreachable server is tried again.
 
         Raises:
-            RunError: as `look`.
+            RunError: as `send_new`.
         """
-        unreachable = False
+        is_unreachable = False
         while True:
             have_ended = all(folder.manifest().status != Status.RUNNING for folder in self._folders)
             try:
-                self.look()
+                self.send_new()
             except ServerUnreachable as error:
                 if have_ended:
                     raise
-                if not unreachable:
-                    report(f"{error}; retrying while the run plays")
-                unreachable = True
+                if not is_unreachable:
+                    report(f"{error}; retrying automatically while the run plays")
+                is_unreachable = True
             else:
-                unreachable = False
+                is_unreachable = False
                 if have_ended:
                     return
-            wait(LOOK_SECONDS)
+            wait(POLL_SECONDS)
 
     def _parent_of(self, folder: RunFolder, manifest: Manifest) -> Manifest | None:
         if manifest.parent_run_id is None:
@@ -113,11 +113,11 @@ class Exporter:
 
     def _send(self, folder: RunFolder, build_record: Callable[[], MlflowRun]) -> None:
         """Build and send a record while no other process sends the same run."""
-        with self._locked(folder):
+        with self._lock_run(folder):
             record = build_record()
-            self._count(folder, record.status, self._sender.send(record))
+            self._add_sent(folder, record.status, self._sender.send(record))
 
-    def _count(self, folder: RunFolder, status: str, sent: SentParts) -> None:
+    def _add_sent(self, folder: RunFolder, status: str, sent: SentParts) -> None:
         page = self._sender.page(sent.run_id)
         exported = self.runs.setdefault(folder.run_id, ExportedRun(folder.run_id, sent.run_id, page, status))
         exported.status = status
@@ -125,8 +125,8 @@ class Exporter:
         exported.notes.extend(note for note in sent.notes if note not in exported.notes)
 
     @contextmanager
-    def _locked(self, folder: RunFolder) -> Iterator[None]:
-        """Hold a lock that keeps other processes on this machine from sending the same run."""
+    def _lock_run(self, folder: RunFolder) -> Iterator[None]:
+        """Lock a run, so that no other process on this machine sends it at the same time."""
         path = folder.make(EXPORTS) / LOCK
         with locked(path, f"the export of {folder.run_id} to MLflow", LOCK_SECONDS):
             yield

@@ -1,4 +1,4 @@
-"""Convert a benchmark, or a part of a training run, to an MLflow record."""
+"""Converts a benchmark, or a part of a training run, to an MLflow record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from typing import Any
 from runner.base.hashing import tagged_hash
 from runner.exports.mlflow.curve import Curve, interval_points, value_points
 from runner.exports.mlflow.limits import MlflowTexts
-from runner.exports.mlflow.record import GameTrace, MetricPoint, MlflowRun, TurnSpan, checked_content, run_key, to_ms
+from runner.exports.mlflow.record import (
+    GameTrace,
+    MetricPoint,
+    MlflowRun,
+    TurnSpan,
+    convert_content_errors,
+    run_key,
+    to_ms,
+)
 from runner.exports.mlflow.run_facts import TAG, common_fields, dataset_record, run_counts, run_tags
 from runner.exports.run_source import RunSource
 from runner.models.interface import LATER_CLASSES
@@ -25,7 +33,8 @@ COUNTS = (
 )  # fmt: skip
 
 MAX_TRACES = 5_000
-"""Only the first games of a longer run have traces, since each takes two requests; `tables/` has all games."""
+"""Maximum number of games with traces, because each trace takes two requests. The artifacts in `tables/` have all
+games."""
 
 
 class MlflowGames:
@@ -35,7 +44,7 @@ class MlflowGames:
         self._folder, self._journal = folder, journal
         self._curve: Curve | None = None
         self._curve_plan: tuple[Any, ...] = ()
-        self._fitted = MlflowTexts()
+        self._texts = MlflowTexts()
 
     def record(self, parent: Manifest | None = None) -> MlflowRun:
         """Return the record of the run so far; `parent` is the manifest of its training run, if it has one.
@@ -43,7 +52,7 @@ class MlflowGames:
         Raises:
             RunError, JournalError, SpecError: a file of the run is missing or damaged.
         """
-        with checked_content(self._folder):
+        with convert_content_errors(self._folder):
             return self._build_record(parent)
 
     def _build_record(self, parent: Manifest | None) -> MlflowRun:
@@ -55,22 +64,22 @@ class MlflowGames:
             summary = self._folder.read_metrics()
         if manifest.status == Status.DONE and summary:
             ended_ms = None if manifest.finished_at is None else to_ms(manifest.finished_at)
-            end = (point._replace(time_ms=ended_ms) for point in _end_points(manifest, summary, self._fitted))
-            points = _joined(points, list(end))
+            end = (point._replace(time_ms=ended_ms) for point in _end_points(manifest, summary, self._texts))
+            points = _join_points(points, list(end))
         context = "training" if manifest.parent_run_id is not None and manifest.kind == "training" else "eval"
         return MlflowRun(
-            **common_fields(self._folder, manifest, curve.plan, self._fitted, parent, journal=self._journal),
+            **common_fields(self._folder, manifest, curve.plan, self._texts, parent, journal=self._journal),
             metrics=points,
-            tags=run_tags(manifest, curve.plan, self._folder, self._fitted, _note(manifest, summary)),
+            tags=run_tags(manifest, curve.plan, self._folder, self._texts, _note(manifest, summary)),
             inputs=(dataset_record(manifest, curve.plan, context),),
             traces=self._traces if manifest.status == Status.DONE and curve.plan.shape is None else tuple,
-            notes=tuple(self._fitted.notes),
+            notes=tuple(self._texts.notes),
         )
 
     def _traces(self) -> Iterator[GameTrace]:
         """Yield a trace for each game, with a span for each turn."""
-        source = RunSource.of(self._folder)
-        key, fitted = run_key(source.manifest), self._fitted
+        source = RunSource.load(self._folder)
+        key, texts = run_key(source.manifest), self._texts
         for game in islice(source.games(), MAX_TRACES):
             rollout = game.rollout
             outcome = {"outcome": rollout.outcome.value, "verdict": game.verdict, "correct": rollout.correct}
@@ -80,27 +89,27 @@ class MlflowGames:
                     f"round {turn.call.round}: {turn.call.agent}",
                     round(turn.start_ms * 1e6),
                     round(turn.end_ms * 1e6),
-                    fitted.json({"model": turn.call.model, "messages": turn.messages}),
-                    fitted.json({"content": turn.call.raw_message, "error": turn.call.error}),
+                    texts.json({"model": turn.call.model, "messages": turn.messages}),
+                    texts.json({"content": turn.call.raw_message, "error": turn.call.error}),
                 )
                 for turn in game.turns()
             ]
             yield GameTrace(
                 tagged_hash("mlflow trace", [key, rollout.job.rollout_id])[:32],
-                fitted.text(rollout.job.rollout_id),
-                fitted.json({**source.columns(rollout), "label": rollout.job.datapoint.label}),
-                fitted.json({**outcome, "rewards": dict(rollout.rewards)}),
-                {TAG + name: fitted.tag(name, value) for name, value in facts.items() if value is not None},
+                texts.text(rollout.job.rollout_id),
+                texts.json({**source.columns(rollout), "label": rollout.job.datapoint.label}),
+                texts.json({**outcome, "rewards": dict(rollout.rewards)}),
+                {TAG + name: texts.tag(name, value) for name, value in facts.items() if value is not None},
                 rollout.outcome == Outcome.TRANSPORT_FAILED,
                 spans,
             )
 
     def _curve_of(self, manifest: Manifest) -> Curve:
-        """Return the curve so far, or a new one if the plan has changed, as it may when a run is resumed."""
+        """Return the curve so far, or a new one if the plan has changed, which a resumed run may do."""
         plan_key = (manifest.identity, manifest.spec_sha256, manifest.dataset_sha256)
         if self._curve is None or self._curve_plan != plan_key:
             self.close()
-            self._curve, self._curve_plan = Curve(self._folder, self._fitted), plan_key
+            self._curve, self._curve_plan = Curve(self._folder, self._texts), plan_key
         return self._curve
 
     def close(self) -> None:
@@ -109,27 +118,27 @@ class MlflowGames:
             self._curve = None
 
 
-def _end_points(manifest: Manifest, summary: Mapping[str, Any], fitted: MlflowTexts) -> Iterator[MetricPoint]:
-    """Yield every metric and count of a finished run, at the step after its last game that counts.
+def _end_points(manifest: Manifest, summary: Mapping[str, Any], texts: MlflowTexts) -> Iterator[MetricPoint]:
+    """Yield every metric and count of a finished run. The step is the number of games that were not lost in transport.
 
-    An incomplete run has no such points, since it can be resumed and MLflow cannot change the value of a step.
+    An incomplete run has no such points, because it can be resumed, and MLflow cannot change the value of a step.
     """
     outcomes: Mapping[str, int] = summary["outcomes"]
     step = sum(outcomes.values()) - outcomes.get("transport_failed", 0)
     for row in summary["metrics"]:
-        yield from value_points(row, step, fitted)
-        yield from interval_points(row, step, fitted)
+        yield from value_points(row, step, texts)
+        yield from interval_points(row, step, texts)
     for name, count in outcomes.items():
-        yield MetricPoint(fitted.key(f"outcomes.{name}"), step, float(count))
+        yield MetricPoint(texts.key(f"outcomes.{name}"), step, float(count))
     for name, value in run_counts(manifest, COUNTS):
-        yield MetricPoint(fitted.key(f"counts.{name}"), step, value)
+        yield MetricPoint(texts.key(f"counts.{name}"), step, value)
     for vote in summary.get("vote_curve", ()):
         if vote["value"] is not None:
             yield MetricPoint("vote_accuracy", vote["k"], float(vote["value"]))
 
 
-def _joined(curve: list[MetricPoint], end: list[MetricPoint]) -> list[MetricPoint]:
-    """Join the points of a curve with those of the end, which take precedence."""
+def _join_points(curve: list[MetricPoint], end: list[MetricPoint]) -> list[MetricPoint]:
+    """Return the points of a curve and of its end; points of the end replace points of the same metric and step."""
     end_points = {(point.key, point.step) for point in end}
     return [*(point for point in curve if (point.key, point.step) not in end_points), *end]
 
@@ -143,7 +152,9 @@ def _note(manifest: Manifest, summary: Mapping[str, Any]) -> str:
         if (row["agent"], row["metric"]) == (None, RANKING_METRIC) and row["value"] is not None
     ]
     if manifest.status == Status.INCOMPLETE:
-        lines.append("Too many games were lost in transport: its metrics are only in metrics.json until it is resumed.")
+        lines.append(
+            "Too many games were lost in transport. Until you resume the run, only metrics.json has its metrics."
+        )
     if manifest.why_stopped is not None:
         lines.append(manifest.why_stopped)
     return "\n\n".join(lines)

@@ -1,4 +1,4 @@
-"""Limits of MLflow 3.x (`mlflow/utils/validation.py`) on names, lengths and requests, and values shortened to fit."""
+"""Limits of MLflow 3.x (`mlflow/utils/validation.py`) on names, lengths and requests, and conversions to fit them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MAX_KEY, MAX_PARAM, MAX_TAG = 250, 6_000, 8_000
 MAX_RUN_NAME = 250
 MAX_DATASET_NAME, MAX_DIGEST, MAX_SOURCE, MAX_SCHEMA = 500, 36, 65_535, 1_048_575
 MAX_METRICS, MAX_PARAMS, MAX_TAGS = 1_000, 100, 100
-"""The most items of each type in a batch."""
+"""Maximum number of items of each type in a batch."""
 MAX_BYTES = 900_000
-"""The most bytes of our values in a batch; MLflow accepts 1,000,000 including the surrounding JSON."""
+"""Maximum bytes of values in a batch; MLflow accepts 1,000,000 bytes including the surrounding JSON."""
 
 _NOT_IN_KEYS = re.compile(r"[^\w.\- :]")
 _NOT_IN_MODEL_NAMES = re.compile(r"[/:.%\"']")
@@ -26,16 +26,16 @@ Item = TypeVar("Item")
 
 
 class MlflowTexts:
-    """Converts values to texts that MLflow accepts and removes known secrets; `notes` lists what was changed."""
+    """Converts values to texts that MLflow accepts, without known secrets; `notes` lists the changes."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self._redactor = redactor or current_redactor()
         self.notes: list[str] = []
 
     def key(self, name: str) -> str:
-        """Return a valid name of a parameter, metric or tag. A changed name ends in a hash of the original.
+        """Return a valid name of a parameter, metric or tag. A changed name ends with a hash of the original name.
 
-        Slashes are replaced, because MLflow's page would group such metrics into sections above the others.
+        Slashes are replaced, because MLflow's page would show metrics with slashes in separate sections.
         """
         clean = self._redactor.redact_text(name)
         valid_name = _NOT_IN_KEYS.sub("_", clean)
@@ -45,11 +45,11 @@ class MlflowTexts:
             return valid_name
         ending = f"-{hashlib.sha256(clean.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
         valid_name = valid_name[: MAX_KEY - len(ending)] + ending
-        self._note(f"the name {clean[:60]!r} is {valid_name[:80]!r} in MLflow")
+        self._note(f"the name {clean[:60]!r} became {valid_name[:80]!r}, because MLflow does not allow the original")
         return valid_name
 
     def param(self, name: str, value: Any) -> str:
-        """Return a value of a spec: text unchanged, any other type as JSON."""
+        """Return the value of a parameter of a spec: text unchanged, any other type as JSON."""
         return self._value(f"the parameter {name}", value, MAX_PARAM)
 
     def tag(self, name: str, value: Any) -> str:
@@ -72,7 +72,7 @@ class MlflowTexts:
         """Return a value as JSON without known secrets."""
         return self.text(orjson.dumps(value).decode())
 
-    def holds_secret(self, data: bytes) -> bool:
+    def has_secret(self, data: bytes) -> bool:
         """Return whether data contains a known secret."""
         return self._redactor.find_first(data) is not None
 
@@ -80,16 +80,16 @@ class MlflowTexts:
         """Add a note about something that is not sent."""
         self._note(note)
 
-    def _value(self, description: str, value: Any, longest: int) -> str:
+    def _value(self, description: str, value: Any, max_length: int) -> str:
         text = value if isinstance(value, str) else orjson.dumps(value).decode()
         clean = self._redactor.redact_text(text)
         if clean != text:
             self._note(f"{description}: a secret was removed")
-        if len(clean) <= longest:
+        if len(clean) <= max_length:
             return clean
         ending = f" [{len(clean):,} characters, sha256 {hashlib.sha256(clean.encode()).hexdigest()[:16]}]"
-        self._note(f"{description} has {len(clean):,} characters; shortened to MLflow's limit of {longest:,}")
-        return clean[: longest - len(ending)] + ending
+        self._note(f"{description} has {len(clean):,} characters; shortened to MLflow's limit of {max_length:,}")
+        return clean[: max_length - len(ending)] + ending
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
@@ -109,13 +109,13 @@ def schema_columns(columns: Iterable[str]) -> str:
     return orjson.dumps({"mlflow_colspec": schema_rows}).decode()
 
 
-def batches(items: Iterable[Item], most: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """Group items, in order, into batches of at most `most` items and `MAX_BYTES`."""
+def batches(items: Iterable[Item], max_items: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Yield the items, in order, in batches of at most `max_items` items and `MAX_BYTES` bytes."""
     batch: list[Item] = []
     size = 0
     for item in items:
         item_size = size_of(item)
-        if batch and (len(batch) == most or size + item_size > MAX_BYTES):
+        if batch and (len(batch) == max_items or size + item_size > MAX_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(item)
@@ -125,5 +125,5 @@ def batches(items: Iterable[Item], most: int, size_of: Callable[[Item], int]) ->
 
 
 def sent_bytes(*texts: str) -> int:
-    """Return an upper bound of the bytes that texts need in a request, where non-ASCII characters are escaped."""
+    """Return an upper bound of the bytes that texts take in a request, which escapes non-ASCII characters."""
     return sum(6 * len(text.encode("utf-16-le", "surrogatepass")) // 2 for text in texts) + 100

@@ -1,4 +1,4 @@
-"""The record of a run as plain values in MLflow's terms, before any server is contacted."""
+"""The record of a run: plain values in MLflow's terms, built before a server is contacted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STATUSES: Mapping[Status, RunStatus] = {
 
 
 class MetricPoint(NamedTuple):
-    """A value of a metric. The step is a number of games in a benchmark, and an iteration in training."""
+    """A value of a metric. The step is the number of games in a benchmark, or the iteration of a training run."""
 
     key: str
     step: int
@@ -74,10 +74,10 @@ class DatasetRecord:
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """A model that a training produced."""
+    """A model that a training run produced."""
 
     key: str
-    """Identifies the model on the server; see `model_key`."""
+    """`model_key` of the model, which identifies it on the server."""
     name: str
     step: int
     params: Mapping[str, str]
@@ -93,45 +93,45 @@ class Artifact(NamedTuple):
 
 @dataclass(frozen=True)
 class MlflowRun:
-    """The complete content of the MLflow run for one run."""
+    """The complete content of the MLflow run that one run becomes."""
 
     key: str
-    """Identifies the run on the server; see `run_key`."""
+    """`run_key` of the run, which identifies it on the server."""
     name: str
     status: RunStatus
     started_ms: int
-    """The start of the run, also used as the time of points without one. A point has the same time whenever it is
-    sent, so MLflow recognizes a point that is sent twice."""
+    """The start of the run, and the time of points that have no own time. A point has the same time whenever it is
+    sent, so that MLflow recognizes a point that is sent twice."""
     ended_ms: int | None
     params: Mapping[str, str]
     metrics: Sequence[MetricPoint]
     tags: Mapping[str, str]
     inputs: Sequence[DatasetRecord] = ()
     plays_with: Sequence[str] = ()
-    """Keys of the trained models that play in it."""
+    """Keys of the trained models that play in the run."""
     models: Sequence[ModelRecord] = ()
     artifacts: Sequence[Artifact] = ()
     traces: Callable[[], Iterable[GameTrace]] = tuple
     """Returns the traces of a finished run's games, in the plan's order."""
     parent: str | None = None
-    """The key of the training run that it is a part of."""
+    """The key of the training run that the run is a part of."""
     notes: Sequence[str] = field(default_factory=tuple)
     """Sentences about values that could not be sent unchanged."""
 
 
 def run_key(manifest: Manifest) -> str:
-    """Return a key that identifies a run in any folder, even after it is resumed."""
+    """Return a key that identifies a run. The key does not depend on the folder, and stays the same after a resume."""
     return tagged_hash("mlflow run", [manifest.run_id, manifest.identity, manifest.started_at])
 
 
 def model_key(run_id: str, iteration: int, model: str) -> str:
-    """Return a key that identifies a trained model; the last step of the model's lineage determines it."""
+    """Return a key that identifies a trained model, from the last step of the model's lineage."""
     return tagged_hash("mlflow model", [run_id, iteration, model])
 
 
 @contextmanager
-def checked_content(folder: RunFolder) -> Iterator[None]:
-    """Convert errors from unexpected content of a run's files, which somebody may have edited, to `RunError`.
+def convert_content_errors(folder: RunFolder) -> Iterator[None]:
+    """Convert errors from unexpected content of a run's files, which a user may have edited, to `RunError`.
 
     Raises:
         RunError: a file has unexpected content.
@@ -140,7 +140,9 @@ def checked_content(folder: RunFolder) -> Iterator[None]:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         description = f"{type(error).__name__}: {shortened(in_one_line(str(error)), 200)}"
-        raise RunError(f"{folder.path} is damaged: one of its files has unexpected content ({description})") from error
+        raise RunError(
+            f"{folder.path} is damaged: a file has unexpected content ({description}); restore the folder from a copy"
+        ) from error
 
 
 def to_ms(time: str) -> int:
@@ -155,13 +157,13 @@ def to_ms(time: str) -> int:
     return time_ms
 
 
-def flat_params(data: Mapping[str, Any], fitted: MlflowTexts, prefix: str = "") -> dict[str, str]:
-    """Return every key of a spec that has a value, by its dotted name; lists become JSON."""
+def flat_params(data: Mapping[str, Any], texts: MlflowTexts, prefix: str = "") -> dict[str, str]:
+    """Return the values of a spec as texts, by dotted key; lists become JSON, and missing values are left out."""
     params: dict[str, str] = {}
     for name, value in data.items():
         key = f"{prefix}{name}"
         if isinstance(value, Mapping):
-            params |= flat_params(value, fitted, f"{key}.")
+            params |= flat_params(value, texts, f"{key}.")
         elif value is not None and value != []:
-            params[fitted.key(key)] = fitted.param(key, value)
+            params[texts.key(key)] = texts.param(key, value)
     return params

@@ -1,4 +1,4 @@
-"""The parts of an MLflow record that both kinds of runs have: tags, parameters, datasets and files."""
+"""The parts of an MLflow record that benchmarks and training runs share: tags, parameters, datasets and files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from runner.results.tasks import Task
 from runner.rollouts.plan import Plan
 
 TAG = "nip_run."
-"""Prefix of our tags."""
+"""Prefix of nip-run's own tags."""
 KEY_TAG = f"{TAG}key"
 """The tag that identifies an MLflow run or model."""
 MAX_SCANNED = 64 << 20
-"""The most bytes of a text file; larger ones are not searched for secrets and not sent."""
+"""Maximum bytes of a text file. Larger files cannot be searched for secrets, and so are not sent."""
 
 _FILES = ("spec.yaml", "manifest.json", "metrics.json", "state.json", "stages.jsonl", "run.log", "inputs/protocol.yaml")
 _TABLES = ("rollouts.parquet", "messages.parquet", "completions.parquet")
@@ -31,28 +31,31 @@ _JOURNAL = ("journal.jsonl", "inputs/dataset.jsonl")
 
 
 def common_fields(
-    folder: RunFolder, manifest: Manifest, plan: Plan, fitted: MlflowTexts, parent: Manifest | None, *, journal: bool
+    folder: RunFolder, manifest: Manifest, plan: Plan, texts: MlflowTexts, parent: Manifest | None, *, journal: bool
 ) -> dict[str, Any]:
-    """Return the fields of a record that are the same for both kinds of runs."""
+    """Return the fields of a record that benchmarks and training runs share."""
     run_id = manifest.parent_run_id
     if run_id is not None and parent is None:
-        fitted.note_omission(f"{folder.run_id} has no parent: its training run {run_id} is not in this results folder")
+        texts.note_omission(
+            f"{folder.run_id} is not nested below its training run {run_id}, which is not in this results folder; "
+            "export from the folder that has both runs"
+        )
     has_ended = manifest.status != Status.RUNNING
     return {
         "key": run_key(manifest),
-        "name": fitted.run_name(folder.run_id),
+        "name": texts.run_name(folder.run_id),
         "status": STATUSES[manifest.status],
         "started_ms": to_ms(manifest.started_at),
         "ended_ms": to_ms(manifest.finished_at) if has_ended and manifest.finished_at else None,
-        "params": flat_params(resolved_spec(plan), fitted),
+        "params": flat_params(resolved_spec(plan), texts),
         "plays_with": tuple(dict.fromkeys(_trained_models(plan))),
-        "artifacts": tuple(_artifacts(folder, fitted, journal=journal)) if has_ended else (),
+        "artifacts": tuple(_artifacts(folder, texts, journal=journal)) if has_ended else (),
         "parent": None if parent is None else run_key(parent),
     }
 
 
-def run_tags(manifest: Manifest, plan: Plan, folder: RunFolder, fitted: MlflowTexts, note: str) -> dict[str, str]:
-    """Return the tags that describe a run; `note` is the text at the top of its page."""
+def run_tags(manifest: Manifest, plan: Plan, folder: RunFolder, texts: MlflowTexts, note: str) -> dict[str, str]:
+    """Return the tags that describe a run; `note` is the text at the top of the run's page in MLflow."""
     experiment = plan.spec.experiment
     lineage = {group: model.lineage for group, model in experiment.models.items() if model.lineage}
     group_by = plan.spec.dataset.group_by
@@ -93,7 +96,7 @@ def run_tags(manifest: Manifest, plan: Plan, folder: RunFolder, fitted: MlflowTe
         "mlflow.note.content": note,
     }
     all_tags = {**{TAG + name: value for name, value in own_tags.items()}, **mlflow_tags}
-    return {name: fitted.tag(name, value) for name, value in all_tags.items() if value is not None}
+    return {name: texts.tag(name, value) for name, value in all_tags.items() if value is not None}
 
 
 def dataset_record(manifest: Manifest, plan: Plan, context: str) -> DatasetRecord:
@@ -113,7 +116,7 @@ def dataset_record(manifest: Manifest, plan: Plan, context: str) -> DatasetRecor
 
 @lru_cache(maxsize=4)
 def _task_sha256(folder: RunFolder, group_by: str | None, dataset_sha256: str) -> str | None:  # noqa: ARG001 - part of the cache key
-    """Return the hash of a run's task, or None if its rows are missing. It is cached until the dataset changes."""
+    """Return the hash of a run's task, or None if the run's rows are missing; cached for each dataset."""
     try:
         return Task.of_run(folder, group_by).sha256
     except (OSError, ValueError):  # the run's rows are missing
@@ -130,30 +133,34 @@ def _trained_models(plan: Plan) -> Iterator[str]:
             yield model_key(step.run_id, step.iteration, step.model)
 
 
-def _artifacts(folder: RunFolder, fitted: MlflowTexts, *, journal: bool) -> Iterator[Artifact]:
+def _artifacts(folder: RunFolder, texts: MlflowTexts, *, journal: bool) -> Iterator[Artifact]:
     """Yield the files to send, without text files that are too large or contain a secret."""
     for name in _TABLES:
         if (folder.path / name).is_file():
             yield Artifact(folder.path / name, f"tables/{name}")
     prompts = sorted((folder.path / "inputs" / "prompts").glob("*"))
-    texts = [*(folder.path / name for name in (*_FILES, *(_JOURNAL if journal else ()))), *prompts]
-    for path in texts:
-        if path.is_file() and _can_be_sent(path, fitted):
+    text_files = [*(folder.path / name for name in (*_FILES, *(_JOURNAL if journal else ()))), *prompts]
+    for path in text_files:
+        if path.is_file() and _can_be_sent(path, texts):
             yield Artifact(path, path.relative_to(folder.path).as_posix())
 
 
-def _can_be_sent(path: Path, fitted: MlflowTexts) -> bool:
+def _can_be_sent(path: Path, texts: MlflowTexts) -> bool:
     if path.stat().st_size > MAX_SCANNED:
-        fitted.note_omission(f"{path.name} is larger than {MAX_SCANNED >> 20} MiB: not sent")
+        limit = f"larger than {MAX_SCANNED >> 20} MiB"
+        texts.note_omission(f"{path.name} is not sent, because the file is {limit}; upload the file in MLflow yourself")
         return False
-    if fitted.holds_secret(read_bounded(path, MAX_SCANNED)):
-        fitted.note_omission(f"{path.name} contains an API key or token of this machine: not sent")
+    if texts.has_secret(read_bounded(path, MAX_SCANNED)):
+        texts.note_omission(
+            f"{path.name} is not sent, because the file contains an API key or token of this machine; remove the key "
+            "from the file, then export again"
+        )
         return False
     return True
 
 
 def run_counts(manifest: Manifest, names: Iterable[str]) -> Iterator[tuple[str, float]]:
-    """Yield the counts of a manifest that are known, by name."""
+    """Yield the name and the value of each count that a manifest has."""
     for name in names:
         value = getattr(manifest, name)
         if value is not None:

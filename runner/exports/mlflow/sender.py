@@ -1,8 +1,8 @@
-"""Send a record to a tracking server: only what the server lacks, and nothing twice.
+"""Sends a record to a tracking server: only the parts that the server lacks, and nothing twice.
 
-The sender asks for what the server has and sends the rest, in an order that lets the next attempt continue after a kill
-at any point. If two processes create the same MLflow run or model at once, the one that sees the other's deletes its
-own. MLflow stores a point that two processes send at once only once, since both have the same time.
+The sender first reads the parts that the server has. Their order lets a new attempt continue after an interruption at
+any point. If two processes create the same MLflow run or model at once, the process that sees the other's copy deletes
+its own. If two processes send the same point, both send the same time, and MLflow stores the point once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import orjson
 from runner.base.errors import RunError, UsageError
 from runner.base.hashing import file_hash
 from runner.base.text import counted
-from runner.exports.mlflow.client import IS_IT, converted_errors
+from runner.exports.mlflow.client import SERVER_HINT, convert_errors
 from runner.exports.mlflow.limits import (
     MAX_DATASET_NAME,
     MAX_DIGEST,
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 PARENT, NAME = "mlflow.parentRunId", "mlflow.runName"
 FILES_TAG = f"{TAG}files"
-"""The tag with the start of each sent artifact's hash, by the artifact's name."""
+"""The tag with the first digits of each sent artifact's hash, by the artifact's name."""
 TRACES_TAG = f"{TAG}traces"
 """The tag with the number of games whose traces were sent."""
 TRACES_AT_ONCE, MAX_PREVIEW = 50, 1_000
 ATTEMPTS = 8
-"""The most attempts to create something that another process may be creating too."""
+"""Maximum attempts to create a run or model that another process may be creating at the same time."""
 
 Item = TypeVar("Item")
 
@@ -62,16 +62,16 @@ class Sender:
 
         Raises:
             UsageError: the experiment was deleted.
-            RunError: the server cannot be reached; see `errors_of`.
+            RunError: the server cannot be reached; see `convert_errors`.
         """
         self._client, self.uri = client, uri
         self._ids: dict[str, str] = {}
         self._values: dict[str, dict[str, dict[int, float]]] = {}
-        """Values that the server has, by run, metric and step."""
-        with converted_errors(uri, f"open the experiment {experiment!r}"):
-            self.experiment_id = self._experiment(experiment)
+        """Metric values that the server has, by run, metric and step."""
+        with convert_errors(uri, f"open the experiment {experiment!r}"):
+            self.experiment_id = self._find_or_create_experiment(experiment)
 
-    def _experiment(self, name: str) -> str:
+    def _find_or_create_experiment(self, name: str) -> str:
         from mlflow.exceptions import MlflowException
 
         experiment = self._client.get_experiment_by_name(name)
@@ -83,7 +83,7 @@ class Sender:
                     raise
             experiment = self._client.get_experiment_by_name(name)
         if experiment is not None and not experiment.experiment_id:
-            raise RunError(f"{self.uri} gave no information about the experiment {name!r}; {IS_IT}")
+            raise RunError(f"{self.uri} returned no data about the experiment {name!r}; {SERVER_HINT}")
         if experiment is None or experiment.lifecycle_stage != "active":
             id_option = "" if experiment is None else f" --experiment-id {experiment.experiment_id}"
             raise UsageError(
@@ -100,9 +100,9 @@ class Sender:
         """Send the parts of a record that the server lacks.
 
         Raises:
-            RunError: the server cannot be reached, or refuses; see `errors_of`. What was sent stays there.
+            RunError: the server cannot be reached, or refuses; see `convert_errors`. It keeps the data it has received.
         """
-        with converted_errors(self.uri, f"accept {run.name}"):
+        with convert_errors(self.uri, f"accept {run.name}"):
             sent = SentParts(self._ensure_run(run), Counter(), list(run.notes))
             stored = self._client.get_run(sent.run_id)
             self._mark_running(run, stored)
@@ -119,7 +119,7 @@ class Sender:
     # The run itself
 
     def _ensure_run(self, run: MlflowRun) -> str:
-        """Return the id of the MLflow run, which is created if it does not exist."""
+        """Return the id of the MLflow run for a run; create the MLflow run if it does not exist."""
         if run.key not in self._ids:
             mlflow_run = self._find_or_create(
                 f"the MLflow run of {run.name}",
@@ -145,12 +145,12 @@ class Sender:
         delete: Callable[[Item], Any],
         id_of: Callable[[Item], str],
     ) -> Item:
-        """Find or create an item that must exist once, even if several processes try at the same time.
+        """Find or create an item that must exist only once, although several processes may try at the same time.
 
-        A process that has created an item and sees another one deletes its own and searches again.
+        A process that has created an item and sees another one deletes its own item and searches again.
 
         Raises:
-            RunError: there are several.
+            RunError: the server has several copies of the item.
         """
         for attempt in range(ATTEMPTS):
             items = find()
@@ -164,14 +164,17 @@ class Sender:
                 delete(created)
             time.sleep(random.uniform(0.05, 0.2) * (attempt + 1))
         ids = ", ".join(id_of(item) for item in find())
-        raise RunError(f"{self.uri} has several copies of {description}: {ids}; delete all except one, and send again")
+        raise RunError(
+            f"{self.uri} has several copies of {description}: {ids}; delete all except one in MLflow, then repeat the "
+            "command"
+        )
 
     def _mark_running(self, run: MlflowRun, stored: Run) -> None:
-        if run.status == "RUNNING" and stored.info.status != "RUNNING":  # it was stopped and has been resumed
+        if run.status == "RUNNING" and stored.info.status != "RUNNING":  # stopped, then resumed
             self._client.update_run(stored.info.run_id, status="RUNNING")
 
     def _set_final_status(self, run: MlflowRun, sent: SentParts) -> None:
-        """Set the run's final status after everything else was sent."""
+        """Set the run's final status, after all other parts have been sent."""
         stored = self._client.get_run(sent.run_id).info
         if run.status == "RUNNING" or (stored.status == run.status and run.ended_ms in (None, stored.end_time)):
             return
@@ -187,8 +190,8 @@ class Sender:
         for key, value in run.params.items():
             if key in stored_params and stored_params[key] != value:
                 sent.notes.append(
-                    f"the parameter {key} keeps its first value {stored_params[key][:80]!r}, as MLflow cannot change "
-                    f"parameters; it is now {value[:80]!r}, as in the artifact spec.yaml"
+                    f"MLflow still shows the parameter {key} as {stored_params[key][:80]!r}, because it cannot change "
+                    f"parameters; the current value is {value[:80]!r} (see the artifact spec.yaml)"
                 )
         missing = [Param(key, value) for key, value in run.params.items() if key not in stored_params]
         for batch in batches(missing, MAX_PARAMS, lambda param: sent_bytes(param.key, param.value)):
@@ -201,12 +204,13 @@ class Sender:
         values = self._values.setdefault(sent.run_id, {})
         for key in {point.key for point in run.metrics} & stored.data.metrics.keys() - values.keys():
             values[key] = {point.step: point.value for point in self._client.get_metric_history(sent.run_id, key)}
-        changed_points = [point for point in run.metrics if _differs(point, values)]
+        changed_points = [point for point in run.metrics if _has_other_value(point, values)]
         if changed_points:
             first = changed_points[0]
             sent.notes.append(
-                f"{counted(len(changed_points), 'point')} of metrics (such as {first.key} at step {first.step}) keep "
-                "their old values although the run was extended, because MLflow cannot change them; metrics.json is new"
+                f"MLflow still shows old values for {counted(len(changed_points), 'point')} of metrics (such as "
+                f"{first.key} at step {first.step}), because it cannot change them; the artifact metrics.json has the "
+                "current values"
             )
         missing = [point for point in run.metrics if point.step not in values.get(point.key, {})]
         for batch in batches(missing, MAX_METRICS, lambda point: sent_bytes(point.key)):
@@ -220,10 +224,10 @@ class Sender:
         from mlflow.entities import DatasetInput, InputTag, LoggedModelInput
 
         stored_datasets = {(entry.dataset.name, entry.dataset.digest) for entry in stored.inputs.dataset_inputs}
-        fitted = MlflowTexts()
+        texts = MlflowTexts()
         new = []
         for data in run.inputs:
-            dataset = _dataset(data, fitted)
+            dataset = _dataset(data, texts)
             if (dataset.name, dataset.digest) not in stored_datasets:
                 stored_datasets.add((dataset.name, dataset.digest))
                 new.append(DatasetInput(dataset, [InputTag("mlflow.data.context", data.context)]))
@@ -269,7 +273,7 @@ class Sender:
         return models
 
     def _send_artifacts(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
-        """Send each file whose content the server lacks, and record it in a tag after each file."""
+        """Send each file whose content the server lacks. After each file, record its hash in the tag `FILES_TAG`."""
         stored_hashes: dict[str, str] = {}
         with suppress(ValueError):
             stored_hashes = orjson.loads(stored.data.tags.get(FILES_TAG, "{}"))
@@ -286,7 +290,7 @@ class Sender:
                 self._client.set_tag(sent.run_id, FILES_TAG, text)
 
     def _send_traces(self, run: MlflowRun, stored: Run, sent: SentParts) -> None:
-        """Send the traces that the server lacks. A tag counts those it has; a duplicate is stored once."""
+        """Send the traces that the server lacks. `TRACES_TAG` counts sent traces; MLflow stores duplicates once."""
         from mlflow.entities import Span, TraceInfo, TraceLocation, TraceState
         from mlflow.tracing.client import TracingClient
 
@@ -313,7 +317,7 @@ class Sender:
                 client.start_trace(info)
                 client.log_spans(self.experiment_id, [Span.from_dict(span) for span in spans])
             except NotImplementedError as error:
-                sent.notes.append(f"no traces: {error}")
+                sent.notes.append(f"this MLflow server does not support traces; update MLflow there ({error})")
                 return
             sent.counts["trace"] += 1
             if number % TRACES_AT_ONCE == 0:
@@ -329,7 +333,7 @@ class Sender:
         if parent is not None:
             tags[PARENT] = parent
         elif run.parent is not None:
-            sent.notes.append("its training run is not on the server yet: export it to nest this run below it")
+            sent.notes.append(f"{run.name} is not nested below its training run; export the training run, too")
         new = [RunTag(key, value) for key, value in tags.items() if stored.data.tags.get(key) != value]
         for batch in batches(new, MAX_TAGS, lambda tag: sent_bytes(tag.key, tag.value)):
             self._client.log_batch(sent.run_id, tags=batch)
@@ -346,19 +350,19 @@ class Sender:
 
 
 class SentParts:
-    """Counts of what was sent of a run, which are empty if the server had everything."""
+    """The number of sent items of each kind for one run; empty if the server had everything."""
 
     def __init__(self, run_id: str, counts: Counter[str], notes: list[str]) -> None:
         self.run_id, self.counts, self.notes = run_id, counts, notes
 
 
-def _differs(point: MetricPoint, values: Mapping[str, Mapping[int, float]]) -> bool:
+def _has_other_value(point: MetricPoint, values: Mapping[str, Mapping[int, float]]) -> bool:
     stored = values.get(point.key, {}).get(point.step)
     return stored is not None and abs(stored - point.value) > 1e-9 * max(1.0, abs(point.value))
 
 
 def _spans(trace: GameTrace, started_ms: int) -> Iterator[dict[str, Any]]:
-    """Yield the spans of a game as MLflow's dictionaries: one for the game, then a child for each turn."""
+    """Yield MLflow's dictionaries for the spans of a game: the game's span, then a child span for each turn."""
     first = min((span.start_ns for span in trace.spans), default=started_ms * 1_000_000)
     last = max((span.end_ns for span in trace.spans), default=first)
     game = TurnSpan(trace.name, first, last, trace.inputs, trace.outputs)
@@ -384,19 +388,19 @@ def _base64(digits: str) -> str:
     return b64encode(bytes.fromhex(digits)).decode()
 
 
-def _dataset(data: DatasetRecord, fitted: MlflowTexts) -> Any:
-    """Return an MLflow dataset. Its digest is the start of the dataset's SHA-256, which `source` has in full."""
+def _dataset(data: DatasetRecord, texts: MlflowTexts) -> Any:
+    """Return an MLflow dataset. Its digest is the start of the dataset's SHA-256; `source` has the complete hash."""
     from mlflow.entities import Dataset
 
-    source = fitted.text(orjson.dumps({"tags": data.facts}).decode())
+    source = texts.text(orjson.dumps({"tags": data.facts}).decode())
     if len(source) > MAX_SOURCE:
-        hashed = hashlib.sha256(source.encode()).hexdigest()
-        source = orjson.dumps({"tags": {"sha256": data.sha256, "facts_sha256": hashed}}).decode()
+        facts_sha256 = hashlib.sha256(source.encode()).hexdigest()
+        source = orjson.dumps({"tags": {"sha256": data.sha256, "facts_sha256": facts_sha256}}).decode()
     return Dataset(
-        name=fitted.text(data.name)[:MAX_DATASET_NAME],
+        name=texts.text(data.name)[:MAX_DATASET_NAME],
         digest=data.sha256[:MAX_DIGEST],
         source_type="code",
         source=source,
-        schema=schema_columns(map(fitted.text, data.columns)) if data.columns else None,
+        schema=schema_columns(map(texts.text, data.columns)) if data.columns else None,
         profile=None if data.rows is None else orjson.dumps({"num_rows": data.rows}).decode(),
     )

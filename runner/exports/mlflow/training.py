@@ -1,4 +1,4 @@
-"""Convert a training run to an MLflow record: its learning curve by iteration, and the models it produced."""
+"""Converts a training run to an MLflow record: the learning curve by iteration, and the trained models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Any
 from runner.documents.dataclass_schema import to_plain
 from runner.exports.mlflow.curve import interval_points, value_points
 from runner.exports.mlflow.limits import MlflowTexts
-from runner.exports.mlflow.record import DatasetRecord, MetricPoint, MlflowRun, ModelRecord, checked_content, model_key
+from runner.exports.mlflow.record import (
+    DatasetRecord,
+    MetricPoint,
+    MlflowRun,
+    ModelRecord,
+    convert_content_errors,
+    model_key,
+)
 from runner.exports.mlflow.run_facts import KEY_TAG, TAG, common_fields, dataset_record, run_counts, run_tags
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
@@ -21,39 +28,39 @@ from runner.training.stage_log import read_stages
 from runner.training.stages import DatasetsBuilt, GamesPlayed, GroupResult, RunRecord, Stages, Switched, TestPlayed
 
 TEST, GAMES, MODELS = "test.", "games.", "models."
-"""Prefixes of metric names: of the tests, of the games used for training, and of each model group."""
+"""Prefixes of metric names, for tests, for the games used for training, and for model groups."""
 
 
 def training_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
-    """Return the record of a training run so far. Its games and tests are separate runs.
+    """Return the record of a training run so far. The games and tests of the run have records of their own.
 
     Raises:
         RunError, JournalError, SpecError: a file of the run is missing or damaged.
     """
-    with checked_content(folder):
+    with convert_content_errors(folder):
         return _build_record(folder, journal=journal)
 
 
 def _build_record(folder: RunFolder, *, journal: bool) -> MlflowRun:
-    manifest, fitted = folder.manifest(), MlflowTexts()
+    manifest, texts = folder.manifest(), MlflowTexts()
     plan, stages = saved_plan(folder), read_stages(folder.path, folder.identity())
     settings = plan.spec.experiment.training
     assert settings is not None
     tests = [(record.iteration, _accuracy(check_part(folder, record))) for record in stages.all(TestPlayed)]
     return MlflowRun(
-        **common_fields(folder, manifest, plan, fitted, None, journal=journal),
-        metrics=[*_part_points(folder, stages, fitted), *_group_points(stages, fitted)],
-        tags=run_tags(manifest, plan, folder, fitted, _note(manifest, tests)),
+        **common_fields(folder, manifest, plan, texts, None, journal=journal),
+        metrics=[*_part_points(folder, stages, texts), *_group_points(stages, texts)],
+        tags=run_tags(manifest, plan, folder, texts, _note(manifest, tests)),
         inputs=(dataset_record(manifest, plan, "training"), *_training_datasets(folder, stages)),
-        models=tuple(_models(folder, manifest, settings, stages, fitted)),
-        notes=tuple(fitted.notes),
+        models=tuple(_models(folder, manifest, settings, stages, texts)),
+        notes=tuple(texts.notes),
     )
 
 
-def _part_points(folder: RunFolder, stages: Stages, fitted: MlflowTexts) -> Iterator[MetricPoint]:
-    """Yield the metrics of each iteration's games, and of each finished test at the iteration whose models it tests.
+def _part_points(folder: RunFolder, stages: Stages, texts: MlflowTexts) -> Iterator[MetricPoint]:
+    """Yield the metrics of each iteration's games, and the metrics of each test at the iteration of the tested models.
 
-    The accuracy of the tests is the learning curve; it has the same name as the accuracy of a benchmark.
+    The accuracy of the tests is the learning curve. Its metric has the same name as the accuracy of a benchmark.
     """
     kinds: tuple[tuple[str, type[RunRecord]], ...] = ((TEST, TestPlayed), (GAMES, GamesPlayed))
     for prefix, kind in kinds:
@@ -61,29 +68,29 @@ def _part_points(folder: RunFolder, stages: Stages, fitted: MlflowTexts) -> Iter
             part = check_part(folder, record)
             for row in part.read_metrics()["metrics"]:
                 is_curve = prefix == TEST and (row["agent"], row["metric"]) == (None, RANKING_METRIC)
-                yield from value_points(row, record.iteration, fitted, "" if is_curve else prefix)
+                yield from value_points(row, record.iteration, texts, "" if is_curve else prefix)
                 if is_curve:
-                    yield from interval_points(row, record.iteration, fitted)
+                    yield from interval_points(row, record.iteration, texts)
             for name, value in run_counts(part.manifest(), ("rollouts", "completions", "cost_usd")):
-                yield MetricPoint(fitted.key(prefix + name), record.iteration, value)
+                yield MetricPoint(texts.key(prefix + name), record.iteration, value)
 
 
-def _group_points(stages: Stages, fitted: MlflowTexts) -> Iterator[MetricPoint]:
-    """Yield whether each model group was trained in an iteration, and on how many examples and tokens."""
+def _group_points(stages: Stages, texts: MlflowTexts) -> Iterator[MetricPoint]:
+    """Yield for each iteration and model group whether it was trained (1 or 0), and its examples and tokens."""
     for record in stages.all(Switched):
         for group, outcome in record.outcomes.items():
             trained = outcome["outcome"] == GroupResult.TRAINED
-            yield MetricPoint(fitted.key(f"{MODELS}{group}.trained"), record.iteration, float(trained))
+            yield MetricPoint(texts.key(f"{MODELS}{group}.trained"), record.iteration, float(trained))
             if isinstance(outcome.get("examples"), int):
-                yield MetricPoint(fitted.key(f"{MODELS}{group}.examples"), record.iteration, float(outcome["examples"]))
+                yield MetricPoint(texts.key(f"{MODELS}{group}.examples"), record.iteration, float(outcome["examples"]))
             ended = stages.trained(record.iteration, group)
             if trained and ended is not None and isinstance(ended.facts.get("trained_tokens"), int):
                 tokens = float(ended.facts["trained_tokens"])
-                yield MetricPoint(fitted.key(f"{MODELS}{group}.trained_tokens"), record.iteration, tokens)
+                yield MetricPoint(texts.key(f"{MODELS}{group}.trained_tokens"), record.iteration, tokens)
 
 
 def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[DatasetRecord]:
-    """Yield the datasets that models were trained on; if a dataset was rebuilt, the last one."""
+    """Yield the datasets that models were trained on; of a dataset that was rebuilt, the last version."""
     for record in stages.all(Switched):
         built = stages.last(DatasetsBuilt, record.iteration)
         for group, report in ({} if built is None else built.groups).items():
@@ -101,7 +108,7 @@ def _training_datasets(folder: RunFolder, stages: Stages) -> Iterator[DatasetRec
 
 
 def _models(
-    folder: RunFolder, manifest: Manifest, training: TrainingSettings, stages: Stages, fitted: MlflowTexts
+    folder: RunFolder, manifest: Manifest, training: TrainingSettings, stages: Stages, texts: MlflowTexts
 ) -> Iterator[ModelRecord]:
     """Yield the models that each iteration produced, with their lineage."""
     for record in stages.all(Switched):
@@ -133,10 +140,10 @@ def _models(
             tag_values = {f"{TAG}{name}": value for name, value in tags.items()}
             yield ModelRecord(
                 key,
-                fitted.model_name(f"{folder.run_id} {group} {record.iteration}"),
+                texts.model_name(f"{folder.run_id} {group} {record.iteration}"),
                 record.iteration,
-                {fitted.key(name): fitted.param(name, value) for name, value in facts.items() if value is not None},
-                {KEY_TAG: key, **{name: fitted.tag(name, value) for name, value in tag_values.items()}},
+                {texts.key(name): texts.param(name, value) for name, value in facts.items() if value is not None},
+                {KEY_TAG: key, **{name: texts.tag(name, value) for name, value in tag_values.items()}},
             )
 
 

@@ -13,20 +13,19 @@ from runner.pages.charts.frontier import Offer, frontier, frontier_of
 from runner.pages.charts.heatmap import heatmap
 from runner.pages.sweeps import SweepPoints, short_names
 
-MOST = 100
-"""The number of rows that are drawn, in addition to those on the frontier. More would hide each other."""
-_TWO = 2
+MAX_ROWS = 100
+"""Maximum number of drawn rows, in addition to the rows on the frontier. More points would hide each other."""
 _MAX_SIDE = 24
-"""The most rows or columns of a readable heat map."""
+"""Maximum rows or columns of a heat map; a larger one is not readable."""
 
 
 def cost_chart(listed: TaskList) -> Markup | None:
-    """Draw cost against accuracy of the ranked rows; None if fewer than two have a cost, or all are free."""
+    """Draw cost against accuracy for the ranked rows; None if fewer than two have a cost, or all are free."""
     offers = [_offer(row) for row in listed.ranked if row.values["cost_usd"] is not None]
-    if len(offers) < _TWO or not any(offer.cost for offer in offers):
+    if len(offers) < 2 or not any(offer.cost for offer in offers):
         return None
     frontier_names = {offer.name for offer in frontier_of(offers)}
-    shown_offers = [offer for index, offer in enumerate(offers) if index < MOST or offer.name in frontier_names]
+    shown_offers = [offer for index, offer in enumerate(offers) if index < MAX_ROWS or offer.name in frontier_names]
     return frontier(shown_offers, title=f"Cost and accuracy, {listed.benchmark}", key=listed.name)
 
 
@@ -40,8 +39,8 @@ def _offer(row: BoardRow) -> Offer:
 
 
 def sweep_chart(sweep: SweepPoints, key: str) -> Markup | None:
-    """Draw the accuracies of a sweep over two keys, with one line per cell; None for other sweeps."""
-    if len(sweep.keys) != _TWO:
+    """Draw a heat map of a sweep over two keys; None if the sweep has more or fewer keys, or too many cells."""
+    if len(sweep.keys) != 2:
         return None
     down, across = sweep.keys
     rows, columns = (list(dict.fromkeys(text_of(line.point.get(name)) for line in sweep.lines)) for name in sweep.keys)

@@ -28,7 +28,7 @@ _TASK_CHARACTERS = 12
 
 @dataclass(frozen=True)
 class BoardRow:
-    """A run of a list."""
+    """A run in a list."""
 
     values: Mapping[str, Any]
     """Numbers and texts by field name, as in the JSON of the page."""
@@ -40,7 +40,7 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class TaskList:
-    """The runs of a task, followed by runs of other tasks that have no list of their own."""
+    """The runs of a task, followed by runs of other tasks that have no list."""
 
     name: str
     """The name of the list's page: the start of the task's hash."""
@@ -84,7 +84,10 @@ class BoardPage:
 
 
 def without_folders(where: str, written: str = "") -> str:
-    """Return a location without folders of this machine: as it was `written` if relative, else its last part."""
+    """Return the display name of a location, which must not show folders of this machine.
+
+    A relative path stays as the user has `written` it; of an absolute path, only the last part remains.
+    """
     scheme = next((prefix for prefix in ("file:", "git:file://", "git:") if where.startswith(prefix)), "")
     if scheme == "file:" and _is_relative(written.removeprefix("file:")):
         return written
@@ -99,7 +102,7 @@ def _is_relative(path: str) -> bool:
 
 
 def local_board(results: Results, display_name: str | None = None) -> BoardPage:
-    """Return the board of a results folder; a folder that is missing or empty has no lists.
+    """Return the board of a results folder. If the folder is missing or empty, the board has no lists.
 
     `display_name` replaces the path of the folder on the page.
 
@@ -109,20 +112,20 @@ def local_board(results: Results, display_name: str | None = None) -> BoardPage:
     rows = with_stop_reasons(local_rows(results), results)
     lists = lists_of(rows)
     names = _names(lists)
-    tasks = _task_lists(lists, names, _local, lambda listed: sweeps_of(listed, results))
+    tasks = _task_lists(lists, names, _local_row, lambda listed: sweeps_of(listed, results))
     where = display_name or str(results.path)
-    at = "" if where == "results" else f" --results {shlex.quote(where)}"
+    option = "" if where == "results" else f" --results {shlex.quote(where)}"
     notes = () if rows else (f"There are no rows in {where}{missing_board_hint(results)}.",)
     commands = [
-        ("Print these rows as JSON", f"nip-run leaderboard{at} --json"),
-        ("Compare two runs, game by game", f"nip-run compare RUN RUN{at}"),
+        ("Print these rows as JSON", f"nip-run leaderboard{option} --json"),
+        ("Compare two runs, game by game", f"nip-run compare RUN RUN{option}"),
         (
             "Play a run again as a new run",
             f"nip-run {shlex.quote(where)}/runs/RUN/spec.yaml --again",
         ),
-        ("Rebuild the board from its runs", f"nip-run leaderboard --rebuild{at}"),
+        ("Rebuild the board from the runs", f"nip-run leaderboard --rebuild{option}"),
     ]
-    return BoardPage(where, False, at, tasks, notes=notes, commands=commands)
+    return BoardPage(where, False, option, tasks, notes=notes, commands=commands)
 
 
 def published_board(
@@ -130,23 +133,23 @@ def published_board(
 ) -> BoardPage:
     """Return the board of a registry.
 
-    `display_name` replaces the address of the registry on the page; `name_of` returns the unique page name of a list
-    from any of its rows.
+    `display_name` replaces the address of the registry on the page. `name_of` returns the unique page name of a row's
+    list.
     """
     board = replace(board, where=display_name or board.where)
     lists = lists_of(board.rows)
     names = _names(lists) if name_of is None else [name_of(listed[0]) for listed in lists]
-    tasks = _task_lists(lists, names, _published, published_sweeps)
+    tasks = _task_lists(lists, names, _published_row, published_sweeps)
     place = f" --from {shlex.quote(board.where)}"
     hidden = [line for line in describe_omissions(board) if not line.startswith("left out: ")]
     if not board.rows:
-        notes = [f"No benchmark is published in {board.where}.", *hidden]
+        notes = [f"{board.where} has no published benchmark run; publish one with nip-run publish.", *hidden]
         return BoardPage(board.where, True, place, tasks, board.left_out, notes)
     meaning = legend(mark for row in board.rows for mark in row.marks)
     commands = [
         ("Print these rows as JSON", f"nip-run leaderboard{place} --json"),
         ("Download a release and check every file", f"nip-run get REF{place}"),
-        ("Recompute its numbers from its transcripts, or play it again", f"nip-run reproduce REF{place}"),
+        ("Recompute a run's numbers from its transcripts", f"nip-run reproduce REF{place}"),
         ("Check every hash and record", f"nip-run verify REF{place}"),
         ("Compare two downloaded releases, game by game", "nip-run compare FOLDER FOLDER"),
     ]
@@ -155,7 +158,7 @@ def published_board(
 
 
 def _names(lists: Sequence[Sequence[LeaderboardRow]]) -> list[str]:
-    """Return a unique page name for each list, since two benchmarks may have the same task."""
+    """Return a unique page name for each list. Two benchmarks may have the same task, so its hash is not enough."""
     counts: Counter[str] = Counter()
     names = []
     for listed in lists:
@@ -185,18 +188,19 @@ _COPIED_FIELDS = (
     "status", "version", "spec_sha256",
     "dataset_sha256", "game_sha256", "task",
 )  # fmt: skip
-"""The fields that a page's row takes from the board's row unchanged."""
+"""Fields of a board's row that the page's row copies unchanged."""
 
 
-def _local(row: LeaderboardRow, short_point: str | None) -> BoardRow:
-    return BoardRow({"run": row.run_id, "release": None, **_shared(row, short_point)}, _marks(row, row.shared_note))
+def _local_row(row: LeaderboardRow, short_point: str | None) -> BoardRow:
+    values = {"run": row.run_id, "release": None, **_common_values(row, short_point)}
+    return BoardRow(values, _marks(row, row.shared_note))
 
 
-def _published(row: PublishedRow, short_point: str | None) -> BoardRow:
+def _published_row(row: PublishedRow, short_point: str | None) -> BoardRow:
     values = {
         "run": row.release.removeprefix("run/"),
         "release": row.release,
-        **_shared(row, short_point),
+        **_common_values(row, short_point),
         "trained_on": describe_training_games(row.effort) or None,
         **{name: getattr(row, name) for name in ("tier", "numbers", "owner", "signed", "release_sha256")},
     }
@@ -208,7 +212,7 @@ def _marks(row: LeaderboardRow, *texts: str | None) -> list[Mark]:
     return [mark_of(text) for text in (row.reason, stop_note, *texts) if text]
 
 
-def _shared(row: LeaderboardRow, short_point: str | None) -> dict[str, Any]:
+def _common_values(row: LeaderboardRow, short_point: str | None) -> dict[str, Any]:
     times = {"started_at": row.started_at, "finished_at": row.finished_at}
     return {
         "run_id": row.run_id,
@@ -220,7 +224,7 @@ def _shared(row: LeaderboardRow, short_point: str | None) -> dict[str, Any]:
 
 
 def _short_points(rows: Sequence[LeaderboardRow]) -> list[str | None]:
-    """Return the values that a sweep sets in each row, with keys shortened to distinct suffixes."""
+    """Return a text with the values that a sweep sets in each row; keys are shortened to suffixes that stay unique."""
     points: list[dict[str, Any] | str | None] = []
     for row in rows:
         try:

@@ -1,4 +1,4 @@
-"""The pages of a leaderboard: an overview of its tasks, and a page with list, sweeps and costs for each task."""
+"""The pages of a leaderboard: an overview of the tasks, and for each task a page with its list, sweeps and costs."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from runner.pages.site import Section, Site, StorePiece
 from runner.pages.sweeps import SweepLine, SweepPoints
 from runner.results.leaderboard.model import describe_ranks
 
-FIRST = 200
-"""The number of rows in a task's page for browsers without JavaScript."""
-PIECE = 5_000
-"""Rows in a piece of data."""
+MAX_PLAIN_ROWS = 200
+"""Maximum rows in a task's page for browsers without JavaScript."""
+PIECE_ROWS = 5_000
+"""Maximum rows in a piece of data."""
 ROUTE = "board"
-_MOST_LINKS = 5
-"""The most tasks with links in the navigation; more are linked only in the overview."""
+_MAX_LINKS = 5
+"""Maximum number of tasks with links in the navigation. If there are more, only the overview links to them."""
 
 
-def board_site(board: BoardPage, keep: StorePiece, runs: Collection[str] = ()) -> Site:
+def board_site(board: BoardPage, store_piece: StorePiece, runs: Collection[str] = ()) -> Site:
     """Return a board as a site: `board` is the overview, `board/TASK` the list of a task.
 
-    The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` are ids of runs that have pages
-    on the same site; their rows link to them, and `beside` joins the two sites. A site does not update itself: call
-    `board_site(local_board(Results(path)), keep)` again for the current board.
+    The rows of each list are stored as data for the script (`b0-rows-0`, ...). `runs` are ids of runs whose pages are
+    on the same site (see `join_sites`); the rows of these runs link to the pages. A site does not update itself: build
+    a new one from `local_board(Results(path))` for the current board.
     """
-    lists = [_store_rows(f"b{index}", listed, keep) for index, listed in enumerate(board.lists)]
+    lists = [_store_rows(f"b{index}", listed, store_piece) for index, listed in enumerate(board.lists)]
     sections = [Section(ROUTE, render_template("board.html", {"board": board}))]
     sections += [
         Section(f"{ROUTE}/{listed.name}", render_template("board_task.html", _task_view(board, listed, runs)))
         for listed in board.lists
     ]
     links = [(ROUTE, "Board")]
-    if len(board.lists) <= _MOST_LINKS:
+    if len(board.lists) <= _MAX_LINKS:
         links += [(f"{ROUTE}/{listed.name}", _short_name(listed, board)) for listed in board.lists]
     facts = {
         "where": board.where,
@@ -57,23 +57,25 @@ def board_site(board: BoardPage, keep: StorePiece, runs: Collection[str] = ()) -
 
 
 def join_sites(board: Site, runs: Site) -> Site:
-    """Join a board's site and a site of runs; the board comes first."""
+    """Return one site with a board's pages and the pages of runs; the board comes first."""
     about = {**runs.about, "board": board.about["board"]}
     return Site(board.title, [*board.links, *runs.links], [*board.sections, *runs.sections], about)
 
 
-def _store_rows(slug: str, listed: TaskList, keep: StorePiece) -> dict[str, Any]:
+def _store_rows(slug: str, listed: TaskList, store_piece: StorePiece) -> dict[str, Any]:
     """Store the rows of a list, and return the facts that the script reads first."""
-    for number, first in enumerate(range(0, len(listed.rows), PIECE)):
-        rows = [row.to_json() for row in listed.rows[first : first + PIECE]]
-        keep(f"{slug}-rows-{number}", compress_json({"first": first, "count": len(rows), "columns": to_columns(rows)}))
+    for number, first in enumerate(range(0, len(listed.rows), PIECE_ROWS)):
+        rows = [row.to_json() for row in listed.rows[first : first + PIECE_ROWS]]
+        store_piece(
+            f"{slug}-rows-{number}", compress_json({"first": first, "count": len(rows), "columns": to_columns(rows)})
+        )
     return {
         "slug": slug,
         "name": listed.name,
         "benchmark": listed.benchmark,
         "task": listed.task,
         "count": len(listed.rows),
-        "pieces": -(-len(listed.rows) // PIECE),
+        "pieces": -(-len(listed.rows) // PIECE_ROWS),
         "domain": domain_of(listed.rows),
     }
 
@@ -84,7 +86,7 @@ def _short_name(listed: TaskList, board: BoardPage) -> str:
 
 
 class BoardLine(NamedTuple):
-    """A row of a list, with its drawn interval and its outcomes in words."""
+    """A row of a list, with the drawing of its interval and the text of its outcomes."""
 
     values: Mapping[str, Any]
     marks: Sequence[Mark]
@@ -107,7 +109,7 @@ class TaskView:
     board: BoardPage
     list: TaskList
     runs: Collection[str]
-    """Runs that have pages on the site."""
+    """Ids of the runs that have pages on the site."""
     ranked: Sequence[BoardLine]
     unranked: Sequence[BoardLine]
     other_tasks: Sequence[BoardLine]
@@ -121,8 +123,8 @@ class TaskView:
 
 def _task_view(board: BoardPage, listed: TaskList, runs: Collection[str]) -> TaskView:
     domain = domain_of(listed.rows)
-    ranked, unranked = listed.ranked[:FIRST], listed.unranked[: max(0, FIRST - len(listed.ranked))]
-    other_tasks = listed.other_tasks[: FIRST - len(ranked) - len(unranked)]
+    ranked, unranked = listed.ranked[:MAX_PLAIN_ROWS], listed.unranked[: max(0, MAX_PLAIN_ROWS - len(listed.ranked))]
+    other_tasks = listed.other_tasks[: MAX_PLAIN_ROWS - len(ranked) - len(unranked)]
 
     def lines(rows: Sequence[BoardRow]) -> list[BoardLine]:
         return [
@@ -183,7 +185,7 @@ WIDE, HIGH = 120, 16
 
 
 def accuracy_bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> Markup:
-    """Draw a row's accuracy as a point with its interval, on the scale of its list."""
+    """Draw a row's accuracy as a point with its interval; `domain` is the scale of the list."""
     if domain is None or values["accuracy"] is None:
         return Markup("")
     low, high = domain
@@ -207,7 +209,7 @@ def accuracy_bar(values: Mapping[str, Any], domain: Sequence[float] | None) -> M
 
 
 def format_outcomes(outcomes: str | None) -> str:
-    """Format the number of rollouts by outcome: `decided 94, no decision 2`."""
+    """Format the number of rollouts with each outcome, such as `decided 94, no decision 2`."""
     try:
         counts = json.loads(outcomes or "{}")
         return ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in counts.items() if count) or "–"

@@ -1,1 +1,1 @@
-"""Charts as SVG: plain numbers and names in, `Markup` out; the same bytes for the same data."""
+"""Draws charts as SVG from plain numbers and names. The same data gives the same bytes."""

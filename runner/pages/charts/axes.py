@@ -21,7 +21,7 @@ class Axis:
 
 
 def amount_axis(name: str, values: list[float | None]) -> Axis:
-    """Return an axis for amounts: logarithmic if they differ by much more than a factor of 10, else from 0."""
+    """Return an axis for amounts: logarithmic if they differ by a factor of 20 or more, otherwise from 0."""
     ends = decades(values)
     if ends is not None:
         return Axis(f"{name}, logarithmic", *ends, logarithmic=True)
@@ -29,13 +29,13 @@ def amount_axis(name: str, values: list[float | None]) -> Axis:
 
 
 def draw_axes(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool = False) -> tuple[Scale, Scale]:
-    """Draw the axes of a chart of this height, and return their scales. `drawing.y` is then below the title of `x`.
+    """Draw the axes of a chart of this height and return their scales; move `drawing.y` below the title of `x`.
 
     With `square`, both axes have the same length.
     """
     size = drawing.size
     drawing.y += size * 1.2
-    drawing.text(0, drawing.y - size * 0.2, y.name, "soft", most=drawing.width)
+    drawing.text(0, drawing.y - size * 0.2, y.name, "soft", max_width=drawing.width)
     top = drawing.y + size * 0.8
     bottom = top + height
     rows = y.ticks or Scale(y.low, y.high, bottom, top, y.logarithmic).ticks(max(2, int(height / (size * 2.6))))
@@ -51,20 +51,20 @@ def draw_axes(drawing: Drawing, x: Axis, y: Axis, height: float, *, square: bool
     drawing.y = bottom + size * 1.6
     if x.name:
         drawing.y += size * 1.3
-        drawing.text(across.end, drawing.y - size * 0.2, x.name, "soft", anchor="end", most=across.end)
+        drawing.text(across.end, drawing.y - size * 0.2, x.name, "soft", anchor="end", max_width=across.end)
     drawing.y += size * 0.3
     return across, up
 
 
 def _draw_lower_ticks(drawing: Drawing, x: Axis, across: Scale, bottom: float) -> None:
-    """Draw the numbers of the lower axis, as many as fit."""
+    """Draw as many numbers of the lower axis as fit."""
     size = drawing.size
     ticks = x.ticks or across.ticks(max(2, int((across.end - across.start) / (size * 4))))
     last = -1e9
     for tick in ticks:
-        at, wide = across.at(tick.value), width_of(tick.label, size) / 2
-        if at - wide < last + size * 0.5:
+        at, half_width = across.at(tick.value), width_of(tick.label, size) / 2
+        if at - half_width < last + size * 0.5:
             continue
-        last = at + wide
+        last = at + half_width
         drawing.line(at, bottom, at, bottom + size * 0.3, "axis")
-        drawing.text(min(at, drawing.width - wide), bottom + size * 1.35, tick.label, "soft", anchor="middle")
+        drawing.text(min(at, drawing.width - half_width), bottom + size * 1.35, tick.label, "soft", anchor="middle")

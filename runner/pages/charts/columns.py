@@ -12,8 +12,8 @@ from runner.pages.charts.labels import drawable, format_count, join_facts
 from runner.pages.charts.scales import Tick, extent
 from runner.pages.charts.styles import PAGE, Look
 
-MOST_COLUMNS = 40
-"""The most columns of a chart. If there are more values, a column stands for several of them."""
+MAX_COLUMNS = 40
+"""Maximum number of columns. If there are more values, each column stands for several values."""
 
 
 def columns(
@@ -25,14 +25,14 @@ def columns(
     y: str = "games",
     key: str = "",
 ) -> Markup:
-    """Draw the frequency of each whole number, such as rounds to a decision. Many values are grouped into columns."""
+    """Draw the frequency of each whole number, such as the rounds to a decision; many values are grouped."""
     frequencies = {
         int(at): n for at, count in counts if drawable(at) is not None and (n := drawable(count)) is not None
     }
     if not frequencies:
         return empty_chart(look, title, key=key)
     first, last = min(frequencies), max(frequencies)
-    step = -(-(last - first + 1) // MOST_COLUMNS)
+    step = -(-(last - first + 1) // MAX_COLUMNS)
     groups = [
         (start, sum(n for at, n in frequencies.items() if start <= at < start + step))
         for start in range(first, last + 1, step)
@@ -40,15 +40,21 @@ def columns(
     drawing = Drawing(look, title)
     names = [(start, str(start) if step == 1 else f"{start}–{start + step - 1}") for start, _ in groups]
     ticks = tuple(Tick(start + (step - 1) / 2, name) for start, name in names)
-    high = extent([n for _, n in groups], low=0.0)
+    ends = extent([n for _, n in groups], low=0.0)
     axis = Axis(x, first - 0.6, names[-1][0] + step - 0.4, ticks)
-    across, up = draw_axes(drawing, axis, Axis(y, *high), look.width * 0.35)
-    most = look.size * 3
+    across, up = draw_axes(drawing, axis, Axis(y, *ends), look.width * 0.35)
+    max_width = look.size * 3
     for (start, n), (_, name) in zip(groups, names, strict=True):
         left, right = across.at(start - 0.4), across.at(start + step - 0.6)
-        middle, wide = (left + right) / 2, min(right - left, most)
+        middle, width = (left + right) / 2, min(right - left, max_width)
         drawing.rect(
-            middle - wide / 2, up.at(n), wide, up.start - up.at(n), "bar", series=0, title=f"{name}: {format_count(n)}"
+            middle - width / 2,
+            up.at(n),
+            width,
+            up.start - up.at(n),
+            "bar",
+            series=0,
+            title=f"{name}: {format_count(n)}",
         )
     return drawing.svg(
         f"{y} by {x}: "

@@ -28,10 +28,10 @@ class Series:
     points: Sequence[tuple[float, ChartEstimate]]
 
 
-_MOST_TICKS = 12
-"""The most whole numbers that get a tick each."""
-_MOST_MARKS = 60
-"""The most points of a series that are marked; with more, only the line is drawn."""
+_MAX_TICKS = 12
+"""Maximum number of whole numbers that all get a tick."""
+_MAX_MARKS = 60
+"""Maximum number of points with marks. A series with more points is drawn only as a line."""
 
 
 def curve(
@@ -57,7 +57,7 @@ def curve(
     if first == last:
         first, last = first - 1, last + 1
     are_whole = all(at == int(at) for at in x_values)
-    has_all_ticks = are_whole and len(x_values) <= _MOST_TICKS
+    has_all_ticks = are_whole and len(x_values) <= _MAX_TICKS
     ticks = tuple(Tick(at, f"{at:.0f}") for at in x_values) if has_all_ticks else ()
     across, up = draw_axes(drawing, Axis(x, first, last, ticks), Axis(y, low, high), look.width * 0.5)
     for number, line in enumerate(series):
@@ -99,7 +99,7 @@ def _draw_line(drawing: Drawing, name: str, stretch: Stretch, scales: tuple[Scal
     points = [(across.at(at), up.at(drawable(point.value) or 0.0)) for at, point in stretch]
     if any(first != second for first, second in pairwise(points)):
         drawing.polyline(points, "line", number)
-    if len(points) > _MOST_MARKS:
+    if len(points) > _MAX_MARKS:
         return
     for (x, y), (at, point) in zip(points, stretch, strict=True):
         drawing.mark(x, y, number, f"{name}, {at:g}: {point.text()}{f', {point.note}' if point.note else ''}")

@@ -16,7 +16,7 @@ Point = tuple[float, float]
 
 
 class Drawing:
-    """Collects elements from top to bottom; `y` is the top of the free space below them."""
+    """Collects the elements of a chart from top to bottom; `y` is the top of the free space below them."""
 
     def __init__(self, look: Look, title: str, width: float | None = None) -> None:
         self.look, self.size = look, look.size
@@ -26,7 +26,7 @@ class Drawing:
         self._parts: list[Markup] = []
         if look.headed:
             self.y += self.size * 1.4
-            self.text(0, self.y - self.size * 0.3, title, most=self.width, bold=True)
+            self.text(0, self.y - self.size * 0.3, title, max_width=self.width, bold=True)
 
     def add(
         self,
@@ -52,14 +52,16 @@ class Drawing:
         role: str = "text",
         *,
         anchor: str = "start",
-        most: float | None = None,
+        max_width: float | None = None,
         title: str | None = None,
         bold: bool = False,
         series: int | None = None,
     ) -> None:
-        """Add a line of text. A text wider than `most` is cut, and its tooltip has the full text."""
+        """Add a line of text. A text wider than `max_width` is cut, and its tooltip has the full text."""
         full_text = mark_invisible(text)
-        fitted_text = full_text if most is None else cut_to_width(full_text, most, self.size * (1.05 if bold else 1))
+        fitted_text = (
+            full_text if max_width is None else cut_to_width(full_text, max_width, self.size * (1.05 if bold else 1))
+        )
         tooltip = title if title is not None else full_text if fitted_text != full_text else None
         anchored = {} if anchor == "start" else {"text_anchor": anchor}
         weight = {"font_weight": "600"} if bold else {}
@@ -121,19 +123,19 @@ class Drawing:
             self.polygon([(x + r * dx, y + r * dy) for dx, dy in shape], role, series, title)
 
     def legend(self, names: Sequence[str]) -> None:
-        """Draw the names of the series, each after its line, in as many rows as they need."""
+        """Draw the name of each series after a sample of its line, in as many rows as necessary."""
         x, gap, short_line = 0.0, self.size, self.size * 1.7
         self.y += self.size * 1.2
         for series, name in enumerate(names):
-            most = self.width - short_line - gap
-            wide = short_line + self.size * 0.4 + min(width_of(name, self.size), most)
-            if x and x + wide > self.width:
+            name_width = self.width - short_line - gap
+            item_width = short_line + self.size * 0.4 + min(width_of(name, self.size), name_width)
+            if x and x + item_width > self.width:
                 x, self.y = 0.0, self.y + self.size * 1.4
             middle = self.y - self.size * 0.35
             self.line(x, middle, x + short_line, middle, "line", series=series)
             self.mark(x + short_line / 2, middle, series)
-            self.text(x + short_line + self.size * 0.4, self.y, name, most=most)
-            x += wide + gap
+            self.text(x + short_line + self.size * 0.4, self.y, name, max_width=name_width)
+            x += item_width + gap
         self.y += self.size * 0.6
 
     def note(self, text: str) -> None:
@@ -151,10 +153,10 @@ class Drawing:
 
     def _note(self, line: str) -> None:
         self.y += self.size * 1.4
-        self.text(0, self.y - self.size * 0.3, line, "soft", most=self.width)
+        self.text(0, self.y - self.size * 0.3, line, "soft", max_width=self.width)
 
     def svg(self, description: str, key: str = "") -> Markup:
-        """Return the chart as SVG; `key` distinguishes two charts with the same content on one page."""
+        """Return the chart as SVG. Two charts with the same content on one page need different keys."""
         height = max(self.y, self.size)
         body = Markup("\n").join(self._parts)
         full_description = mark_invisible(description)
@@ -188,8 +190,8 @@ class Drawing:
         return chart
 
 
-def empty_chart(look: Look, title: str, reason: str = "There is nothing to show yet.", key: str = "") -> Markup:
-    """Return a chart that contains only the reason why there is nothing to draw."""
+def empty_chart(look: Look, title: str, reason: str = "There is no data to draw yet.", key: str = "") -> Markup:
+    """Return a chart that contains only a reason instead of data."""
     drawing = Drawing(look, title)
     drawing.note(reason)
     return drawing.svg(reason, key)

@@ -11,14 +11,14 @@ from runner.pages.charts.labels import drawable, format_interval
 
 @dataclass(frozen=True)
 class ChartEstimate:
-    """A named value, None if it is missing. An end of None is open; if both are None, there is no interval."""
+    """A named value with an interval. A missing value is None; an end of None is open; two are no interval."""
 
     name: str
     value: float | None
     low: float | None = None
     high: float | None = None
     note: str = ""
-    """Further facts, such as `n 96` or why there is no value."""
+    """Further facts, such as `n 96` or the reason for a missing value."""
 
     @classmethod
     def of(cls, name: str, row: Mapping[str, Any], note: str = "") -> ChartEstimate:

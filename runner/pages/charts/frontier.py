@@ -1,4 +1,4 @@
-"""A chart of cost against accuracy, with the frontier of systems that no other beats in both."""
+"""A chart of cost against accuracy, with the frontier: systems that are best at their cost."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from runner.pages.charts.scales import Scale, extent
 from runner.pages.charts.styles import PAGE, Look
 from runner.results.metric_table import RANKING_METRIC
 
-MOST_NAMES = 24
-"""The most systems that are all named; of more, only those on the frontier are."""
+MAX_NAMES = 24
+"""Maximum number of systems that all have names. If there are more, only systems on the frontier have names."""
 
 _Box = tuple[float, float, float, float]
 
@@ -41,7 +41,7 @@ class Offer:
 
 
 def frontier_of(offers: Sequence[Offer]) -> list[Offer]:
-    """Return the systems that no other beats at the same or a lower cost, the cheapest first."""
+    """Return the systems that are better than all systems of the same or a lower cost, cheapest first."""
     best_offers: list[Offer] = []
     best = float("-inf")
     points = ((point, offer) for offer in offers if (point := offer.point) is not None)
@@ -61,7 +61,7 @@ def frontier(
     y: str = RANKING_METRIC,
     key: str = "",
 ) -> Markup:
-    """Draw points with the intervals of what they reach; systems without a cost or a value are named below."""
+    """Draw each system as a point with its interval; a note names systems without a cost or a value."""
     drawn = [offer for offer in offers if offer.point is not None]
     omitted = [mark_invisible(offer.name) for offer in offers if offer.point is None]
     if not drawn:
@@ -81,7 +81,7 @@ def frontier(
             low, high = up.places(offer.estimate.ends)
             drawing.whisker(at, low, at, high, series=0, caps=(False, False), stroke_opacity=0.45)
         drawing.mark(at, value, 0, offer.describe(), role="mark" if offer in best else "hollow")
-    labelled = drawn if len(drawn) <= MOST_NAMES else best
+    labelled = drawn if len(drawn) <= MAX_NAMES else best
     _draw_names(
         drawing, [(offer.name, places[id(offer)]) for offer in labelled], list(places.values()), (across, up), steps
     )
@@ -109,21 +109,22 @@ def _draw_names(
     scales: tuple[Scale, Scale],
     steps: Sequence[Point],
 ) -> None:
-    """Draw names beside their points if they hide nothing there; all others are in the titles of the points."""
+    """Draw names next to their points, if they hide nothing. Tooltips of the points have all names."""
     (across, up), size = scales, drawing.size
     r = size * 0.45
     occupied: list[_Box] = [(x - r, y - r, x + r, y + r) for x, y in marks]
     occupied += [(min(x, w), min(y, z), max(x, w), max(y, z)) for (x, y), (w, z) in pairwise(steps)]
     for name, (x, y) in labels:
-        wide = width_of(cut_to_width(mark_invisible(name), size * 11, size), size)
+        width = width_of(cut_to_width(mark_invisible(name), size * 11, size), size)
         for left, base in (
-            (x + r * 1.4, y - r), (x - r * 1.4 - wide, y - r), (x + r * 1.4, y + size), (x - r * 1.4 - wide, y + size),
-            (x - wide / 2, y - size), (x - wide / 2, y + size * 1.6),
+            (x + r * 1.4, y - r), (x - r * 1.4 - width, y - r),
+            (x + r * 1.4, y + size), (x - r * 1.4 - width, y + size),
+            (x - width / 2, y - size), (x - width / 2, y + size * 1.6),
         ):  # fmt: skip
-            box = (left, base - size * 0.8, left + wide, base + size * 0.2)
+            box = (left, base - size * 0.8, left + width, base + size * 0.2)
             is_inside = left >= across.start and box[2] <= drawing.width and up.end <= box[1] and box[3] <= up.start
             if is_inside and not any(_overlap(box, occupied_box) for occupied_box in occupied):
-                drawing.text(left, base, name, most=wide)
+                drawing.text(left, base, name, max_width=width)
                 occupied.append(box)
                 break
 

@@ -10,8 +10,8 @@ from runner.pages.charts.drawing import Drawing, empty_chart
 from runner.pages.charts.labels import cut_to_width, drawable, format_number, join_facts, width_of, wrap_label
 from runner.pages.charts.styles import PAGE, Look
 
-DEEPEST = 0.34
-"""Opacity of the largest number's background. Text on it keeps a contrast of 4.5 to 1 in light and dark mode."""
+MAX_OPACITY = 0.34
+"""Opacity of the background of the largest number. Text has a contrast of 4.5 to 1 in light and dark mode."""
 
 
 def heatmap(
@@ -25,29 +25,29 @@ def heatmap(
     column_name: str = "",
     key: str = "",
 ) -> Markup:
-    """Draw `cells[row][column]`, each on a background between those of the smallest and the largest number."""
+    """Draw `cells[row][column]` as numbers; the opacity of a cell's background grows with its number."""
     if not rows or not columns:
         return empty_chart(look, title, key=key)
     size = look.size
     texts = [[format_number(value) for value in row] for row in cells]
     narrowest = max(width_of(text, size) for row in texts for text in row) + size
     left = min(max(width_of(name, size) for name in (*rows, row_name)), look.width * 0.45) + size * 0.8
-    wide = max(narrowest, min((look.width - left - size * 0.2) / len(columns), size * 9))
-    drawing = Drawing(look, title, left + wide * len(columns) + size * 0.2)
+    column_width = max(narrowest, min((look.width - left - size * 0.2) / len(columns), size * 9))
+    drawing = Drawing(look, title, left + column_width * len(columns) + size * 0.2)
     if column_name:
         drawing.y += size * 1.3
-        drawing.text(left, drawing.y - size * 0.2, column_name, "soft", most=drawing.width - left)
-    wrapped_names = [wrap_label(name, wide - size * 0.4, size) for name in columns]
+        drawing.text(left, drawing.y - size * 0.2, column_name, "soft", max_width=drawing.width - left)
+    wrapped_names = [wrap_label(name, column_width - size * 0.4, size) for name in columns]
     lines = max(map(len, wrapped_names))
     drawing.y += size * (0.2 + 1.2 * lines)
     if row_name:
-        drawing.text(0, drawing.y - size * 0.3, row_name, "soft", most=left - size * 0.8)
+        drawing.text(0, drawing.y - size * 0.3, row_name, "soft", max_width=left - size * 0.8)
     for index, (name, parts) in enumerate(zip(columns, wrapped_names, strict=True)):
-        middle = left + (index + 0.5) * wide
+        middle = left + (index + 0.5) * column_width
         for line, part in enumerate(reversed(parts)):
             y = drawing.y - size * (0.3 + 1.2 * line)
             drawing.text(middle, y, part, anchor="middle", title=name if len(parts) > 1 else None)
-    _draw_cells(drawing, rows, cells, texts, place=(left, wide), ends=_ends(cells))
+    _draw_cells(drawing, rows, cells, texts, place=(left, column_width), ends=_ends(cells))
     drawing.y += size * 0.2
     return drawing.svg(_description(rows, columns, texts), key)
 
@@ -66,21 +66,28 @@ def _draw_cells(
     place: tuple[float, float],
     ends: tuple[float, float],
 ) -> None:
-    size, (left, wide) = drawing.size, place
+    size, (left, column_width) = drawing.size, place
     height, gap = size * 2.2, size * 0.12
     span = ends[1] - ends[0]
     for name, values, row_texts in zip(rows, cells, texts, strict=True):
-        drawing.text(0, drawing.y + height * 0.62, name, most=left - size * 0.8)
+        drawing.text(0, drawing.y + height * 0.62, name, max_width=left - size * 0.8)
         for column, (value, text) in enumerate(zip(values, row_texts, strict=True)):
-            x, number = left + column * wide, drawable(value)
+            x, number = left + column * column_width, drawable(value)
             if number is None:
-                drawing.rect(x, drawing.y, wide - gap, height - gap, "empty")
+                drawing.rect(x, drawing.y, column_width - gap, height - gap, "empty")
             else:
                 share = min(max((number - ends[0]) / span, 0.0), 1.0) if span > 0 else 0.5
                 drawing.rect(
-                    x, drawing.y, wide - gap, height - gap, "cell", fill_opacity=0.03 + share * (DEEPEST - 0.03)
+                    x,
+                    drawing.y,
+                    column_width - gap,
+                    height - gap,
+                    "cell",
+                    fill_opacity=0.03 + share * (MAX_OPACITY - 0.03),
                 )
-            drawing.text(x + wide / 2, drawing.y + height * 0.62, cut_to_width(text, wide, size), anchor="middle")
+            drawing.text(
+                x + column_width / 2, drawing.y + height * 0.62, cut_to_width(text, column_width, size), anchor="middle"
+            )
         drawing.y += height
 
 

@@ -16,18 +16,18 @@ _WIDTHS = {
     **dict.fromkeys("UHNDG&", 0.76), **dict.fromkeys("OQw#+<=>^~", 0.83), **dict.fromkeys("M%mW@", 0.95),
     "…": 1.0, "–": 0.5, "·": 0.32, "−": 0.84,
 }  # fmt: skip
-"""Widths of characters in ems, in DejaVu Sans, the widest font that a browser may use; else `_DEFAULT_WIDTH`."""
+"""Widths of characters in ems in DejaVu Sans, the widest font that a browser may use. Default: `_DEFAULT_WIDTH`."""
 _DEFAULT_WIDTH = 0.64
 _FULL = 1.05
 LARGEST = 1e100
-"""The largest number that is drawn; larger ones are shown as missing, since no axis could include them."""
+"""The largest number that charts draw. Larger numbers are shown as missing, because no axis can include them."""
 MISSING = "–"
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def mark_invisible(text: Any) -> str:
-    """Replace each invisible character, and each that changes the direction of text, by a mark: `⟨U+202E⟩`."""
+    """Replace each character that is invisible or changes the direction of text with a mark, such as `⟨U+202E⟩`."""
     line = str(text)
     if line.isascii() and line.isprintable():
         return line
@@ -39,7 +39,7 @@ def _mark(character: str) -> str:
 
 
 def width_of(text: str, size: float) -> float:
-    """Estimate the width of a text, with marks, in a sans serif font of this size, rather too wide than too narrow."""
+    """Return an upper estimate of the width of a text, with marks, in a sans serif font of this size."""
     return size * sum(map(_width, mark_invisible(text)))
 
 
@@ -54,28 +54,28 @@ def _width(character: str) -> float:
     return _FULL if unicodedata.east_asian_width(character) in "WF" else 0.67
 
 
-def cut_to_width(text: str, most: float, size: float) -> str:
+def cut_to_width(text: str, max_width: float, size: float) -> str:
     """Cut a text to a width, with `…` at its end if it is too wide."""
-    if width_of(text, size) <= most + 1e-6:
+    if width_of(text, size) <= max_width + 1e-6:
         return text
-    room, fitting = most - width_of("…", size), []
+    remaining_width, fitting = max_width - width_of("…", size), []
     for character in text:
-        room -= width_of(character, size)
-        if room < 0:
+        remaining_width -= width_of(character, size)
+        if remaining_width < 0:
             break
         fitting.append(character)
     return "".join(fitting).rstrip() + "…"
 
 
-def wrap_label(text: str, most: float, size: float, lines: int = 3) -> list[str]:
+def wrap_label(text: str, max_width: float, size: float, lines: int = 3) -> list[str]:
     """Wrap a name into lines after `-`, `_`, `/`, `.` or a space; the last line is cut if it is too wide."""
     wrapped: list[str] = []
     remaining = mark_invisible(text)
-    while len(wrapped) < lines - 1 and width_of(remaining, size) > most:
-        end, room = 0, most
+    while len(wrapped) < lines - 1 and width_of(remaining, size) > max_width:
+        end, remaining_width = 0, max_width
         for character in remaining:
-            room -= width_of(character, size)
-            if room < 0:
+            remaining_width -= width_of(character, size)
+            if remaining_width < 0:
                 break
             end += 1
         end = max(end, 1)
@@ -83,7 +83,7 @@ def wrap_label(text: str, most: float, size: float, lines: int = 3) -> list[str]
         end = separator_end if separator_end > end // 2 else end
         wrapped.append(remaining[:end].rstrip())
         remaining = remaining[end:].lstrip()
-    return [*wrapped, cut_to_width(remaining, most, size)]
+    return [*wrapped, cut_to_width(remaining, max_width, size)]
 
 
 def drawable(value: Any) -> float | None:
@@ -95,7 +95,7 @@ def drawable(value: Any) -> float | None:
 
 
 def format_number(value: Any, decimals: int = 3) -> str:
-    """Format a number as in tables; a dash if it is missing."""
+    """Format a number as in tables, or a dash for a missing number."""
     return decimal(drawable(value), decimals, MISSING).replace("-", "−")
 
 
@@ -125,7 +125,7 @@ def format_tick(number: float, decimals: int) -> str:
 
 
 def join_facts(facts: Iterable[str], most: int = 12) -> str:
-    """Join the first facts of a chart for its description, and add the number of further ones."""
+    """Join the first `most` facts of a chart for its description, and add the number of further facts."""
     all_facts = list(facts)
     ending = f"; and {len(all_facts) - most} more" if len(all_facts) > most else ""
     return "; ".join(all_facts[:most]) + ending

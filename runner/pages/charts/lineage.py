@@ -1,4 +1,4 @@
-"""A graph of origins from left to right: models and trainings, runs and their replays."""
+"""A graph of origins from left to right, such as models and training runs, or runs and their replays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.pages.charts.styles import PAGE, Look
 
 @dataclass(frozen=True)
 class GraphNode:
-    """A node of the graph. Links refer to its `key`; `below` is a second, less prominent line of text."""
+    """A node of the graph. Links refer to its `key`; `subtitle` is a second, less prominent line of text."""
 
     key: str
     name: str
@@ -23,7 +23,7 @@ class GraphNode:
 
 @dataclass(frozen=True)
 class GraphLink:
-    """A link of the graph; `words` appear in the description and the tooltip."""
+    """A link of the graph; `label` appears in the chart's description and the link's tooltip."""
 
     start: str
     end: str
@@ -38,23 +38,23 @@ def lineage(
         return empty_chart(look, title, key=key)
     layers = _layers(nodes, links)
     size = look.size
-    deep = max(layers.values()) + 1
+    layer_count = max(layers.values()) + 1
     widest = max(width_of(label, size) for node in nodes for label in (node.name, node.subtitle))
     gap = size * 2.2
-    wide = min(max(widest + size * 1.2, size * 6), size * 15)
-    drawing = Drawing(look, title, deep * wide + (deep - 1) * gap + 2)
+    node_width = min(max(widest + size * 1.2, size * 6), size * 15)
+    drawing = Drawing(look, title, layer_count * node_width + (layer_count - 1) * gap + 2)
     top, row = drawing.y + size * 0.3, size * 4.2
     places: dict[str, tuple[float, float]] = {}
-    filled = [0] * deep
+    filled = [0] * layer_count
     for node in nodes:
         layer = layers[node.key]
-        places[node.key] = (1 + layer * (wide + gap), top + filled[layer] * row)
+        places[node.key] = (1 + layer * (node_width + gap), top + filled[layer] * row)
         filled[layer] += 1
     for link in links:
         if link.start in places and link.end in places and layers[link.start] < layers[link.end]:
-            _draw_link(drawing, link, places, wide)
+            _draw_link(drawing, link, places, node_width)
     for node in nodes:
-        _draw_node(drawing, node, places[node.key], wide)
+        _draw_node(drawing, node, places[node.key], node_width)
     drawing.y = top + max(filled) * row - size
     names = {node.key: node.name for node in nodes}
     facts = [
@@ -66,27 +66,27 @@ def lineage(
 
 
 def _layers(nodes: Sequence[GraphNode], links: Sequence[GraphLink]) -> dict[str, int]:
-    """Return each node's distance from the nodes without origins. A cycle is cut at its closing link."""
+    """Return each node's layer: one more than the last layer of its origins. Links that close a cycle are ignored."""
     origins: Mapping[str, list[str]] = {node.key: [] for node in nodes}
     for link in links:
         if link.start in origins and link.end in origins and link.start != link.end:
             origins[link.end].append(link.start)
     layers = dict.fromkeys(origins, 0)
     for _ in range(len(origins)):
-        moved = False
+        has_changed = False
         for name, starts in origins.items():
             layer = max((layers[start] + 1 for start in starts), default=0)
             if layers[name] < layer < len(origins):
-                layers[name], moved = layer, True
-        if not moved:
+                layers[name], has_changed = layer, True
+        if not has_changed:
             break
     return layers
 
 
-def _draw_link(drawing: Drawing, link: GraphLink, places: Mapping[str, tuple[float, float]], wide: float) -> None:
+def _draw_link(drawing: Drawing, link: GraphLink, places: Mapping[str, tuple[float, float]], node_width: float) -> None:
     size = drawing.size
     (x1, y1), (x2, y2) = places[link.start], places[link.end]
-    begin, end = (x1 + wide, y1 + size * 1.5), (x2, y2 + size * 1.5)
+    begin, end = (x1 + node_width, y1 + size * 1.5), (x2, y2 + size * 1.5)
     middle = end[0] - size * 1.1
     tooltip = link.label or None
     points = [begin, (middle, begin[1]), (middle, end[1]), end]
@@ -95,11 +95,13 @@ def _draw_link(drawing: Drawing, link: GraphLink, places: Mapping[str, tuple[flo
     drawing.polyline([(arrow_base, end[1] - size * 0.3), end, (arrow_base, end[1] + size * 0.3)], "axis")
 
 
-def _draw_node(drawing: Drawing, node: GraphNode, place: tuple[float, float], wide: float) -> None:
+def _draw_node(drawing: Drawing, node: GraphNode, place: tuple[float, float], node_width: float) -> None:
     size, (x, y) = drawing.size, place
-    drawing.rect(x, y, wide, size * 3, "box", rx=size * 0.2)
-    room = wide - size
+    drawing.rect(x, y, node_width, size * 3, "box", rx=size * 0.2)
+    text_width = node_width - size
     full = f"{node.name}, {node.subtitle}" if node.subtitle else None
-    drawing.text(x + size * 0.5, y + size * (1.25 if node.subtitle else 1.8), node.name, most=room, title=full)
+    drawing.text(
+        x + size * 0.5, y + size * (1.25 if node.subtitle else 1.8), node.name, max_width=text_width, title=full
+    )
     if node.subtitle:
-        drawing.text(x + size * 0.5, y + size * 2.5, node.subtitle, "soft", most=room)
+        drawing.text(x + size * 0.5, y + size * 2.5, node.subtitle, "soft", max_width=text_width)

@@ -1,4 +1,4 @@
-"""A sequence diagram of a protocol: agents as columns, rounds from top to bottom, messages by channel and hearers."""
+"""A sequence diagram of a protocol. Agents are columns, rounds are rows, and arrows lead from speakers to hearers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PRIVATE = (4.0, 2.5)
 
 
 def protocol_picture(protocol: Protocol, *, title: str = "", look: Look = PAGE, key: str = "") -> Markup:
-    """Draw the longest game of a protocol. Rounds that repeat earlier ones are named but not drawn again."""
+    """Draw the longest game of a protocol. Rounds that repeat earlier rounds are only named."""
     picture = _Picture(protocol, title or f"The protocol {protocol.name}", look)
     rounds = schedule(protocol)
     for stretch in fold_rounds(rounds, len(protocol.steps)):
@@ -28,26 +28,28 @@ def protocol_picture(protocol: Protocol, *, title: str = "", look: Look = PAGE, 
 
 
 class _Picture:
+    """The diagram under construction: the names of the agents, then a row for each round or text."""
+
     def __init__(self, protocol: Protocol, title: str, look: Look) -> None:
         self._protocol, names = protocol, protocol.agent_names
         left = look.size * 3.4
-        each = max((look.width - left) / len(names), look.size * 5.5)
-        self._left, self._each, self._names = left, each, names
-        self._drawing = Drawing(look, title, left + each * len(names))
+        column_width = max((look.width - left) / len(names), look.size * 5.5)
+        self._left, self._column_width, self._names = left, column_width, names
+        self._drawing = Drawing(look, title, left + column_width * len(names))
         self._draw_header()
 
     def _x(self, agent: str) -> float:
         """Return the middle of an agent's column."""
-        return self._left + (self._names.index(agent) + 0.5) * self._each
+        return self._left + (self._names.index(agent) + 0.5) * self._column_width
 
     def _draw_header(self) -> None:
         drawing, size = self._drawing, self._drawing.size
         drawing.y += size * 1.4
         for name in self._names:
             series = self._names.index(name)
-            most = self._each - size * 0.5
+            most = self._column_width - size * 0.5
             drawing.text(
-                self._x(name), drawing.y, name, "own-text", anchor="middle", most=most, bold=True, series=series
+                self._x(name), drawing.y, name, "own-text", anchor="middle", max_width=most, bold=True, series=series
             )
         drawing.text(0, drawing.y, "round", "soft")
         drawing.y += size * 0.6
@@ -55,9 +57,9 @@ class _Picture:
     def draw_round(self, number: int, scheduled: ScheduledRound) -> None:
         """Draw a row for each message of a round, on a shared background."""
         drawing, size = self._drawing, self._drawing.size
-        top, high = drawing.y, size * (0.5 + 2.3 * max(len(scheduled.speech), 1))
-        drawing.rect(0, top, drawing.width, high - size * 0.25, "track")
-        self._draw_lifelines(top, high)
+        top, height = drawing.y, size * (0.5 + 2.3 * max(len(scheduled.speech), 1))
+        drawing.rect(0, top, drawing.width, height - size * 0.25, "track")
+        self._draw_lifelines(top, height)
         drawing.text(size * 0.5, top + size * 1.75, str(number))
         if not scheduled.speech:
             drawing.text(self._left, top + size * 1.75, "no agent speaks", "soft")
@@ -66,14 +68,14 @@ class _Picture:
             y = top + size * (1.75 + 2.3 * row)
             self._draw_message(speech, y, speech.agent in scheduled.may_decide and speech.agent not in marked_agents)
             marked_agents.add(speech.agent)
-        drawing.y = top + high
+        drawing.y = top + height
         if scheduled.draw == "one":
-            self.draw_text("one of them speaks, chosen at random")
+            self.draw_text("one of these agents speaks, chosen at random")
 
-    def _draw_lifelines(self, top: float, high: float) -> None:
+    def _draw_lifelines(self, top: float, height: float) -> None:
         for name in self._names:
             x = self._x(name)
-            self._drawing.line(x, top, x, top + high, "grid")
+            self._drawing.line(x, top, x, top + height, "grid")
 
     def _draw_message(self, speech: Speech, y: float, may_decide: bool) -> None:
         """Draw a line from the speaker to all hearers, with the channel's name above it."""
@@ -87,7 +89,10 @@ class _Picture:
             back = size * 0.5 if x < speaker_x else -size * 0.5
             tip = [(x + back, y - size * 0.32), (x, y), (x + back, y + size * 0.32)]
             drawing.polygon(tip, "mark", series)
-        tooltip = f"{speech.agent} speaks in {speech.channel}; {_hearers(speech)}" + "; it may decide" * may_decide
+        tooltip = (
+            f"{speech.agent} speaks in {speech.channel}; {_hearers(speech)}"
+            + f"; {speech.agent} may decide" * may_decide
+        )
         if may_decide:
             self._draw_decision(speaker_x, y, series, tooltip)
         else:
@@ -101,19 +106,19 @@ class _Picture:
     def _draw_channel_name(self, speech: Speech, speaker_x: float, hearers: Sequence[float], y: float) -> None:
         """Draw the channel's name, if there are several channels or no agent hears the message."""
         drawing, size = self._drawing, self._drawing.size
-        label = speech.channel if hearers else f"{speech.channel}: no agent hears it"
+        label = speech.channel if hearers else f"{speech.channel}: no other agent hears this message"
         if hearers and len(self._protocol.channel_names) < 2:
             return
         places = [speaker_x, *hearers] if hearers else [speaker_x]
         left, right = min(places), max(places)
-        wide = min(width_of(label, size), drawing.width - self._left)
-        begin = (left + right) / 2 - wide / 2
+        width = min(width_of(label, size), drawing.width - self._left)
+        begin = (left + right) / 2 - width / 2
         if not hearers:
-            begin = speaker_x + size if speaker_x + size + wide <= drawing.width else speaker_x - size - wide
-            drawing.text(max(begin, 0.0), y + size * 0.35, label, "soft", most=wide)
+            begin = speaker_x + size if speaker_x + size + width <= drawing.width else speaker_x - size - width
+            drawing.text(max(begin, 0.0), y + size * 0.35, label, "soft", max_width=width)
             return
-        begin = max(min(begin, drawing.width - wide - size * 0.3), self._left)
-        drawing.text(begin, y - size * 0.55, label, "soft", most=wide)
+        begin = max(min(begin, drawing.width - width - size * 0.3), self._left)
+        drawing.text(begin, y - size * 0.55, label, "soft", max_width=width)
 
     def _is_private(self, channel: str) -> bool:
         return len(self._protocol.file.channels[channel].members) < len(self._names)
@@ -121,7 +126,7 @@ class _Picture:
     def draw_text(self, text: str) -> None:
         drawing, size = self._drawing, self._drawing.size
         drawing.y += size * 1.3
-        drawing.text(size * 0.5, drawing.y - size * 0.2, text, "soft", most=drawing.width - size)
+        drawing.text(size * 0.5, drawing.y - size * 0.2, text, "soft", max_width=drawing.width - size)
         drawing.y += size * 0.4
 
     def svg(self, rounds: Sequence[ScheduledRound], key: str) -> Markup:
@@ -129,24 +134,27 @@ class _Picture:
         drawing.y += size * 0.4
         for name, channel in self._protocol.file.channels.items():
             drawing.y += size * 1.4
-            middle, wide = drawing.y - size * 0.35, size * 2.6
+            middle, width = drawing.y - size * 0.35, size * 2.6
             pattern = dashes(drawing.look, _PRIVATE) if self._is_private(name) else "none"
-            drawing.line(0, middle, wide, middle, "over", stroke_dasharray=pattern)
+            drawing.line(0, middle, width, middle, "over", stroke_dasharray=pattern)
             is_private = self._is_private(name)
             label = f"{name}, private: {', '.join(channel.members)}" if is_private else f"{name}: seen by all"
-            drawing.text(wide + size * 0.6, drawing.y, label, most=drawing.width - wide - size * 0.6)
+            drawing.text(width + size * 0.6, drawing.y, label, max_width=drawing.width - width - size * 0.6)
         if any(scheduled.may_decide for scheduled in rounds):
             drawing.y += size * 1.4
             self._draw_decision(size * 1.3, drawing.y - size * 0.35, self._names.index(self._protocol.verifier_name))
             drawing.text(
-                size * 3.2, drawing.y, f"{self._protocol.verifier_name} may decide", most=drawing.width - size * 3.2
+                size * 3.2,
+                drawing.y,
+                f"{self._protocol.verifier_name} may decide",
+                max_width=drawing.width - size * 3.2,
             )
         drawing.y += size * 0.5
         return drawing.svg(f"{len(rounds)} rounds at most. {join_facts(_descriptions(rounds), 24)}", key)
 
 
 def _repeats(stretch: Stretch) -> Iterator[str]:
-    """Yield which rounds repeat which: complete cycles, then a cycle that the end of the game cuts short."""
+    """Yield texts that name repeated rounds: complete cycles, then a cycle that the end of the game cuts short."""
     period, next_round = stretch.last - stretch.first + 1, stretch.last + 1
     cut = (stretch.until - stretch.last) % period
     if stretch.until - cut > stretch.last:
@@ -157,11 +165,11 @@ def _repeats(stretch: Stretch) -> Iterator[str]:
 
 def _repeat_text(first: int, last: int, start: int, end: int) -> str:
     rounds = f"round {first}" if first == last else f"rounds {first} to {last}"
-    return f"{rounds}: as {start}" if start == end else f"{rounds}: as {start} to {end}"
+    return f"{rounds}: same as {start}" if start == end else f"{rounds}: same as {start} to {end}"
 
 
 def _hearers(speech: Speech) -> str:
-    return f"{', '.join(speech.heard_by)} can see it" if speech.heard_by else "no other agent can see it"
+    return f"heard by {', '.join(speech.heard_by)}" if speech.heard_by else "heard by no other agent"
 
 
 def _descriptions(rounds: Sequence[ScheduledRound]) -> Iterator[str]:

@@ -25,7 +25,7 @@ class ReliabilityBins:
 
 
 def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = PAGE, key: str = "") -> Markup:
-    """Draw the curves of judges in a square with the diagonal of a calibrated judge, and the counts below."""
+    """Draw the curves of judges, the diagonal of a calibrated judge, and below them the number of games."""
     drawn = [ReliabilityBins(judge.name, [row for row in judge.bins if _is_drawn(row)]) for judge in judges]
     if not any(judge.bins for judge in drawn):
         return empty_chart(look, title, "No confidence of the verifier is known.", key)
@@ -37,9 +37,9 @@ def reliability(judges: Sequence[ReliabilityBins], *, title: str, look: Look = P
     across, up = draw_axes(drawing, shares, Axis("share of right solutions", 0.0, 1.0), side, square=True)
     drawing.line(across.at(0), up.at(0), across.at(1), up.at(1), "reference")
     for number, judge in enumerate(drawn):
-        _curve(drawing, judge, across, up, number)
-    _counts(drawing, drawn, across)
-    drawing.note("P(accept), and the number of games with it · dashed: a calibrated judge")
+        _draw_curve(drawing, judge, across, up, number)
+    _draw_counts(drawing, drawn, across)
+    drawing.note("x axis: P(accept) · bars: number of games · dashed: a calibrated judge")
     return drawing.svg(_description(drawn), key)
 
 
@@ -47,7 +47,7 @@ def _is_drawn(row: Mapping[str, Any]) -> bool:
     return drawable(row["confidence"]) is not None and drawable(row["right"]) is not None
 
 
-def _curve(drawing: Drawing, judge: ReliabilityBins, across: Scale, up: Scale, series: int) -> None:
+def _draw_curve(drawing: Drawing, judge: ReliabilityBins, across: Scale, up: Scale, series: int) -> None:
     offset = (series % 3) * drawing.size * 0.25
     points = [(across.at(row["confidence"]) + offset, up.at(row["right"])) for row in judge.bins]
     if len(points) > 1:
@@ -60,22 +60,32 @@ def _curve(drawing: Drawing, judge: ReliabilityBins, across: Scale, up: Scale, s
         drawing.mark(x, y, series, f"{judge.name}: {_bin_text(row)}")
 
 
-def _counts(drawing: Drawing, judges: Sequence[ReliabilityBins], across: Scale) -> None:
-    """Draw a bar for each bin, those of several judges next to each other, with the count above if there is room."""
+def _draw_counts(drawing: Drawing, judges: Sequence[ReliabilityBins], across: Scale) -> None:
+    """Draw a bar for each bin, with bars of several judges side by side, and the count above a bar if it fits."""
     size = drawing.size
     top = drawing.y + size * 1.2
     height = size * 3
     bottom = top + height
-    most = max((drawable(row["n"]) or 0.0 for judge in judges for row in judge.bins), default=0.0) or 1.0
+    max_count = max((drawable(row["n"]) or 0.0 for judge in judges for row in judge.bins), default=0.0) or 1.0
     for number, judge in enumerate(judges):
         for row in judge.bins:
             left, right = across.at(row["low"]), across.at(row["high"])
-            wide = (right - left) * 0.9 / len(judges)
-            x, n = left + (right - left) * 0.05 + number * wide, drawable(row["n"]) or 0.0
-            high = height * n / most
-            drawing.rect(x, bottom - high, wide, high, "bar", series=number, title=f"{judge.name}: {_bin_text(row)}")
+            bar_width = (right - left) * 0.9 / len(judges)
+            x, n = left + (right - left) * 0.05 + number * bar_width, drawable(row["n"]) or 0.0
+            bar_height = height * n / max_count
+            drawing.rect(
+                x,
+                bottom - bar_height,
+                bar_width,
+                bar_height,
+                "bar",
+                series=number,
+                title=f"{judge.name}: {_bin_text(row)}",
+            )
             if len(judges) == 1 and len(format_count(n)) <= (4 if _is_roomy(drawing) else 3):
-                drawing.text(x + wide / 2, bottom - high - size * 0.25, format_count(n), "soft", anchor="middle")
+                drawing.text(
+                    x + bar_width / 2, bottom - bar_height - size * 0.25, format_count(n), "soft", anchor="middle"
+                )
     drawing.line(across.start, bottom, across.end, bottom, "axis")
     drawing.y = bottom + size * 0.4
 

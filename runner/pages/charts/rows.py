@@ -27,7 +27,7 @@ def forest(
 ) -> Markup:
     """Draw estimates as points with intervals, and a line at `reference`, such as 0 for differences.
 
-    `domain` has the ends of the axis; without it they follow from the estimates.
+    `domain` has the ends of the axis; default: a range that includes all estimates.
     """
     if not estimates:
         return empty_chart(look, title, key=key)
@@ -35,7 +35,7 @@ def forest(
     values = [estimate.text() for estimate in estimates]
     scale, rows = _draw_labels(drawing, estimates, values, domain or extent([*values_of(estimates), reference]))
     _draw_axis(drawing, scale, rows)
-    half = _half(drawing)
+    half = _half_height(drawing)
     line = drawable(reference)
     for estimate, middle in zip(estimates, rows, strict=True):
         if line is not None:
@@ -60,7 +60,7 @@ def bars(
     axis: str = "",
     key: str = "",
 ) -> Markup:
-    """Draw a bar from 0 and its interval for each estimate, and `baseline` with its interval through all of them.
+    """Draw each estimate as a bar from 0 with its interval, and `baseline` with its interval across all bars.
 
     `format_value` formats values without an interval; `domain` is the same as in `forest`.
     """
@@ -73,12 +73,12 @@ def bars(
         for estimate in estimates
     ]
     scale, rows = _draw_labels(drawing, estimates, values, domain or extent(values_of(estimates_and_baseline), low=0.0))
-    high = drawing.size * 0.8
+    bar_height = drawing.size * 0.8
     for estimate, middle in zip(estimates, rows, strict=True):
-        drawing.rect(scale.start, middle - high / 2, scale.end - scale.start, high, "track")
+        drawing.rect(scale.start, middle - bar_height / 2, scale.end - scale.start, bar_height, "track")
         if (value := drawable(estimate.value)) is not None:
             zero, end = scale.at(0.0), scale.at(value)
-            drawing.rect(min(zero, end), middle - high / 2, abs(end - zero), high, "bar", series=0)
+            drawing.rect(min(zero, end), middle - bar_height / 2, abs(end - zero), bar_height, "bar", series=0)
     if baseline is not None:
         _draw_baseline(drawing, baseline, scale, rows)
     for estimate, middle in zip(estimates, rows, strict=True):
@@ -95,39 +95,43 @@ def bars(
     return drawing.svg(join_facts([*notes, *facts]), key)
 
 
-def _half(drawing: Drawing) -> float:
-    """Half of the height of a row."""
+def _half_height(drawing: Drawing) -> float:
+    """Return half of the height of a row."""
     return drawing.size * (0.7 if drawing.look.is_narrow else 0.85)
 
 
 def _draw_labels(
     drawing: Drawing, estimates: Sequence[ChartEstimate], values: Sequence[str], ends: tuple[float, float]
 ) -> tuple[Scale, list[float]]:
-    """Draw the name and the value of each row; return the scale between them, and the middle of each row.
+    """Draw the name and the value of each row; return the scale between them, and the y coordinate of each row.
 
-    In a narrow chart, names and values are above the drawn parts.
+    In a narrow chart, names and values are above the bars or points.
     """
-    size, narrow = drawing.size, drawing.look.is_narrow
+    size, is_narrow = drawing.size, drawing.look.is_narrow
     widest = max(width_of(value, size) for value in values)
     names = max(width_of(estimate.name, size) for estimate in estimates)
-    left = size * 0.6 if narrow else min(names, drawing.width * 0.34) + size * 1.6
-    scale = Scale(*ends, left, drawing.width - size * 0.6 if narrow else drawing.width - widest - size * 1.6)
+    left = size * 0.6 if is_narrow else min(names, drawing.width * 0.34) + size * 1.6
+    scale = Scale(*ends, left, drawing.width - size * 0.6 if is_narrow else drawing.width - widest - size * 1.6)
     rows = []
     for estimate, value in zip(estimates, values, strict=True):
-        drawing.y += size * (1.3 if narrow else 1.7)
-        base = drawing.y - (0 if narrow else size * 0.5)
-        room = drawing.width - width_of(value, size) - size if narrow else left - size * 1.2
+        drawing.y += size * (1.3 if is_narrow else 1.7)
+        base = drawing.y - (0 if is_narrow else size * 0.5)
+        name_width = drawing.width - width_of(value, size) - size if is_narrow else left - size * 1.2
         drawing.text(
-            0, base, estimate.name, most=room, title=f"{estimate.name}: {estimate.note}" if estimate.note else None
+            0,
+            base,
+            estimate.name,
+            max_width=name_width,
+            title=f"{estimate.name}: {estimate.note}" if estimate.note else None,
         )
         drawing.text(drawing.width, base, value, anchor="end")
-        drawing.y += size * 1.7 if narrow else 0
-        rows.append(drawing.y - size * (0.8 if narrow else 0.85))
+        drawing.y += size * 1.7 if is_narrow else 0
+        rows.append(drawing.y - size * (0.8 if is_narrow else 0.85))
     return scale, rows
 
 
 def _draw_point(drawing: Drawing, estimate: ChartEstimate, scale: Scale, y: float) -> None:
-    """Draw a point with its whisker; an end that is open or beyond the axis has an arrow."""
+    """Draw a point with its interval; an arrow marks an end that is open or beyond the axis."""
     value, size = drawable(estimate.value), drawing.size
     if value is None:
         drawing.line(scale.start, y, scale.end, y, "grid")
@@ -158,14 +162,20 @@ def _draw_baseline(drawing: Drawing, baseline: ChartEstimate, scale: Scale, rows
 
 
 def _draw_axis(drawing: Drawing, scale: Scale, rows: Sequence[float]) -> None:
-    """Draw thin grid lines at round numbers, only within the rows, and the numbers below."""
-    size, half, bottom = drawing.size, _half(drawing), drawing.y
-    most = max(2, min(6, int((scale.end - scale.start) / (size * 4))))
-    for tick in scale.ticks(most):
+    """Draw grid lines at round numbers across the rows, and the numbers below the rows."""
+    size, half, bottom = drawing.size, _half_height(drawing), drawing.y
+    max_ticks = max(2, min(6, int((scale.end - scale.start) / (size * 4))))
+    for tick in scale.ticks(max_ticks):
         at = scale.at(tick.value)
         for row in rows:
             drawing.line(at, row - half, at, row + half, "grid")
-        wide = width_of(tick.label, size) / 2
-        drawing.text(min(max(at, wide), drawing.width - wide), bottom + size * 1.3, tick.label, "soft", anchor="middle")
+        half_width = width_of(tick.label, size) / 2
+        drawing.text(
+            min(max(at, half_width), drawing.width - half_width),
+            bottom + size * 1.3,
+            tick.label,
+            "soft",
+            anchor="middle",
+        )
     drawing.line(scale.start, bottom, scale.end, bottom, "axis")
     drawing.y = bottom + size * 1.7

@@ -10,9 +10,9 @@ from typing import Any
 from runner.pages.charts.labels import drawable, format_tick
 
 _STEPS = (1.0, 2.0, 5.0, 10.0)
-_MOST_TICKS = 50
-_DECADES = 1.3
-"""The smallest range, in powers of ten, that is drawn on a logarithmic scale."""
+_MAX_TICKS = 50
+_MIN_DECADES = 1.3
+"""Minimum range of a logarithmic scale, in powers of ten; a smaller range gets a linear scale."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Scale:
-    """A mapping of the values `low` to `high`, which differ, to the coordinates `start` to `end`."""
+    """A mapping from values between `low` and `high`, which differ, to coordinates between `start` and `end`."""
 
     low: float
     high: float
@@ -32,7 +32,7 @@ class Scale:
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Return the coordinate of a value; a value outside the scale gets that of the nearest end."""
+        """Return the coordinate of a value; a value outside the scale gets the coordinate of the nearest end."""
         inside = min(max(value, self.low), self.high)
         if self.logarithmic:
             share = math.log(inside / self.low) / math.log(self.high / self.low)
@@ -46,20 +46,24 @@ class Scale:
             self.end if ends[1] is None else self.at(ends[1])
         )
 
-    def ticks(self, most: int = 6) -> list[Tick]:
-        """Return ticks at round numbers inside the scale; a linear scale has at most `most`."""
-        return _log_ticks(self.low, self.high, most) if self.logarithmic else _even_ticks(self.low, self.high, most)
+    def ticks(self, max_ticks: int = 6) -> list[Tick]:
+        """Return ticks at round numbers inside the scale; a linear scale has at most `max_ticks`."""
+        return (
+            _log_ticks(self.low, self.high, max_ticks)
+            if self.logarithmic
+            else _even_ticks(self.low, self.high, max_ticks)
+        )
 
 
 def extent(values: Iterable[Any], *, low: float | None = None, high: float | None = None) -> tuple[float, float]:
-    """Return a range of round numbers that includes all values, `low` and `high`; 0 to 1 without any values."""
+    """Return a range of round numbers that includes all values, `low` and `high`; 0 to 1 if there are no values."""
     numbers = [number for value in (*values, low, high) if (number := drawable(value)) is not None]
     if not numbers:
         return 0.0, 1.0
     first, last = min(numbers), max(numbers)
     if first == last or last - first <= abs(last) * 1e-12:
-        wide = abs(first) * 0.1 or 1.0
-        first, last = first - (0 if first == low else wide), last + wide
+        margin = abs(first) * 0.1 or 1.0
+        first, last = first - (0 if first == low else margin), last + margin
     step = _step(last - first, 6)
     begin, end = math.floor(first / step + 1e-9) * step, math.ceil(last / step - 1e-9) * step
     return (first if low == first else begin), (last if high == last else end)
@@ -68,27 +72,27 @@ def extent(values: Iterable[Any], *, low: float | None = None, high: float | Non
 def decades(values: Iterable[Any]) -> tuple[float, float] | None:
     """Return the ends of a logarithmic scale, or None if the values are too close together or not all positive."""
     numbers = [number for value in values if (number := drawable(value)) is not None]
-    if not numbers or min(numbers) <= 1e-12 or math.log10(max(numbers) / min(numbers)) < _DECADES:
+    if not numbers or min(numbers) <= 1e-12 or math.log10(max(numbers) / min(numbers)) < _MIN_DECADES:
         return None
     return min(numbers) / 1.6, max(numbers) * 1.6
 
 
-def _step(span: float, most: int) -> float:
-    """Return the smallest of ..., 0.5, 1, 2, 5, 10, ... that divides a span into at most `most` parts."""
-    rough = span / max(most, 1)
+def _step(span: float, max_ticks: int) -> float:
+    """Return the smallest of ..., 0.5, 1, 2, 5, 10, ... that divides a span into at most `max_ticks` parts."""
+    rough = span / max(max_ticks, 1)
     power = 10.0 ** math.floor(math.log10(rough))
     return next((power * factor for factor in _STEPS if power * factor >= rough * (1 - 1e-9)), power * 10)
 
 
-def _even_ticks(low: float, high: float, most: int) -> list[Tick]:
-    step = _step(high - low, most)
+def _even_ticks(low: float, high: float, max_ticks: int) -> list[Tick]:
+    step = _step(high - low, max_ticks)
     decimals = max(0, -math.floor(math.log10(step) + 1e-9))
     first, last = math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6)
-    count = min(last - first + 1, _MOST_TICKS)
+    count = min(last - first + 1, _MAX_TICKS)
     return [Tick(multiple * step, format_tick(multiple * step, decimals)) for multiple in range(first, first + count)]
 
 
-def _log_ticks(low: float, high: float, most: int) -> list[Tick]:
+def _log_ticks(low: float, high: float, max_ticks: int) -> list[Tick]:
     powers = range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1)
     factors = (1,) if len(powers) >= 3 else (1, 2, 5)
     values = [
@@ -97,7 +101,7 @@ def _log_ticks(low: float, high: float, most: int) -> list[Tick]:
         for factor in factors
         if low <= factor * 10.0**power <= high
     ]
-    stride = max(1, math.ceil(len(values) / max(most, 1)))
+    stride = max(1, math.ceil(len(values) / max(max_ticks, 1)))
     return [
         Tick(value, format_tick(value, max(0, -math.floor(math.log10(value) + 1e-9)))) for value in values[::stride]
     ]

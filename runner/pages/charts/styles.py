@@ -1,4 +1,4 @@
-"""The looks of a chart: in a page, with CSS classes that the page colors, or on paper, with colors of its own."""
+"""The looks of a chart. In a page, CSS classes set the colors; on paper, the chart contains its colors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 POINTS_AN_INCH = 72
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a87900", "#56b4e9")
-"""The palette of Okabe and Ito, which is distinct with any color vision; the yellow is darker for thin lines."""
+"""The palette of Okabe and Ito, whose colors are distinct with any color vision. The yellow is darker, because lines
+are thin."""
 DASHES: tuple[tuple[float, ...], ...] = ((), (5, 2), (1.2, 1.8), (7, 2, 1.5, 2), (10, 3), (3, 1.5))
-"""Dash patterns of the series in line widths, which distinguish them without colors."""
+"""Dash patterns that distinguish the series without colors; lengths are in line widths."""
 SERIES = len(COLORS)
 
 
@@ -22,7 +23,7 @@ class Look:
     size: float
     is_paper: bool = False
     headed: bool = False
-    """Whether the title is drawn, not only available to screen readers."""
+    """Whether the title is drawn; otherwise only screen readers have it."""
 
     @property
     def unit(self) -> float:
@@ -36,7 +37,7 @@ class Look:
 
 
 PAGE = Look("page", 400, 14)
-"""At most 400 pixels wide; on a phone with 360 pixels, the text has 11.5 pixels."""
+"""The look in a web page: 400 pixels wide. On a phone with 360 pixels, the text is 11.5 pixels high."""
 COLUMN = Look("column", 3.25 * POINTS_AN_INCH, 7.5, is_paper=True)
 """One column of a paper, in points."""
 FULL = Look("page", 6.75 * POINTS_AN_INCH, 8, is_paper=True)

@@ -1,1 +1,1 @@
-"""Figures of runs: rows of data, and the chart that shows them."""
+"""Figures about runs: rows of data, and a chart that shows these rows."""

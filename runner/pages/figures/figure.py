@@ -20,7 +20,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Encoding:
-    """The columns of the rows that are drawn on each axis, for drawing the figure with other tools."""
+    """The columns to draw on each axis, so that other tools can draw the figure from its rows."""
 
     kind: Literal["points", "bars", "columns", "lines", "scatter"]
     x: str
@@ -34,7 +34,7 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of some runs; `notes` are sentences about what it could not show."""
+    """A figure about some runs; `notes` are sentences about data that is missing in it."""
 
     name: str
     title: str
@@ -44,7 +44,7 @@ class Figure:
     notes: tuple[str, ...] = ()
 
     def svg(self, look: Look = COLUMN, title: str | None = None) -> Markup:
-        """Return the chart as SVG; a given title is drawn above it."""
+        """Return the chart as SVG. If you give a title, it is drawn above the chart."""
         return self.draw(look if title is None else replace(look, headed=True), title or self.title)
 
     def frame(self) -> list[dict[str, Any]]:

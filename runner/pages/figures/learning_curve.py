@@ -17,7 +17,7 @@ from runner.training.summary import progress_summary
 
 
 def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
-    """Draw a line for each trained system, with the pooled interval of each test as a band.
+    """Return a figure with a line for each trained system, and the pooled interval of each test as a band.
 
     Raises:
         UsageError: a run is not a training run, or has no test yet.
@@ -25,7 +25,8 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
     manifests = [folder.manifest() for folder in folders]
     not_training = [manifest.run_id for manifest in manifests if not manifest.is_training_run]
     if not_training:
-        raise UsageError(f"{comma_join(not_training)}: not a training run, which a learning curve needs")
+        advice = "name only training runs for a learning curve (`nip-run runs` lists all runs)"
+        raise UsageError(f"{comma_join(not_training)}: not a training run; {advice}")
     tests = {folder.run_id: _tests(folder) for folder in folders}
     untested = [run_id for run_id, finished in tests.items() if not finished]
     if untested:
@@ -51,7 +52,7 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
 
 
 def _tests(folder: RunFolder) -> dict[int, Mapping[str, Any]]:
-    """Return the finished tests of a training run, by the iteration that follows each."""
+    """Return the finished tests of a training run, by the iteration that follows the test."""
     metrics = folder.read_metrics() if folder.metrics.is_file() else progress_summary(folder)
     return {test["iteration"]: test for test in metrics["tests"]}
 

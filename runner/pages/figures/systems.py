@@ -1,4 +1,4 @@
-"""The runs of a figure, grouped into systems: runs of the same game are seeds, pooled as on the board."""
+"""Groups the runs of a figure into systems. Runs of the same game are seeds, whose results are pooled."""
 
 from __future__ import annotations
 
@@ -69,24 +69,24 @@ def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
     training = [manifest.run_id for manifest in manifests if manifest.is_training_run]
     if training:
         raise UsageError(
-            f"{comma_join(training)}: a training run has no games of its own; name its tests, which "
-            f"`nip-run runs` lists, or plot learning_curve"
+            f"{comma_join(training)}: a training run has no games of its own; name the runs of its tests "
+            "(`nip-run runs` lists them), or plot learning_curve"
         )
     unfinished = [f"{manifest.run_id} is {manifest.status}" for manifest in manifests if manifest.status not in PLAYED]
     if unfinished:
-        raise UsageError(f"{comma_join(unfinished)}: a figure needs finished runs; resume with `nip-run SPEC`")
+        raise UsageError(f"{comma_join(unfinished)}: a figure needs finished runs; resume the runs with `nip-run SPEC`")
     return group_systems(folders, manifests)
 
 
 def group_systems(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -> list[FigureSystem]:
-    """Group runs of the same game into systems, each with the shortest name that is unique among them."""
+    """Group runs of the same game into systems. Each gets the shortest name that no other system has."""
     games: dict[str, list[tuple[RunFolder, Manifest]]] = {}
     for folder, manifest in dict(
         zip([manifest.run_id for manifest in manifests], zip(folders, manifests, strict=True), strict=True)
     ).values():
         games.setdefault(manifest.game_sha256, []).append((folder, manifest))
     firsts = [members[0][1] for members in games.values()]
-    name = _naming(firsts)
+    name = _choose_naming(firsts)
     return [
         FigureSystem(
             name(members[0][1]), tuple(folder for folder, _ in members), tuple(manifest for _, manifest in members)
@@ -95,8 +95,8 @@ def group_systems(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -
     ]
 
 
-def _naming(manifests: Sequence[Manifest]) -> Callable[[Manifest], str]:
-    """Return the first naming scheme that gives unique names: protocol, swept values, spec, or the run's id."""
+def _choose_naming(manifests: Sequence[Manifest]) -> Callable[[Manifest], str]:
+    """Return the first naming scheme with unique names: by protocol, swept values, spec name, or run id."""
 
     def point(run: Manifest) -> str:
         return " ".join(f"{key.rpartition('.')[2]}={value}" for key, value in run.point.items() if key != SEED)
@@ -112,7 +112,7 @@ def _naming(manifests: Sequence[Manifest]) -> Callable[[Manifest], str]:
 
 
 def estimates(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEstimate, dict[str, Any]]]:
-    """Return a metric of each system with the row of its facts. Seeds are pooled as in a sweep.
+    """Return the estimate and the row of a metric for each system. Seeds are pooled as in a sweep.
 
     Raises:
         UsageError: no run has the metric.
@@ -122,15 +122,15 @@ def estimates(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartE
 
 
 def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[tuple[ChartEstimate, dict[str, Any]]]:
-    """Return several metrics of a system, like `estimates`; its games are read only once."""
+    """Return several metrics of a system, like `estimates`, but read the games only once."""
     if len(system.folders) == 1:
         values = {metric: row_of(system.folders[0], metric) or _NOTHING for metric in metrics}
     else:
-        read = cache(lambda run_ids: pooled_estimates(results_of(system), run_ids))
-        pooled_values = pooled_metrics(system, metrics, lambda run_ids: read(tuple(run_ids)))
+        read_pooled = cache(lambda run_ids: pooled_estimates(results_of(system), run_ids))
+        pooled_values = pooled_metrics(system, metrics, lambda run_ids: read_pooled(tuple(run_ids)))
         values = {metric: vars(value) for metric, value in pooled_values.items()}
         if any(map(_depends_on_plays, metrics)):
-            numbers = read(tuple(system.run_ids))
+            numbers = read_pooled(tuple(system.run_ids))
             plays = {
                 metric: numbers[metric].plays for metric in metrics if _depends_on_plays(metric) and metric in numbers
             }
@@ -147,7 +147,7 @@ def _estimate(system: FigureSystem, metric: str, row: Mapping[str, Any]) -> tupl
 
 
 def row_of(folder: RunFolder, metric: str) -> Mapping[str, Any] | None:
-    """Return a metric from a run's `metrics.json`; a metric of an agent is named AGENT.METRIC."""
+    """Return the row of a metric in a run's `metrics.json`, or None; a metric of an agent is named AGENT.METRIC."""
     agent, _, name = metric.rpartition(".")
     rows: Iterable[Mapping[str, Any]] = folder.read_metrics()["metrics"]
     return next((row for row in rows if (row["agent"] or "", row["metric"]) == (agent, name)), None)
@@ -158,10 +158,12 @@ def pooled_metrics(
     metrics: Sequence[str],
     numbers: Callable[[Sequence[str]], Mapping[str, Estimate]] | None = None,
 ) -> Mapping[str, SweepValue]:
-    """Return metrics pooled over all runs of a system, as in the table of a sweep, from `numbers` if given.
+    """Return metrics pooled over all runs of a system, as in the table of a sweep.
+
+    `numbers` returns the pooled estimates of some runs; by default, the games are read.
 
     Raises:
-        UsageError: a run is missing on the board, which is needed for pooling.
+        UsageError: a run is missing on the board, so it cannot be pooled.
         LeaderboardError: the board is damaged.
     """
     points, results = (
@@ -170,7 +172,7 @@ def pooled_metrics(
     )
     [row] = sweep_rows(points, results, metrics, writes=False, numbers=numbers)
     if missing_runs := [run_id for run_id, status in row.missing.items() if status == NOT_ON_BOARD]:
-        problem = f"{comma_join(missing_runs)}: {NOT_ON_BOARD}, which is needed to pool seeds"
+        problem = f"{comma_join(missing_runs)}: {NOT_ON_BOARD}, so their seeds cannot be pooled"
         raise UsageError(f"{problem}; {results.board.rebuild_command}")
     return row.metrics
 
@@ -185,14 +187,14 @@ def results_of(system: FigureSystem) -> Results:
     elsewhere = [run for run in system.folders if not Results.of(run).run(run.run_id).manifest_path.is_file()]
     if len(places) > 1 or elsewhere:
         raise UsageError(
-            f"{comma_join(system.run_ids)} are seeds of one game in several folders: only runs in the same results "
-            "folder can be pooled"
+            f"{comma_join(system.run_ids)} are seeds of one game in several folders, but only runs in one results "
+            "folder can be pooled; copy the runs into one folder and run `nip-run leaderboard --rebuild` there"
         )
     return next(iter(places.values()))
 
 
 def curves_of(system: FigureSystem) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Return the reliability curves of a system by kind of confidence; empty if it has none."""
+    """Return the reliability curves of a system by kind of confidence; empty if no run has probabilities."""
     if len(system.folders) == 1:
         curves: Mapping[str, Sequence[Mapping[str, Any]]] = (
             system.folders[0].read_metrics().get("reliability_curves", {})

@@ -15,14 +15,14 @@ from runner.pages.site import as_index
 
 
 class BoardPages:
-    """The content that a server serves for a leaderboard, which `read` loads; see `runner.pages.live.server.Served`."""
+    """The content of a leaderboard's server: a `runner.pages.live.server.LiveContent`. `read` loads the board."""
 
     def __init__(self, read: Callable[[], BoardPage]) -> None:
         self._read, self._pieces = read, PieceCache()
 
     def page(self) -> bytes:
-        """Return the board's page. Errors of reading the board are not caught."""
-        return as_index(board_site(self._read(), self._pieces.keep))
+        """Return the board's page. Raises the errors of `read`."""
+        return as_index(board_site(self._read(), self._pieces.store))
 
     def state(self) -> bytes:
         """Return an empty state, because a board's page does not update itself."""
@@ -38,4 +38,4 @@ class BoardPages:
             UsageError: always; only runs have notes.
         """
         del data
-        raise UsageError("only runs have notes; this page shows a leaderboard")
+        raise UsageError("a leaderboard has no notes; write notes on the page of a run (nip-run view RUN)")

@@ -1,4 +1,4 @@
-"""Follow the state of a run while it plays, after it was killed, and when it is resumed."""
+"""Follows the state of a run while it plays, after it was killed, and when it is resumed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from runner.base.errors import NipRunError
 from runner.base.storage.atomic_files import read_json
 from runner.pages.live.journal_state import JournalReading
 from runner.pages.live.piece_cache import PieceCache
-from runner.pages.report.run_games import FIRST, Gathered
+from runner.pages.report.run_games import MAX_PLAIN_GAMES, CollectedGames
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.notes import Notes
 
-LOOK_SECONDS = 1.0
-"""The least seconds between two reads of a journal."""
-STEP_SECONDS = 0.5
-"""Approximate seconds of one read. A long journal takes several reads."""
-SHARE = 10
-"""Reading, and rendering a list again, each take at most 1/10 of a processor's time."""
+UPDATE_SECONDS = 1.0
+"""Minimum time between two updates of a run."""
+READ_SECONDS = 0.5
+"""Approximate time of one read. A long journal takes several reads."""
+IDLE_FACTOR = 10
+"""After an update, the follower waits for 10 times the processor time that the update took."""
 RATE_SECONDS = 60.0
-"""Seconds over which the rate of games is measured."""
+"""Period over which the rate of games is measured."""
 
-EMPTY = Gathered({"count": 0, "lists": [], "pieces": []}, ())
+EMPTY = CollectedGames({"count": 0, "lists": [], "pieces": []}, ())
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,18 @@ class FollowedRun:
     """A snapshot of a run for its pages."""
 
     generation: int = 0
-    games: Gathered = EMPTY
+    """How often the run was read again from the start."""
+    games: CollectedGames = EMPTY
     state: Mapping[str, Any] = field(default_factory=dict)
 
 
 def slug_of(place: int, generation: int) -> str:
-    """Return the prefix of the names of a run's pieces. It changes each time that the run is read from the start."""
+    """Return the prefix of the names of a run's pieces. It changes whenever the run is read again from the start."""
     return f"r{place}" + (f"g{generation}" if generation else "")
 
 
 class Follower:
-    """Follows one run. One thread calls `look`; any thread may read `snapshot`."""
+    """Follows one run. One thread calls `update`; any thread may read `snapshot`."""
 
     def __init__(
         self, folder: RunFolder, place: int, pieces: PieceCache, clock: Callable[[], float] = time.monotonic
@@ -54,26 +55,27 @@ class Follower:
         self._place, self._pieces, self._clock = place, pieces, clock
         self.snapshot = FollowedRun()
         self._reading: JournalReading | None = None
-        self._read_as: tuple[Any, ...] = ()
+        self._read_key: tuple[Any, ...] = ()
         self._generation = 0
         self._problem: str | None = None
         self._damaged_at: tuple[int, int] | None = None
         self._recent_counts: deque[tuple[float, int]] = deque()
-        self._more = False
+        self._has_more = False
         self._games = EMPTY
-        self._publish_after = self._begin_after = 0.0
-        self._look_start = 0.0
-        """CPU time of this thread at the start of the current look."""
+        self._publish_after = self._reopen_after = 0.0
+        self._update_start = 0.0
+        """Processor time of this thread at the start of the current update."""
 
     @property
     def slug(self) -> str:
-        """The current prefix of the names of its pieces."""
+        """The current prefix of the names of the run's pieces."""
         return slug_of(self._place, self._generation)
 
-    def gathered(self) -> Gathered:
+    def collect(self) -> CollectedGames:
+        """Return the games in the snapshot, with facts about the run for the page."""
         snapshot = self.snapshot
         noted = 0
-        with suppress(NipRunError):  # the page reports it next to the notes
+        with suppress(NipRunError):  # the page reports the error when it loads the notes
             noted = len(self.notes.all())
         facts = {"slug": slug_of(self._place, snapshot.generation), "generation": snapshot.generation, "notes": noted}
         return replace(
@@ -83,9 +85,9 @@ class Follower:
             problem=snapshot.state.get("problem"),
         )
 
-    def look(self) -> float:
-        """Read what is new, and return after how many seconds to look again."""
-        self._look_start = time.thread_time()
+    def update(self) -> float:
+        """Read new records and update the snapshot; return the seconds to wait before the next update."""
+        self._update_start = time.thread_time()
         manifest: Manifest | None = None
         try:
             manifest = self.folder.manifest()
@@ -96,43 +98,43 @@ class Follower:
             self._reset()
             self._damaged_at = self._file_state()
         self._update_snapshot(manifest)
-        return 0.0 if self._more else max(LOOK_SECONDS, SHARE * (time.thread_time() - self._look_start))
+        return 0.0 if self._has_more else max(UPDATE_SECONDS, IDLE_FACTOR * (time.thread_time() - self._update_start))
 
     def _read(self, manifest: Manifest) -> None:
-        """Read on in the journal, from the start if the run has changed. Raises as `JournalReading`."""
+        """Read new records of the journal, or all if the run has changed. Raises as `JournalReading`."""
         if not self.folder.journal.is_file():
             return
         stopped = manifest.status in PLAYED
-        read_as = (manifest.identity, manifest.dataset_sha256, manifest.game_sha256, stopped and manifest.rollouts)
+        read_key = (manifest.identity, manifest.dataset_sha256, manifest.game_sha256, stopped and manifest.rollouts)
         until_changed = self._reading is not None and self._reading.plan.spec.experiment.until is not None
-        if self._read_as[:3] != read_as[:3] or (until_changed and self._read_as != read_as):
+        if self._read_key[:3] != read_key[:3] or (until_changed and self._read_key != read_key):
             self._reset()
-        self._read_as = read_as
-        if self._reading is not None and self._reading.is_stale and self._clock() >= self._begin_after:
+        self._read_key = read_key
+        if self._reading is not None and self._reading.is_stale and self._clock() >= self._reopen_after:
             self._reset()
         if self._reading is None:
             if self._problem is not None and self._file_state() == self._damaged_at:
                 raise _UnchangedProblem(self._problem)
-            self._reading = JournalReading(self.folder, self.slug, self._pieces.keep, self._clock)
-            self._begin_after = self._clock() + SHARE * (time.thread_time() - self._look_start)
-            self._look_start = time.thread_time()  # a plan is read only once, so its time does not count
-        self._more = self._reading.step(STEP_SECONDS)
+            self._reading = JournalReading(self.folder, self.slug, self._pieces.store, self._clock)
+            self._reopen_after = self._clock() + IDLE_FACTOR * (time.thread_time() - self._update_start)
+            self._update_start = time.thread_time()  # the plan is read only once: do not count its time
+        self._has_more = self._reading.step(READ_SECONDS)
         self._publish(self._reading)
 
     def _publish(self, reading: JournalReading) -> None:
-        """Update the games that are shown, but not so often that it takes most of the time."""
+        """Update the games of the snapshot, unless the last update was recent or there are too few games."""
         is_current = self._games.results is not None and reading.listed == self._games.about["count"]
         if is_current or self._clock() < self._publish_after:
             return
-        if self._more and reading.listed < FIRST:
-            return  # soon there will be enough for a page
+        if self._has_more and reading.listed < MAX_PLAIN_GAMES:
+            return  # the next read will soon have enough games for a page
         start = time.thread_time()
-        self._games = reading.gathered()
-        self._publish_after = self._clock() + max(LOOK_SECONDS, SHARE * (time.thread_time() - start))
+        self._games = reading.collect()
+        self._publish_after = self._clock() + max(UPDATE_SECONDS, IDLE_FACTOR * (time.thread_time() - start))
 
     def _reset(self) -> None:
-        """Drop everything that was read, because the journal is no longer the one that was read."""
-        self._more = False
+        """Drop all data that was read, because the journal has changed or is damaged."""
+        self._has_more = False
         if self._reading is None:
             return
         self._reading.close()
@@ -157,7 +159,7 @@ class Follower:
             "standing": standing,
             "why": None if manifest is None else manifest.why_stopped,
             "problem": self._problem,
-            "reading": self._more or (reading is not None and reading.listed > self._games.about["count"]),
+            "reading": self._has_more or (reading is not None and reading.listed > self._games.about["count"]),
             "generation": self._generation,
             "games": {name: self._games.about[name] for name in EMPTY.about},
             "notes": "-".join(map(str, self.notes.state())),
@@ -176,8 +178,8 @@ class Follower:
         return manifest.status.value
 
     def _rate(self, standing: str, counts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the recent games per second and the seconds left; None while old games are still being read."""
-        if standing != "playing" or not counts or self._more:
+        """Return the recent games per second and the seconds left; both None while old games are still being read."""
+        if standing != "playing" or not counts or self._has_more:
             self._recent_counts.clear()
             return {"per_second": None, "seconds_left": None}
         now = self._clock()
@@ -195,4 +197,4 @@ class Follower:
 
 
 class _UnchangedProblem(NipRunError):
-    """Raised if the journal had an error at the last look and has not changed since."""
+    """Raised if the journal had an error at the last update and has not changed since."""

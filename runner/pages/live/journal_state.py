@@ -1,4 +1,4 @@
-"""Read a run's journal in steps: its finished games, and the totals of all answers so far."""
+"""Reads a run's journal in steps: the finished games, and the totals of all answers so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.models.journal_records import (
 )
 from runner.models.usage_totals import UsageTotals
 from runner.pages.report.games import GamePage, job_games
-from runner.pages.report.run_games import Gathered, RunGames
+from runner.pages.report.run_games import CollectedGames, RunGames
 from runner.pages.report.run_state import missing_rows
 from runner.pages.site import StorePiece
 from runner.results.folder import RunFolder
@@ -31,14 +31,14 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import run_costs
 from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
 
-ERRORS, ERROR = 5, 300
-"""The number of recent errors that are shown, and the most characters of each."""
+MAX_ERRORS, MAX_ERROR_LENGTH = 5, 300
+"""Maximum number of shown recent errors, and maximum characters of each."""
 
 FIRST_PIECE = 1 << 20
-"""Bytes of the first read, which is small so that the first games appear soon. Each further read doubles it."""
+"""Size of the first read in bytes. It is small, so that the first games appear soon; each further read doubles it."""
 
-MAX_EARLY, GAMES_PER_EARLY = 100, 10
-"""The limit of games that may be replayed too early: 100, plus 1 for every 10 finished games."""
+MAX_EARLY_ATTEMPTS, GAMES_PER_ATTEMPT = 100, 10
+"""Limit on attempts to evaluate unfinished games: 100, plus 1 for every 10 finished games."""
 
 
 class JournalReading:
@@ -48,7 +48,7 @@ class JournalReading:
         self,
         folder: RunFolder,
         slug: str,
-        keep: StorePiece,
+        store_piece: StorePiece,
         clock: Callable[[], float] = time.monotonic,
         *,
         first_piece: int = FIRST_PIECE,
@@ -70,15 +70,15 @@ class JournalReading:
         """Number of games, or trees, in the plan."""
         self._piece, self._piece_bytes = 0, first_piece
         self._unevaluated: dict[int, tuple[Job, int]] = {}
-        """Games with answers that were not evaluated yet, each with the last piece of the journal that has one."""
+        """Games with answers that are not evaluated yet, each with the number of the last piece that has an answer."""
         self._listed: set[int] = set()
         self._ended: set[SampleKey] = set()
         self._lost: set[int] = set()
-        """Games that an error ended. The rest of the journal may continue them."""
+        """Games that an error ended. Later records of the journal may continue them."""
         self._early_attempts = 0
-        self._games = RunGames(self.plan, folder.run_id, slug, keep, measures=not folder.metrics.is_file())
+        self._games = RunGames(self.plan, folder.run_id, slug, store_piece, measures=not folder.metrics.is_file())
         self.is_stale = False
-        """Whether a game that is already listed was continued, so that everything must be read again."""
+        """Whether a listed game was continued later, so that the whole journal must be read again."""
         self._answers, self._spent = UsageTotals(), 0.0
         self._failures = 0
         self._errors: dict[str, int] = {}
@@ -87,12 +87,13 @@ class JournalReading:
 
     @property
     def done(self) -> int:
+        """Number of finished games or trees."""
         return len(self._listed)
 
     def step(self, seconds: float) -> bool:
-        """Read for about this long, and return whether there is more to read. Raises as `games_of`.
+        """Read for about this many seconds, and return whether there is more to read. Raises as `games_of`.
 
-        A game is evaluated when the last piece of the journal had nothing about it, or at the end of the journal.
+        A game is evaluated once a piece of the journal has no record of the game, or at the end of the journal.
         """
         deadline, is_end = self._clock() + seconds, False
         while self._evaluate_games(deadline, is_end=is_end):
@@ -125,10 +126,10 @@ class JournalReading:
         return True
 
     def _probably_finished(self, *, is_end: bool) -> list[Job]:
-        """Return the games that are probably finished; none before the end if all games are played round by round."""
+        """Return the games that are probably finished. At the end of the journal, these are all remaining games."""
         if is_end:
             return [job for job, _ in self._unevaluated.values()]
-        if self._early_attempts >= MAX_EARLY + self.done // GAMES_PER_EARLY:
+        if self._early_attempts >= MAX_EARLY_ATTEMPTS + self.done // GAMES_PER_ATTEMPT:
             return []
         return [job for job, piece in self._unevaluated.values() if piece < self._piece and job.index not in self._lost]
 
@@ -146,19 +147,20 @@ class JournalReading:
             self._answers.completions += 1
         elif isinstance(record, FailureRecord):
             self._failures += 1
-            error = shortened(in_one_line(record.error), ERROR)
+            error = shortened(in_one_line(record.error), MAX_ERROR_LENGTH)
             self._errors[error] = self._errors.pop(error, 0) + 1
-            while len(self._errors) > ERRORS:
+            while len(self._errors) > MAX_ERRORS:
                 del self._errors[next(iter(self._errors))]
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             self._spent += record.charged.usd
 
     def _note_answer(self, sample: SampleKey, *, ends: bool) -> None:
+        """Queue the game of an answer for evaluation. `ends`: a failure ended the game instead of an answer."""
         shape = self.plan.shape
         number = sample.repeat if shape is None else shape.tree(sample.repeat) * shape.branches
         job = self._job(sample.datapoint, number)
         if job is None:
-            return  # a game after the last one that counts
+            return  # the stopping rule excludes this game
         if ends:
             self._lost.add(job.index)
         if job.index not in self._listed:
@@ -167,7 +169,7 @@ class JournalReading:
             self.is_stale = True
 
     def _job(self, datapoint: str, number: int) -> Job | None:
-        """Return a game or tree of the plan, which is read only as far as the journal has come."""
+        """Return a game or tree of the plan. The plan is read only up to the games in the journal."""
         while (datapoint, number) not in self._jobs:
             job = next(self._remaining_jobs, None)
             if job is None:
@@ -185,12 +187,12 @@ class JournalReading:
 
     @property
     def listed(self) -> int:
-        """Number of games that were evaluated."""
+        """Number of evaluated games."""
         return self._outcomes.total()
 
-    def gathered(self) -> Gathered:
-        """Return the games so far for a page, and store all of their data."""
-        return self._games.gathered()
+    def collect(self) -> CollectedGames:
+        """Store the data of the games so far, and return the games for a page."""
+        return self._games.collect()
 
     def counts(self) -> dict[str, Any]:
         """Return the counts of the run so far, for the page's state."""

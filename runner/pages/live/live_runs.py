@@ -17,7 +17,7 @@ from runner.pages.live.follower import Follower
 from runner.pages.live.piece_cache import PieceCache
 from runner.pages.packing import compress_json
 from runner.pages.report.comparison import compare_runs
-from runner.pages.report.run_site import Gathered, notes_name, runs_site
+from runner.pages.report.run_site import CollectedGames, notes_name, runs_site
 from runner.pages.site import Section, Site, StorePiece, as_index
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -25,7 +25,7 @@ from runner.results.leaderboard.results_folder import Results
 PARTS_SECONDS = 3.0
 """Seconds between checks for new parts of a training run."""
 SETTLE_SECONDS = 1.5
-"""Seconds that the first page waits for the games played so far. A long run is shown while it is still read."""
+"""Seconds that the first page waits until all games so far are read. The page of a long run appears earlier."""
 FIRST_SECONDS = 5.0
 """Seconds that the first page waits for the first games."""
 POLL_MS = 1_000
@@ -33,7 +33,7 @@ POLL_MS = 1_000
 
 
 class LiveRuns:
-    """The content that a server serves for some runs; see `runner.pages.live.server.Served`."""
+    """The content of a server for some runs: a `runner.pages.live.server.LiveContent`."""
 
     def __init__(self, folders: Sequence[RunFolder]) -> None:
         self._pieces = PieceCache()
@@ -57,7 +57,7 @@ class LiveRuns:
                 self._add_followers()
             for run_id, follower in list(self._followers.items()):
                 if due.get(run_id, 0.0) <= now and not self._closed.is_set():
-                    due[run_id] = follower.look() + time.monotonic()
+                    due[run_id] = follower.update() + time.monotonic()
             states = [follower.snapshot.state for follower in self._followers.values()]
             if all(state and (not state["reading"] or state["games"]["count"]) for state in states):
                 self._has_games.set()
@@ -81,7 +81,7 @@ class LiveRuns:
                 self._follower(part)
 
     def _follower(self, folder: RunFolder) -> Follower:
-        """Return the follower of a run, which is created if it does not exist."""
+        """Return the follower of a run; create it if it does not exist."""
         with self._followers_lock:
             if folder.run_id not in self._followers:
                 self._followers[folder.run_id] = Follower(folder, len(self._followers), self._pieces)
@@ -93,7 +93,7 @@ class LiveRuns:
     # Serving the pages
 
     def page(self) -> bytes:
-        """Return the page in its current state. It is rendered again if something has changed."""
+        """Return the page in its current state. It is rendered again only if a run has changed."""
         self._has_games.wait(FIRST_SECONDS)
         self._settled.wait(max(0.0, self._created_at + SETTLE_SECONDS - time.monotonic()))
         with self._page_lock:
@@ -107,17 +107,17 @@ class LiveRuns:
     def _site(self, followers: Sequence[Follower]) -> Site:
         by_id = {follower.folder.run_id: follower for follower in followers}
 
-        def gather(folder: RunFolder, _: str) -> Gathered:
+        def collect(folder: RunFolder, _: str) -> CollectedGames:
             follower = by_id.get(folder.run_id) or self._follower(folder)
-            return follower.gathered()
+            return follower.collect()
 
         def site_of(some_followers: Sequence[Follower]) -> Site:
             folders = [follower.folder for follower in some_followers]
-            site = runs_site(folders, self._pieces.keep, gather)
+            site = runs_site(folders, self._pieces.store, collect)
             are_done = all(follower.snapshot.state.get("standing") == "done" for follower in some_followers)
             requested_ids = {folder.run_id for folder in self._requested}
             requested = [folder for folder in folders if folder.run_id in requested_ids]
-            return _with_comparisons(site, requested, self._pieces.keep) if are_done else site
+            return _with_comparisons(site, requested, self._pieces.store) if are_done else site
 
         try:
             site = site_of(followers)
@@ -142,37 +142,39 @@ class LiveRuns:
         return self._pieces.get(name)
 
     def note(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Save a note, or remove one (`removes`), and return the saved note.
+        """Save a note, or remove the note `removes`, and return the saved record.
 
         Raises:
-            UsageError: the data is not a note, or its run is not on this page.
+            UsageError: the data is not a note, or the note's run is not on this page.
             RunError: the note cannot be saved.
         """
         follower = self._followers.get(str(data.get("run")))
         if follower is None:
-            raise UsageError("the note belongs to a run that is not on this page")
+            raise UsageError("the note belongs to a run that this page does not show; open the page of that run")
         removed_id, replaces, rollout_id = data.get("removes"), data.get("replaces"), data.get("rollout_id")
         if isinstance(removed_id, str):
             follower.notes.remove(removed_id)
             return {"removes": removed_id}
         text, tags = data.get("text", ""), data.get("tags", [])
         if not isinstance(text, str) or not isinstance(tags, list) or not isinstance(rollout_id, str | None):
-            raise UsageError("a note needs a text, a list of tags, and the id of a game or null")
+            raise UsageError(
+                "a note needs `text` (a text), `tags` (a list) and `rollout_id` (the id of a game, or null)"
+            )
         return follower.notes.write(
             text, tags, rollout_id=rollout_id, replaces=replaces if isinstance(replaces, str) else None
         ).to_json()
 
 
-def _with_comparisons(site: Site, folders: Sequence[RunFolder], keep: StorePiece) -> Site:
+def _with_comparisons(site: Site, folders: Sequence[RunFolder], store_piece: StorePiece) -> Site:
     """Add comparisons of the runs to a site of finished runs."""
-    comparisons = compare_runs(folders, keep)
+    comparisons = compare_runs(folders, store_piece)
     links = [*site.links, *([comparisons.entry] if comparisons.entry else [])]
     about = {**site.about, "compares": comparisons.about}
     return replace(site, links=links, sections=[*site.sections, *comparisons.sections], about=about)
 
 
 def _site_with_errors(followers: Sequence[Follower], site_of: Callable[[Sequence[Follower]], Site]) -> Site:
-    """Return the site of the runs that have a page, with an error message for each of the others."""
+    """Return a site with the pages of readable runs, and an error message for each other run."""
     working: list[Follower] = []
     error_sections: list[Section] = []
     for follower in followers:

@@ -1,4 +1,4 @@
-"""A server's cache of a page's data, in memory up to a limit and beyond it in an unnamed temporary file."""
+"""A server's cache of a page's data. It is in memory up to a limit; the rest is in an unnamed temporary file."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import IO
 
 from runner.base.errors import RunError
 
-MEMORY = 64 << 20
-"""The most bytes of pieces in memory."""
+MAX_MEMORY = 64 << 20
+"""Maximum bytes of pieces in memory."""
 
-NEWEST = 4
-"""The number of newest pieces that always stay in memory: the last piece of a list grows and is stored repeatedly."""
+MIN_IN_MEMORY = 4
+"""Number of newest pieces that always stay in memory, because the last piece of a list is stored again as it grows."""
 
 
 class PieceCache:
     """Pieces of data that one thread stores while several threads read them."""
 
-    def __init__(self, memory: int = MEMORY) -> None:
+    def __init__(self, memory: int = MAX_MEMORY) -> None:
         self._max_memory = memory
         self._lock = threading.Lock()
         self._in_memory: dict[str, bytes] = {}
@@ -28,8 +28,8 @@ class PieceCache:
         self._on_disk: dict[str, tuple[int, int]] = {}
         self._file: IO[bytes] | None = None
 
-    def keep(self, name: str, piece: bytes) -> None:
-        """Store a piece, and replace an earlier one with the same name.
+    def store(self, name: str, piece: bytes) -> None:
+        """Store a piece, and replace an earlier piece with the same name.
 
         Raises:
             RunError: the temporary file cannot be written.
@@ -38,7 +38,7 @@ class PieceCache:
             self._size += len(piece) - len(self._in_memory.pop(name, b""))
             self._on_disk.pop(name, None)
             self._in_memory[name] = piece
-            while self._size > self._max_memory and len(self._in_memory) > NEWEST:
+            while self._size > self._max_memory and len(self._in_memory) > MIN_IN_MEMORY:
                 self._move_to_disk(next(iter(self._in_memory)))
 
     def get(self, name: str) -> bytes | None:
@@ -69,7 +69,8 @@ class PieceCache:
             if os.pwrite(self._file.fileno(), piece, self._file_size) != len(piece):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            raise RunError(f"cannot write a page's data to a temporary file: {error.strerror}; set TMPDIR") from error
+            message = f"cannot write a page's data to a temporary file: {error.strerror}"
+            raise RunError(f"{message}; set TMPDIR to a folder with free space") from error
         self._on_disk[name] = self._file_size, len(piece)
         self._file_size += len(piece)
 

@@ -1,8 +1,8 @@
 """A page server for this machine only: it listens on loopback, and every address must contain a random token.
 
-Answers are looked up by name in the served content; a request never becomes a file path. A page of another site cannot
-read from the server, because there is no CORS and the token is secret. It cannot write, because only JSON from the same
-origin is accepted. It cannot reach the server under another name, because the Host header is checked.
+The server looks up answers by name in its `LiveContent`; a request never becomes a file path. Other sites cannot read
+from the server, because there is no CORS and the token is secret. They cannot write, because the server accepts only
+JSON from the same origin. They cannot use another host name for the server, because it checks the Host header.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from runner.version import __version__
 ADDRESS = "127.0.0.1"
 TOKEN_BYTES = 24
 MAX_BODY = 256 << 10
-"""The most bytes of a note's JSON, with escaped text."""
+"""Maximum bytes of a note's JSON, with escaped text."""
 MAX_CONNECTIONS = 32
-SECONDS = 20.0
-"""Seconds within which a request must arrive, and then seconds within which its answer must be received."""
+REQUEST_SECONDS = 20.0
+"""Time limit for receiving a request, and again for sending its answer."""
 
 HEADERS = {
     "Content-Security-Policy": f"{policy(connects=True)}; frame-ancestors 'none'",
@@ -50,7 +50,7 @@ _PIECE = re.compile(r"data/([\w-]{1,80})\.json\.gz", re.ASCII)
 _HTML, _JSON, _GZIP = "text/html; charset=utf-8", "application/json", "application/gzip"
 
 
-class Served(Protocol):
+class LiveContent(Protocol):
     """The content of a server. Several threads call its methods."""
 
     def page(self) -> bytes:
@@ -73,14 +73,14 @@ class PageServer(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = MAX_CONNECTIONS
 
-    def __init__(self, served: Served, port: int = 0) -> None:
+    def __init__(self, content: LiveContent, port: int = 0) -> None:
         """Listen on the port; 0 chooses a free one.
 
         Raises:
             UsageError: the port is in use or privileged.
             RunError: the server cannot listen.
         """
-        self.served = served
+        self.content = content
         self.token = secrets.token_urlsafe(TOKEN_BYTES)
         self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         try:
@@ -90,7 +90,7 @@ class PageServer(ThreadingHTTPServer):
                 raise UsageError(f"port {port} is in use; choose another --port, or leave it out") from error
             if error.errno == errno.EACCES:
                 raise UsageError(f"no permission to use port {port}; choose a --port from 1024 on") from error
-            raise RunError(f"cannot listen on {ADDRESS}: {error.strerror}") from error
+            raise RunError(f"cannot listen on {ADDRESS}:{port}: {error.strerror}; choose another --port") from error
         self.hosts = {f"{name}:{self.server_port}" for name in (ADDRESS, "localhost")}
 
     def server_bind(self) -> None:
@@ -121,14 +121,14 @@ class PageServer(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Handle the request, and then free its slot."""
+        """Handle the request, then release its slot for another request."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._slots.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore the error: the client is gone or was too slow."""
+        """Ignore the error, because the client has disconnected or was too slow."""
 
 
 class _DeadlineReader(io.RawIOBase):
@@ -158,7 +158,7 @@ class RequestHandler(BaseHTTPRequestHandler):
         """Set up the request with a deadline for reading."""
         super().setup()
         self.rfile.close()
-        self.rfile = io.BufferedReader(_DeadlineReader(self.connection, time.monotonic() + SECONDS))
+        self.rfile = io.BufferedReader(_DeadlineReader(self.connection, time.monotonic() + REQUEST_SECONDS))
 
     def do_GET(self) -> None:
         """Answer with the page, a piece of its data, or the state of its runs."""
@@ -175,14 +175,14 @@ class RequestHandler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def _get(self, name: str) -> None:
-        served = self.server.served
+        content = self.server.content
         if name == "":
-            self._answer(HTTPStatus.OK, served.page(), _HTML)
+            self._answer(HTTPStatus.OK, content.page(), _HTML)
         elif name == "state.json":
-            self._answer(HTTPStatus.OK, served.state(), _JSON)
+            self._answer(HTTPStatus.OK, content.state(), _JSON)
         else:
             match = _PIECE.fullmatch(name)
-            piece = None if match is None else served.piece(match[1])
+            piece = None if match is None else content.piece(match[1])
             if piece is None:
                 self._refuse(HTTPStatus.NOT_FOUND)
             else:
@@ -201,8 +201,8 @@ class RequestHandler(BaseHTTPRequestHandler):
         try:
             data = parse_strict_json(body)
             if not isinstance(data, dict):
-                raise UsageError("a note must be a JSON object")
-            note = self.server.served.note(data)
+                raise UsageError("a note must be a JSON object with `run`, `text`, `tags` and `rollout_id`")
+            note = self.server.content.note(data)
         except (UsageError, ValueError) as error:
             self._answer(HTTPStatus.BAD_REQUEST, orjson.dumps({"error": _message(error)}), _JSON)
         except NipRunError as error:
@@ -211,7 +211,7 @@ class RequestHandler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.CREATED, orjson.dumps(note), _JSON)
 
     def _post_error(self) -> HTTPStatus | None:
-        """Return the error status of an invalid POST request, or None, before its body is read."""
+        """Return the error status of an invalid POST request, or None. The body has not been read yet."""
         if self._is_cross_origin() or self.headers.get("Sec-Fetch-Site", "same-origin") not in (
             "same-origin",
             "none",
@@ -246,7 +246,7 @@ class RequestHandler(BaseHTTPRequestHandler):
     def _answer(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.close_connection = True
         self.request_version = self.protocol_version  # also for invalid requests and HTTP/0.9
-        self.connection.settimeout(SECONDS)
+        self.connection.settimeout(REQUEST_SECONDS)
         self.send_response_only(status)
         for name, value in {**HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
@@ -267,5 +267,5 @@ class RequestHandler(BaseHTTPRequestHandler):
 
 
 def _message(error: Exception) -> str:
-    """Return an error's message without characters that JSON cannot hold."""
+    """Return an error's message without characters that JSON cannot represent."""
     return str(error).encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""Comparison of two runs: differences in words and as a forest plot, flipped verdicts, and pairs of games."""
+"""The page that compares two runs: differences as sentences and a forest plot, flipped verdicts, and pairs of games."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from runner.results.comparison.systems import SystemReader
 from runner.results.folder import RunFolder
 from runner.results.metric_table import METRICS, Show, metrics_shown
 
-EVERY = 4
-"""The most runs that are all compared with each other; of more runs, the first is compared with all others."""
+MAX_ALL_PAIRS = 4
+"""Maximum number of runs of which all pairs are compared. Of more runs, the first is compared with each other run."""
 
-FLIPS = 20
-"""The number of flips in the page for browsers without JavaScript."""
+MAX_PLAIN_FLIPS = 20
+"""Maximum number of flips (see `Flip`) in the page for browsers without JavaScript."""
 
 FORMAT = 1
 
@@ -40,16 +40,17 @@ class ComparisonPage:
     verdict: str
     section: Section
     about: Mapping[str, Any] | None
-    """Facts for the script; None if the runs cannot be compared, which the section explains."""
+    """Facts for the script; None if the runs cannot be compared. The section then has the reason."""
 
 
 @dataclass(frozen=True)
 class ComparisonView:
-    """The content of `compare.html`; only `refused` if the runs cannot be compared."""
+    """The content of `compare.html`."""
 
     names: tuple[str, str]
     route: str
     refused: str | None = None
+    """The reason if the runs cannot be compared; then all fields below are empty."""
     verdict: str = ""
     notes: Sequence[str] = ()
     forest: Markup | None = None
@@ -67,11 +68,12 @@ class RunComparisons:
     entry: tuple[str, str] | None
 
 
-def compare_runs(folders: Sequence[RunFolder], keep: StorePiece) -> RunComparisons:
-    """Compare runs: each pair of a few, or the first of many with every other. Raises as `compare_page`."""
-    reading = page_reader()
+def compare_runs(folders: Sequence[RunFolder], store_piece: StorePiece) -> RunComparisons:
+    """Compare all pairs of a few runs, or the first of many runs with each other run. Raises as `compare_page`."""
+    reader = page_reader()
     pages = [
-        compare_page(base, other, f"c{index}", keep, reading) for index, (base, other) in enumerate(run_pairs(folders))
+        compare_page(base, other, f"c{index}", store_piece, reader)
+        for index, (base, other) in enumerate(run_pairs(folders))
     ]
     sections = [page.section for page in pages]
     if len(pages) > 1:
@@ -85,18 +87,18 @@ def compare_runs(folders: Sequence[RunFolder], keep: StorePiece) -> RunCompariso
 
 
 def page_reader() -> SystemReader:
-    """Return a reader that reads each run once for all the metrics of a page."""
+    """Return a reader that reads each run only once, for all metrics of a page."""
     return SystemReader(metrics=metrics_shown(Show.COMPARISON))
 
 
 def run_pairs(folders: Sequence[RunFolder]) -> list[tuple[RunFolder, RunFolder]]:
     """Return the pairs of runs to compare; training runs have no games and are left out."""
     runs = list({folder.run_id: folder for folder in folders if not folder.manifest().is_training_run}.values())
-    return list(combinations(runs, 2)) if len(runs) <= EVERY else [(runs[0], second) for second in runs[1:]]
+    return list(combinations(runs, 2)) if len(runs) <= MAX_ALL_PAIRS else [(runs[0], second) for second in runs[1:]]
 
 
 def compare_page(
-    base: RunFolder, other: RunFolder, slug: str, keep: StorePiece, reading: SystemReader
+    base: RunFolder, other: RunFolder, slug: str, store_piece: StorePiece, reader: SystemReader
 ) -> ComparisonPage:
     """Compare two runs like `nip-run compare`, and store the pairs of their games.
 
@@ -106,9 +108,9 @@ def compare_page(
     names = (base.run_id, other.run_id)
     route = f"compare/{names[0]}/{names[1]}"
     try:
-        both = (reading.system(base), reading.system(other))
-        rows = compare_by_metric(*both, metrics_shown(Show.COMPARISON), reading)
-        pairs = list(game_pairs(*both, reading))
+        systems = (reader.system(base), reader.system(other))
+        rows = compare_by_metric(*systems, metrics_shown(Show.COMPARISON), reader)
+        pairs = list(game_pairs(*systems, reader))
     except UsageError as error:
         section = Section(route, render_template("compare.html", ComparisonView(names, route, refused=str(error))))
         return ComparisonPage(*names, f"cannot be compared: {error}", section, None)
@@ -117,7 +119,7 @@ def compare_page(
         names,
         route,
         verdict=_capitalized(first.verdict, names),
-        notes=[*first.notes, *system_notes(both)],
+        notes=[*first.notes, *system_notes(systems)],
         forest=forest(
             [_estimate(row) for row in rows if METRICS[row.metric].is_share],
             title="Differences of shares",
@@ -128,9 +130,9 @@ def compare_page(
         ),
         rows=rows,
         crossed=count_pairs(pairs),
-        flips=first.flips[:FLIPS],
+        flips=first.flips[:MAX_PLAIN_FLIPS],
     )
-    keep(f"{slug}-pairs", compress_json(_pairs_data(pairs)))
+    store_piece(f"{slug}-pairs", compress_json(_pairs_data(pairs)))
     about = {"base": names[0], "other": names[1], "pairs": f"{slug}-pairs", "count": len(pairs), "route": route}
     return ComparisonPage(*names, first.verdict, Section(route, render_template("compare.html", view)), about)
 
@@ -141,10 +143,10 @@ def _capitalized(sentence: str, names: tuple[str, str]) -> str:
 
 
 def count_pairs(pairs: Sequence[GamePair]) -> dict[str, int]:
-    """Count pairs of games: both right, only one, neither; incomplete pairs are left out."""
-    both = [(item.base.correct, item.other.correct) for item in pairs if item.base and item.other]
+    """Return the number of pairs in which both games are right, only one, or neither; skip incomplete pairs."""
+    results = [(pair.base.correct, pair.other.correct) for pair in pairs if pair.base and pair.other]
     kinds = {"both": (True, True), "base": (True, False), "other": (False, True), "neither": (False, False)}
-    return {name: sum(item == kind for item in both) for name, kind in kinds.items()}
+    return {name: sum(result == kind for result in results) for name, kind in kinds.items()}
 
 
 def _estimate(row: SystemComparison) -> ChartEstimate:
@@ -152,7 +154,7 @@ def _estimate(row: SystemComparison) -> ChartEstimate:
 
 
 def _pairs_data(pairs: Sequence[GamePair]) -> dict[str, Any]:
-    """Return pairs as columns; pairs with different verdicts come first."""
+    """Return pairs as columns; pairs of a right and a wrong game come first."""
     ordered = sorted(pairs, key=_has_equal_verdicts)
     return {"format": FORMAT, "count": len(ordered), "columns": dict(_columns(ordered))}
 

@@ -1,16 +1,16 @@
-"""A run's games as data for a page's script: a row of the list and the full content of each game, in pieces.
+"""Writes a run's games as data for a page's script, in pieces: a row of the list and the full content of each game.
 
-Pieces are gzipped JSON whose `format` is `FORMAT`; SLUG is the run's slug in `about`:
+Pieces are gzipped JSON whose `format` is `FORMAT`. SLUG is the run's slug in `about`:
 
-- `SLUG-list-N`: `first` is the place of its first game in the plan's order; `count` is its number of games; `columns`
-  has an array for each name in `row_of`, for `x.NAME` of the datapoint's columns, and for `tokens.AGENT`,
+- `SLUG-list-N`: `first` is the place of the piece's first game in the plan's order; `count` is the number of games;
+  `columns` has an array for each key of `row_of`, including `x.NAME` for the datapoint's columns, `tokens.AGENT`,
   `retries.AGENT` and `reward.AGENT`.
 - `SLUG-games-N`: `first`; `texts`; `games`, in the form that `_Packer` returns. A text is a number (its index in
-  `texts`), a string, or a list of both that are concatenated. A turn has one `chat`, which was sent with all attempts,
+  `texts`), a string, or a list of numbers and strings to concatenate. A turn has one `chat`, which all attempts sent,
   all `answers` in the order of their arrival, and the calls that `failed`.
-- An answer has `unusable` with the reason if it was not played, and `vote` unless it is 0. `tokens` are those of the
-  prompt, of the answer, and of the cached part of the prompt. The first answer of a call has the call's tokens, and its
-  cost as `usd` if the price is known.
+- An answer that was not used in the game has the reason in `unusable`. It has `vote` unless the vote is 0. `tokens` are
+  the numbers of prompt tokens, answer tokens and cached prompt tokens. Of several answers to a call, only the first has
+  the call's tokens and, if the price is known, its cost as `usd`.
 - `about.runs`: `lists` and `pieces` have the place of the first game in each piece.
 - `about.compares`: `base` and `other` are ids of runs, and `pairs` is the name of a piece with `columns` of pairs of
   games; see `runner/pages/report/comparison.py`.
@@ -39,14 +39,14 @@ from runner.spec.datasets.loader import Dataset
 
 FORMAT = 1
 
-EXCERPT = 120
-"""The most characters of a game's first column in its row."""
+MAX_EXCERPT = 120
+"""Maximum characters of the excerpt from the datapoint in a game's row."""
 
-COLUMN = 80
-"""The most characters of each other column in a row."""
+MAX_COLUMN = 80
+"""Maximum characters of each column of the datapoint in a game's row."""
 
-ROWS = 5_000
-"""Number of games in a piece of the list."""
+PIECE_ROWS = 5_000
+"""Maximum number of games in a piece of the list."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class GamePage:
 def games_of(folder: RunFolder, known_dataset: Dataset | None = None) -> Iterator[GamePage]:
     """Yield every finished game of a run, in the order of its plan.
 
-    `given` has the known facts about datapoints whose rows are missing; the chats are then unknown.
+    If the rows of the dataset are missing, `known_dataset` has the known facts about the datapoints. The chats are then
+    unknown.
 
     Raises:
         RunError, JournalError, SpecError: a file of the run is missing or damaged.
@@ -78,9 +79,9 @@ def games_of(folder: RunFolder, known_dataset: Dataset | None = None) -> Iterato
 def job_games(
     reconstructor: Reconstructor, rollouts: Sequence[Rollout], answered: Sequence[AnsweredRequest], *, has_rows: bool
 ) -> Iterator[GamePage]:
-    """Yield the games of a reconstructed job, with everything that the run's folder has; raises as `games_of`.
+    """Yield the games of a reconstructed job; raises as `games_of`.
 
-    Without the rows of the dataset, the chats are unknown.
+    Without the rows of the dataset (`has_rows`), the chats are unknown.
     """
     if not has_rows:
         yield from (GamePage(_details(reconstructor, rollout), {}) for rollout in rollouts)
@@ -105,7 +106,7 @@ def row_of(game: GamePage) -> dict[str, Any]:
     rollout, job = game.rollout, game.rollout.job
     answers = [call for call in rollout.calls if call.is_answer]
     turns = {(call.round, call.agent, call.vote) for call in answers}
-    columns = {name: _plain(value) for name, value in job.datapoint.columns.items()}
+    columns = {name: _to_text(value) for name, value in job.datapoint.columns.items()}
     first_text = next((text for text in columns.values() if " " in text.strip()), next(iter(columns.values()), ""))
     return {
         "id": job.rollout_id,
@@ -126,14 +127,14 @@ def row_of(game: GamePage) -> dict[str, Any]:
         "latency_ms": round(sum(call.latency_ms or 0.0 for call in rollout.calls)),
         "group": job.datapoint.group,
         "confidence": rollout.confidence_stated if rollout.confidence_logprob is None else rollout.confidence_logprob,
-        "error": None if rollout.error is None else shortened(in_one_line(rollout.error), COLUMN),
-        "excerpt": shortened(in_one_line(first_text), EXCERPT),
-        **_by_agent(game, answers),
-        **{f"x.{name}": shortened(in_one_line(value), COLUMN) for name, value in columns.items()},
+        "error": None if rollout.error is None else shortened(in_one_line(rollout.error), MAX_COLUMN),
+        "excerpt": shortened(in_one_line(first_text), MAX_EXCERPT),
+        **_values_by_agent(game, answers),
+        **{f"x.{name}": shortened(in_one_line(value), MAX_COLUMN) for name, value in columns.items()},
     }
 
 
-def _by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float]:
+def _values_by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float]:
     """Return the tokens, the retries and the reward of each agent."""
     values: dict[str, float] = {}
     for name in game.details.protocol.agent_names:
@@ -146,7 +147,7 @@ def _by_agent(game: GamePage, answers: Sequence[Call]) -> dict[str, float]:
 
 
 def to_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Convert rows to columns, which are a third of the size."""
+    """Convert rows to columns, whose JSON has a third of the size."""
     names = dict.fromkeys(name for row in rows for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
 
@@ -154,9 +155,9 @@ def to_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 class PieceWriter:
     """Writes a list in numbered pieces; items are added one at a time, and full pieces are stored."""
 
-    def __init__(self, name: str, items: str, keep: Callable[[str, Any], None]) -> None:
-        """Start a list whose pieces are named `NAME-N` and have their items under the key `items`."""
-        self._name, self._key, self._keep = name, items, keep
+    def __init__(self, name: str, items: str, store_piece: Callable[[str, Any], None]) -> None:
+        """Start a list. Its pieces are named `NAME-N`; `items` is their key for the list's items."""
+        self._name, self._key, self._store_piece = name, items, store_piece
         self.count = 0
         self._firsts: list[int] = []
         self._start()
@@ -168,7 +169,7 @@ class PieceWriter:
         """The texts of the piece that is not full yet."""
 
     def add(self, item: dict[str, Any], size: int) -> None:
-        """Add an item whose JSON has about `size` bytes without its texts."""
+        """Add an item; without its texts, its JSON has about `size` bytes."""
         self._items.append(item)
         self.count += 1
         self._size += size
@@ -179,7 +180,7 @@ class PieceWriter:
 
     def _write(self) -> None:
         data = {"format": FORMAT, "first": self._first, "texts": self.texts.all, self._key: self._items}
-        self._keep(f"{self._name}-{len(self._firsts)}", data)
+        self._store_piece(f"{self._name}-{len(self._firsts)}", data)
 
     def flush(self) -> list[int]:
         """Store the piece that is not full yet, and return the place of the first item in each piece."""
@@ -190,10 +191,10 @@ class PieceWriter:
 
 
 class GamesData:
-    """Writes the games of a run as data for its page. Full pieces are stored at once, so memory holds only one."""
+    """Writes the games of a run as data for its page. Full pieces are stored immediately, to save memory."""
 
-    def __init__(self, slug: str, keep: StorePiece) -> None:
-        self._slug, self._packing = slug, PieceCompressor(keep)
+    def __init__(self, slug: str, store_piece: StorePiece) -> None:
+        self._slug, self._packing = slug, PieceCompressor(store_piece)
         self._pieces = PieceWriter(f"{slug}-games", "games", self._packing.add)
         self._lists: list[int] = []
         self._rows: list[dict[str, Any]] = []
@@ -204,44 +205,44 @@ class GamesData:
 
     def add(self, game: GamePage, row: dict[str, Any]) -> None:
         self._rows.append(row)
-        self._pieces.add(_Packer(game, self._pieces.texts).packed(), 400 + 200 * len(game.rollout.calls))
-        if len(self._rows) == ROWS:
-            self._keep_rows()
-            self._lists.append(self.count - ROWS)
+        self._pieces.add(_Packer(game, self._pieces.texts).pack(), 400 + 200 * len(game.rollout.calls))
+        if len(self._rows) == PIECE_ROWS:
+            self._store_rows()
+            self._lists.append(self.count - PIECE_ROWS)
             self._rows = []
 
     def about(self) -> dict[str, Any]:
         """Store all games that were added so far, and return the places of their data."""
         pieces = self._pieces.flush()
         if self._rows:
-            self._keep_rows()
+            self._store_rows()
         self._packing.end()
         lists = [*self._lists, *([self.count - len(self._rows)] if self._rows else [])]
         return {"count": self.count, "lists": lists, "pieces": pieces}
 
-    def _keep_rows(self) -> None:
+    def _store_rows(self) -> None:
         first = self.count - len(self._rows)
         data = {"format": FORMAT, "first": first, "count": len(self._rows), "columns": to_columns(self._rows)}
         self._packing.add(f"{self._slug}-list-{len(self._lists)}", data)
 
 
 class _Packer:
-    """Converts a game to JSON data, with its texts in a piece."""
+    """Converts a game to JSON data; `texts` are the texts of the piece."""
 
     def __init__(self, game: GamePage, texts: Texts) -> None:
         self.game, self.texts = game, texts
         rollout = game.rollout
-        columns = [_plain(value) for value in rollout.job.datapoint.columns.values()]
+        columns = [_to_text(value) for value in rollout.job.datapoint.columns.values()]
         messages = [message.text for played_round in rollout.rounds for message in played_round.messages]
         self._quoted = quotable_texts([*messages, *columns])
 
-    def packed(self) -> dict[str, Any]:
+    def pack(self) -> dict[str, Any]:
         details, rollout = self.game.details, self.game.rollout
         job = rollout.job
         return {
             "id": job.rollout_id,
-            "columns": {name: self._text(_plain(value)) for name, value in job.datapoint.columns.items()},
-            "turns": [turn for number, _ in details.rounds(None) for turn in self._turns(number)],
+            "columns": {name: self._text(_to_text(value)) for name, value in job.datapoint.columns.items()},
+            "turns": [turn for number, _ in details.rounds(None) for turn in self._pack_turns(number)],
             "rewards": dict(rollout.rewards),
             "confidence": {name: getattr(rollout, name) for name in CONFIDENCE if getattr(rollout, name) is not None},
             "votes": None if rollout.votes is None else list(rollout.votes),
@@ -252,7 +253,7 @@ class _Packer:
     def _text(self, text: str) -> Text:
         return self.texts.add_quoting(text, self._quoted)
 
-    def _turns(self, number: int) -> Iterator[dict[str, Any]]:
+    def _pack_turns(self, number: int) -> Iterator[dict[str, Any]]:
         details = self.game.details
         round_played = dict(details.rounds(number))[number]
         for agent in details.speakers(number, round_played):
@@ -264,7 +265,7 @@ class _Packer:
                 "agent": agent,
                 "cut_off": round_played is None,
                 "chat": [self._chat_message(message) for message in self.game.chats.get((number, agent), ())],
-                "answers": [self._answer(call) for call in self._evaluated_answers(number, agent)],
+                "answers": [self._pack_answer(call) for call in self._evaluated_answers(number, agent)],
                 "failed": [{"error": call.error, "wait": call.wait} for call in details.failed(number, agent)],
                 "messages": [{"channel": sent.channel, "text": self._text(sent.text)} for sent in messages],
                 "decision": self._decision(number, agent),
@@ -275,7 +276,7 @@ class _Packer:
         return {"role": message["role"], **name, "text": self._text(message["content"])}
 
     def _evaluated_answers(self, number: int, agent: str) -> Iterator[Call]:
-        """Yield an agent's answers in a round that were evaluated: for each vote, up to the first usable answer."""
+        """Yield the evaluated answers of an agent in a round: for each vote, all up to the first usable answer."""
         ended = set()
         for call in self.game.rollout.calls:
             if (call.round, call.agent) == (number, agent) and call.is_answer and call.vote not in ended:
@@ -283,7 +284,7 @@ class _Packer:
                 if self.game.details.answer(call).unusable_reason is None:
                     ended.add(call.vote)
 
-    def _answer(self, call: Call) -> dict[str, Any]:
+    def _pack_answer(self, call: Call) -> dict[str, Any]:
         answer = self.game.details.answer(call)
         fields = {
             "attempt": answer.attempt,
@@ -320,5 +321,5 @@ class _Packer:
         return None if decision == Decision.NONE else int(decision)
 
 
-def _plain(value: Any) -> str:
+def _to_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

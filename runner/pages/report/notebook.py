@@ -1,7 +1,7 @@
-"""HTML of a run and a game for notebooks: self-contained, without a script, a style sheet or links.
+"""Renders a run and a game as HTML for notebooks, without a script, a style sheet or links.
 
-Styles are attributes of the elements, so that the notebook's own style does not change. Colors are those of the
-notebook, so that a dark theme applies here too.
+Styles are attributes of the elements, so that they do not change the notebook's own style. Colors come from the
+notebook, so that its dark theme applies, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RunSummary:
     manifest: Manifest
     facts: Sequence[str]
     measured: Sequence[tuple[str, str, str]]
-    """Metrics: name, value with interval, and n."""
+    """The name, the value with its interval, and n of each metric."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def run_html(manifest: Manifest, metrics: Mapping[str, Any]) -> Markup:
 
 
 def transcript_html(game: RolloutTranscript) -> Markup:
-    """Render a game as a conversation of messages by agent, round and channel, and its result."""
+    """Render a game's messages, with agent, round and channel, and its result."""
     facts = [game.run_id, game.rollout_id, f"right: {label_word(game.label)}", *describe_variant(game)]
     verdict = "no verdict" if game.decision is None else f"verdict: {stance_word(game.decision)}"
     result = game.outcome if game.decision is None else _RESULTS[game.correct]

@@ -1,4 +1,4 @@
-"""Overview of several runs: accuracy, cost, and the points of a sweep with pooled seeds."""
+"""The overview of several runs: accuracy, cost, and the points of a sweep with pooled seeds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUTE = "runs"
 
 
 class RunRow(NamedTuple):
-    """A run, and the row of its accuracy in `metrics.json`, if it has any."""
+    """A run, and the row of its accuracy in `metrics.json`; None if it has no accuracy."""
 
     manifest: Manifest
     games: int
@@ -56,7 +56,7 @@ def overview(pages: Sequence[RunPage]) -> Section:
     """Return the first section of a site with several runs.
 
     Raises:
-        LeaderboardError: the runs are of one sweep, and the board of their results is damaged.
+        LeaderboardError: the runs belong to one sweep, and the board of their results folder is damaged.
     """
     rows = [RunRow(page.manifest, page.games, _accuracy(page)) for page in pages]
     estimates = [ChartEstimate.of(row.manifest.run_id, row.accuracy) for row in rows if row.accuracy is not None]
@@ -65,7 +65,7 @@ def overview(pages: Sequence[RunPage]) -> Section:
 
 
 def _accuracy(page: RunPage) -> Mapping[str, Any] | None:
-    """Return the row of a run's accuracy, or of a training run's last test; None if it has none."""
+    """Return the row of the accuracy of a run, or of a training run's last test; None if there is none."""
     if page.manifest.is_training_run:
         tests = (page.metrics or {}).get("tests")
         return tests[-1]["accuracy"] if tests else None
@@ -107,9 +107,9 @@ def _forest(rows: Sequence[SweepRow]) -> Markup | None:
 
 
 def _advice(rows: Sequence[SweepRow]) -> str | None:
-    """Return the next step if finished runs are not on the board, which is needed to pool seeds; else None."""
+    """Return the next step if finished runs are not on the board, so that seeds cannot be pooled; else None."""
     missing_runs = [run_id for row in rows for run_id, status in row.missing.items() if status == NOT_ON_BOARD]
     if not missing_runs:
         return None
-    reason = f"{NOT_ON_BOARD}, which is needed to pool seeds"
+    reason = f"{NOT_ON_BOARD}, so their seeds cannot be pooled"
     return f"{comma_join(missing_runs)}: {reason}; run `nip-run leaderboard --rebuild` to add them"

@@ -1,4 +1,4 @@
-"""Render games of a run for browsers without JavaScript, from the pieces that the script would read."""
+"""Renders games of a run for browsers without JavaScript, from the pieces that the script would read."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from runner.pages.packing import resolve_text
 from runner.pages.report.run_numbers import first_row
 from runner.runs.finished.rollout_details import verdict_word
 
-MOST_BYTES = 64 << 20
-"""The most bytes of an unpacked piece. Most have a few MiB, but a game can be of any length."""
-MOST_CHARACTERS = 1_000_000
-"""The most characters of one game's texts on a page."""
+MAX_PIECE_BYTES = 64 << 20
+"""Maximum bytes of an unpacked piece. Most pieces have a few MiB, but a game can have any length."""
+MAX_CHARACTERS = 1_000_000
+"""Maximum characters of one game's texts on a page."""
 
 
 def unpack_piece(data: bytes) -> dict[str, Any] | None:
     """Unpack a piece, or return None if it is too large for a page."""
-    inflating = zlib.decompressobj(wbits=31)
-    text = inflating.decompress(data, MOST_BYTES)
-    if not inflating.eof:
+    decompressor = zlib.decompressobj(wbits=31)
+    text = decompressor.decompress(data, MAX_PIECE_BYTES)
+    if not decompressor.eof:
         return None
     piece: dict[str, Any] = orjson.loads(text)
     return piece
@@ -37,14 +37,14 @@ def row_at(piece: Mapping[str, Any], place: int) -> dict[str, Any]:
 
 
 def games_section(rows: list[dict[str, Any]], first: int, count: int, **where: str | None) -> Markup:
-    """Render rows of the list, each with a link to its game."""
+    """Render rows of the list, with links to the games; `where` has the URLs for the template."""
     return render_template("served/games.html", {"rows": rows, "first": first, "count": count, **where})
 
 
 def game_section(
     row: Mapping[str, Any], game: Mapping[str, Any], texts: list[str], about: Mapping[str, Any], **where: str | None
 ) -> Markup:
-    """Render a game: its datapoint, and the messages of each round."""
+    """Render a game: the datapoint, and the messages of each round; `where` has the URLs for the template."""
     reader = _TextReader(texts, about)
     facts = {
         "row": row, "error": game["error"],
@@ -58,10 +58,10 @@ def game_section(
 
 
 class _TextReader:
-    """Reads texts of a game until `MOST_CHARACTERS` is reached."""
+    """Reads texts of a game until `MAX_CHARACTERS` is reached."""
 
     def __init__(self, texts: list[str], about: Mapping[str, Any]) -> None:
-        self._texts, self.left = texts, MOST_CHARACTERS
+        self._texts, self.left = texts, MAX_CHARACTERS
         self._agents = [agent["name"] for agent in about["agents"]]
         self._channels = len(about["channels"])
 

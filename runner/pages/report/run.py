@@ -1,4 +1,4 @@
-"""The page of a run: its protocol, results and problems, and all of its games and trees."""
+"""The page of a run: the protocol, results, problems, games and trees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.pages.numbers import count
 from runner.pages.packing import compress_json
 from runner.pages.report.games import games_of
 from runner.pages.report.run_facts import AgentModel, OriginFact, agent_models, commands, hashes, origin
-from runner.pages.report.run_games import Gathered, RunGames
+from runner.pages.report.run_games import CollectedGames, RunGames
 from runner.pages.report.run_numbers import (
     GameTables,
     Headline,
@@ -48,7 +48,7 @@ class RunPage:
     manifest: Manifest
     section: Section
     about: Mapping[str, Any] | None = None
-    """Facts that the script reads first; None for a training run, whose games belong to its parts."""
+    """Facts that the script reads first; None for a training run, because its parts have the games."""
     metrics: Mapping[str, Any] | None = None
     games: int = 0
     trees: int = 0
@@ -56,11 +56,11 @@ class RunPage:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The content that pages of benchmark runs and of training runs share."""
+    """The content that the pages of benchmark runs and training runs share."""
 
     run_id: str
     is_titled: bool
-    """Whether the page shows the run's name as a heading, because its title names several runs."""
+    """Whether the page has the run's name as a heading. It needs one if the site has several runs."""
     summary: str
     state: Sequence[str]
     headline: Sequence[Headline]
@@ -93,33 +93,33 @@ class RunView:
     count: int
 
 
-Gather = Callable[[RunFolder, str], Gathered]
-"""Returns the games of a run; the names of their pieces begin with the slug."""
+GameCollector = Callable[[RunFolder, str], CollectedGames]
+"""Returns the games of a run, given its folder and slug; the names of their pieces begin with the slug."""
 
 
 def run_page(
-    folder: RunFolder, slug: str, here: Collection[str], gather: Gather, *, has_commands: bool = True
+    folder: RunFolder, slug: str, here: Collection[str], collect: GameCollector, *, has_commands: bool = True
 ) -> RunPage:
-    """Return the page of a run that plays games; `here` are the runs on the site.
+    """Return the page of a run that plays games; `here` has the ids of all runs on the site.
 
     Raises:
         RunError, JournalError, SpecError, ReleaseError: a file of the run is missing or damaged.
     """
     manifest, missing = folder.manifest(), missing_rows(folder)
     plan = saved_plan(folder, None if missing is None else missing.dataset)
-    games = gather(folder, slug)
+    games = collect(folder, slug)
     results, game_count = games.results, games.about["count"]
     metrics = read_metrics(folder) or (None if results is None else results.metrics)
     number = games_number(manifest, metrics, game_count, is_part=games.is_part, is_lost=games.problem is not None)
     has_problem_file = (folder.path / FILE).is_file() or results is None
-    troubles = problems_of_run(folder) if has_problem_file or results is None else results.troubles
+    problems = problems_of_run(folder) if has_problem_file or results is None else results.problems
     run = RunFacts(
         run_id=manifest.run_id,
         is_titled=len(here) > 1,
         summary=summary(manifest),
         state=state_sentences(folder, plan, manifest, games, missing, metrics=metrics, tells_source=has_commands),
         headline=headline(manifest, metrics, number, None if results is None else results.so_far),
-        problems=problem_views((manifest.run_id, trouble) for trouble in troubles),
+        problems=problem_views((manifest.run_id, problem) for problem in problems),
         models=agent_models(plan),
         commands=commands(folder, manifest) if has_commands else [],
         origin=origin(manifest, here),
@@ -143,20 +143,20 @@ def run_page(
     return RunPage(folder, manifest, section, about, metrics, game_count, 0 if results is None else results.tree_count)
 
 
-def gathered(folder: RunFolder, slug: str, keep: StorePiece) -> Gathered:
+def collect_games(folder: RunFolder, slug: str, store_piece: StorePiece) -> CollectedGames:
     """Read all finished games, trees and notes of a run, and store their data. Raises as `run_page`."""
     missing = missing_rows(folder)
     known_data = None if missing is None else missing.dataset
     run_games = RunGames(
-        saved_plan(folder, known_data), folder.run_id, slug, keep, measures=not folder.metrics.is_file()
+        saved_plan(folder, known_data), folder.run_id, slug, store_piece, measures=not folder.metrics.is_file()
     )
     if folder.journal.is_file():
         for game in games_of(folder, known_data):
             run_games.add(game)
     notes = Notes(folder).all()
     if notes:
-        keep(notes_name(slug), compress_json([note.to_json() for note in notes]))
-    games = run_games.gathered()
+        store_piece(notes_name(slug), compress_json([note.to_json() for note in notes]))
+    games = run_games.collect()
     return replace(games, about={**games.about, "notes": len(notes)})
 
 
@@ -174,7 +174,7 @@ def read_metrics(folder: RunFolder) -> Mapping[str, Any] | None:
     return folder.read_metrics() if folder.metrics.is_file() else None
 
 
-def _links(run_id: str, games: Gathered) -> list[Link]:
+def _links(run_id: str, games: CollectedGames) -> list[Link]:
     """Return links to a run's games, trees and notes."""
     base, results, notes = f"#/run/{quote(run_id, safe='')}", games.results, games.about.get("notes") or 0
     links = [Link(f"{base}/games", f"Games ({count(games.about['count'])})")] if games.about["count"] else []

@@ -1,4 +1,4 @@
-"""Facts of a run that are known without its games: models, origin, hashes and commands."""
+"""Facts about a run that do not depend on its games: models, origin, hashes and commands."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def agent_models(plan: Plan) -> list[AgentModel]:
             name,
             settings := used[agent.model],
             _asked_at(settings),
-            _options(settings, agent.max_response_words),
+            _describe_options(settings, agent.max_response_words),
             describe_price(price_of(settings, plan.spec.price_basis.on)) if settings.traits.metered else "free",
         )
         for name, agent in plan.spec.experiment.agents.items()
@@ -74,7 +74,7 @@ def _asked_at(settings: ModelSettings) -> str:
     return comma_join(address or settings.provider for address in settings.addresses)
 
 
-def _options(settings: ModelSettings, max_words: int | None) -> list[str]:
+def _describe_options(settings: ModelSettings, max_words: int | None) -> list[str]:
     options = [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in settings.sampling().items()]
     options += [] if max_words is None else [f"max_response_words={max_words}"]
     options += [f"chat_format={settings.chat_format}"] if settings.chat_format == "alternating" else []
@@ -85,7 +85,7 @@ def _options(settings: ModelSettings, max_words: int | None) -> list[str]:
 
 
 class OriginFact(NamedTuple):
-    """A fact about the origin of a run; `run` is the id of the run that it names, if any."""
+    """A fact about the origin of a run; `run` is the id of a run that the fact names, or None."""
 
     name: str
     text: str
@@ -93,7 +93,7 @@ class OriginFact(NamedTuple):
 
 
 def origin(manifest: Manifest, here: Collection[str]) -> list[OriginFact]:
-    """Return the origin of a run; only runs that are on this site (`here`) are linked."""
+    """Return facts about the origin of a run; only runs on the same site (`here`) are linked."""
     facts = [fact for fact in _origins(manifest) if fact.text]
     return [fact if fact.run in here else fact._replace(run=None) for fact in facts]
 
@@ -109,11 +109,11 @@ def _origins(manifest: Manifest) -> Iterator[OriginFact]:
         yield OriginFact("Replays", f"the answers of {replayed.run_id}{until}", replayed.run_id)
     for name, release in (("Got from", manifest.got_from), ("Plays again", manifest.reproduces)):
         if release:
-            yield OriginFact(name, _release(release))
+            yield OriginFact(name, _describe_release(release))
     for slot, release in (manifest.components or {}).items():
-        yield OriginFact(f"Component {slot}", _release(release))
+        yield OriginFact(f"Component {slot}", _describe_release(release))
     for part, source in (manifest.sources or {}).items():
-        yield OriginFact(part.capitalize(), _source(source))
+        yield OriginFact(part.capitalize(), _describe_source(source))
     if manifest.point:
         yield OriginFact(
             "Point of a sweep", " ".join(f"{key}={json.dumps(value)}" for key, value in manifest.point.items())
@@ -128,12 +128,12 @@ def _origins(manifest: Manifest) -> Iterator[OriginFact]:
     yield OriginFact("Ended", f"{manifest.finished_at} (after {duration})" if duration else manifest.finished_at or "")
 
 
-def _release(release: Mapping[str, Any]) -> str:
+def _describe_release(release: Mapping[str, Any]) -> str:
     digest = release.get("sha256")
     return " ".join(str(text) for text in (release.get("release", ""), f"(sha256 {digest})" if digest else "") if text)
 
 
-def _source(source: Mapping[str, Any]) -> str:
+def _describe_source(source: Mapping[str, Any]) -> str:
     facts = [str(source[key]) for key in ("path", "repository", "commit") if source.get(key)]
     reasons = [] if source.get("clean") and not source.get("why") else [str(source.get("why") or "not as committed")]
     return ", ".join([*facts, *reasons])
@@ -151,49 +151,56 @@ def hashes(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def commands(folder: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
-    """Return commands that play or check a run, each after its description; arguments are quoted for a shell.
+    """Return the description and the text of commands that play or check a run; arguments are quoted for a shell.
 
     Raises:
         RunError: the saved overrides of the run's spec cannot be read.
     """
     here, release = _display_path(folder.path), _release_folder(folder)
     if release is not None:
-        got = _display_path(release)
+        fetched = _display_path(release)
         if manifest.is_training_run:
             return [
                 (
-                    "Recompute every number of its parts; WHERE is the registry",
-                    _line("reproduce", got, "--from", "WHERE"),
+                    "Recompute every number of the run's parts; WHERE is the registry",
+                    _command_line("reproduce", fetched, "--from", "WHERE"),
                 ),
-                ("Show its numbers in a terminal", _line("show", here)),
+                ("Show the run's numbers in a terminal", _command_line("show", here)),
             ]
         return [
-            ("Recompute every number from its transcripts, without calling a model", _line("reproduce", got)),
-            ("Play it again and compare: has it drifted?", _line("reproduce", got, "--fresh", *_rows_option(release))),
-            ("Show its numbers and games in a terminal", _line("show", here)),
+            (
+                "Recompute every number from the transcripts, without calling a model",
+                _command_line("reproduce", fetched),
+            ),
+            (
+                "Play the run again, and test for a difference",
+                _command_line("reproduce", fetched, "--fresh", *_rows_option(release)),
+            ),
+            ("Show the run's numbers and games in a terminal", _command_line("show", here)),
         ]
-    again = [("Play it again, with the spec and data of its folder", _line(here, "--again"))]
+    play_commands = [("Play the run again as a new run, with the saved spec and data", _command_line(here, "--again"))]
     if manifest.status not in (Status.DONE, Status.RUNNING):
-        again = [("Resume it where it stopped", _line(here, *budget_overrides(folder, manifest))), *again]
+        play_commands = [
+            ("Resume the run where it stopped", _command_line(here, *budget_overrides(folder, manifest))),
+            *play_commands,
+        ]
     original = _original_command(folder, manifest)
-    replay = [] if manifest.is_training_run else [
-        ("Replay its answers with another parser, payoff or metric; no model is called", _line(here, "--replay", here))
-    ]  # fmt: skip
+    replay = [("Replay the answers with another parser, payoff or metric", _command_line(here, "--replay", here))]
     return [
-        *again,
-        *([("Play its original spec file again, with its overrides", original)] if original else []),
-        *replay,
-        ("Check that its records and numbers follow from its journal", _line("verify", here)),
-        ("Show its numbers and games in a terminal", _line("show", here)),
+        *play_commands,
+        *([("Play the original spec file again, with its overrides", original)] if original else []),
+        *([] if manifest.is_training_run else replay),
+        ("Check that records and numbers follow from the journal", _command_line("verify", here)),
+        ("Show the run's numbers and games in a terminal", _command_line("show", here)),
     ]
 
 
-def _line(*arguments: str) -> str:
+def _command_line(*arguments: str) -> str:
     return shlex.join(["nip-run", *arguments])
 
 
 def _display_path(path: Path) -> str:
-    """Return a path as a page may show it: relative, or only its last parts, to hide the folders of this machine."""
+    """Return the path that a page shows: a relative path, or only the last parts, to hide folders of this machine."""
     if not path.is_absolute() and ".." not in path.parts:
         return path.as_posix()
     return "/".join(path.parts[-3:] if len(path.parts) > 3 else path.parts[-1:])
@@ -206,7 +213,7 @@ def _release_folder(folder: RunFolder) -> Path | None:
 
 
 def _rows_option(release: Path) -> list[str]:
-    """Return the option that adds a run's missing rows, with the placeholder FILE; empty if no rows are missing."""
+    """Return the option for a run's missing rows, with the placeholder FILE; empty if no rows are missing."""
     return ["--set", f"{OPTION}=FILE"] if is_fetched(release) and lacks_rows(open_fetched(release)) else []
 
 
@@ -216,7 +223,7 @@ def _original_command(folder: RunFolder, manifest: Manifest) -> str | None:
     path = str(source.get("path") or "").removeprefix("nip-run:")
     if not path or manifest.parent_run_id is not None or manifest.got_from is not None:
         return None
-    return _line(path, *_overrides(folder), "--again")
+    return _command_line(path, *_overrides(folder), "--again")
 
 
 def _overrides(folder: RunFolder) -> Sequence[str]:
@@ -227,4 +234,4 @@ def _overrides(folder: RunFolder) -> Sequence[str]:
         with open_to_read(file) as lines:
             return lines.read(MAX_OVERRIDES).decode("utf-8", "replace").splitlines()
     except OSError as error:
-        raise RunError(f"{file} cannot be read: {error.strerror}") from error
+        raise RunError(f"cannot read {file}: {error.strerror}; check the permissions of the file") from error

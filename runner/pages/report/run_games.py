@@ -1,4 +1,4 @@
-"""Process a run's games in one pass: the data of its lists, games and trees, and the tables of its results."""
+"""Processes a run's games in one pass: the data of lists, games and trees, and the tables of results."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from runner.pages.site import StorePiece
 from runner.rollouts.plan import Plan
 from runner.runs.finished.problems import GameProblem
 
-FIRST = 100
-"""The number of games in the page for browsers without JavaScript."""
+MAX_PLAIN_GAMES = 100
+"""Maximum number of games in the page for browsers without JavaScript."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class GamesSummary:
 
     games: int
     done: int
-    """Number of finished games, or trees."""
+    """Number of finished games or, for a run of trees, of finished trees."""
     tables: GameTables | None
     """The tables of the games; None without games."""
     examples: Sequence[tuple[str, Sequence[Link]]]
@@ -34,14 +34,14 @@ class GamesSummary:
     """The trees; None if the run has none."""
     tree_count: int
     metrics: Mapping[str, Any] | None
-    """The metrics so far, if the run has no file of them."""
-    troubles: Sequence[GameProblem]
+    """The metrics so far, if the run has no metrics file yet."""
+    problems: Sequence[GameProblem]
     so_far: tuple[str, ...] | None
     """The cost of the games so far, as an entry of the headline."""
 
 
 @dataclass(frozen=True)
-class Gathered:
+class CollectedGames:
     """The games of a run for its page."""
 
     about: Mapping[str, Any]
@@ -53,19 +53,19 @@ class Gathered:
     is_part: bool = False
     """Whether more games are being read."""
     problem: str | None = None
-    """Why the games could not be read."""
+    """The reason if the games could not be read."""
 
 
 class RunGames:
     """Collects the games of a run; the branches of a tree must be added consecutively."""
 
-    def __init__(self, plan: Plan, run_id: str, slug: str, keep: StorePiece, *, measures: bool) -> None:
-        """Start without games. `measures` computes their metrics as well, if no file has them."""
+    def __init__(self, plan: Plan, run_id: str, slug: str, store_piece: StorePiece, *, measures: bool) -> None:
+        """Start without games. `measures`: also compute the metrics, because no file has them."""
         self._run_id = run_id
-        self.data = GamesData(slug, keep)
+        self.data = GamesData(slug, store_piece)
         self.first: list[dict[str, Any]] = []
         self._tally = RunTally(plan, measures)
-        self._trees = None if plan.shape is None else TreesData(plan, run_id, slug, keep)
+        self._trees = None if plan.shape is None else TreesData(plan, run_id, slug, store_piece)
 
     def add(self, game: GamePage) -> None:
         """Add a game."""
@@ -74,13 +74,13 @@ class RunGames:
         self._tally.add(game.details)
         if self._trees is not None:
             self._trees.add(game.rollout)
-        if len(self.first) < FIRST:
+        if len(self.first) < MAX_PLAIN_GAMES:
             self.first.append(row)
 
-    def gathered(self) -> Gathered:
+    def collect(self) -> CollectedGames:
         """Store the data of the games so far, and return them with their results."""
         trees = {} if self._trees is None else {"trees": self._trees.about()}
-        return Gathered({**self.data.about(), **trees}, tuple(self.first), self._summary())
+        return CollectedGames({**self.data.about(), **trees}, tuple(self.first), self._summary())
 
     def _summary(self) -> GamesSummary:
         tally, trees = self._tally, self._trees
@@ -92,6 +92,6 @@ class RunGames:
             trees=None if trees is None or not trees.count else trees_view(self._run_id, trees),
             tree_count=0 if trees is None else trees.count,
             metrics=tally.metrics(),
-            troubles=tally.troubles(),
+            problems=tally.problems(),
             so_far=calls_so_far(tally),
         )

@@ -1,4 +1,4 @@
-"""The results of a run as tables of its page: metrics, confusion matrix, outcomes, rounds, and use of tokens."""
+"""The results of a run as tables: metrics, confusion matrix, outcomes, rounds, and tokens."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from runner.runs.finished.rollout_details import verdict_word
 LABELS = (1, 0)
 
 Headline = tuple[str, ...]
-"""A title, a number, and a note on it."""
+"""A title, a number, and a note about the number."""
 
 
 def headline(
     manifest: Manifest, metrics: Mapping[str, Any] | None, games: Headline, so_far: Headline | None
 ) -> list[Headline]:
-    """Return the numbers at the top of the page; `so_far` is the cost until the run itself has recorded it."""
+    """Return the numbers at the top of the page; `so_far` is shown until the run has recorded its cost."""
     rows = {row["metric"]: row for row in (metrics or {"metrics": ()})["metrics"] if row["agent"] is None}
     entries: list[Headline] = []
     for name, title in ((ACCURACY, "Accuracy"), (BALANCED_ACCURACY, "Balanced accuracy")):
@@ -51,7 +51,7 @@ def headline(
 def games_number(
     manifest: Manifest, metrics: Mapping[str, Any] | None, here: int, *, is_part: bool, is_lost: bool
 ) -> Headline:
-    """Return the number of games that were read (`here`), or the run's own count if not all could be read."""
+    """Return the number of games that were read (`here`) or, if some could not be read, the number in the manifest."""
     recorded = manifest.rollouts
     if is_lost:
         recorded_text = None if recorded is None else count(recorded)
@@ -83,7 +83,7 @@ class MetricRow:
 
     @property
     def is_share(self) -> bool:
-        """Whether the metric is between 0 and 1, so that its interval can be drawn."""
+        """Whether the metric has a value from 0 to 1, so that it can be drawn."""
         metric = METRICS.get(self.row["metric"])
         return metric is not None and (metric.low, metric.high) == (0.0, 1.0) and self.row["value"] is not None
 
@@ -96,7 +96,7 @@ class MetricTables:
     more: Sequence[MetricRow]
     reasons: Sequence[str]
     method: str
-    """How the intervals were computed."""
+    """The method of the intervals."""
 
 
 def metric_tables(metrics: Mapping[str, Any]) -> MetricTables:
@@ -122,7 +122,7 @@ class OutcomeRow:
 
 @dataclass(frozen=True)
 class LabelRow:
-    """The number of games with a label by verdict; each cell has a kind (right, wrong, none) and a number."""
+    """The number of games with a label, by verdict; each cell has a kind (right, wrong, none) and a number."""
 
     label: str
     cells: Sequence[tuple[str, int]]
@@ -131,7 +131,7 @@ class LabelRow:
 
 @dataclass(frozen=True)
 class RoundsRow:
-    """The number of games that ended after some rounds, by verdict, and the number that had ended by then."""
+    """The number of games that ended after exactly `rounds`, by verdict, and that ended after at most as many."""
 
     rounds: int
     accepted: int
@@ -149,7 +149,7 @@ class GameTables:
     outcomes: Sequence[OutcomeRow]
     rounds: Sequence[RoundsRow]
     agents: Sequence[AgentTally]
-    """The last row is the sum of the others, if there are several."""
+    """Totals of each agent; if there are several agents, the last row is their sum."""
 
 
 def game_tables(tally: RunTally) -> GameTables:
@@ -201,7 +201,7 @@ CONFIDENCE_TITLES = {"stated": "as the verifier stated it", "logprob": "by log-p
 
 @dataclass(frozen=True)
 class ReliabilityView:
-    """The bins of one kind of confidence, as `metrics.json` has them, and their chart."""
+    """The bins of one kind of confidence, as in `metrics.json`, and their chart."""
 
     title: str
     bins: Sequence[Mapping[str, Any]]

@@ -7,46 +7,50 @@ from collections.abc import Sequence
 from runner.pages.report.comparison import compare_runs
 from runner.pages.report.games import FORMAT
 from runner.pages.report.overview import overview
-from runner.pages.report.run import Gather, RunPage, gathered, notes_name, run_page
-from runner.pages.report.run_games import FIRST, Gathered
+from runner.pages.report.run import GameCollector, RunPage, collect_games, notes_name, run_page
+from runner.pages.report.run_games import MAX_PLAIN_GAMES, CollectedGames
 from runner.pages.report.training import training_page
 from runner.pages.site import Site, StorePiece
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
-__all__ = ["FIRST", "Gather", "Gathered", "gathered", "notes_name", "runs_site"]
+__all__ = ["MAX_PLAIN_GAMES", "CollectedGames", "GameCollector", "collect_games", "notes_name", "runs_site"]
 
 MAX_LINKED = 4
-"""The most runs with links in the navigation; more are linked only in the overview."""
+"""Maximum number of runs with links in the navigation. If there are more, only the overview links to them."""
 
 
 def runs_site(
-    folders: Sequence[RunFolder], keep: StorePiece, gather: Gather | None = None, *, has_commands: bool = True
+    folders: Sequence[RunFolder],
+    store_piece: StorePiece,
+    collect: GameCollector | None = None,
+    *,
+    has_commands: bool = True,
 ) -> Site:
     """Return runs as a site, with each training run followed by its parts.
 
-    `gather` returns the games of a run; by default they are read and stored. `has_commands` adds the commands that play
-    or check a run's folder; leave it out if the page says how to fetch the run.
+    `collect` returns the games of a run; by default, they are read and stored. `has_commands` adds the commands that
+    play or check a run's folder; set it to False if the surrounding page has commands of its own.
 
     Raises:
         RunError, JournalError, SpecError, ReleaseError: a file of a run is missing or damaged.
     """
 
-    def read_games(folder: RunFolder, slug: str) -> Gathered:
-        return gathered(folder, slug, keep)
+    def read_games(folder: RunFolder, slug: str) -> CollectedGames:
+        return collect_games(folder, slug, store_piece)
 
     all_folders, is_single = with_parts(folders), len(_without_parts(folders)) == 1
     run_ids = {folder.run_id for folder in all_folders}
     pages = [
         training_page(folder, run_ids, titled=not is_single, has_commands=has_commands)
         if folder.manifest().is_training_run
-        else run_page(folder, f"r{index}", run_ids, gather or read_games, has_commands=has_commands)
+        else run_page(folder, f"r{index}", run_ids, collect or read_games, has_commands=has_commands)
         for index, folder in enumerate(all_folders)
     ]
     sections = [page.section for page in pages]
     if len(pages) > 1 and not pages[0].manifest.is_training_run:
         sections = [overview(pages), *sections]
-    side_by_side = compare_runs(folders if gather is None else (), keep)
+    side_by_side = compare_runs(folders if collect is None else (), store_piece)
     sections += side_by_side.sections
     runs = [page.about for page in pages if page.about]
     about = {"format": FORMAT, "runs": runs, "compares": side_by_side.about, "live": False, "notes": None}
@@ -66,7 +70,7 @@ def with_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:
 
 
 def _without_parts(folders: Sequence[RunFolder]) -> list[RunFolder]:
-    """Return runs without the parts of training runs that are also among them."""
+    """Return runs without the parts of those training runs that are also in `folders`."""
     ids = {folder.run_id for folder in folders}
     return [folder for folder in folders if folder.manifest().parent_run_id not in ids]
 
@@ -83,7 +87,7 @@ def _navigation(pages: Sequence[RunPage]) -> list[tuple[str, str]]:
     links = [(pages[0].section.route, "Training run")] if first.is_training_run else [("runs", "Overview")]
     if len(pages) > MAX_LINKED:
         return links
-    # Only run pages are linked here: repeated links named "Games" would be ambiguous.
+    # Link only the pages of runs, because several links named "Games" would be ambiguous.
     return [*links, *((page.section.route, page.manifest.run_id) for page in pages if page.about)]
 
 

@@ -1,4 +1,4 @@
-"""The state of a run in sentences: what is unfinished, why it stopped, and what is missing."""
+"""Describes the state of a run in sentences: its progress, why it stopped, and which data is missing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from runner.base.errors import RunError
 from runner.base.storage.log_lines import NOT_BOUND, is_bound_to_run
 from runner.pages.numbers import count
-from runner.pages.report.run_games import GamesSummary, Gathered
+from runner.pages.report.run_games import CollectedGames, GamesSummary
 from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
 from runner.registry.bundles.withheld_rows import load_withheld
 from runner.registry.fetched_release import WITHOUT_ROWS, is_fetched, open_fetched
@@ -23,14 +23,16 @@ from runner.spec.origin import DATA
 
 @dataclass(frozen=True)
 class MissingRows:
-    """A run without the rows of its dataset: the known facts about its datapoints, and how to get the rows."""
+    """The missing rows of a run that was published without the rows of its dataset."""
 
     dataset: Dataset
+    """The known facts about the datapoints."""
     needed: str
+    """A sentence about how to get the rows."""
 
 
 def missing_rows(folder: RunFolder) -> MissingRows | None:
-    """Return what is missing if a run was published without the rows of its dataset, or None if nothing is.
+    """Return the missing rows of a run that was published without the rows of its dataset; None for other runs.
 
     Raises:
         ReleaseError: the release is damaged.
@@ -45,7 +47,7 @@ def missing_rows(folder: RunFolder) -> MissingRows | None:
     try:
         return MissingRows(load_withheld(folder), describe_missing_rows(release))
     except OSError as error:
-        raise RunError(f"{root} cannot be read: {error.strerror}") from error
+        raise RunError(f"cannot read {root}: {error.strerror}; check the permissions of the folder") from error
 
 
 def summary(manifest: Manifest) -> str:
@@ -59,15 +61,15 @@ def state_sentences(
     folder: RunFolder,
     plan: Plan,
     manifest: Manifest,
-    games: Gathered,
+    games: CollectedGames,
     missing: MissingRows | None,
     *,
     metrics: Mapping[str, Any] | None,
     tells_source: bool = True,
 ) -> list[str]:
-    """Return sentences that a reader needs before any number of a run; none for a complete run.
+    """Return sentences that a reader must know before reading a run's numbers; none for a complete run.
 
-    `tells_source` adds the release that the run was fetched from; leave it out on the page of that release.
+    `tells_source` adds the release that the run was fetched from; set it to False on the page of that release.
     """
     lines = list(_reading_progress(manifest, games))
     root = folder.path.parent
@@ -77,56 +79,58 @@ def state_sentences(
         lines.append(f"Judges the debates of {judged.run_id}; only the judge was called.")
     if until := (metrics or {}).get("until"):
         lines.append(f"Stopping rule: {until['note']}.")
-    return [*lines, *_state(folder, plan, manifest, games.results, missing)]
+    return [*lines, *_state_sentences(folder, plan, manifest, games.results, missing)]
 
 
-def _reading_progress(manifest: Manifest, games: Gathered) -> Iterator[str]:
-    """Yield a sentence about games that are not read completely."""
+def _reading_progress(manifest: Manifest, games: CollectedGames) -> Iterator[str]:
+    """Yield a sentence if the games are not read completely."""
     if games.problem is not None:
-        yield f"Its games cannot be read: {games.problem}"
+        yield f"The games of this run cannot be read: {games.problem}"
     elif games.is_part:
         total = "" if manifest.rollouts is None else f" of {count(manifest.rollouts)}"
         yield f"Reading: {count(games.about['count'])}{total} games so far; the tables of games include only these."
 
 
-def _state(
+def _state_sentences(
     folder: RunFolder, plan: Plan, manifest: Manifest, results: GamesSummary | None, missing: MissingRows | None
 ) -> Iterator[str]:
     if results is not None:
-        yield from _progress(plan, manifest, results, missing)
+        yield from _progress_sentences(plan, manifest, results, missing)
     if manifest.status == Status.DONE and missing is None and not folder.journal.is_file():
-        yield "The run's journal is missing, so its games cannot be shown."
+        yield "The run's journal is missing, so its games cannot be shown. Copy journal.jsonl into the run's folder."
     yield from why_stopped(folder, manifest)
     if plan.spec.experiment.until is not None and manifest.status not in (Status.DONE, Status.INCOMPLETE):
-        yield "The run stops when its result is decided; until then, intervals assume a single look at these games."
+        yield "The run stops once its result is decided. Until then, intervals are valid for a single analysis only."
     if manifest.is_whole_replay:
-        yield "A replay: every answer comes from another run; no model was called, and nothing was paid."
+        yield "This run is a replay: every answer comes from another run, and no model was called or paid."
     if missing is not None:
         yield f"{WITHOUT_ROWS[0].upper()}{WITHOUT_ROWS[1:]}: the datapoints and chats of its games cannot be shown."
         yield missing.needed
     if folder.journal.is_file() and not is_bound_to_run(folder.journal):
-        yield f"Its journal: {NOT_BOUND}."
+        yield f"The run's journal: {NOT_BOUND}."
 
 
-def _progress(plan: Plan, manifest: Manifest, results: GamesSummary, missing: MissingRows | None) -> Iterator[str]:
+def _progress_sentences(
+    plan: Plan, manifest: Manifest, results: GamesSummary, missing: MissingRows | None
+) -> Iterator[str]:
     """Yield the progress of a run that is not done or has no games."""
     progress = f"{count(results.done)} of {count(plan.size)} {'games' if plan.shape is None else 'trees'}"
     match manifest.status:
         case Status.RUNNING:
-            yield f"Still playing: {progress} are finished; all numbers are based on these."
+            yield f"The run is still playing: {progress} are finished, and all numbers are based on these."
         case Status.INTERRUPTED:
-            yield f"Stopped with {progress} finished; all numbers are based on these."
+            yield f"The run was stopped: {progress} are finished, and all numbers are based on these."
         case Status.FAILED:
-            yield f"Failed with {progress} played."
+            yield f"The run failed: {progress} are finished."
         case Status.INCOMPLETE:
             lost = count(manifest.transport_failed)
-            yield f"Incomplete: {lost} of {count(results.games)} games were lost in transport."
+            yield f"The run is incomplete: {lost} of {count(results.games)} games were lost in transport."
         case Status.DONE if not results.games and missing is None:
-            yield "It has no games."
+            yield "The run has no games."
 
 
 def why_stopped(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
-    """Yield why a run that is not done stopped, and how to resume it."""
+    """Yield the reason why an unfinished run stopped, and how to resume it."""
     if manifest.status in (Status.DONE, Status.RUNNING):
         return
     if manifest.why_stopped is not None:

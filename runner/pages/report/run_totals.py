@@ -1,4 +1,4 @@
-"""Count a run's results and costs game by game; memory grows with agents and rounds, not with games."""
+"""Counts a run's results and costs, game by game. Memory depends on agents and rounds, not on the number of games."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.runs.finished.problems import GameProblem, GameProblems
 from runner.runs.finished.rollout_details import RolloutDetails
 
 MAX_EXAMPLES = 3
-"""The number of example games of each kind."""
+"""Maximum number of example games of each kind."""
 
 _SUMMED = ("calls", "repeats", "failed", "prompt_tokens", "completion_tokens", "cached_tokens", "seconds")
 
@@ -56,7 +56,7 @@ class AgentTally:
 
 @dataclass
 class RunTally:
-    """Counts games, in the order of the plan. `measures` computes their metrics too, if no file has them."""
+    """Counts games in the order of the plan. `measures`: also compute the metrics, because no file has them."""
 
     plan: Plan
     measures: bool
@@ -68,11 +68,11 @@ class RunTally:
     rounds: Counter[tuple[int, int]] = field(default_factory=Counter)
     """Number of games by rounds played and verdict."""
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    """Rollout and datapoint of the first few games that were not right, by kind."""
+    """Ids of the rollout and the datapoint of the first games that were not right, by kind."""
 
     def __post_init__(self) -> None:
         self._metrics = Metrics(self.plan.spec.protocol, self.plan.seats) if self.measures else None
-        self._troubles = GameProblems(self.plan)
+        self._problems = GameProblems(self.plan)
         self._prices = run_costs(self.plan).prices
         self._agents = {name: AgentTally(name) for name in self.plan.spec.protocol.agent_names}
 
@@ -86,7 +86,7 @@ class RunTally:
         self.rounds[len(rollout.rounds), decision] += 1
         self._add_example(rollout, label, decision)
         self._add_calls(details)
-        self._troubles.add(rollout)
+        self._problems.add(rollout)
         if self._metrics is not None:
             self._metrics.add(rollout)
 
@@ -125,12 +125,12 @@ class RunTally:
         return list(self._agents.values())
 
     def metrics(self) -> Mapping[str, Any] | None:
-        """Return the games' metrics as in `metrics.json`; None without games or `measures`."""
+        """Return the metrics of the games as in `metrics.json`; None without games or without `measures`."""
         return None if self._metrics is None or not self.games else self._metrics.summary()
 
-    def troubles(self) -> list[GameProblem]:
+    def problems(self) -> list[GameProblem]:
         """Return the problems in the games so far."""
-        return self._troubles.all_problems()
+        return self._problems.all_problems()
 
 
 def _add_cost(so_far: float | None, price: Pricing | None, call: Call) -> float | None:

@@ -11,10 +11,10 @@ from runner.pages.numbers import count
 from runner.pages.report.trees import TreesData
 from runner.rollouts.trees import NOT_COMPARABLE
 
-FIRST = 20
-"""The number of trees in the page for browsers without JavaScript."""
+MAX_PLAIN_TREES = 20
+"""Maximum number of trees in the page for browsers without JavaScript."""
 
-TRAINING_PAIRS = "A training uses the pairs of the agents whose models it trains, without duplicates."
+TRAINING_PAIRS = "A training run uses the pairs of the agents whose models are trained, without duplicates."
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class TreesView:
     caution: str
     rounds: range
     agents: Sequence[tuple[str, Sequence[float], int]]
-    """Agents, each with its mean expected rewards by round and its number of pairs."""
+    """The name of each agent, its mean expected rewards by round, and its number of pairs."""
     first: Sequence[tuple[str, Mapping[str, Any]]]
-    """The address and the row of the first trees."""
+    """The link and the row of each of the first trees."""
 
 
 def trees_view(run_id: str, trees: TreesData) -> TreesView:
@@ -35,11 +35,11 @@ def trees_view(run_id: str, trees: TreesData) -> TreesView:
     expected = trees.expected()
     return TreesView(
         f"{count(trees.count)} trees with {count(trees.branches)} branches; {count(trees.pairs.total())} pairs of "
-        f"a good and a bad answer to one step. {TRAINING_PAIRS}",
+        f"a good and a bad answer at the same step. {TRAINING_PAIRS}",
         f"{NOT_COMPARABLE[0].upper()}{NOT_COMPARABLE[1:]}.",
         range(max(map(len, expected.values()), default=0)),
         [(agent, values, trees.pairs[agent]) for agent, values in expected.items()],
-        [(tree_link(run_id, row["datapoint"], row["tree"]), row) for row in trees.rows[:FIRST]],
+        [(tree_link(run_id, row["datapoint"], row["tree"]), row) for row in trees.rows[:MAX_PLAIN_TREES]],
     )
 
 

@@ -20,8 +20,8 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-"""The content security policy: a page may run the server's script and read its data from the same server. No other
-file of the server has a type that a browser accepts as a script or style."""
+"""The content security policy. A page may run the server's script and read data from the same server. Browsers accept
+no other file of the server as a script or style, because of its content type."""
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,21 @@ class ServedPage:
 
     title: str
     sections: Sequence[tuple[str, Markup]]
-    """Sections with the routes that the script finds them by."""
+    """Route and HTML of each section; the page's script finds a section by its route."""
     about: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     links: Sequence[tuple[str, str]] = ()
-    """Links to the pages above this one: addresses and names."""
-    here: str = ""
-    """The address of the page's own entry in the navigation."""
+    """Address and name of each link to a page above this one."""
+    nav_path: str = ""
+    """The path of the navigation link to mark as the current page."""
     wide: bool = False
     """Whether the page uses the full width of a large screen."""
-    who: str | None = None
+    account: str | None = None
     """The account that is signed in; None on public pages."""
-    word: str = ""
+    csrf_token: str = ""
     """The token that protects each form against forged requests."""
     searched: str = ""
-    again: int | None = None
+    """The text in the search field."""
+    reload_seconds: int | None = None
     """Seconds after which the browser reloads the page."""
 
 
@@ -56,7 +57,7 @@ def render_served(page: ServedPage) -> bytes:
 
 @cache
 def static_files() -> Mapping[str, tuple[bytes, str]]:
-    """Return the script and the style by file name, each with its content type; names have a hash of the content."""
+    """Return the script and the style sheet with their content types, by file name; each name contains a hash."""
     files = {}
     for text, ending, kind in ((script(), "js", "text/javascript"), (style(), "css", "text/css")):
         data = text.encode()

@@ -1,4 +1,4 @@
-"""The page of a training run: its learning curve, its models, its parts, and its state."""
+"""The page of a training run: the learning curve, models, parts and state."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ from runner.training.summary import describe_left_out, describe_outcome, read_su
 
 
 class IterationRow(NamedTuple):
-    """The result of an iteration for a model group, and why examples were left out."""
+    """The result of an iteration for a model group, and the reasons for omitted examples."""
 
     iteration: int
     group: str
     examples: int
     became: str
+    """The group's new model, or why the group kept its model."""
     omitted: str
 
 
 class GroupLineage(NamedTuple):
-    """The base model of a model group, and its trainings, the oldest first."""
+    """The base model of a model group, and the steps that trained it, oldest first."""
 
     group: str
     base: str
@@ -65,7 +66,7 @@ class TrainingView:
 
 
 def training_page(folder: RunFolder, here: Collection[str], *, titled: bool, has_commands: bool = True) -> RunPage:
-    """Return the page of a training run; `here` are the runs on the site, `titled` is as in `RunFacts`.
+    """Return the page of a training run; `here` has the ids of the runs on the site, `titled` is `RunFacts.is_titled`.
 
     Raises:
         RunError, JournalError, SpecError: a file of the run or of a part is missing or damaged.
@@ -118,12 +119,12 @@ def _headline(manifest: Manifest, metrics: Mapping[str, Any]) -> list[tuple[str,
 
 def _state(folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any]) -> Iterator[str]:
     if manifest.status == Status.RUNNING:
-        yield "Still running; the results below are those so far."
+        yield "The training run is still running; the page shows the results so far."
     yield from why_stopped(folder, manifest)
     for line in metrics.get("next", ()):
         yield f"Next step: {line}"
     if folder.stage_log.is_file() and not is_bound_to_run(folder.stage_log):
-        yield f"Its stage log: {NOT_BOUND}."
+        yield f"The run's stage log: {NOT_BOUND}."
 
 
 def _test_names(metrics: Mapping[str, Any]) -> list[str]:
@@ -132,7 +133,7 @@ def _test_names(metrics: Mapping[str, Any]) -> list[str]:
 
 
 def _curve(run_id: str, names: Sequence[str], tests: Sequence[Mapping[str, Any]]) -> Markup | None:
-    """Draw the test accuracy by iteration; None if fewer than two tests were played."""
+    """Draw the accuracy of tests by iteration; None if fewer than two tests were played."""
     if len(tests) < 2:
         return None
     points = [
@@ -157,7 +158,7 @@ def _iterations(metrics: Mapping[str, Any]) -> list[IterationRow]:
 
 
 def _lineage(plan: Plan, stages: Stages) -> list[GroupLineage]:
-    """Return the base model and all trainings of each group's current model."""
+    """Return, for each group's current model, its base model and the steps that trained it."""
     switched = stages.all(Switched)
     states: Mapping[str, ModelState] = switched[-1].models if switched else {}
     rows = []

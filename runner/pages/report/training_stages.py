@@ -1,4 +1,4 @@
-"""The stages of a training run, in order, as sentences."""
+"""Describes the stages of a training run, in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.training.stages import (
 
 
 def stage_rows(stages: Stages) -> list[tuple[int, str, str]]:
-    """Return the iteration, the model group ("" if none) and a description of each stage."""
+    """Return the iteration, the model group (or "") and the description of each stage."""
     return [
         (record.iteration, getattr(record, "group", ""), description)
         for record in stages.records
@@ -41,7 +41,7 @@ def _descriptions(record: StageRecord) -> Iterator[str]:
         case JobNoted():
             yield f"job of {record.backend} (attempt {record.attempt})"
         case Waited():
-            yield "waits for a model that the user trains"
+            yield "waiting for a model that the user trains"
         case JobEnded():
             yield f"job {record.state}: {record.message}"
         case TrainingEnded():

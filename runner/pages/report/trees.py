@@ -1,7 +1,7 @@
-"""A run's trees of responses as data for a page's script: the value of each answer, and the pairs to train on.
+"""Writes a run's trees of responses as data for a page's script: the value of each answer, and the training pairs.
 
-A tree is identified by its datapoint, and by its number if a datapoint has several. Rewards, good answers and pairs
-come from the modules that train on them (`rollouts.trees`, `finetune.preferences`).
+A tree is identified by its datapoint and, if the datapoint has several trees, by its number. The modules that build
+training data (`rollouts.trees`, `finetune.preferences`) compute the rewards, the good answers and the pairs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.rollouts.trees import TreeNode, TreeStatistics, build_tree, is_posit
 
 
 @dataclass(frozen=True)
-class _Trees:
+class _TreeContext:
     """Facts that all trees of a run share."""
 
     plan: Plan
@@ -36,14 +36,14 @@ class _Trees:
 class TreesData:
     """Collects the branches of a run's trees, stores the trees in pieces, and computes their statistics."""
 
-    def __init__(self, plan: Plan, run_id: str, slug: str, keep: StorePiece) -> None:
+    def __init__(self, plan: Plan, run_id: str, slug: str, store_piece: StorePiece) -> None:
         assert plan.shape is not None
-        self._trees = _Trees(plan, plan.shape, plan.agents(), run_id)
-        self._slug, self._keep = slug, keep
+        self._trees = _TreeContext(plan, plan.shape, plan.agents(), run_id)
+        self._slug, self._store_piece = slug, store_piece
         self._statistics = TreeStatistics(plan.spec.protocol, plan.shape)
         self._complete_trees = 0
         self._branches: list[Rollout] = []
-        self._pieces = PieceWriter(f"{slug}-trees", "trees", lambda name, data: keep(name, compress_json(data)))
+        self._pieces = PieceWriter(f"{slug}-trees", "trees", lambda name, data: store_piece(name, compress_json(data)))
         self._rows: list[dict[str, Any]] = []
         self.pairs: Counter[str] = Counter()
         self.branches = 0
@@ -60,14 +60,14 @@ class TreesData:
     def add(self, rollout: Rollout) -> None:
         """Add a branch; the branches of a tree must be added consecutively."""
         if self._branches and self._tree_of(self._branches[0]) != self._tree_of(rollout):
-            self._end()
+            self._add_tree()
         self._branches.append(rollout)
 
     def _tree_of(self, rollout: Rollout) -> tuple[Any, ...]:
         job = rollout.job
         return job.datapoint.id, self._trees.shape.tree(job.repeat), job.stance, job.swapped
 
-    def _end(self) -> None:
+    def _add_tree(self) -> None:
         branches, self._branches = self._branches, []
         self.branches += len(branches)
         packer = _Packer(branches, self._trees, self._pieces.texts)
@@ -76,19 +76,21 @@ class TreesData:
             self._complete_trees += 1
         self.pairs.update(pair["agent"] for pair in packer.pairs)
         self._rows.append(packer.row())
-        tree = packer.packed()
+        tree = packer.pack()
         self._pieces.add(tree, 400 * tree["size"])
 
     def about(self) -> dict[str, Any]:
-        """Store the trees that were added so far, which must be complete, and return the places of their data."""
+        """Store the trees so far, and return the number of trees and the places of their data. All trees must be
+        complete.
+        """
         if self._branches:
-            self._end()
+            self._add_tree()
         pieces = self._pieces.flush()
-        self._keep(f"{self._slug}-treelist", compress_json({"format": FORMAT, "trees": self._rows}))
+        self._store_piece(f"{self._slug}-treelist", compress_json({"format": FORMAT, "trees": self._rows}))
         return {"count": self.count, "pieces": pieces}
 
     def expected(self) -> Mapping[str, Sequence[float]]:
-        """Return the mean expected reward at the nodes of complete trees, by agent and round."""
+        """Return the mean expected rewards at the nodes of complete trees: for each agent, a list by round."""
         if not self._complete_trees:
             return {}
         means = self._statistics.original_statistics()["mean_expected_reward_by_round"]
@@ -97,20 +99,20 @@ class TreesData:
 
 
 class _Packer:
-    """Converts a tree to JSON data, with its texts in a piece."""
+    """Converts a tree to JSON data; `texts` are the texts of the piece."""
 
-    def __init__(self, branches: Sequence[Rollout], trees: _Trees, texts: Texts) -> None:
+    def __init__(self, branches: Sequence[Rollout], trees: _TreeContext, texts: Texts) -> None:
         self._branches, self._shape, self._texts = branches, trees.shape, texts
         self._protocol = trees.plan.spec.protocol
         self.root = build_tree(branches, trees.shape)
         self.pairs = [] if self.root is None else list(self._pairs(self.root, trees))
-        self._learnt: dict[NodePath, dict[str, str]] = {}
+        self._choices: dict[NodePath, dict[str, str]] = {}
         for pair in self.pairs:
             for choice in ("chosen", "rejected"):
-                self._learnt.setdefault(tuple(pair[choice]), {})[pair["agent"]] = choice
+                self._choices.setdefault(tuple(pair[choice]), {})[pair["agent"]] = choice
 
-    def _pairs(self, root: TreeNode, trees: _Trees) -> Iterator[dict[str, Any]]:
-        """Yield the pairs of a tree for each agent, by the paths of both answers; a dataset drops duplicates."""
+    def _pairs(self, root: TreeNode, trees: _TreeContext) -> Iterator[dict[str, Any]]:
+        """Yield each agent's pairs of answers in a tree, as paths. Duplicates are kept; a dataset would drop them."""
         paths = {leaf.job.rollout_id: self._shape.path(leaf.job.repeat) for leaf in root.leaves}
         seed = trees.plan.spec.experiment.seed
         for agent, _, source in preferences(root, trees.agents, seed, trees.run_id):
@@ -137,16 +139,16 @@ class _Packer:
             "pairs": len(self.pairs),
         }
 
-    def packed(self) -> dict[str, Any]:
-        nodes = [] if self.root is None else [self._node(child) for child in self.root.children]
-        values = {} if self.root is None else self._worth(self.root)
+    def pack(self) -> dict[str, Any]:
+        nodes = [] if self.root is None else [self._pack_node(child) for child in self.root.children]
+        values = {} if self.root is None else self._expected_rewards(self.root)
         size = 1 if self.root is None else sum(1 for _ in self.root.nodes())
         return {**self.row(), "worth": values, "learnt": self.pairs, "nodes": nodes, "size": size}
 
-    def _worth(self, node: TreeNode) -> dict[str, float]:
+    def _expected_rewards(self, node: TreeNode) -> dict[str, float]:
         return {agent: node.expected_reward(agent) for agent in self._protocol.agent_names}
 
-    def _node(self, node: TreeNode) -> dict[str, Any]:
+    def _pack_node(self, node: TreeNode) -> dict[str, Any]:
         last_round, path = node.rounds[-1], tuple(node.path)
         leaf = node.leaves[0]
         outcome = {} if node.children else {"game": leaf.job.rollout_id, **self._end_of(leaf)}
@@ -157,14 +159,14 @@ class _Packer:
                     "agent": agent,
                     "text": self._texts.add(text),
                     "good": is_positive(node, agent, self._protocol),
-                    "learnt": self._learnt.get(path, {}).get(agent),
+                    "learnt": self._choices.get(path, {}).get(agent),
                 }
                 for agent, text in last_round.raw.items()
             ],
-            "worth": self._worth(node),
+            "worth": self._expected_rewards(node),
             "leaves": len(node.leaves),
             "right": sum(bool(branch.correct) for branch in node.leaves),
-            "nodes": [self._node(child) for child in node.children],
+            "nodes": [self._pack_node(child) for child in node.children],
             **outcome,
         }
 

@@ -1,4 +1,4 @@
-"""Accounts, organisations and tokens, and what each may do. Only the hashes of tokens are stored."""
+"""Accounts, organisations and tokens, and their permissions. Only the hashes of tokens are stored."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOKEN = re.compile(r"nip_(?P<id>[a-z0-9]{12})_(?P<secret>[A-Za-z0-9_-]{43})")
 
 
 class Scope(StrEnum):
-    """The permission of a token. Each scope includes the ones before it."""
+    """The permission of a token. Each scope includes the scopes before it."""
 
     READ = "read"
     PUBLISH = "publish"
@@ -47,7 +47,7 @@ class Viewer:
     """Row id of the account; None for a request without a token, which sees only public data."""
     account: str = ""
     owners: frozenset[str] = frozenset()
-    """The account and its organisations: it sees their private releases and may publish under these names."""
+    """The account and its organisations. The viewer sees their private releases, and may publish under these names."""
     scope: Scope = Scope.READ
     token: str = ""
     """The id of the request's token."""
@@ -60,7 +60,9 @@ ANYBODY = Viewer()
 
 
 def similarity_key(name: str) -> str:
-    """Return a key that is equal for names that look alike: 0 and o, 1 and i and l, rn and m, any separators."""
+    """Return a key that is equal for names that look alike. It equates 0 and o; 1, i and l; rn and m; vv and w, and
+    ignores separators.
+    """
     translated = name.lower().translate(str.maketrans("01i_.", "oll--"))
     return re.sub("-+", "", translated).replace("rn", "m").replace("vv", "w")
 
@@ -73,7 +75,7 @@ def add_account(connection: Connection, name: str, now: float, *, organisation: 
 
     Raises:
         UsageError: the name is invalid or reserved, or looks like a reserved name.
-        TakenError: the name exists, or looks like one that exists.
+        TakenError: the name exists, or looks like an existing name.
     """
     if problem := identifier_problem(name):
         raise UsageError(problem)
@@ -92,7 +94,7 @@ def account_id(connection: Connection, name: str) -> int:
     """Return the id of an account; raise UsageError if it does not exist."""
     identity = connection.execute(select(accounts.c.id).where(accounts.c.name == name)).scalar()
     if identity is None:
-        raise UsageError(f"there is no account {name!r}")
+        raise UsageError(f"there is no account {name!r}; `nip-run server accounts DIR` lists all of them")
     return int(identity)
 
 
@@ -116,13 +118,15 @@ def revoke_token(connection: Connection, identity: str, now: float) -> None:
         update(tokens).where(tokens.c.id == identity, tokens.c.revoked.is_(None)).values(revoked=now)
     )
     if updated.rowcount == 0:
-        raise UsageError(f"token {identity!r} does not exist or is already revoked")
+        raise UsageError(
+            f"token {identity!r} does not exist or is revoked; `nip-run server tokens DIR` lists valid ones"
+        )
 
 
 def viewer_of_token(connection: Connection, token: str, now: float) -> Viewer | None:
-    """Return the holder of a token, or None if it is unknown, expired or revoked, or its account is disabled.
+    """Return the viewer of a token, or None if it is unknown, expired or revoked, or its account is disabled.
 
-    The answer and its duration do not reveal which of these it is.
+    The answer and its duration do not reveal which of these is the reason.
     """
     match = _TOKEN.fullmatch(token)
     row = connection.execute(
@@ -140,7 +144,7 @@ def viewer_of_token(connection: Connection, token: str, now: float) -> Viewer | 
 
 
 def viewer_of_account(connection: Connection, account: int) -> Viewer:
-    """Return an account as a viewer, for work that it requested earlier."""
+    """Return the viewer of an account, for work that the account requested earlier."""
     row = connection.execute(select(accounts.c.name, accounts.c.disabled).where(accounts.c.id == account)).one()
     if row.disabled is not None:
         return Viewer(account, row.name)  # a disabled account sees only public data and publishes nothing
@@ -157,7 +161,7 @@ def add_member(connection: Connection, organisation: str, account: str, *, is_ow
     """Make an account a member of an organisation, or change whether the member is an owner, who may change members.
 
     Raises:
-        UsageError: one of the two does not exist or is of the wrong kind, or the last owner would no longer be one.
+        UsageError: a name does not exist or is of the wrong kind, or the organisation would have no owner.
     """
     kinds = {
         row.name: row.is_organisation
@@ -165,7 +169,9 @@ def add_member(connection: Connection, organisation: str, account: str, *, is_ow
     }
     pair = {"organisation_id": account_id(connection, organisation), "account_id": account_id(connection, account)}
     if kinds.get(organisation) is not True or kinds.get(account) is not False:
-        raise UsageError(f"{account!r} cannot be a member of {organisation!r}: only accounts join organisations")
+        raise UsageError(
+            f"{account!r} cannot be a member of {organisation!r}: name an organisation first, then accounts of people"
+        )
     existing = members.c.organisation_id == pair["organisation_id"], members.c.account_id == pair["account_id"]
     if not is_owner:
         check_not_last_owner(connection, organisation, account)
@@ -182,7 +188,7 @@ def check_not_last_owner(connection: Connection, organisation: str, account: str
 
 
 def has_secret(row: Row[Any] | None, match: re.Match[str] | None) -> bool:
-    """Return whether a row has the hash of a token's or cookie's secret; without a row, the answer takes as long."""
+    """Return whether a row has the hash of a token's or cookie's secret. The duration is the same without a row."""
     secret, stored_hash = match["secret"] if match else "", row.secret_sha256 if row else "0" * 64
     return hmac.compare_digest(hash_secret(secret), stored_hash)
 

@@ -1,7 +1,7 @@
-"""Administration of a server: list and change accounts, members and tokens, hide releases, record each action.
+"""Administers a server: lists and changes accounts, members and tokens, hides releases, and records each action.
 
-The functions run within the caller's transaction, and the caller records the action with `record_act`. None of them
-returns a secret.
+All functions run in the caller's transaction. The caller records the action with `record_act`. No function returns a
+secret.
 """
 
 from __future__ import annotations
@@ -78,14 +78,16 @@ def list_tokens(connection: Connection, account: str | None = None) -> Iterator[
         yield Token(row.id, row.name, row.scope, row.label, row.created, row.expires, row.revoked)
 
 
-def list_acts(connection: Connection, most: int) -> list[dict[str, object]]:
-    """Return the latest actions, newest first."""
-    query = select(acts).order_by(acts.c.id.desc()).limit(most)
+def list_acts(connection: Connection, limit: int) -> list[dict[str, object]]:
+    """Return the latest `limit` actions, newest first."""
+    query = select(acts).order_by(acts.c.id.desc()).limit(limit)
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def set_disabled(connection: Connection, name: str, at: float | None) -> None:
-    """Disable an account or organisation: its tokens are refused. `at` is the time; None enables it again."""
+    """Disable an account or organisation at the time `at`, or enable it if `at` is None. A disabled account's tokens
+    are refused.
+    """
     connection.execute(update(accounts).where(accounts.c.id == account_id(connection, name)).values(disabled=at))
 
 
@@ -95,11 +97,13 @@ def remove_member(connection: Connection, organisation: str, account: str) -> No
     check_not_last_owner(connection, organisation, account)
     membership = members.c.organisation_id == organisation_id, members.c.account_id == member_id
     if connection.execute(delete(members).where(*membership)).rowcount == 0:
-        raise UsageError(f"{account!r} is not a member of {organisation!r}")
+        raise UsageError(
+            f"{account!r} is not a member of {organisation!r}; `nip-run server accounts DIR` lists members"
+        )
 
 
 def set_hidden(connection: Connection, reference: Reference, *, hidden: bool) -> None:
-    """Show a public release only to its owner, or to everyone again. Its name and version stay taken.
+    """Show a public release only to its owner, or to everyone again. Its name and version stay reserved.
 
     Raises:
         NotPublished: there is no such public (or, to show it again, hidden) release.
@@ -109,4 +113,4 @@ def set_hidden(connection: Connection, reference: Reference, *, hidden: bool) ->
         update(releases).where(is_release(reference), releases.c.visibility == before).values(visibility=after)
     )
     if updated.rowcount == 0:
-        raise NotPublished(f"there is no {before} release {reference}")
+        raise NotPublished(f"there is no {before} release {reference}; check KIND/OWNER/NAME and the version")

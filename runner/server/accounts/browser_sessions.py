@@ -1,4 +1,4 @@
-"""Browser sessions: a cookie that has the permissions of the token that signed in. Only its hash is stored."""
+"""Browser sessions. A session's cookie has the permissions of the token that signed in; only its hash is stored."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class BrowserSession:
 
     id: str
     viewer: Viewer
-    """The account, with the id of the token that signed in. Its scope is READ; forms check the token's own scope."""
+    """The account, with the id of the token that signed in. The scope is READ; forms check the token's own scope."""
     csrf_token: str
-    """The CSRF token: a hidden field of this browser's forms that pages of other sites do not know."""
+    """A hidden field of the forms of this browser, which pages of other sites do not know."""
 
 
 def sign_in(connection: Connection, token: str, now: float) -> str | None:
-    """Start a session for the holder of a token; return its cookie, or None if the token is not valid."""
+    """Start a session for the holder of a token; return the session's cookie, or None if the token is not valid."""
     viewer = viewer_of_token(connection, token, now)
     if viewer is None:
         return None
@@ -40,7 +40,7 @@ def sign_in(connection: Connection, token: str, now: float) -> str | None:
 
 
 def find_browser_session(connection: Connection, cookie: str, now: float) -> BrowserSession | None:
-    """Return the session of a cookie, or None if the cookie, its token or its account is no longer valid."""
+    """Return the session of a cookie, or None if the cookie, the token or the account is no longer valid."""
     match = _COOKIE.fullmatch(cookie)
     row = connection.execute(
         select(browsers, tokens.c.account_id, tokens.c.revoked, tokens.c.expires.label("until"), accounts.c.disabled)

@@ -1,7 +1,8 @@
 """Organisations and their members: owners invite accounts, the accounts accept, and at least one owner remains.
 
-An account joins only by accepting an invitation, because membership decides which runs count as reproductions by others
-and whose submissions a limit counts. The functions run within the caller's transaction.
+An account joins only by accepting an invitation, because membership has effects: runs of members do not count as
+reproductions of each other, and members share the limits of an organisation. All functions run in the caller's
+transaction.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ def list_organisations(connection: Connection, viewer: Viewer) -> list[Organizat
     names: set[str] = set()
     for table in (members, invitations):
         query = select(accounts.c.name).join(table, table.c.organisation_id == accounts.c.id)
-        mine = table.c.account_id == viewer.account_id, accounts.c.disabled.is_(None)
-        names |= {row.name for row in connection.execute(query.where(*mine))}
+        own_rows = table.c.account_id == viewer.account_id, accounts.c.disabled.is_(None)
+        names |= {row.name for row in connection.execute(query.where(*own_rows))}
     return [find_organisation(connection, viewer, name) for name in sorted(names)]
 
 
@@ -65,12 +66,13 @@ def find_organisation(connection: Connection, viewer: Viewer, name: str) -> Orga
     people = [] if identity is None else _members_and_invited(connection, identity)
     own_membership = next((member for member in people if member.account == viewer.account), None)
     if identity is None or own_membership is None:
-        raise NotPublished(f"you are not in an organisation {name!r}")
+        raise NotPublished(f"you are not in an organisation {name!r}; ask an owner of it for an invitation")
     place = own_membership.place
     return OrganizationView(identity, name, place, () if place == MemberRole.INVITED else tuple(people))
 
 
 def _members_and_invited(connection: Connection, organisation_id: int) -> list[OrganizationMember]:
+    """Return the members of an organisation and the invited accounts, sorted by name."""
     people = []
     for table in (members, invitations):
         query = select(accounts.c.name, table.c.is_owner).join(table, table.c.account_id == accounts.c.id)
@@ -94,7 +96,7 @@ def set_member(connection: Connection, viewer: Viewer, name: str, account: str, 
     membership = members.c.organisation_id == organisation_id, members.c.account_id == invited_id
     if connection.execute(select(members.c.account_id).where(*membership)).scalar() is not None:
         add_member(connection, name, account, is_owner=is_owner)
-        _note(connection, viewer, "add-member", f"{name} {account}{' (owner)' if is_owner else ''}")
+        _record(connection, viewer, "add-member", f"{name} {account}{' (owner)' if is_owner else ''}")
         return MemberRole.OWNER if is_owner else MemberRole.MEMBER
     invitation = invitations.c.organisation_id == organisation_id, invitations.c.account_id == invited_id
     if connection.execute(update(invitations).where(*invitation).values(is_owner=is_owner)).rowcount == 0:
@@ -102,24 +104,24 @@ def set_member(connection: Connection, viewer: Viewer, name: str, account: str, 
             "organisation_id": organisation_id, "account_id": invited_id, "is_owner": is_owner, "created": time.time(),
         }  # fmt: skip
         connection.execute(insert(invitations), row)
-    _note(connection, viewer, "invite", f"{name} {account}{' (owner)' if is_owner else ''}")
+    _record(connection, viewer, "invite", f"{name} {account}{' (owner)' if is_owner else ''}")
     return MemberRole.INVITED
 
 
 def accept_invitation(connection: Connection, viewer: Viewer, name: str) -> MemberRole:
-    """Accept an invitation and return the viewer's role. For a member, nothing changes.
+    """Accept an invitation and return the viewer's role. If the viewer is a member already, nothing changes.
 
     Raises:
         NotPublished: the viewer is neither invited nor a member.
     """
-    invited_to = find_organisation(connection, viewer, name)
-    if invited_to.place != MemberRole.INVITED:
-        return invited_to.place
-    invitation = invitations.c.organisation_id == invited_to.id, invitations.c.account_id == viewer.account_id
+    organisation = find_organisation(connection, viewer, name)
+    if organisation.place != MemberRole.INVITED:
+        return organisation.place
+    invitation = invitations.c.organisation_id == organisation.id, invitations.c.account_id == viewer.account_id
     is_owner = bool(connection.execute(select(invitations.c.is_owner).where(*invitation)).scalar_one())
     connection.execute(delete(invitations).where(*invitation))
     add_member(connection, name, viewer.account, is_owner=is_owner)
-    _note(connection, viewer, "join", name)
+    _record(connection, viewer, "join", name)
     return MemberRole.OWNER if is_owner else MemberRole.MEMBER
 
 
@@ -127,7 +129,7 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
     """Remove a member or an invitation. An owner may remove any account, other viewers only themselves.
 
     Raises:
-        PermissionError: the viewer is not an owner, and the account is another one.
+        PermissionError: the viewer is not an owner, and the account is not the viewer's own.
         NotPublished: there is no such organisation for the viewer, or the account is not in it.
         UsageError: the account is the last owner.
     """
@@ -137,25 +139,27 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
     invitation = invitations.c.organisation_id == view.id, invitations.c.account_id == removed_id
     if connection.execute(delete(invitations).where(*invitation)).rowcount == 0:
         if account != viewer.account and account not in {member.account for member in view.members}:
-            raise NotPublished(f"{account!r} is not in {name!r}")
+            raise NotPublished(f"{account!r} is neither a member of {name!r} nor invited; check the name")
         remove_member(connection, name, account)
-    _note(connection, viewer, "remove-member", f"{name} {account}")
+    _record(connection, viewer, "remove-member", f"{name} {account}")
 
 
 def _owned_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
+    """Return an organisation; raise PermissionError if the viewer is not one of its owners."""
     view = find_organisation(connection, viewer, name)
     if view.place != MemberRole.OWNER:
-        raise PermissionError(f"only an owner of {name!r} can change its members")
+        raise PermissionError(f"only an owner of {name!r} can change the members of {name!r}; ask an owner")
     return view
 
 
 def _account_id(connection: Connection, name: str) -> int:
+    """Return the id of an account; raise NotPublished if the name is unknown, disabled or an organisation."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation.is_(False))
     identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
     if identity is None:
-        raise NotPublished(f"there is no account {name!r}")
+        raise NotPublished(f"there is no account {name!r}; ask the server's administrator to create it")
     return int(identity)
 
 
-def _note(connection: Connection, viewer: Viewer, action: str, target: str) -> None:
+def _record(connection: Connection, viewer: Viewer, action: str, target: str) -> None:
     record_act(connection, time.time(), action, target, by=viewer.account)

@@ -1,6 +1,7 @@
-"""Tokens that an account manages itself: list, create and revoke, with a token or from a browser that is signed in.
+"""Lets an account list, create and revoke its own tokens, with a token or from a signed-in browser.
 
-A new token never has a wider scope or a longer life than the one that creates it, so a leaked token gains nothing.
+A new token never has a wider scope or a longer lifetime than the token that creates it. So a thief of a token cannot
+gain more permissions or time.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MAX_DAYS = 3_650
 
 
 def token_scope(connection: Connection, viewer: Viewer) -> Scope:
-    """Return the scope of the viewer's token: the one in the request, or the one that signed the browser in."""
+    """Return the scope of the viewer's token: the request's token, or the token that signed the browser in."""
     return Scope(connection.execute(select(tokens.c.scope).where(tokens.c.id == viewer.token)).scalar_one())
 
 
@@ -33,19 +34,22 @@ def list_own_tokens(connection: Connection, viewer: Viewer, now: float) -> list[
 def create_own_token(
     connection: Connection, viewer: Viewer, scope: Scope, days: float, label: str
 ) -> tuple[Token, str]:
-    """Create a token for the viewer's account; return it and its text, which is not stored.
+    """Create a token for the viewer's account; return the token and its text, which is not stored.
 
     Raises:
-        PermissionError: the viewer's token has a narrower scope than the new one, or may not create tokens.
+        PermissionError: the viewer's token may not create tokens, or none with this scope.
         UsageError: the account has too many tokens.
     """
     now, own_scope = time.time(), token_scope(connection, viewer)
     if not own_scope.allows(Scope.PUBLISH):
-        raise PermissionError(f"a token with scope {Scope.READ} cannot create tokens; use one with {Scope.PUBLISH}")
+        raise PermissionError(
+            f"a token with scope {Scope.READ} cannot create tokens; use one with scope {Scope.PUBLISH}"
+        )
     if not own_scope.allows(scope):
-        raise PermissionError(f"a token with scope {own_scope} cannot create one with {scope}")
+        advice = f"ask the server's administrator for a token with scope {scope}"
+        raise PermissionError(f"a token with scope {own_scope} cannot create a token with scope {scope}; {advice}")
     if len(list_own_tokens(connection, viewer, now)) >= MAX_TOKENS:
-        raise UsageError(f"this account has {MAX_TOKENS} tokens; revoke one first")
+        raise UsageError(f"this account has {MAX_TOKENS} tokens, the maximum; revoke one on the page /mine/account")
     expires = connection.execute(select(tokens.c.expires).where(tokens.c.id == viewer.token)).scalar_one()
     seconds = days * DAY if expires is None else min(days * DAY, expires - now)
     text = create_token(connection, viewer.account, scope, now, seconds=seconds, label=label)
@@ -63,13 +67,15 @@ def revoke_own_token(connection: Connection, viewer: Viewer, identity: str) -> N
     """
     now, own_scope = time.time(), token_scope(connection, viewer)
     if identity != viewer.token and not own_scope.allows(Scope.PUBLISH):
-        raise PermissionError(f"a token with scope {Scope.READ} can revoke only itself")
+        advice = f"use a token with scope {Scope.PUBLISH}"
+        raise PermissionError(f"a token with scope {Scope.READ} can revoke only itself; {advice}")
     valid = or_(tokens.c.expires.is_(None), tokens.c.expires > now), tokens.c.revoked.is_(None)
-    mine = tokens.c.id == identity, tokens.c.account_id == viewer.account_id
-    row = connection.execute(select(tokens.c.scope).where(*mine, *valid)).one_or_none()
+    own_token = tokens.c.id == identity, tokens.c.account_id == viewer.account_id
+    row = connection.execute(select(tokens.c.scope).where(*own_token, *valid)).one_or_none()
     if row is None:
-        raise NotPublished("you have no such token")
+        raise NotPublished(f"you have no valid token {identity!r}; the page /mine/account lists your tokens")
     if not own_scope.allows(Scope(row.scope)) and identity != viewer.token:
-        raise PermissionError(f"a token with scope {own_scope} cannot revoke one with {row.scope}")
+        advice = f"use a token with scope {row.scope}"
+        raise PermissionError(f"a token with scope {own_scope} cannot revoke one with scope {row.scope}; {advice}")
     revoke_token(connection, identity, now)
     record_act(connection, now, "revoke-token", identity, by=viewer.account)

@@ -1,4 +1,4 @@
-"""The public board as a DuckDB file. docs/reference/report-files.md describes its tables."""
+"""Writes the public board as a DuckDB file. docs/reference/report-files.md describes the tables."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUNS: Mapping[str, str] = {
     "started_at": "VARCHAR", "finished_at": "VARCHAR", "version": "VARCHAR", "spec_sha256": "VARCHAR",
     "dataset_sha256": "VARCHAR", "game_sha256": "VARCHAR", "marks": "VARCHAR[]",
 }  # fmt: skip
-"""Columns of the table `runs`: one row for each row of a list, in the order of the list."""
+"""Columns of the table `runs`, which has the rows of all boards, in the order of each board."""
 RELEASES: Mapping[str, str] = {
     "reference": "VARCHAR", "kind": "VARCHAR", "owner": "VARCHAR", "name": "VARCHAR", "version": "VARCHAR",
     "sha256": "VARCHAR", "created": "DOUBLE", "yanked": "VARCHAR", "signed": "BOOLEAN", "description": "VARCHAR",
@@ -75,9 +75,9 @@ def _write_table(
         for row in rows:
             lines.write(orjson.dumps({name: row.get(name) for name in columns}) + b"\n")
         lines.flush()
-        typed = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
+        column_types = ", ".join(f"{name}: '{kind}'" for name, kind in columns.items())
         connection.execute(
             f"CREATE TABLE board.{table} AS SELECT * FROM read_json(?, format = 'newline_delimited', "
-            f"columns = {{{typed}}}, maximum_object_size = 67108864)",
+            f"columns = {{{column_types}}}, maximum_object_size = 67108864)",
             [lines.name],
         )

@@ -1,6 +1,6 @@
-"""Writer of a board folder: an SQLite index and pieces of tables for pages, and files to download.
+"""Writes a board folder: an SQLite index and pieces of tables for pages, and files to download.
 
-The folder contains only public data and never changes once it has its final name.
+The folder contains only public data, and does not change after it is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.base.storage.safe_files import create
 from runner.documents.releases.manifest import Release
 from runner.pages.boards.charts import cost_chart
 from runner.pages.boards.lists import BoardPage, BoardRow, TaskList, published_board
-from runner.pages.boards.page import PIECE, domain_of
+from runner.pages.boards.page import PIECE_ROWS, domain_of
 from runner.pages.packing import compress_json
 from runner.registry.board.board import LoadedBoard
 from runner.registry.lineage.history import full_history
@@ -46,6 +46,7 @@ CREATE TABLE links(source TEXT, role TEXT, target TEXT, sha256 TEXT);
 CREATE TABLE families(release TEXT, family INTEGER);
 CREATE TABLE family(id INTEGER PRIMARY KEY, said TEXT);
 """
+"""Columns named `said` contain JSON. `place` is the position on pages; `words` is the text that searches look at."""
 _INDEXES = """
 CREATE UNIQUE INDEX rows_in_order ON rows(task, place);
 CREATE INDEX rows_of_release ON rows(release);
@@ -60,22 +61,22 @@ CREATE INDEX family_of ON families(release);
 
 @dataclass(frozen=True)
 class BoardInput:
-    """The input of a board folder."""
+    """The data that a board folder is written from."""
 
     registry: PublicRegistry
-    read: LoadedBoard
+    loaded: LoadedBoard
     components: Mapping[ReleaseEntry, Release]
     """Releases that are neither runs nor models."""
     tiers: Mapping[str, RunTier]
 
     @property
     def releases(self) -> Iterator[tuple[ReleaseEntry, Release]]:
-        yield from self.read.releases.items()
+        yield from self.loaded.releases.items()
         yield from self.components.items()
 
 
 def task_name(row: LeaderboardRow) -> str:
-    """Return the name of the page of a row's list, which stays the same while a row of its task exists."""
+    """Return the name of the page of a row's list. It depends only on the task, so new rows do not change it."""
     return tagged_hash("board-page", [row.benchmark, row.task, None if row.task else row.list])[:12]
 
 
@@ -85,19 +86,19 @@ def write_folder(facts: BoardInput, folder: Path) -> None:
     Raises:
         OSError, sqlite3.Error, duckdb.Error: a file cannot be written.
     """
-    board = published_board(facts.read.board, name_of=task_name)
+    board = published_board(facts.loaded.board, name_of=task_name)
     index = sqlite3.connect(folder / INDEX, isolation_level=None)
     try:
         index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {_TABLES} BEGIN;")
         rows = list(_write_tasks(index, board, facts, folder))
         tasks = {row["release"]: row["page"] for row in rows}
         index.executemany(f"INSERT INTO releases VALUES({','.join('?' * 13)})", list(_release_values(facts, tasks)))
-        links = sorted(set(_links(facts)), key=lambda link: tuple(map(str, link)))
+        links = sorted(set(_find_links(facts)), key=lambda link: tuple(map(str, link)))
         index.executemany("INSERT INTO links VALUES(?,?,?,?)", links)
         _write_families(index, facts)
-        info = {"revision": facts.registry.revision, "left_out": facts.read.board.left_out,
-                "yanked": facts.read.board.yanked, "older": facts.read.board.older}  # fmt: skip
-        index.executemany("INSERT INTO info VALUES(?,?)", [(key, _json(value)) for key, value in info.items()])
+        info = {"revision": facts.registry.revision, "left_out": facts.loaded.board.left_out,
+                "yanked": facts.loaded.board.yanked, "older": facts.loaded.board.older}  # fmt: skip
+        index.executemany("INSERT INTO info VALUES(?,?)", [(key, _to_json(value)) for key, value in info.items()])
         index.execute("COMMIT")
         index.executescript(f"{_INDEXES} ANALYZE;")
     finally:
@@ -108,14 +109,14 @@ def write_folder(facts: BoardInput, folder: Path) -> None:
 def _write_tasks(
     index: sqlite3.Connection, board: BoardPage, facts: BoardInput, folder: Path
 ) -> Iterator[dict[str, Any]]:
-    """Write each list to the index and to its files; yield the rows of all lists."""
+    """Write each list into the index and into files; yield the rows of all lists."""
     earlier_names = {
         row.release: task_name(replace(row, task=row.earlier_task)) for row in facts.read.board.rows if row.earlier_task
     }
     for place, ranking in enumerate(board.lists):
-        rows = [_row(row, row_place, ranking, facts) for row_place, row in enumerate(ranking.rows)]
-        for number, first in enumerate(range(0, len(rows), PIECE)):
-            part = rows[first : first + PIECE]
+        rows = [_build_row(row, row_place, ranking, facts) for row_place, row in enumerate(ranking.rows)]
+        for number, first in enumerate(range(0, len(rows), PIECE_ROWS)):
+            part = rows[first : first + PIECE_ROWS]
             names = list(dict.fromkeys(name for row in part for name in row))
             columns = {name: [row.get(name) for row in part] for name in names}
             piece = compress_json({"first": first, "count": len(part), "columns": columns})
@@ -124,8 +125,8 @@ def _write_tasks(
         _write_file(folder / f"{ranking.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
         earlier_pages = {earlier_names[row["release"]] for row in rows if row["release"] in earlier_names}
         summary = {**_task_summary(ranking, rows), "earlier_pages": sorted(earlier_pages)}
-        index.execute("INSERT INTO tasks VALUES(?,?,?)", (ranking.name, place, _json(summary)))
-        values = [(ranking.name, row_place, row["release"], _json(row)) for row_place, row in enumerate(rows)]
+        index.execute("INSERT INTO tasks VALUES(?,?,?)", (ranking.name, place, _to_json(summary)))
+        values = [(ranking.name, row_place, row["release"], _to_json(row)) for row_place, row in enumerate(rows)]
         index.executemany("INSERT INTO rows VALUES(?,?,?,?)", values)
         yield from rows
 
@@ -135,7 +136,7 @@ def _write_file(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _row(row: BoardRow, place: int, ranking: TaskList, facts: BoardInput) -> dict[str, Any]:
+def _build_row(row: BoardRow, place: int, ranking: TaskList, facts: BoardInput) -> dict[str, Any]:
     """Return a row as pages and downloads show it."""
     values = row.to_json()
     verification = facts.tiers[values["release_sha256"]]
@@ -159,14 +160,14 @@ def _task_fields(ranking: TaskList) -> dict[str, Any]:
 
 
 def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what pages show about a list itself."""
+    """Return the facts about a list that pages show above its rows."""
     leader = rows[0] if rows and rows[0]["rank"] is not None else None
     kinds = list(dict.fromkeys(kind for row in rows for kind in row["kinds"]))
     return {
         **_task_fields(ranking),
         "rows": len(rows),
         "ranked": sum(row["rank"] is not None for row in rows),
-        "pieces": -(-len(rows) // PIECE),
+        "pieces": -(-len(rows) // PIECE_ROWS),
         "domain": domain_of(ranking.rows),
         "leader": leader,
         "chart": cost_chart(ranking),
@@ -180,7 +181,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Format rows as CSV. Texts that a spreadsheet would execute as a formula get an apostrophe in front."""
+    """Return rows as CSV. A text that a spreadsheet would run as a formula gets an apostrophe in front."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\r\n")
     names: list[str] = []
@@ -188,41 +189,42 @@ def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
         if not names:
             names = list(row)
             writer.writerow(names)
-        writer.writerow([_cell(row.get(name)) for name in names])
+        writer.writerow([_csv_cell(row.get(name)) for name in names])
     return out.getvalue()
 
 
-def _cell(value: Any) -> Any:
+def _csv_cell(value: Any) -> Any:
     if value is None or isinstance(value, (int, float)) or (isinstance(value, str) and value[:1].isalnum()):
-        return value  # the most frequent case, first for speed
+        return value  # checked first for speed, because most values are of this kind
     if isinstance(value, (list, tuple)):
         value = "; ".join(map(str, value))
     if isinstance(value, dict):
-        value = _json(value)
+        value = _to_json(value)
     if isinstance(value, str) and value.lstrip(" \x00\n").startswith(_FORMULA):
         return f"'{value}"
     return value
 
 
 def _release_values(facts: BoardInput, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of the table `releases`; `tasks` has the name of each listed release's task."""
     for place, (entry, release) in enumerate(facts.releases):
         reference, row = entry.reference, _release_row(entry, release, facts)
         verification = facts.tiers.get(entry.sha256)
         if verification is not None:
             row |= {"tier": verification.tier, "tier_words": verification.text, "owner_runs": verification.owner_runs,
-                    "reproductions": [play.to_json() for play in verification.reproductions]}  # fmt: skip
+                    "reproductions": [run.to_json() for run in verification.reproductions]}  # fmt: skip
         searchable = (reference, release.description, row["benchmark"], row["models"], row["protocol"])
         yield (
             str(reference), str(reference.kind), reference.owner, reference.name, reference.version, place,
             entry.sha256, row["created"], entry.yanked, entry.signed, tasks.get(str(reference)),
-            " ".join(map(str, searchable)).lower(), _json(row),
+            " ".join(map(str, searchable)).lower(), _to_json(row),
         )  # fmt: skip
 
 
 def _release_row(entry: ReleaseEntry, release: Release, facts: BoardInput) -> dict[str, Any]:
-    """Return what lists show of a release. Its publisher chose the texts, so pages must escape them."""
+    """Return the facts of a release that lists show. The publisher chose the texts, so pages must escape them."""
     reference, listed = entry.reference, listed_facts(release)
-    session = facts.read.sessions.get(entry.sha256)  # without it, the types of the facts are unchecked
+    session = facts.loaded.sessions.get(entry.sha256)  # only facts of sessions have been checked
     return {
         "reference": str(reference), "kind": str(reference.kind), "owner": reference.owner, "name": reference.name,
         "version": reference.version, "sha256": entry.sha256, "created": facts.registry.listed[reference].created,
@@ -233,7 +235,8 @@ def _release_row(entry: ReleaseEntry, release: Release, facts: BoardInput) -> di
     }  # fmt: skip
 
 
-def _links(facts: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
+def _find_links(facts: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
+    """Yield the rows of the table `links`: each link from a release to another one."""
     for entry, release in facts.releases:
         for link in release.links:
             if link.release is not None:
@@ -241,16 +244,16 @@ def _links(facts: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
 
 
 def _write_families(index: sqlite3.Connection, facts: BoardInput) -> None:
-    """Write training histories: one for each connected set of runs and models."""
-    public = [session for session in facts.read.sessions.values() if not session.private]
+    """Write a training history for each family: a set of runs and models that are connected by training."""
+    public = [session for session in facts.loaded.sessions.values() if not session.private]
     for number, family in enumerate(_families(public)):
         history = [row.to_json() for row in full_history(family)]
-        index.execute("INSERT INTO family VALUES(?,?)", (number, _json(history)))
+        index.execute("INSERT INTO family VALUES(?,?)", (number, _to_json(history)))
         index.executemany("INSERT INTO families VALUES(?,?)", [(session.key, number) for session in family])
 
 
 def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSession]]:
-    """Yield the sets of two or more sessions that are connected by models or parent runs (union-find)."""
+    """Yield the families of two or more sessions, found with a union-find over models and parent runs."""
     lineage = Lineage(sessions)
     parent_key: dict[str, str] = {}
 
@@ -278,5 +281,5 @@ def _families(sessions: Sequence[LineageSession]) -> Iterator[list[LineageSessio
     yield from (family for family in sets.values() if len(family) > 1)
 
 
-def _json(value: Any) -> str:
+def _to_json(value: Any) -> str:
     return orjson.dumps(value, default=str).decode()

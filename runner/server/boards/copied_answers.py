@@ -1,9 +1,9 @@
-"""Detect whether a run that claims to reproduce another one copied its answers, by comparing the two journals.
+"""Detects whether a run that claims to reproduce another one copied its answers, by comparing the two journals.
 
-If a model is sampled again, most answers are worded differently. A copied journal has the same words, and a copy with
-small changes nearly the same. So answers are compared by the words, or triples of words, that they share. Two answers
-with the same id from the provider are the same answer. This does not detect answers that were rewritten completely
-without the model, and it cannot distinguish a model from another one that answers alike.
+If a model is sampled again, most answers are worded differently. A copied journal has the same words, and a slightly
+changed copy has nearly the same words. Therefore answers are compared by the words, or triples of words, that they
+share. Two answers with the same id from the provider are the same answer. The comparison does not detect answers that
+were rewritten completely without the model, and cannot distinguish two models that answer alike.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ PublishedRun = tuple[ReleaseEntry, Release]
 
 JOURNAL = "data/journal.jsonl"
 MIN_WORDS = 8
-"""Minimum number of words of an answer to compare: shorter ones, such as a lone verdict, coincide by chance."""
+"""Minimum number of words of an answer to compare. Shorter answers (such as a verdict) are often equal by chance."""
 MAX_WORDS = 500
 """Maximum number of words to compare of each answer."""
 MAX_ANSWERS = 20_000
-"""Maximum number of answers to compare, chosen at random, so that a publisher cannot know which ones."""
+"""Maximum number of answers to compare. They are chosen at random, so a publisher cannot know which ones."""
 MIN_PAIRS = 20
-"""Minimum number of long answers in the same places of both runs; fewer prove nothing."""
+"""Minimum number of pairs of answers; fewer do not distinguish a copy from a reproduction."""
 SHORT_WORDS = 40
-"""Number of words below which answers are compared word by word; longer ones are compared by triples of words."""
+"""Answers with fewer words are compared word by word, longer answers by triples of words."""
 ALIKE_SHORT, ALIKE_LONG = 0.6, 0.3
-"""Minimum overlap (Jaccard index) of two answers that count as one with changes. Two samples for one prompt share
-most of their common words but few triples; changing one word changes three triples."""
+"""Minimum overlap (Jaccard index) of two alike answers, where one may be a changed copy of the other. Two samples for
+one prompt share many words but few triples; changing one word changes three triples."""
 COPY_SHARE = 0.25
 """Share of alike answers above which a run counts as a copy."""
 _SKETCH_HASHES = 32
-_SHORTEST_ID = 8
+_MIN_ID_LENGTH = 8
 
 
 @dataclass(frozen=True)
@@ -51,44 +51,46 @@ class AnswerOverlap:
     """The similarity of two journals."""
 
     pairs: int
-    """Number of pairs of long answers in the same place of both journals."""
+    """Number of pairs of answers of at least `MIN_WORDS` words, each pair for the same call of both runs."""
     alike: int
     """Number of pairs whose answers are equal or nearly equal."""
     shared_ids: int
-    """Number of answers with an id from the provider that is in both journals."""
+    """Number of answers whose provider id is in both journals."""
 
     @property
     def is_copy(self) -> bool:
         return self.shared_ids > 0 or self.alike > COPY_SHARE * self.pairs
 
     @property
-    def is_enough(self) -> bool:
+    def has_enough_pairs(self) -> bool:
         return self.pairs >= MIN_PAIRS
 
     def __str__(self) -> str:
         if self.shared_ids:
-            return f"{self.shared_ids:,} of its answers have the same provider ids as answers of the original run"
-        if not self.is_enough:
-            return f"its answers are too short or too few ({self.pairs:,}) to distinguish new answers from copied ones"
+            return f"{self.shared_ids:,} answers have the same provider ids as answers of the original run"
+        if not self.has_enough_pairs:
+            return f"the answers are too short or too few ({self.pairs:,}) to distinguish new answers from copied ones"
         return f"{self.alike:,} of {self.pairs:,} answers are equal or nearly equal to those of the original run"
 
 
-def compare_answers(registry: Registry, original: PublishedRun, again: PublishedRun, place: Path) -> AnswerOverlap:
+def compare_answers(
+    registry: Registry, original: PublishedRun, reproduction: PublishedRun, work_folder: Path
+) -> AnswerOverlap:
     """Compare the answers in the journals of two published runs.
 
     Raises:
         NipRunError: a run has no readable journal.
     """
     salt = secrets.token_bytes(8)
-    size = max(int(release.facts.get("completions") or 0) for _, release in (original, again))
-    part = min(1.0, MAX_ANSWERS / max(size, 1))
-    folder = place / secrets.token_hex(8)
+    size = max(int(release.facts.get("completions") or 0) for _, release in (original, reproduction))
+    share = min(1.0, MAX_ANSWERS / max(size, 1))
+    folder = work_folder / secrets.token_hex(8)
     make_folders(folder)
     try:
-        first = dict(_answers(registry, original[0], folder, salt, part))
+        first = dict(_answers(registry, original[0], folder, salt, share))
         ids = {answer.provider_id for answer in first.values() if answer.provider_id}
         pairs = alike_pairs = shared_ids = 0
-        for key, answer in dict(_answers(registry, again[0], folder, salt, part)).items():
+        for key, answer in dict(_answers(registry, reproduction[0], folder, salt, share)).items():
             shared_ids += answer.provider_id in ids
             original_answer = first.get(key)
             if original_answer is not None and answer.sketch and original_answer.sketch:
@@ -102,15 +104,18 @@ def compare_answers(registry: Registry, original: PublishedRun, again: Published
 @dataclass(frozen=True, slots=True)
 class _Answer:
     provider_id: str
-    """The id that the provider gave the answer; "" if none."""
+    """The id that the provider gave the answer, or ""."""
     sketch: frozenset[int]
-    """The smallest hashes of its words or triples of words (MinHash); empty for a very short answer."""
+    """The smallest hashes of the answer's words or triples of words (MinHash); empty for a very short answer."""
     is_short: bool
 
 
 def _answers(
-    registry: Registry, entry: ReleaseEntry, folder: Path, salt: bytes, part: float
+    registry: Registry, entry: ReleaseEntry, folder: Path, salt: bytes, share: float
 ) -> Iterator[tuple[bytes, _Answer]]:
+    """Yield a random share of the answers in a run's journal, each with the key of its call. Runs on the same plan have
+    the same keys, and the same `salt` selects the same keys.
+    """
     path = folder / f"{entry.sha256}.jsonl"
     with registry.open(entry, JOURNAL) as source, create(path) as copy:
         shutil.copyfileobj(source, copy)
@@ -119,7 +124,7 @@ def _answers(
         if not isinstance(record, CallRecord):
             continue
         key = orjson.dumps(record.sample.fields())
-        if part == 1.0 or zlib.crc32(salt + key) < part * (1 << 32):
+        if share == 1.0 or zlib.crc32(salt + key) < share * (1 << 32):
             text = " ".join(choice.text or "" for choice in record.completion.choices)
             yield key, _Answer(_provider_id(record), *_sketch(text))
     path.unlink()
@@ -132,10 +137,11 @@ def _provider_id(record: CallRecord) -> str:
     except orjson.JSONDecodeError:
         return ""
     identity = response.get("id") if isinstance(response, dict) else None
-    return identity if isinstance(identity, str) and len(identity) >= _SHORTEST_ID else ""
+    return identity if isinstance(identity, str) and len(identity) >= _MIN_ID_LENGTH else ""
 
 
 def _sketch(text: str) -> tuple[frozenset[int], bool]:
+    """Return the sketch of an answer and whether it is short."""
     tokens = text.lower().split(None, MAX_WORDS)[:MAX_WORDS]
     is_short = len(tokens) < SHORT_WORDS
     if len(tokens) < MIN_WORDS:

@@ -14,9 +14,9 @@ class BoardPaths:
         self.boards = self.root / "made"
         self.cache = self.root / "cache"
         self.current = self.root / "current"
-        """A file with the name of the newest board."""
+        """A file that contains the name of the newest board."""
 
 
-def forget_boards(settings: Settings) -> None:
-    """Delete all boards and caches, so that the next server rebuilds them."""
+def delete_boards(settings: Settings) -> None:
+    """Delete all boards and their caches. The server rebuilds them when it starts."""
     remove_folder(BoardPaths(settings).root)

@@ -1,4 +1,4 @@
-"""Public releases of a server as a registry that a board reads: listed with one query, and cached in memory."""
+"""The public releases of a server, as a registry that a board reads. One query lists them; their data is cached."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class PublicRegistry(Registry):
         self._entries = sorted(entries, key=_sort_key)
 
     def publication_order(self) -> dict[str, int]:
-        """Return the position of each release by its hash: row ids follow the order of publication."""
+        """Return each release's position in the order of publication (its row id), by the release's hash."""
         return {entry.sha256: self.listed[entry.reference].id for entry in self._entries}
 
     def restricted_to(self, entries: Iterable[ReleaseEntry]) -> Self:
@@ -78,14 +78,14 @@ class PublicRegistry(Registry):
         return [entry for entry in self._entries if kind in (None, entry.reference.kind)]
 
     def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
-        """Open a file of a release. The file list of the last release is cached, since files are read in sequence."""
+        """Open a file of a release. The file list of the last release is cached, because callers read several files."""
         if self._files[0] != entry:
             query = select(files.c.path, files.c.sha256).where(files.c.release_id == self.listed[entry.reference].id)
             with self._database.reading() as connection:
                 self._files = (entry, {row.path: row.sha256 for row in connection.execute(query)})
         sha256 = self._files[1].get(f"{entry.reference.folder}/{path}")
         if sha256 is None:
-            raise ReleaseError(f"{entry.reference} has no file {path}")
+            raise ReleaseError(f"{entry.reference} has no file {path}; its owner must publish a complete version")
         return self._blobs.open(sha256)
 
 
@@ -105,23 +105,25 @@ _WEIGHTS = "weights/"
 
 @dataclass(frozen=True)
 class MemoryBoardCache(BoardCache):
-    """A board cache that also keeps releases in memory, so that a new board reads only new releases."""
+    """A board cache that also stores releases in memory, so that a new board reads only new releases."""
 
     _releases: dict[str, Release] = field(default_factory=dict)
     _runs: dict[str, CachedRun] = field(default_factory=dict)
-    _trained: set[str] = field(default_factory=set)
+    _checked_training: set[str] = field(default_factory=set)
+    """Hashes of the training runs that have been checked."""
     _sessions: dict[tuple[str, str | None], LineageSession] = field(default_factory=dict)
-    """Sessions by the release's hash and the reason for yanking it."""
-    _lists: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
+    """Lineage sessions, by the hash of the release and the reason if it is yanked."""
+    _datapoint_hashes: dict[tuple[Any, ...], list[Any]] = field(default_factory=dict)
+    """One list for all runs on the same datapoints, to save memory."""
 
     def release(self, registry: Registry, entry: ReleaseEntry) -> Release:
-        """Return a release's manifest, without the files that boards do not need, to save memory."""
+        """Return a release's manifest. To save memory, it lacks the files that boards do not need."""
         if entry.sha256 not in self._releases:
-            self._releases[entry.sha256] = self._trimmed(super().release(registry, entry))
+            self._releases[entry.sha256] = self._trim(super().release(registry, entry))
         return self._releases[entry.sha256]
 
     def full_release(self, registry: Registry, entry: ReleaseEntry) -> Release:
-        """Return a release's manifest with all of its files."""
+        """Return the complete manifest of a release."""
         return super().release(registry, entry)
 
     def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
@@ -136,37 +138,37 @@ class MemoryBoardCache(BoardCache):
         return [] if entry.sha256 in self._runs else super().files_to_read(entry, release)
 
     def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
-        """Return the board's data of a run, cached."""
+        """Return the data of a run that a board needs, cached."""
         del release
         if entry.sha256 not in self._runs:
             self._runs[entry.sha256] = super().run(registry, entry, self.full_release(registry, entry))
         return self._runs[entry.sha256]
 
     def check_training(self, registry: Registry, entry: ReleaseEntry, release: Release) -> None:
-        """Check a training run, once for each release."""
+        """Check a training run, unless it has been checked before."""
         del release
-        if entry.sha256 not in self._trained:
+        if entry.sha256 not in self._checked_training:
             super().check_training(registry, entry, self.full_release(registry, entry))
-            self._trained.add(entry.sha256)
+            self._checked_training.add(entry.sha256)
 
     def datapoints(self, registry: Registry, entry: ReleaseEntry, release: Release) -> frozenset[str] | None:
-        """Return the datapoints of a run, from the untrimmed manifest."""
+        """Return the datapoints of a run, which only the complete manifest has."""
         del release
         return super().datapoints(registry, entry, self.full_release(registry, entry))
 
     def keep_only(self, public: set[str]) -> None:
-        """Forget the releases that are no longer public."""
+        """Remove the releases whose hash is not in `public` from the cache."""
         for cached in (self._releases, self._runs):
             for sha256 in cached.keys() - public:
                 del cached[sha256]
-        self._trained.intersection_update(public)
+        self._checked_training.intersection_update(public)
         for key in [key for key in self._sessions if key[0] not in public]:
             del self._sessions[key]
 
-    def _trimmed(self, release: Release) -> Release:
+    def _trim(self, release: Release) -> Release:
         needed = [file for file in release.files if file.path == DATA + ROLLOUTS_FILE or file.path.startswith(_WEIGHTS)]
         facts = dict(release.facts)
         hashes = facts.get("datapoints_sha256")
-        if isinstance(hashes, list):  # runs on the same dataset share one list
-            facts["datapoints_sha256"] = self._lists.setdefault(tuple(map(str, hashes)), hashes)
+        if isinstance(hashes, list):
+            facts["datapoints_sha256"] = self._datapoint_hashes.setdefault(tuple(map(str, hashes)), hashes)
         return replace(release, files=tuple(needed), facts=facts)

@@ -1,4 +1,4 @@
-"""A finished board, as requests read it: the public data at one revision."""
+"""A complete board that requests read: the public data at one revision of the database."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _IS_PART = (
     "EXISTS (SELECT 1 FROM links l JOIN releases whole ON whole.reference = l.source"
     " WHERE l.target = r.reference AND l.role IN ('part', 'output') AND whole.owner = r.owner)"
 )
-"""SQL condition: release `r` is part of a training run. A run of another owner that links to `r` does not count."""
+"""SQL condition: release `r` is a part or model of a training run of the same owner."""
 _TARGET_IN_RANGE = "l.target >= ? AND l.target < ? AND l.role != 'reproduces'"
 
 
 def _range_of_versions(kind: str, owner: str, name: str) -> tuple[str, str]:
-    """Return the bounds of all versions of a name, for `_TARGET_IN_RANGE`. "A" follows "@" in ASCII."""
+    """Return the bounds of `_TARGET_IN_RANGE` for all versions of a name. "A" follows "@" in ASCII."""
     return f"{kind}/{owner}/{name}@", f"{kind}/{owner}/{name}A"
 
 
@@ -36,12 +36,12 @@ class BoardSnapshot:
         self.folder = folder
         self._local = threading.local()
         if not (folder / INDEX).is_file():
-            raise RunError(f"there is no board in {folder}")
+            raise RunError(f"the folder {folder} contains no board: it has no {INDEX}")
         self.revision = int(self.info("revision"))
-        self.tasks = [orjson.loads(row[0]) for row in self._all("SELECT said FROM tasks ORDER BY place")]
-        """The summary of each list, in the order of the page."""
+        self.tasks = [orjson.loads(row[0]) for row in self._query("SELECT said FROM tasks ORDER BY place")]
+        """The summary of each list, in the order in which pages show them."""
         self.counts = {
-            str(kind): int(count) for kind, count in self._all("SELECT kind, count(*) FROM releases GROUP BY 1")
+            str(kind): int(count) for kind, count in self._query("SELECT kind, count(*) FROM releases GROUP BY 1")
         }
         self.rows = lru_cache(maxsize=256)(self._rows)
 
@@ -55,11 +55,11 @@ class BoardSnapshot:
         return self.folder / FILE
 
     def info(self, key: str) -> Any:
-        return orjson.loads(self._all("SELECT value FROM info WHERE key = ?", key)[0][0])
+        return orjson.loads(self._query("SELECT value FROM info WHERE key = ?", key)[0][0])
 
-    def listed(self) -> frozenset[tuple[str, bool]]:
-        """Return each release on the board and whether it is on lists, which a yanked release is not."""
-        rows = self._all("SELECT reference, yanked IS NULL FROM releases")
+    def list_releases(self) -> frozenset[tuple[str, bool]]:
+        """Return each release on the board, with False if it is yanked, so that lists hide it."""
+        rows = self._query("SELECT reference, yanked IS NULL FROM releases")
         return frozenset((str(reference), bool(is_on_lists)) for reference, is_on_lists in rows)
 
     def task(self, name: str) -> dict[str, Any] | None:
@@ -68,40 +68,40 @@ class BoardSnapshot:
         earlier = (task for task in self.tasks if name in task.get("earlier_pages", ()))
         return next(chain(current, earlier), None)
 
-    def _rows(self, task: str, first: int, most: int) -> tuple[dict[str, Any], ...]:
+    def _rows(self, task: str, first: int, limit: int) -> tuple[dict[str, Any], ...]:
         query = "SELECT said FROM rows WHERE task = ? AND place >= ? AND place < ? ORDER BY place"
-        return tuple(orjson.loads(row[0]) for row in self._all(query, task, first, first + most))
+        return tuple(orjson.loads(row[0]) for row in self._query(query, task, first, first + limit))
 
     def row_of(self, reference: str) -> dict[str, Any] | None:
-        """Return the row of a release in its list."""
+        """Return the row of a release on its board, or None."""
         return next(
-            (orjson.loads(row[0]) for row in self._all("SELECT said FROM rows WHERE release = ?", reference)), None
+            (orjson.loads(row[0]) for row in self._query("SELECT said FROM rows WHERE release = ?", reference)), None
         )
 
     def release(self, reference: str) -> dict[str, Any] | None:
-        rows = self._all("SELECT said, task FROM releases WHERE reference = ?", reference)
+        rows = self._query("SELECT said, task FROM releases WHERE reference = ?", reference)
         return {**orjson.loads(rows[0][0]), "page": rows[0][1]} if rows else None
 
     def tiers(self, references: Sequence[str]) -> dict[str, str]:
-        """Return the verification tier, in words, of each of these runs that is public."""
+        """Return the text of the verification tier for those of these runs that are public."""
         query = "SELECT reference, json_extract(said, '$.tier_words') FROM releases WHERE reference IN"
-        rows = self._all(f"{query} ({','.join('?' * len(references))})", *references)
+        rows = self._query(f"{query} ({','.join('?' * len(references))})", *references)
         return {str(reference): str(tier) for reference, tier in rows if tier is not None}
 
     def releases_of(self, kind: str, owner: str, name: str) -> list[dict[str, Any]]:
         """Return all versions of a release, newest first."""
         query = "SELECT said FROM releases WHERE kind = ? AND owner = ? AND name = ? ORDER BY place DESC"
-        return self._load_all(query, kind, owner, name)
+        return self._query_json(query, kind, owner, name)
 
-    def newest(self, most: int) -> list[dict[str, Any]]:
+    def newest(self, limit: int) -> list[dict[str, Any]]:
         """Return the newest releases, without the parts and models of training runs."""
         query = (
             f"SELECT said FROM releases r WHERE yanked IS NULL AND NOT {_IS_PART} ORDER BY created DESC, place LIMIT ?"
         )
-        return self._load_all(query, most)
+        return self._query_json(query, limit)
 
-    def of_owner(self, owner: str, first: int, most: int) -> list[tuple[dict[str, Any], bool]]:
-        """Return an owner's releases, each with whether it is part of a training run.
+    def releases_of_owner(self, owner: str, first: int, limit: int) -> list[tuple[dict[str, Any], bool]]:
+        """Return an owner's releases, each with True if it is part of a training run.
 
         Runs come first, then other kinds, then the parts of training runs.
         """
@@ -109,24 +109,24 @@ class BoardSnapshot:
             f"SELECT said, {_IS_PART} part FROM releases r WHERE owner = ?"
             " ORDER BY part, kind != 'run', kind, name, place DESC LIMIT ? OFFSET ?"
         )
-        return [(orjson.loads(release), bool(is_part)) for release, is_part in self._all(query, owner, most, first)]
+        return [(orjson.loads(release), bool(is_part)) for release, is_part in self._query(query, owner, limit, first)]
 
     def count_of_owner(self, owner: str) -> int:
-        return int(self._all("SELECT count(*) FROM releases WHERE owner = ?", owner)[0][0])
+        return int(self._query("SELECT count(*) FROM releases WHERE owner = ?", owner)[0][0])
 
-    def search(self, terms: Sequence[str], first: int, most: int) -> list[dict[str, Any]]:
+    def search(self, terms: Sequence[str], first: int, limit: int) -> list[dict[str, Any]]:
         """Return the releases whose name, description or facts contain all of these terms, newest first."""
         test = " AND ".join(["instr(words, ?) > 0"] * len(terms))
         query = f"SELECT said FROM releases WHERE {test} ORDER BY created DESC, place LIMIT ? OFFSET ?"
-        return self._load_all(query, *terms, most, first)
+        return self._query_json(query, *terms, limit, first)
 
-    def users_of(self, kind: str, owner: str, name: str, first: int, most: int) -> list[tuple[dict[str, Any], str]]:
+    def users_of(self, kind: str, owner: str, name: str, first: int, limit: int) -> list[tuple[dict[str, Any], str]]:
         """Return the releases that use a component, each with the component's version."""
         query = (
             "SELECT DISTINCT r.said, l.target FROM links l JOIN releases r ON r.reference = l.source"
             f" WHERE {_TARGET_IN_RANGE} ORDER BY r.created DESC, r.place, l.target LIMIT ? OFFSET ?"
         )
-        rows = self._all(query, *_range_of_versions(kind, owner, name), most, first)
+        rows = self._query(query, *_range_of_versions(kind, owner, name), limit, first)
         return [(orjson.loads(release), str(target).rpartition("@")[2]) for release, target in rows]
 
     def uses_of(self, kind: str, owner: str, name: str) -> dict[str, int]:
@@ -135,29 +135,29 @@ class BoardSnapshot:
             "SELECT l.target, count(DISTINCT l.source) FROM links l JOIN releases r ON r.reference = l.source"
             f" WHERE {_TARGET_IN_RANGE} GROUP BY 1"
         )
-        rows = self._all(query, *_range_of_versions(kind, owner, name))
+        rows = self._query(query, *_range_of_versions(kind, owner, name))
         return {str(target).rpartition("@")[2]: int(count) for target, count in rows}
 
     def links_from(self, reference: str) -> list[tuple[str, str, bool]]:
-        """Return the links of a release: role, linked release, and whether the linked release is public here."""
+        """Return each link of a release: its role, the linked release, and whether that release is public here."""
         query = (
             "SELECT l.role, l.target, r.reference IS NOT NULL FROM links l"
             " LEFT JOIN releases r ON r.reference = l.target"
             " WHERE l.source = ? ORDER BY l.role, l.target"
         )
-        return [(str(role), str(target), bool(is_public)) for role, target, is_public in self._all(query, reference)]
+        return [(str(role), str(target), bool(is_public)) for role, target, is_public in self._query(query, reference)]
 
     def family_of(self, reference: str) -> list[dict[str, Any]]:
         """Return the sessions in the training history of a run or model, as `nip-run history` shows them."""
         query = "SELECT said FROM family WHERE id = (SELECT family FROM families WHERE release = ?)"
-        rows = self._all(query, reference)
+        rows = self._query(query, reference)
         sessions: list[dict[str, Any]] = orjson.loads(rows[0][0]) if rows else []
         return sessions
 
-    def _load_all(self, query: str, *values: Any) -> list[dict[str, Any]]:
-        return [orjson.loads(row[0]) for row in self._all(query, *values)]
+    def _query_json(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        return [orjson.loads(row[0]) for row in self._query(query, *values)]
 
-    def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _query(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = sqlite3.connect(self.folder / INDEX, check_same_thread=False)

@@ -1,8 +1,8 @@
-"""Updates of the public board: a worker process builds a new one after each change, and requests read the newest.
+"""Updates the public board: a worker process builds a new board after each change, and requests read the newest one.
 
-A folder `boards/made/NAME` is written under a temporary name and renamed when it is complete, and `boards/current`
-names the newest. If a build is interrupted, the previous board stays. Boards can be rebuilt from the database and the
-blobs at any time.
+The worker writes a folder `boards/made/NAME` under a temporary name and renames it when it is complete. The file
+`boards/current` contains the name of the newest board. If a build is interrupted, the previous board stays. Boards can
+be rebuilt from the database and the blobs at any time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from runner.server.store.database import Database
 LOG = logging.getLogger("nip_run.server")
 
 POLL_SECONDS = 0.5
-"""Interval of the checks for changes, which other processes make, too."""
+"""Interval at which the thread looks for changes in the database, which other processes make, too."""
 BUILD_SECONDS = 4 * 3600.0
-"""Time limit for building one board: the first one of a large registry reads all releases."""
+"""Time limit for building one board. The first board of a large registry takes long, because it reads all releases."""
 WORKER_LIMITS = TaskLimits(memory=6 << 30)
-"""Limits of the worker process; DuckDB limits itself to much less."""
+"""Limits of the worker process; DuckDB limits itself to much less memory."""
 RETRY_SECONDS = 30.0
-"""Delay after a board could not be built."""
+"""Delay before the next attempt after a board could not be built."""
 MAX_STORED = 3
-"""Maximum number of stored boards, for pages opened a while ago. Boards with releases removed since are deleted."""
+"""Maximum number of stored boards. Pages that a browser opened a while ago still read the older ones."""
 
 
 class Boards:
-    """The newest board, which a worker process builds again after each change."""
+    """The newest board of a server, and the thread and worker process that update it after each change."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings, self._database = settings, database
@@ -50,10 +50,10 @@ class Boards:
         self._newest: BoardSnapshot | None = None
         self._worker: tuple[BaseProcess, Connection] | None = None
         self._logged: set[str] = set()
-        """Releases that the board leaves out and that have been logged."""
+        """Releases that the board leaves out and that the log already has."""
 
     def start(self) -> None:
-        """Show the board of the previous server at once, and start building new ones.
+        """Show the board that was the newest before a restart, if there is one, and start building new ones.
 
         Raises:
             OSError: the folder for boards cannot be created.
@@ -75,7 +75,7 @@ class Boards:
         return next((path for path in self._paths.boards.iterdir() if path.name == name and name[:1] != "."), None)
 
     def close(self) -> None:
-        """Stop, and kill the worker process."""
+        """Stop updating, and kill the worker process."""
         self._stopping.set()
         self._kill_worker()
 
@@ -89,39 +89,42 @@ class Boards:
                 start = time.monotonic()
                 self._show(self._paths.boards / self._build())
                 self._log_left_out()
-                # Use at most half of the time, so that other work gets the rest.
+                # Wait for as long as the build took, so that builds use at most half of the time.
                 self._stopping.wait(min(RETRY_SECONDS, time.monotonic() - start))
             except Exception:
                 if self._stopping.is_set():
                     return  # the server is stopping and killed the worker
-                LOG.exception("the board could not be built")
+                LOG.exception("the board could not be built; the server tries again in %g s", RETRY_SECONDS)
                 self._kill_worker()
                 self._stopping.wait(RETRY_SECONDS)
 
     def _show(self, folder: Path) -> None:
         self._newest = BoardSnapshot(folder)
-        listed = self._newest.listed()
+        listed = self._newest.list_releases()
         older = [path for path in self._paths.boards.iterdir() if path != folder and path.name[:1] != "."]
         for number, path in enumerate(sorted(older, key=lambda path: path.stat().st_mtime, reverse=True)):
             if number >= MAX_STORED - 1 or not _is_within(path, listed):
                 remove_folder(path)
 
     def _log_left_out(self) -> None:
-        """Log each release that the board leaves out, once, so that an administrator can hide it."""
+        """Log once each release that the board leaves out, so that an administrator can hide the release."""
         assert self._newest is not None
         reasons = dict(self._newest.info("left_out"))
         for release in sorted(reasons.keys() - self._logged):
-            LOG.warning("a release is on no board", extra={"release": release, "why": reasons[release]})
+            LOG.warning(
+                "a release is on no board; `nip-run server hide` removes it from the server's pages",
+                extra={"release": release, "why": reasons[release]},
+            )
         self._logged = set(reasons)
 
     def _build(self) -> str:
         """Have the worker build a board; return the board's name.
 
         Raises:
-            RunError: the worker failed, took too long, or ended.
+            RunError: the worker failed, took too long, or died.
         """
         process, pipe = self._worker = self._worker or self._start_worker()
-        pipe.send("make")
+        pipe.send("build")
         end = time.monotonic() + BUILD_SECONDS
         while not self._stopping.is_set() and time.monotonic() < end:
             try:
@@ -132,7 +135,7 @@ class Boards:
                     return str(name_or_error)
             except (EOFError, OSError) as error:
                 process.join(5)
-                raise RunError(f"the process that builds the board ended with {process.exitcode}") from error
+                raise RunError(f"the process that builds the board died with exit code {process.exitcode}") from error
         raise RunError("building the board takes too long, or the server is stopping")
 
     def _start_worker(self) -> tuple[BaseProcess, Connection]:
@@ -150,15 +153,15 @@ class Boards:
 
 
 def _is_within(folder: Path, listed: frozenset[tuple[str, bool]]) -> bool:
-    """Return whether all releases of an older board are still public and not yanked since."""
+    """Return whether all releases of an older board are still public, and none of them has been yanked since."""
     try:
-        return BoardSnapshot(folder).listed() <= listed
+        return BoardSnapshot(folder).list_releases() <= listed
     except (RunError, OSError, ValueError, sqlite3.Error):
         return False
 
 
 def run_worker(settings: Settings, pipe: Connection) -> None:
-    """Build a board for each message in the pipe, until it is closed. Runs in the worker process."""
+    """Build a board for each message in the pipe, until the pipe is closed. Runs in the worker process."""
     from runner.server.boards.worker import BoardWorker, build_board
 
     worker = BoardWorker(settings)

@@ -1,4 +1,4 @@
-"""The verification tier of each public run: self-reported, recomputed by this server, or reproduced by others."""
+"""Determines each public run's verification tier: self-reported, recomputed by this server, or reproduced by others."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ MEANINGS = {
     SELF_REPORTED: "The publisher reports these numbers; this server has not recomputed them.",
     RECOMPUTED: "This server has recomputed the numbers from the run's journal. Only the publisher vouches that the "
     "games were played.",
-    REPRODUCED: "Others, who share no account or organisation with the publisher, have published a run of the same "
-    "game on the same rows. This server has recomputed its numbers, too, its answers are different ones, and its "
-    "accuracy is the same within the margin of nip-run reproduce. Only they vouch that a model gave those answers.",
+    REPRODUCED: "Others, who share no account or organisation with the publisher, have published a reproduction: a run "
+    "of the same game on the same rows, with other answers, whose accuracy agrees within the margin of nip-run "
+    "reproduce. This server has recomputed the numbers of both runs. Only their publishers vouch that a model gave the "
+    "answers.",
 }
 
 
@@ -50,10 +51,11 @@ class Reproduction:
     release: str
     owner: str
     outcome: str
-    """`reproduced`, `drifted`, `undecided`; not counted: `own` (same publisher), `copy` (answers), `other` (game)."""
+    """`reproduced`, `drifted` or `undecided`. Or why the run does not count: `own` (related publisher), `copy` (copied
+    answers) or `other` (another game)."""
     reason: str
     account_id: int = 0
-    """Row id of the account that published it."""
+    """Row id of the account that published the reproduction."""
 
     def to_json(self) -> dict[str, str]:
         """Return the fields except the account's id, which is not public."""
@@ -62,14 +64,15 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class RunTier:
-    """The server's own findings about a run."""
+    """The verification tier of a run, and what it is based on."""
 
     tier: str
     reproductions: tuple[Reproduction, ...]
     owner_runs: int
-    """Number of runs that the owner has published on the task: the best of many is not a fair sample."""
+    """Number of runs that the owner has published on the task. Pages show it, because the best of many runs is not a
+    fair sample."""
     reproduced_by: int = 0
-    """Number of others who reproduced it and share no account or organisation with each other."""
+    """Number of independent groups of accounts that have reproduced the run."""
 
     @property
     def text(self) -> str:
@@ -77,56 +80,56 @@ class RunTier:
 
 
 def assign_tiers(
-    database: Database, registry: PublicRegistry, cache: BoardCache, read: LoadedBoard
+    database: Database, registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard
 ) -> dict[str, RunTier]:
-    """Return the tier of each public run whose facts can be read, by the hash of its release."""
+    """Return the tier of each public run that has a lineage session, by the hash of its release."""
     with database.reading() as connection:
         checked = {row.release_id: row.tier for row in connection.execute(select(checks))}
-    # Without a session, the types of a release's facts are unchecked.
-    entries = [entry for entry in read.releases if entry.sha256 in read.sessions]
-    runs_on_task = Counter(_owner_and_task(entry, read) for entry in entries)
-    reproductions = _reproductions(database, registry, cache, read)
-    groups = _groups(database) if reproductions else {}
-    verified = {}
+    # Facts of a release without a session have not been checked, so their types are unknown.
+    entries = [entry for entry in loaded.releases if entry.sha256 in loaded.sessions]
+    runs_on_task = Counter(_owner_and_task(entry, loaded) for entry in entries)
+    reproductions = _find_reproductions(database, registry, cache, loaded)
+    groups = _account_groups(database) if reproductions else {}
+    tiers = {}
     for entry in entries:
         tier = checked.get(registry.listed[entry.reference].id, SELF_REPORTED)
-        plays = tuple(reproductions.get(entry.sha256, ()))
-        successes = [play for play in plays if play.outcome == REPRODUCED]
-        by = _count_independent(successes, groups) if tier == RECOMPUTED else 0
-        owner_runs = runs_on_task[_owner_and_task(entry, read)]
-        verified[entry.sha256] = RunTier(REPRODUCED if by else tier, plays, owner_runs, by)
-    return verified
+        attempts = tuple(reproductions.get(entry.sha256, ()))
+        successes = [attempt for attempt in attempts if attempt.outcome == REPRODUCED]
+        count = _count_independent(successes, groups) if tier == RECOMPUTED else 0
+        owner_runs = runs_on_task[_owner_and_task(entry, loaded)]
+        tiers[entry.sha256] = RunTier(REPRODUCED if count else tier, attempts, owner_runs, count)
+    return tiers
 
 
-def _owner_and_task(entry: ReleaseEntry, read: LoadedBoard) -> tuple[Any, ...]:
-    """Return the owner and task of a release, to count all its versions, yanked ones too."""
-    facts = read.releases[entry].facts
+def _owner_and_task(entry: ReleaseEntry, loaded: LoadedBoard) -> tuple[Any, ...]:
+    """Return the key by which an owner's runs on a task are counted, including other versions and yanked runs."""
+    facts = loaded.releases[entry].facts
     return entry.reference.kind, entry.reference.owner, facts.get("benchmark"), facts.get("task"), facts.get("kind")
 
 
-def _reproductions(
-    database: Database, registry: PublicRegistry, cache: BoardCache, read: LoadedBoard
+def _find_reproductions(
+    database: Database, registry: PublicRegistry, cache: BoardCache, loaded: LoadedBoard
 ) -> dict[str, list[Reproduction]]:
-    """Return the reproductions of each release, without yanked ones."""
-    originals = {entry.sha256: entry for entry in read.releases if entry.sha256 in read.sessions}
+    """Return the reproductions of each release by its hash, without yanked reproductions."""
+    originals = {entry.sha256: entry for entry in loaded.releases if entry.sha256 in loaded.sessions}
     reproductions: dict[str, list[Reproduction]] = defaultdict(list)
     groups: dict[int, set[int]] | None = None
-    for entry in read.releases:
-        session = read.sessions.get(entry.sha256)
+    for entry in loaded.releases:
+        session = loaded.sessions.get(entry.sha256)
         link = None if session is None else reproduced_by(session)
         if session is None or link is None or link.sha256 not in originals or entry.yanked is not None:
             continue
         if replayed_run(session) is not None or session.kind != "benchmark":
             continue
         original = originals[link.sha256]
-        groups = _groups(database) if groups is None else groups
+        groups = _account_groups(database) if groups is None else groups
         if _is_related(registry, original, entry, groups):
-            outcome, reason = "own", "by its own publisher, or by an account of the same organisation"
-        elif _is_copy(read.releases[original], read.releases[entry]):
-            outcome, reason = "copy", "it has the same answers, so no game was played again"
+            outcome, reason = "own", "published by the same account, or by an account of the same organisation"
+        elif _is_copy(loaded.releases[original], loaded.releases[entry]):
+            outcome, reason = "copy", "the answers are the same, so no game was played again"
         else:
-            outcome, reason = _outcome(
-                registry, cache, (original, read.releases[original]), (entry, read.releases[entry])
+            outcome, reason = _find_outcome(
+                registry, cache, (original, loaded.releases[original]), (entry, loaded.releases[entry])
             )
         publisher = registry.listed[entry.reference].publisher
         reproduction = Reproduction(str(entry.reference), entry.reference.owner, outcome, reason, publisher)
@@ -134,8 +137,8 @@ def _reproductions(
     return reproductions
 
 
-def _groups(database: Database) -> dict[int, set[int]]:
-    """Return for each account the ids of itself and of its organisations."""
+def _account_groups(database: Database) -> dict[int, set[int]]:
+    """Return the ids of each account's organisations and of the account itself, by the account's id."""
     with database.reading() as connection:
         groups = {row.id: {row.id} for row in connection.execute(select(accounts.c.id))}
         for row in connection.execute(select(members)):
@@ -143,11 +146,11 @@ def _groups(database: Database) -> dict[int, set[int]]:
     return groups
 
 
-def _count_independent(plays: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int:
-    """Return the number of reproductions that share no account, owner or organisation with each other."""
+def _count_independent(reproductions: Sequence[Reproduction], groups: Mapping[int, set[int]]) -> int:
+    """Return the number of clusters of reproductions that share no account, owner or organisation."""
     clusters: list[tuple[set[int], set[str]]] = []
-    for play in plays:
-        account_ids, owners = set(groups.get(play.account_id, {play.account_id})), {play.owner}
+    for run in reproductions:
+        account_ids, owners = set(groups.get(run.account_id, {run.account_id})), {run.owner}
         unrelated = []
         for cluster_ids, cluster_owners in clusters:
             if cluster_ids & account_ids or cluster_owners & owners:
@@ -159,64 +162,66 @@ def _count_independent(plays: Sequence[Reproduction], groups: Mapping[int, set[i
 
 
 def _is_related(
-    registry: PublicRegistry, original: ReleaseEntry, again: ReleaseEntry, groups: Mapping[int, set[int]]
+    registry: PublicRegistry, original: ReleaseEntry, reproduction: ReleaseEntry, groups: Mapping[int, set[int]]
 ) -> bool:
-    if original.reference.owner == again.reference.owner:
+    """Return whether the publishers of two runs share an owner, an account or an organisation."""
+    if original.reference.owner == reproduction.reference.owner:
         return True
-    first, second = (registry.listed[entry.reference].publisher for entry in (original, again))
+    first, second = (registry.listed[entry.reference].publisher for entry in (original, reproduction))
     return bool(groups[first] & groups[second])
 
 
-def _is_copy(original: Release, again: Release) -> bool:
-    """Return whether a run is a copy of another one, with the same rollouts or the same id and times."""
-    files = [release.file(DATA + ROLLOUTS_FILE) for release in (original, again)]
+def _is_copy(original: Release, reproduction: Release) -> bool:
+    """Return whether two releases have the same rollouts, or the same run id and times."""
+    files = [release.file(DATA + ROLLOUTS_FILE) for release in (original, reproduction)]
     hashes = {None if file is None else file.sha256 for file in files}
-    same = all(original.facts.get(name) == again.facts.get(name) for name in ("run_id", "started_at", "finished_at"))
-    return len(hashes) == 1 or same
+    names = ("run_id", "started_at", "finished_at")
+    return len(hashes) == 1 or all(original.facts.get(name) == reproduction.facts.get(name) for name in names)
 
 
-def _outcome(
-    registry: PublicRegistry, cache: BoardCache, original: PublishedRun, again: PublishedRun
+def _find_outcome(
+    registry: PublicRegistry, cache: BoardCache, original: PublishedRun, reproduction: PublishedRun
 ) -> tuple[str, str]:
     """Compare a run with the original like `nip-run reproduce --fresh`; return the outcome and its reason.
 
-    The outcome is cached, since releases do not change.
+    The outcome is cached, because releases do not change.
     """
-    hashes = [original[0].sha256, again[0].sha256]
-    base, reproduction = (RunFolder(cache.path / "kept" / sha256) for sha256 in hashes)
-    if not (base.manifest_path.is_file() and reproduction.manifest_path.is_file()):
-        return "undecided", "it has no numbers to compare"
+    hashes = [original[0].sha256, reproduction[0].sha256]
+    first, second = (RunFolder(cache.path / "kept" / sha256) for sha256 in hashes)
+    if not (first.manifest_path.is_file() and second.manifest_path.is_file()):
+        return "undecided", "one of the two runs has no metrics to compare"
     cache_file = cache.path / "compared" / f"{tagged_hash('compared', [*hashes, _RULE_VERSION, __version__])}.json"
     if cache_file.is_file():
         cached = read_json(cache_file)
         return str(cached["outcome"]), str(cached["said"])
     try:
-        outcome, reason = _compare(registry, cache, original, again)
+        outcome, reason = _compare_runs(registry, cache, original, reproduction)
     except (NipRunError, OSError) as error:
-        outcome, reason = "undecided", f"cannot be compared: {describe_error(error)}"
+        outcome, reason = "undecided", f"the runs cannot be compared: {describe_error(error)}"
         if isinstance(error, OSError) or is_temporary(error, cache.path):
-            return outcome, reason  # the next board tries again
+            return outcome, reason  # not cached, so the next board tries again
     make_folders(cache_file.parent)
     atomic_write(cache_file, orjson.dumps({"outcome": outcome, "said": reason}))
     return outcome, reason
 
 
 _RULE_VERSION = 2
-"""Version of the rule in `_compare`, part of the cache key: outcomes of earlier versions are computed again."""
+"""Version of the rule in `_compare_runs`. It is part of the cache key, so earlier outcomes become invalid."""
 
 
-def _compare(
-    registry: PublicRegistry, cache: BoardCache, original: PublishedRun, again: PublishedRun
+def _compare_runs(
+    registry: PublicRegistry, cache: BoardCache, original: PublishedRun, reproduction: PublishedRun
 ) -> tuple[str, str]:
-    base, reproduction = (RunFolder(cache.path / "kept" / entry.sha256) for entry, _ in (original, again))
-    first, second = base.manifest(), reproduction.manifest()
+    folders = [RunFolder(cache.path / "kept" / entry.sha256) for entry, _ in (original, reproduction)]
+    first, second = (folder.manifest() for folder in folders)
     if (first.game_sha256, first.dataset_sha256) != (second.game_sha256, second.dataset_sha256):
-        return "other", "its rules, prompts, models or rows are different"
-    common = compare_answers(registry, original, again, cache.path / "compared")
-    if common.shared_ids or (common.is_enough and common.is_copy):
-        return "copy", f"{common}: it may be a copy"
-    pair = compare_systems([[base.path], [reproduction.path]], Results(cache.path), tests_one_system=True).pairs[0]
+        return "other", "the rules, prompts, models or rows differ from the original run's"
+    overlap = compare_answers(registry, original, reproduction, cache.path / "compared")
+    if overlap.shared_ids or (overlap.has_enough_pairs and overlap.is_copy):
+        return "copy", f"{overlap}: the run may be a copy"
+    systems = [[folder.path] for folder in folders]
+    pair = compare_systems(systems, Results(cache.path), tests_one_system=True).pairs[0]
     outcome, reason = describe_outcome(pair, {row["agent"] for row in first.agents})
-    if outcome == REPRODUCED and not common.is_enough:
-        return "undecided", f"{reason}; but {common}"
-    return outcome, f"{reason}; {common}"
+    if outcome == REPRODUCED and not overlap.has_enough_pairs:
+        return "undecided", f"{reason}; but {overlap}"
+    return outcome, f"{reason}; {overlap}"

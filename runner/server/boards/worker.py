@@ -1,4 +1,4 @@
-"""Building of boards, in a worker process: read new public releases, write a board of all of them."""
+"""Builds boards in a worker process: reads new public releases and writes a board of all public releases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class BoardWorker:
-    """Builder of boards, with a cache in memory for the next board."""
+    """Builds one board after another, with a cache in memory."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -40,31 +40,31 @@ class BoardWorker:
         self._paths = BoardPaths(settings)
         self._cache = MemoryBoardCache.at(self._paths.cache)
         self._harmful: dict[str, str] = {}
-        """Messages about releases that make building a board fail, by hash."""
+        """Error messages for releases that make building a board fail, by hash."""
 
     def write(self, folder: Path) -> None:
-        """Write a board of all public releases, except releases that make building it fail.
+        """Write a board of all public releases, except those that make building the board fail.
 
         Raises:
             NipRunError, OSError: the board cannot be built.
         """
         registry = PublicRegistry(self._database, self._blobs, self._settings.address, self._settings.limits)
         try:
-            self._write(registry, self._good(registry), folder)
+            self._write(registry, self._buildable(registry), folder)
         except Exception as error:
             if _is_caused_by_server(error):
                 raise
             self._find_harmful(registry, folder, error)
-            self._write(registry, self._good(registry), _empty_folder(folder))
+            self._write(registry, self._buildable(registry), _empty_folder(folder))
         self._cache.keep_only({entry.sha256 for entry in registry.entries()})
 
-    def _good(self, registry: PublicRegistry) -> list[ReleaseEntry]:
+    def _buildable(self, registry: PublicRegistry) -> list[ReleaseEntry]:
         return [entry for entry in registry.entries() if entry.sha256 not in self._harmful]
 
     def _write(self, registry: PublicRegistry, entries: Sequence[ReleaseEntry], folder: Path) -> None:
         """Write a board of these releases."""
         subset = registry.restricted_to(entries)
-        read = load_board(subset, self._cache)
+        loaded = load_board(subset, self._cache)
         components = {}
         for entry in entries:
             if entry.reference.kind in (Kind.RUN, Kind.MODEL):
@@ -72,17 +72,17 @@ class BoardWorker:
             try:
                 components[entry] = self._cache.release(subset, entry)
             except Exception as error:  # noqa: BLE001 - a bad release must not prevent the board
-                read.board.left_out.append((str(entry.reference), describe_error(error)))
+                loaded.board.left_out.append((str(entry.reference), describe_error(error)))
         for entry in registry.entries():
             if entry.sha256 in self._harmful:
-                read.board.left_out.append((str(entry.reference), self._harmful[entry.sha256]))
-        tiers = assign_tiers(self._database, subset, self._cache, read)
-        write_folder(BoardInput(subset, read, components, tiers), folder)
+                loaded.board.left_out.append((str(entry.reference), self._harmful[entry.sha256]))
+        tiers = assign_tiers(self._database, subset, self._cache, loaded)
+        write_folder(BoardInput(subset, loaded, components, tiers), folder)
 
     def _find_harmful(self, registry: PublicRegistry, folder: Path, error: Exception) -> None:
-        """Find the releases that make building a board fail, by bisection, and remember them.
+        """Find the releases that make building a board fail, by bisection, and add them to `_harmful`.
 
-        Releases of the newest board are good unless a board of them alone fails, too.
+        Releases of the newest board are suspected only if a board of them alone fails, too.
 
         Raises:
             Exception: `error`, if even a board without releases fails.
@@ -100,19 +100,19 @@ class BoardWorker:
         if not works([]):
             raise error
         newest = self._releases_of_newest_board()
-        suspects = sorted(self._good(registry), key=lambda entry: str(entry.reference) not in newest)
+        suspects = sorted(self._buildable(registry), key=lambda entry: str(entry.reference) not in newest)
         count = sum(str(entry.reference) in newest for entry in suspects)
         if works(suspects[:count]):
-            harmful = find_culprits(suspects[count:], lambda some: works([*suspects[:count], *some]))
+            harmful = find_culprits(suspects[count:], lambda subset: works([*suspects[:count], *subset]))
         else:
             harmful = find_culprits(suspects, works)
         for entry in harmful:
-            self._harmful[entry.sha256] = f"the board cannot be built with it: {describe_error(error)}"
+            self._harmful[entry.sha256] = f"the board cannot be built with this release: {describe_error(error)}"
 
     def _releases_of_newest_board(self) -> set[str]:
         with suppress(RunError, OSError, ValueError):
             name = str(read_json(self._paths.current)["name"])
-            return {reference for reference, _ in BoardSnapshot(self._paths.boards / name).listed()}
+            return {reference for reference, _ in BoardSnapshot(self._paths.boards / name).list_releases()}
         return set()
 
 
@@ -121,15 +121,15 @@ def _is_caused_by_server(error: Exception) -> bool:
 
 
 def find_culprits(items: Sequence[T], works: Callable[[Sequence[T]], bool]) -> list[T]:
-    """Return items to leave out so that the others work together, found by bisection."""
+    """Return the items to leave out so that `works` accepts the others together, found by bisection."""
     if not items or works(items):
         return []
     if len(items) == 1:
         return list(items)
     half = len(items) // 2
     first = find_culprits(items[:half], works)
-    good = [item for item in items[:half] if item not in first]
-    return first + find_culprits(items[half:], lambda more: works([*good, *more]))
+    working = [item for item in items[:half] if item not in first]
+    return first + find_culprits(items[half:], lambda more: works([*working, *more]))
 
 
 def _empty_folder(folder: Path) -> Path:

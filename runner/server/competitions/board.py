@@ -1,4 +1,4 @@
-"""Competitions as a viewer may see them: lists, boards, and the scores of submissions."""
+"""Returns what a viewer may see of competitions: lists, boards, and scores of submissions."""
 
 from __future__ import annotations
 
@@ -33,16 +33,18 @@ class CompetitionRow(RankedRow):
     owner: str
     created: float
     submissions: int
-    """Number of submissions of its owner."""
+    """Number of submissions of the same owner."""
 
 
 def list_competitions(
-    connection: Connection, viewer: Viewer, now: float, after: str, most: int
+    connection: Connection, viewer: Viewer, now: float, after: str, limit: int
 ) -> list[dict[str, Any]]:
-    """Return the competitions that a viewer may see, sorted by `OWNER/NAME`, beginning after `after`."""
-    descriptions = [describe(competition, now) for competition in connection.execute(_visible(viewer)).mappings()]
+    """Return at most `limit` competitions that a viewer may see, sorted by `OWNER/NAME`, after the name `after`."""
+    descriptions = [
+        describe(competition, now) for competition in connection.execute(_select_visible(viewer)).mappings()
+    ]
     following = (description for description in descriptions if description["competition"] > after)
-    return sorted(following, key=lambda description: description["competition"])[:most]
+    return sorted(following, key=lambda description: description["competition"])[:limit]
 
 
 def find_competition(connection: Connection, viewer: Viewer, owner: str, name: str) -> RowMapping:
@@ -51,23 +53,27 @@ def find_competition(connection: Connection, viewer: Viewer, owner: str, name: s
     Raises:
         NotPublished: the viewer sees no such competition.
     """
-    query = _visible(viewer).where(competitions.c.owner == owner, competitions.c.name == name)
+    query = _select_visible(viewer).where(competitions.c.owner == owner, competitions.c.name == name)
     competition = connection.execute(query).mappings().one_or_none()
     if competition is None:
-        raise NotPublished(f"there is no competition {owner}/{name} here")
+        raise NotPublished(f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them")
     return competition
 
 
 def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str, now: float) -> dict[str, Any]:
-    """Return a competition with its board, ranked by the open part or, once it is closed, by the held-out part."""
+    """Return a competition with its board. Ranks depend on the open rows, and after closing on any held-out rows."""
     competition = find_competition(connection, viewer, owner, name)
     description = describe(competition, now)
-    held_rows, rows = _sizes(connection, competition["id"])  # both are 0 once it is withdrawn
+    held_rows, rows = _count_rows(connection, competition["id"])  # both are 0 after withdrawal
     part = HELD_PART if description["is_closed"] and held_rows else OPEN_PART
     owner_counts = count_submissions(connection, competition["id"], viewer)
-    query = _submissions(competition["id"], viewer).where(submissions.c.state == SCORED).order_by(submissions.c.id)
+    query = (
+        _select_submissions(competition["id"], viewer).where(submissions.c.state == SCORED).order_by(submissions.c.id)
+    )
     scored = [
-        _row(row, orjson.loads(row["score"]), part, is_closed=description["is_closed"], owner_counts=owner_counts)
+        _build_submission(
+            row, orjson.loads(row["score"]), part, is_closed=description["is_closed"], owner_counts=owner_counts
+        )
         for row in connection.execute(query).mappings()
     ]
     return {
@@ -81,19 +87,21 @@ def describe_board(connection: Connection, viewer: Viewer, owner: str, name: str
 def describe_submission(
     connection: Connection, viewer: Viewer, owner: str, name: str, *, run: Reference, now: float
 ) -> dict[str, Any]:
-    """Return the state of a submitted run. Only its owner sees a refused submission.
+    """Return the state of a submitted run. Only the run's owner sees a refused submission.
 
     Raises:
         NotPublished: the viewer sees no such submission.
     """
     competition = find_competition(connection, viewer, owner, name)
-    query = _submissions(competition["id"], viewer).where(is_release(run))
+    query = _select_submissions(competition["id"], viewer).where(is_release(run))
     row = connection.execute(query).mappings().one_or_none()
     if row is None or (row["state"] == REFUSED and row["owner"] not in viewer.owners):
-        raise NotPublished(f"{run} is not a submission to {owner}/{name}")
+        raise NotPublished(
+            f"{run} is not a submission to {owner}/{name}; publish a run that plays exactly the rows of the competition"
+        )
     is_closed = now >= competition["closes"]
     score = None if row["score"] is None else orjson.loads(row["score"])
-    parts = {} if score is None else _parts(score, is_closed=is_closed)
+    parts = {} if score is None else _published_parts(score, is_closed=is_closed)
     in_full = score if score is not None and is_owner(connection, viewer, owner) else None
     return {
         "competition": f"{owner}/{name}", "release": str(run), "owner": row["owner"], "created": row["created"],
@@ -104,12 +112,12 @@ def describe_submission(
 
 
 def page_url(competition: str, address: str) -> str:
-    """Return the URL of the page of a competition."""
+    """Return the URL of a competition's page."""
     return f"{address}/competitions/{competition}"
 
 
 def submission_notes(connection: Connection, runs: Sequence[Reference], address: str) -> list[str]:
-    """Return a message for each competition that publishing these runs submitted them to."""
+    """Return a message for each competition that these published runs were submitted to."""
     messages = []
     query = select(submissions.c.state, submissions.c.why, competitions.c.owner, competitions.c.name, competitions.c.id)
     query = query.join(competitions, competitions.c.id == submissions.c.competition_id)
@@ -120,22 +128,22 @@ def submission_notes(connection: Connection, runs: Sequence[Reference], address:
             first = find_original_dataset(connection, ANYBODY, row.id)
             copy = f", which {row.owner} created on the rows of {first}" if first else ""
             if row.state == REFUSED:
-                messages.append(f"{run} was not accepted for {competition}{copy}: {row.why}")
+                messages.append(f"{run} was published, but {competition}{copy} did not accept it: {row.why}")
             else:
                 url = f"{address}/api/v1/competitions/{competition}/submissions/{run.owner}/{run.name}/{run.version}"
                 messages.append(
-                    f"{run} is submitted to {competition}{copy}; its score will be at "
+                    f"{run} is submitted to {competition}{copy}; the score will be at "
                     f"{page_url(competition, address)} and, as JSON, at {url}"
                 )
     return messages
 
 
-def _visible(viewer: Viewer) -> Select[Any]:
+def _select_visible(viewer: Viewer) -> Select[Any]:
     query = select(competitions, releases.c.name.label("dataset_name"), releases.c.version.label("dataset_version"))
     return query.join(releases, releases.c.id == competitions.c.release_id).where(visible_to(viewer))
 
 
-def _submissions(competition: int, viewer: Viewer) -> Select[Any]:
+def _select_submissions(competition: int, viewer: Viewer) -> Select[Any]:
     query = select(submissions, releases.c.name.label("run_name"), releases.c.version.label("run_version"))
     query = query.join(releases, releases.c.id == submissions.c.release_id)
     return query.where(submissions.c.competition_id == competition, visible_to(viewer))
@@ -157,7 +165,7 @@ def describe(competition: RowMapping, now: float) -> dict[str, Any]:
     }
 
 
-def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
+def _count_rows(connection: Connection, competition: int) -> tuple[int, int]:
     """Return the number of held-out rows and of all rows."""
     held_sum = func.coalesce(func.sum(case((competition_labels.c.is_held, 1), else_=0)), 0)
     query = select(held_sum, func.count()).where(competition_labels.c.competition_id == competition)
@@ -165,24 +173,24 @@ def _sizes(connection: Connection, competition: int) -> tuple[int, int]:
     return int(held_rows), int(all_rows)
 
 
-def _parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
+def _published_parts(score: Mapping[str, Any], *, is_closed: bool) -> dict[str, Any]:
     visible = (OPEN_PART, HELD_PART) if is_closed else (OPEN_PART,)
     return {part: published_score(score[part]) for part in visible if score[part] is not None}
 
 
 @dataclass
 class _Submission:
-    """A scored submission, with the origins of its answers, which decide whether it ranks."""
+    """A scored submission with the origins of its answers, which decide whether it is ranked."""
 
     row: CompetitionRow
     origins: AnswerOrigins | None
-    """The origins of its answers; None if an earlier version scored it, which did not store them; then it ranks."""
+    """None if an earlier version of nip-run scored the submission and did not store origins; it is then ranked."""
 
 
-def _row(
+def _build_submission(
     row: RowMapping, score: Mapping[str, Any], part: str, *, is_closed: bool, owner_counts: Mapping[str, int]
 ) -> _Submission:
-    metrics = _parts(score, is_closed=is_closed)[part]["metrics"]
+    metrics = _published_parts(score, is_closed=is_closed)[part]["metrics"]
     (accuracy,) = (metric for metric in metrics if metric["metric"] == RANKING_METRIC)
     board_row = CompetitionRow(
         release=f"run/{row['owner']}/{row['run_name']}@{row['run_version']}",
@@ -196,8 +204,8 @@ def _row(
     return _Submission(board_row, AnswerOrigins(**score["origins"]) if "origins" in score else None)
 
 
-def _refuse_shared_answers(scored: Sequence[_Submission]) -> None:
-    """Set the reason for not ranking on rows that share most answers with an earlier one, in order of submission."""
+def _unrank_shared_answers(scored: Sequence[_Submission]) -> None:
+    """Set `reason`, which makes a row unranked, if it shares most answers with an earlier ranked submission."""
     earlier: list[tuple[str, AnswerOrigins]] = []
     for submission in scored:
         if submission.origins is None or submission.row.reason is not None:
@@ -212,12 +220,12 @@ def _refuse_shared_answers(scored: Sequence[_Submission]) -> None:
 
 
 def _rank_rows(scored: Sequence[_Submission]) -> list[CompetitionRow]:
-    """Return the rows, best first, with the range of ranks of each.
+    """Return the rows with their ranges of ranks, best first.
 
-    Ranks are computed from the published, rounded numbers only, because their order and ties would otherwise reveal
-    more about the labels. So the test is unpaired and separates fewer rows than a paired test would.
+    Ranks are computed from the published, rounded numbers only. Ranks from exact numbers would reveal more about the
+    labels. Therefore the test is unpaired, and separates fewer rows than a paired test would.
     """
-    _refuse_shared_answers(scored)
+    _unrank_shared_answers(scored)
     rows = (submission.row for submission in scored)
     order = sorted(rows, key=lambda row: (-(row.accuracy or 0.0), row.created, row.release))
     by_name = {row.release: row for row in order}

@@ -1,7 +1,7 @@
-"""Changes of an existing competition: its title, its daily limit, a later closing time, its labels, its withdrawal.
+"""Changes to an existing competition: a new title, daily limit, closing time or labels, or its withdrawal.
 
-Nothing else may change, because participants rely on it: the rows, which of them are held out, and that it does not
-close earlier than announced. Each change by the owner or by an administrator is recorded.
+The rows and the choice of held-out rows cannot change, and the closing time can only become later, because participants
+rely on them. Each change by an owner or an administrator is recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runner.server.visible_tree import visible_to
 
 @dataclass(frozen=True)
 class Changes:
-    """New values for a competition; None leaves a value as it is."""
+    """New values for a competition; a value of None changes nothing."""
 
     title: str | None = None
     day_limit: int | None = None
@@ -43,23 +43,24 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
     Raises:
         NotPublished: the viewer sees no such competition.
         PermissionError: the viewer is not an owner.
-        UsageError: it was withdrawn.
+        UsageError: the competition was withdrawn.
     """
     query = select(competitions).where(competitions.c.owner == owner, competitions.c.name == name)
     if viewer is not None:
         query = query.join(releases, releases.c.id == competitions.c.release_id).where(visible_to(viewer))
     competition = connection.execute(query.with_for_update(of=competitions)).mappings().one_or_none()
     if competition is None:
-        raise NotPublished(f"there is no competition {owner}/{name} here")
+        raise NotPublished(f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them")
     if viewer is not None and not is_owner(connection, viewer, owner):
-        raise PermissionError(f"only an owner of {owner} can change its competitions")
+        raise PermissionError(f"only an owner of {owner} can change competitions of {owner}; ask an owner")
     if competition["withdrawn"] is not None:
-        raise UsageError(f"{owner}/{name} was withdrawn at {format_time(competition['withdrawn'])}")
+        withdrawn = format_time(competition["withdrawn"])
+        raise UsageError(f"{owner}/{name} was withdrawn at {withdrawn} and cannot change; create a new competition")
     return competition
 
 
 def change(connection: Connection, competition: RowMapping, new: Changes, now: float, *, by: str, reason: str) -> None:
-    """Change the title, the daily limit or the closing time of a competition, and record it.
+    """Change the title, the daily limit or the closing time of a competition, and record the change.
 
     Raises:
         UsageError: the new closing time is earlier than announced, or the competition has closed.
@@ -68,9 +69,9 @@ def change(connection: Connection, competition: RowMapping, new: Changes, now: f
     if "closes" in values:
         announced = format_time(competition["closes"])
         if now >= competition["closes"]:
-            raise UsageError(f"it closed at {announced}, and held-out scores are public; it cannot reopen")
+            raise UsageError(f"{_name(competition)} closed at {announced} and cannot reopen; create a new competition")
         if values["closes"] < competition["closes"]:
-            raise UsageError(f"it was announced to close at {announced}; give that time or a later one")
+            raise UsageError(f"{_name(competition)} must stay open until {announced}, as announced; give a later time")
         check_closing(values["closes"], now)
     if not values:
         return
@@ -114,7 +115,7 @@ def relabel(
 def withdraw(connection: Connection, competition: RowMapping, now: float, *, by: str, reason: str) -> bool:
     """Withdraw a competition: delete its labels and scores, and the competition itself if it has no submissions.
 
-    Return whether the competition was deleted; otherwise its name stays taken and its page shows the reason.
+    Return whether the competition was deleted; otherwise its name stays reserved and its page shows the reason.
     """
     record_act(connection, now, "withdraw-competition", _name(competition), by=by, reason=reason)
     connection.execute(delete(competition_labels).where(competition_labels.c.competition_id == competition["id"]))

@@ -1,4 +1,4 @@
-"""Detection of competitions on another owner's rows: they are allowed, but lists and messages name the first owner."""
+"""Detects competitions on another owner's rows. They are allowed, but pages and messages name the first dataset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hashes of the rows of competitions and runs: a run belongs to a competition if both have the same rows."""
+"""Hashes the rows of competitions and runs: a run is a submission to a competition if both hashes are the same."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MAX_LINE = 64 << 20
 
 
 def competition_rows(hashes: Iterable[str]) -> str:
-    """Hash a set of datapoints without labels, given their hashes in any order."""
+    """Return the hash of a set of datapoints without labels; `hashes` has the datapoints' hashes in any order."""
     return tagged_hash("competition_rows", sorted(hashes))
 
 
 def rows_of_run(tree: Transport, folder: str) -> str | None:
-    """Return `competition_rows` of the datapoints of a published run.
+    """Return `competition_rows` for the datapoints of a published run.
 
-    Return None if the rows have labels or are not part of the release. The upload's check has verified that the file
-    has the rows that the journal was played on.
+    Return None if the rows have labels or are not part of the release. The check of the upload has verified that the
+    games of the run were played on these rows.
     """
     path = f"{folder}/{ROWS}"
     if not any(file.path == path for file in tree.list_files(path)):

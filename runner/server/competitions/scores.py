@@ -1,9 +1,10 @@
-"""Scores of a submission, computed with the server's secret labels, and the part of a score that is published.
+"""Computes scores of submissions with the server's secret labels, and selects the numbers to publish.
 
-For each part, only the accuracy is published, rounded to a step of at least two rows, to limit how much an answer
-reveals about the labels. The interval is computed from the rounded accuracy and the number of groups of rows, which
-everybody knows: the ends of the exact interval would reveal more. Other metrics are not published: they may depend on
-few rows, such as the precision of a verifier that accepts once, and several together reveal more than each.
+The rows of a competition have an open and a held-out part. For each part, only the accuracy is published. It is rounded
+to a step of at least two rows, to limit how much a submission reveals about the labels. The interval is computed from
+the rounded accuracy and the number of groups of rows, which is public: the exact interval would reveal more. Other
+metrics are not published, because they may depend on few rows (such as the precision of a verifier that accepts once),
+and because several metrics together reveal more than one.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.statistics.intervals import wilson_interval
 
 OPEN_PART, HELD_PART = "open", "held_out"
-FEWEST_ROWS = 2
+MIN_ROWS_PER_STEP = 2
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 def compute_score(settings: Settings, work_folder: Path, submission: int) -> dict[str, Any]:
-    """Return all metrics of a submission on each part, or the reason for refusing it. Runs in an isolated process."""
+    """Return all metrics of a submission for each part, or {"refused": reason}. Runs in an isolated process."""
     database = Database(settings.database_url)
     with database.reading() as connection:
         row = connection.execute(
@@ -55,7 +56,7 @@ def compute_score(settings: Settings, work_folder: Path, submission: int) -> dic
         query = select(competition_labels).where(competition_labels.c.competition_id == row.competition_id)
         labels = {label.datapoint_id: (label.label, label.is_held) for label in connection.execute(query)}
     if not labels:
-        return {"refused": "its competition was withdrawn"}
+        return {"refused": "the competition was withdrawn"}
     viewer = Viewer(owners=frozenset((row.owner,)))
     registry = Registry(ServerTree(database, open_blob_store(settings), viewer), settings.limits)
     folder = get(registry, parse(f"{row.kind}/{row.owner}/{row.name}@{row.version}"), work_folder / "got").run
@@ -67,38 +68,40 @@ def compute_score(settings: Settings, work_folder: Path, submission: int) -> dic
     with closing(Reconstructor(folder, plan)) as journal:
         for rollout in journal.rollouts():
             if rollout.outcome == Outcome.TRANSPORT_FAILED:
-                return {"refused": "games failed in transport; resume the run and publish it again"}
+                return {"refused": "some games failed because the model's server did not answer; resume the run and "
+                        "publish it again"}  # fmt: skip
             game_counts[rollout.job.datapoint.id] += 1
             if (origin := rollout.verdict_origin(plan.spec.protocol.verifier_name)) is not None:
                 origin_counts[origin] += 1
             label, is_held = labels[rollout.job.datapoint.id]
-            parts[is_held].add(_labelled(rollout, label, row.group_by))
+            parts[is_held].add(_with_label(rollout, label, row.group_by))
     if game_counts.keys() != labels.keys() or len(set(game_counts.values())) != 1:
-        return {"refused": "it must play every row of the competition, and each row equally often"}
+        return {"refused": "the run does not play all rows of the competition equally often; play all rows, then "
+                "publish the new run"}  # fmt: skip
     held_rows = sum(is_held for _, is_held in labels.values())
     return {
-        OPEN_PART: _summary(parts[False], len(labels) - held_rows),
-        HELD_PART: _summary(parts[True], held_rows) if held_rows else None,
-        "unranked": _unranked(plan, manifest),
+        OPEN_PART: _select_metrics(parts[False], len(labels) - held_rows),
+        HELD_PART: _select_metrics(parts[True], held_rows) if held_rows else None,
+        "unranked": _unranked_reason(plan, manifest),
         "origins": {"verdicts": game_counts.total(), "journal": manifest.journal, "copied": dict(origin_counts)},
     }
 
 
-def _unranked(plan: Plan, manifest: Manifest) -> str | None:
-    """Return why a submission does not rank, for reasons that are independent of other submissions."""
+def _unranked_reason(plan: Plan, manifest: Manifest) -> str | None:
+    """Return why a submission is unranked regardless of other submissions, or None."""
     if manifest.is_whole_replay:
         return str(Unranked.REPLAYED_ANSWERS)
     return explain_fixed_verdicts(plan.spec.protocol.parameters.force_guess, verifiers_of(manifest))
 
 
-def _labelled(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
+def _with_label(rollout: Rollout, label: int, group_by: str | None) -> Rollout:
     point = rollout.job.datapoint
     group = point.id if group_by is None else str(point.columns[group_by])
     return replace(rollout, job=replace(rollout.job, datapoint=replace(point, label=label, group=group)))
 
 
-def _summary(metrics: Metrics, rows: int) -> dict[str, Any]:
-    # The owner of the competition, who has the labels, sees all of these metrics. Rewards are not among them, because
+def _select_metrics(metrics: Metrics, rows: int) -> dict[str, Any]:
+    # The owner of the competition has the labels, and therefore sees all of these metrics. Rewards are left out:
     # they are not recomputed with the labels.
     summary, published = metrics.summary(), metrics_shown(Show.COMPETITION)
     selected = [row for row in summary["metrics"] if row["agent"] is None and row["metric"] in published]
@@ -109,22 +112,22 @@ def _summary(metrics: Metrics, rows: int) -> dict[str, Any]:
 
 
 def rounding_step(rows: int) -> float:
-    """Return the step for rounding proportions over this number of rows."""
-    return next((step for step in _STEPS if step * rows >= FEWEST_ROWS - 1e-9), 1.0)
+    """Return the step to which a share of this number of rows is rounded."""
+    return next((step for step in _STEPS if step * rows >= MIN_ROWS_PER_STEP - 1e-9), 1.0)
 
 
-METHOD = "95%, Wilson over groups of rows, of all values that are rounded to this one"
+METHOD = "95%, Wilson over groups of rows; contains the intervals of all values that round to the shown value"
 
 
 def published_score(part: Mapping[str, Any]) -> dict[str, Any]:
     """Return the published score of a part: the rounded accuracy and its interval."""
     step = rounding_step(part["rows"])
-    metrics = [_rounded(row, step) for row in part["metrics"] if row["metric"] == RANKING_METRIC]
+    metrics = [_round_metric(row, step) for row in part["metrics"] if row["metric"] == RANKING_METRIC]
     return {"rows": part["rows"], "rounded_to": step, "interval": METHOD, "metrics": metrics}
 
 
-def _rounded(row: Mapping[str, Any], step: float) -> dict[str, Any]:
-    """Round a metric. The numbers of games and groups are exact, since they do not depend on labels."""
+def _round_metric(row: Mapping[str, Any], step: float) -> dict[str, Any]:
+    """Return a metric with a rounded value. Numbers of games and groups stay exact: they do not depend on labels."""
     value = None if row["value"] is None else round(round(row["value"] / step) * step, 6)
     low, high = (None, None) if value is None else _wilson_of_rounded(value, step, row["clusters"])
     return {
@@ -134,7 +137,7 @@ def _rounded(row: Mapping[str, Any], step: float) -> dict[str, Any]:
 
 
 def _wilson_of_rounded(value: float, step: float, groups: int) -> tuple[float | None, float | None]:
-    """Return the union of the Wilson intervals of all shares that round to `value`, or Nones for a single group."""
+    """Return the union of the Wilson intervals of all shares that round to `value`; (None, None) for a single group."""
     if groups < 2:
         return None, None
     lowest, highest = max(0.0, value - step / 2), min(1.0, value + step / 2)

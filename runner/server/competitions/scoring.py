@@ -1,4 +1,4 @@
-"""A background thread of the server that scores submissions, one at a time and accounts in turn."""
+"""The server's background thread that scores submissions, one at a time, with the accounts taking turns."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from runner.server.isolated_task import remove_leftovers
 from runner.server.settings import Settings
 from runner.server.store.database import Database
 
-EACH_SECONDS = 5.0
-"""Interval of the checks for submissions that another process, such as a command, has queued."""
+POLL_SECONDS = 5.0
+"""Interval at which the thread looks for submissions that another process, such as a command, has queued."""
 LOG = logging.getLogger("nip_run.server")
 RETRY_SECONDS = 60.0
-"""Delay before scoring is tried again after the server's own failure, such as a full disk."""
+"""Delay before the next attempt after a failure of the server itself, such as a full disk."""
 
 
 class Scoring:
-    """The queue of submissions to score. It is in the database, so a new server continues after one was killed."""
+    """Scores queued submissions. The queue is in the database, so a restarted server continues with it."""
 
     def __init__(self, settings: Settings, database: Database) -> None:
         self._settings, self._database = settings, database
         self._wake_up, self._stopping = Event(), Event()
         self._retry_at: dict[int, float] = {}
-        """The time of the next try for each submission that could not be scored."""
+        """For each submission that could not be scored, the time of the next attempt."""
         self._turns: dict[int, int] = {}
-        """The last turn of each account that has waiting submissions."""
+        """For each account with waiting submissions, the number of its last turn."""
 
     def start(self) -> None:
         remove_leftovers(self._settings)
@@ -41,7 +41,7 @@ class Scoring:
 
     def _work(self) -> None:
         while not self._stopping.is_set():
-            self._wake_up.wait(EACH_SECONDS)
+            self._wake_up.wait(POLL_SECONDS)
             self._wake_up.clear()
             if self._stopping.is_set():
                 return
@@ -57,14 +57,14 @@ class Scoring:
                 return
             try:
                 score_submission(self._settings, self._database, submission)
-            except Exception:  # the next is scored all the same
+            except Exception:  # the thread continues with the next submission
                 LOG.exception("a submission could not be scored", extra={"submission": submission})
                 self._retry_at[submission] = time.monotonic() + RETRY_SECONDS
 
     def next_submission(self, accounts: Mapping[int, int]) -> int | None:
-        """Return the next submission: the oldest one of the account that has waited longest for a turn.
+        """Return the oldest submission of the account whose last turn is longest ago, or None if all must wait.
 
-        `accounts` has the account of each waiting submission.
+        `accounts` maps each waiting submission to its account.
         """
         now = time.monotonic()
         self._retry_at = {submission: at for submission, at in self._retry_at.items() if submission in accounts}

@@ -1,4 +1,4 @@
-"""Competitions: public rows, labels that only the server has, and submitted runs.
+"""Stores competitions: public rows, labels that only the server and the owner have, and submitted runs.
 
 The owner of a dataset release without labels creates a competition on it. Every published run that was played on
 exactly these rows is a submission, no matter which dataset the run names.
@@ -46,7 +46,7 @@ from runner.spec.datasets.loader import load_dataset
 from runner.spec.datasets.settings import DatasetSettings
 
 DAY = 24 * 3600.0
-LONGEST = 3_653 * DAY
+MAX_SECONDS_OPEN = 3_653 * DAY
 WAITING, SCORED, REFUSED = "waiting", "scored", "refused"
 _MAX_LISTED = 3
 
@@ -64,13 +64,13 @@ class CompetitionRequest:
     day_limit: int
     """Maximum submissions of one owner, and of one account, in 24 hours."""
     closes: float
-    """Seconds since 1970."""
+    """Closing time, in seconds since 1970."""
     held_out: Sequence[str] = ()
     """Ids of rows whose score is shown only after closing."""
     held_share: float = 0.0
     """The share of rows to hold out, in whole groups, chosen at random (alternative to row ids)."""
     group_by: str | None = None
-    """The column whose values are clusters in the interval."""
+    """Column of the dataset: rows with the same value form one cluster when the confidence interval is computed."""
 
 
 def create_competition(
@@ -80,9 +80,9 @@ def create_competition(
     request: CompetitionRequest,
     now: float,
     *,
-    lot: random.Random | None = None,
+    rng: random.Random | None = None,
 ) -> str:
-    """Create a competition and return its name, OWNER/NAME. `lot` chooses held-out rows; by default unpredictably.
+    """Create a competition and return its name, OWNER/NAME. `rng` chooses held-out rows; default: unpredictable.
 
     Raises:
         PermissionError: the viewer is not an owner of the dataset.
@@ -92,16 +92,18 @@ def create_competition(
     """
     reference = parse(request.dataset, Kind.DATASET)
     if not isinstance(reference, Reference) or not reference.version:
-        raise UsageError("a competition needs one release of a dataset; write OWNER/NAME@VERSION")
+        raise UsageError("a competition needs one release of a dataset: write `dataset` as OWNER/NAME@VERSION")
     if problem := identifier_problem(request.name):
         raise UsageError(problem)
     check_closing(request.closes, now)
     with database.reading() as connection:
-        release = _release(connection, viewer, reference)
+        release = _find_release_id(connection, viewer, reference)
         if not is_owner(connection, viewer, reference.owner):
-            raise PermissionError(f"only an owner of {reference.owner} can create competitions on its datasets")
+            raise PermissionError(
+                f"only an owner of {reference.owner} can create competitions on its datasets; ask an owner to create it"
+            )
     rows = run_bounded_check(settings, _read_rows, str(reference), request.group_by)
-    held_ids = _held_out(request, rows["groups"], lot or SystemRandom())
+    held_ids = _choose_held_out(request, rows["groups"], rng or SystemRandom())
     with database.writing() as connection:
         _check_name(connection, reference.owner, request.name)
         row = {
@@ -115,28 +117,28 @@ def create_competition(
             for id_, label in request.labels.items()
         ]
         connection.execute(insert(competition_labels), labels)
-        database.changed(connection)
+        database.increment_revision(connection)
     return f"{reference.owner}/{request.name}"
 
 
 def check_closing(closes: float, now: float) -> None:
     """Raise UsageError if a closing time is in the past or more than ten years away."""
     if closes <= now:
-        raise UsageError("the closing time has passed; give a later time")
-    if closes > now + LONGEST:
-        raise UsageError("the competition would be open for more than ten years; give an earlier time")
+        raise UsageError("the closing time has passed: set `closes` to a time in the future")
+    if closes > now + MAX_SECONDS_OPEN:
+        raise UsageError("the competition would be open for more than ten years: set `closes` to an earlier time")
 
 
 def _check_name(connection: Connection, owner: str, name: str) -> None:
     query = select(competitions.c.id).where(competitions.c.owner == owner, competitions.c.name == name)
     if connection.execute(query).scalar() is not None:
-        raise TakenError(f"a competition {owner}/{name} exists; choose another name")
+        raise TakenError(f"a competition {owner}/{name} already exists; choose another name")
 
 
-def _release(connection: Connection, viewer: Viewer, reference: Reference) -> int:
+def _find_release_id(connection: Connection, viewer: Viewer, reference: Reference) -> int:
     release_id = connection.execute(select(releases.c.id).where(is_release(reference), visible_to(viewer))).scalar()
     if release_id is None:
-        raise NotPublished(f"there is no {reference} here")
+        raise NotPublished(f"this server has no {reference}; publish the dataset first")
     return int(release_id)
 
 
@@ -169,7 +171,7 @@ def _read_rows(settings: Settings, folder: Path, dataset: str, group_by: str | N
     registry.unpack(registry.find(reference), folder / "dataset")
     path = next((folder / "dataset" / name for name in DATASETS if (folder / "dataset" / name).is_file()), None)
     if path is None:
-        raise UsageError(f"{dataset} has no table of rows")
+        raise UsageError(f"{dataset} has no table of rows; publish a dataset that contains {' or '.join(DATASETS)}")
     rows = load_dataset(DatasetSettings(path=path.name, group_by=group_by), path, 0, lambda _: Place(dataset))
     if rows.is_labelled:
         raise UsageError(f"{dataset} has labels, which everyone can read; publish it with an empty column 'label'")
@@ -177,21 +179,22 @@ def _read_rows(settings: Settings, folder: Path, dataset: str, group_by: str | N
     return {"sha256": sha256, "groups": {point.id: point.group for point in rows.datapoints}}
 
 
-def _held_out(request: CompetitionRequest, groups: Mapping[str, str], lot: random.Random) -> set[str]:
-    """Return the ids of the held-out rows, after checking that labels and rows match."""
+def _choose_held_out(request: CompetitionRequest, groups: Mapping[str, str], rng: random.Random) -> set[str]:
+    """Check that every row has a label, and return the ids of the rows to hold out."""
     check_labels(request.labels.keys(), groups.keys())
     held_ids = set(request.held_out)
     if held_ids and request.held_share:
-        raise UsageError("give either the ids of the held-out rows or their share, not both")
+        raise UsageError("set either `held_out` (ids of rows) or `held_share` (a share of the rows), not both")
     if unknown := held_ids - groups.keys():
-        raise UsageError(f"rows to hold out do not exist: {comma_join(sorted(unknown)[:_MAX_LISTED])}")
+        ids = comma_join(sorted(unknown)[:_MAX_LISTED])
+        raise UsageError(f"`held_out` has ids of rows that do not exist: {ids}; use ids of the dataset's rows")
     if request.held_share:
         names = sorted(set(groups.values()))
-        lot.shuffle(names)
+        rng.shuffle(names)
         held_groups = set(names[: math.ceil(len(names) * request.held_share)])
         held_ids = {id_ for id_, group in groups.items() if group in held_groups}
     if len(held_ids) == len(groups):
-        raise UsageError("all rows would be held out, so no score would be shown before closing")
+        raise UsageError("all rows would be held out, so no score would be shown before closing; hold out fewer rows")
     return held_ids
 
 
@@ -200,22 +203,23 @@ def check_labels(labelled: AbstractSet[str], rows: AbstractSet[str]) -> None:
     for problem, ids in (("rows without a label", rows - labelled), ("labels without a row", labelled - rows)):
         if ids:
             more = f" and {len(ids) - _MAX_LISTED} more" if len(ids) > _MAX_LISTED else ""
-            raise UsageError(f"{problem}: {comma_join(sorted(ids)[:_MAX_LISTED])}{more}")
+            listed = comma_join(sorted(ids)[:_MAX_LISTED])
+            raise UsageError(f"{problem}: {listed}{more}; `labels` must have the ids of the dataset's rows")
 
 
 # Submissions
 
 
 def submit_run(connection: Connection, viewer: Viewer, rows: str, *, release: int, owner: str, now: float) -> None:
-    """Record a published run as a submission to each competition on its rows, accepted or refused with a reason.
+    """Record a published run as a submission, accepted or refused, to each competition on the same rows.
 
-    `now` is when the upload was complete, so that the duration of its check makes no submission late.
+    `now` is the time when the upload was complete, so a slow check does not make a submission late.
     """
     query = select(competitions).join(releases, releases.c.id == competitions.c.release_id)
     # The lock on the competition makes concurrent publishers respect the daily limit.
     query = query.where(competitions.c.rows_sha256 == rows, visible_to(viewer)).with_for_update(of=competitions)
     for competition in connection.execute(query).mappings().all():
-        reason = _refusal(connection, competition, owner, viewer.account_id, now)
+        reason = _refusal_reason(connection, competition, owner, viewer.account_id, now)
         row = {
             "competition_id": competition["id"], "release_id": release, "owner": owner,
             "account_id": viewer.account_id, "created": now, "state": REFUSED if reason else WAITING, "why": reason,
@@ -223,7 +227,10 @@ def submit_run(connection: Connection, viewer: Viewer, rows: str, *, release: in
         connection.execute(insert(submissions), row)
 
 
-def _refusal(connection: Connection, competition: RowMapping, owner: str, account: int | None, now: float) -> str:
+def _refusal_reason(
+    connection: Connection, competition: RowMapping, owner: str, account: int | None, now: float
+) -> str:
+    """Return why a competition does not accept a run, or "" if it does."""
     name = f"{competition['owner']}/{competition['name']}"
     if competition["withdrawn"] is not None:
         return f"{name} was withdrawn at {format_time(competition['withdrawn'])}: {competition['why']}"
@@ -233,17 +240,18 @@ def _refusal(connection: Connection, competition: RowMapping, owner: str, accoun
         (submissions.c.owner, owner, owner),
         (submissions.c.account_id, account, "this account"),
     ):
+        # Submissions that were refused after scoring count, too.
         query = select(submissions.c.created).where(
             submissions.c.competition_id == competition["id"], column == value, submissions.c.created > now - DAY,
-            or_(submissions.c.state != REFUSED, submissions.c.scored.is_not(None)),  # refused after scoring counts, too
+            or_(submissions.c.state != REFUSED, submissions.c.scored.is_not(None)),
         )  # fmt: skip
         times = sorted(row.created for row in connection.execute(query))
         if len(times) >= competition["day_limit"]:
-            following = times[len(times) - competition["day_limit"]] + DAY
+            next_time = times[len(times) - competition["day_limit"]] + DAY
             hint = (
-                "it closes before the next one would be accepted"
-                if following >= competition["closes"]
-                else f"the next one is accepted from {format_time(following)}"
+                "the competition closes before the next one would be accepted"
+                if next_time >= competition["closes"]
+                else f"publish the next one from {format_time(next_time)} on"
             )
             submitted = counted(len(times), "submission")
             return f"{submitter} has {submitted} in 24 hours, and the limit is {competition['day_limit']}; {hint}"
@@ -256,20 +264,20 @@ def format_time(seconds: float) -> str:
 
 
 def list_waiting(database: Database) -> dict[int, int]:
-    """Return the account of each submission that is waiting for its score, oldest first."""
+    """Return the account of each submission that waits for its score, by submission id, oldest first."""
     query = select(submissions.c.id, submissions.c.account_id).where(submissions.c.state == WAITING)
     with database.reading() as connection:
         return {row.id: row.account_id for row in connection.execute(query.order_by(submissions.c.id))}
 
 
 def score_submission(settings: Settings, database: Database, submission: int) -> None:
-    """Score a waiting submission and store the result; do nothing if it is not waiting.
+    """Score a waiting submission and store the result. Do nothing if the submission is not waiting.
 
     Raises:
         IsolatedTaskError: the server failed, and the submission is still waiting.
     """
     while not _try_to_score(settings, database, submission):
-        pass  # the labels were replaced in the meantime
+        pass  # the labels were replaced during scoring: score again
 
 
 def _try_to_score(settings: Settings, database: Database, submission: int) -> bool:
@@ -295,12 +303,12 @@ def _try_to_score(settings: Settings, database: Database, submission: int) -> bo
             return False
         still_waiting = submissions.c.id == submission, submissions.c.state == WAITING
         connection.execute(update(submissions).where(*still_waiting).values(**values))
-        database.changed(connection)
+        database.increment_revision(connection)
     return True
 
 
 def count_submissions(connection: Connection, competition: int, viewer: Viewer) -> dict[str, int]:
-    """Return the number of accepted submissions by owner that the viewer may know of."""
+    """Return the number of accepted submissions that the viewer may see, by owner."""
     query = (
         select(submissions.c.owner, func.count().label("accepted"))
         .join(releases, releases.c.id == submissions.c.release_id)

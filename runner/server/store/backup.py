@@ -1,8 +1,8 @@
-"""Backup and restore of a server's database: one file with a consistent state, written while the server runs.
+"""Backs up a server's database into one consistent file, also while the server runs, and restores it.
 
 The file is gzipped JSON Lines: a header, one line for each row of each table, and a last line with the number of rows
-and the hash of all previous lines. The blobs are not in it. They never change, so an administrator copies them as
-files, after the backup: the copy then has every blob that the backup refers to.
+and the hash of all previous lines. Blobs are not in the backup. An administrator copies them as files after the backup.
+Blobs never change, so the copy has every blob that the backup refers to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BATCH_ROWS = 500
 def back_up(database: Database, file: Path, schema: int | None = None) -> dict[str, int]:
     """Write a backup to a new file and return the number of rows of each table.
 
-    `schema` is the schema version of the database if it is not the current one.
+    `schema` is the schema version of the database if it is an earlier one.
 
     Raises:
         UsageError: the file exists.
@@ -48,34 +48,36 @@ def back_up(database: Database, file: Path, schema: int | None = None) -> dict[s
         raise UsageError(f"{file} exists; choose another name for the backup, or remove the file")
     part_file = file.with_name(f".{file.name}.part")
     counts: Counter[str] = Counter()
-    hashed = hashlib.sha256()
+    hasher = hashlib.sha256()
     try:
-        with create(part_file) as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed:
-            os.fchmod(raw.fileno(), 0o600)  # it contains members of organisations and hashes of tokens
-            for table, line in _lines(database, schema):
+        with create(part_file) as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as compressed:
+            os.fchmod(raw.fileno(), 0o600)  # the backup contains members of organisations and hashes of tokens
+            for table, line in _backup_lines(database, schema):
                 counts[table] += table != ""
-                hashed.update(line)
-                packed.write(line)
-            trailer = {"rows": sum(counts.values()), "sha256": hashed.hexdigest()}
-            packed.write(orjson.dumps(trailer, option=orjson.OPT_APPEND_NEWLINE))
+                hasher.update(line)
+                compressed.write(line)
+            trailer = {"rows": sum(counts.values()), "sha256": hasher.hexdigest()}
+            compressed.write(orjson.dumps(trailer, option=orjson.OPT_APPEND_NEWLINE))
         with open_to_read(part_file) as written:
             os.fsync(written.fileno())
         part_file.rename(file)
         fsync_dir(file.absolute().parent)
     except OSError as error:
         part_file.unlink(missing_ok=True)
-        raise RunError(f"the backup {file} cannot be written: {error.strerror or error}") from error
+        raise RunError(f"cannot write the backup {file}: {error.strerror or error}; choose another FILE") from error
     except DBAPIError as error:
         part_file.unlink(missing_ok=True)
-        raise RunError(f"the backup {file} cannot be written; the database reports: {describe_error(error)}") from error
+        raise RunError(
+            f"cannot write the backup {file}, because the database fails: {describe_error(error)}"
+        ) from error
     return {table: count for table, count in counts.items() if table}
 
 
-def _lines(database: Database, schema: int | None) -> Iterator[tuple[str, bytes]]:
-    """Yield the header with the table name "", then each row's line with the name of its table."""
+def _backup_lines(database: Database, schema: int | None) -> Iterator[tuple[str, bytes]]:
+    """Yield pairs of a table's name and the line of one of its rows. The header comes first, with the name ""."""
     with database.reading() as connection:
         tables = metadata
-        if schema is not None:  # an earlier version has other tables and columns
+        if schema is not None:  # read the tables and columns of the earlier version from the database
             tables = MetaData()
             tables.reflect(connection)
         version = schema or database.schema(connection)
@@ -99,9 +101,9 @@ def restore(database: Database, file: Path) -> dict[str, int]:
     try:
         return _restore_rows(database, file)
     except OperationalError as error:  # a full or read-only disk, or a lost connection
-        raise RunError(f"the backup {file} cannot be restored; nothing was changed: {describe_error(error)}") from error
+        raise RunError(f"cannot restore the backup {file}; nothing was changed: {describe_error(error)}") from error
     except DBAPIError as error:
-        raise RunError(f"the backup {file} is damaged: {str(error.orig).strip()}") from error
+        raise RunError(f"the backup {file} is damaged: {str(error.orig).strip()}; restore another copy") from error
 
 
 def _restore_rows(database: Database, file: Path) -> dict[str, int]:
@@ -109,8 +111,8 @@ def _restore_rows(database: Database, file: Path) -> dict[str, int]:
     with database.writing() as connection:
         for table in metadata.sorted_tables:
             if table.name != meta.name and connection.execute(select(func.count()).select_from(table)).scalar_one():
-                raise UsageError("the server's database is not empty; restore the backup into a new, empty server")
-        for table_name, rows in groupby(_rows(file), key=itemgetter(0)):
+                raise UsageError("the server's database is not empty; restore the backup into a new DIR or --database")
+        for table_name, rows in groupby(_read_backup(file), key=itemgetter(0)):
             if table_name == "":
                 _, header = next(rows)
                 connection.execute(update(meta).where(meta.c.key == "revision").values(value=str(header["revision"])))
@@ -134,22 +136,22 @@ def _advance_sequence(connection: Any, table: Table) -> None:
         connection.execute(text("SELECT setval(pg_get_serial_sequence(:table, :column), :highest)"), sequence)
 
 
-def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the header under the table name "", then each row, in the current schema, with its table's name."""
+def _read_backup(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield pairs of a table's name and a row in the current schema. The header comes first, with the name ""."""
     damaged = f"the backup {file} is damaged"
-    hashed, rows, schema = hashlib.sha256(), 0, 0
+    hasher, rows, schema = hashlib.sha256(), 0, 0
     try:
-        with open_to_read(file) as raw, gzip.GzipFile(fileobj=raw, mode="rb") as packed:
-            while line := packed.readline(_MAX_LINE_BYTES):
+        with open_to_read(file) as raw, gzip.GzipFile(fileobj=raw, mode="rb") as compressed:
+            while line := compressed.readline(_MAX_LINE_BYTES):
                 entry = orjson.loads(line)
                 if not schema:
                     if entry.get("format") != FORMAT:
-                        raise RunError(f"{file} is not a backup of a server; `nip-run server backup` writes one")
+                        raise RunError(f"{file} is not a server's backup; use a file of `nip-run server backup`")
                     schema = int(entry["schema"])
                     check_version(schema, f"the backup {file}")
                     yield "", entry
                 elif "table" not in entry:
-                    if (entry["rows"], entry["sha256"]) != (rows, hashed.hexdigest()) or packed.read(1):
+                    if (entry["rows"], entry["sha256"]) != (rows, hasher.hexdigest()) or compressed.read(1):
                         raise RunError(f"{damaged}: the checksum in its last line does not match; restore another copy")
                     return
                 else:
@@ -157,16 +159,16 @@ def _rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     table = metadata.tables[entry["table"]]
                     row = dict(upgrade_row(table.name, entry["row"], schema))
                     yield table.name, {column.name: row[column.name] for column in table.columns}
-                hashed.update(line)
+                hasher.update(line)
     except OSError as error:  # includes gzip.BadGzipFile
-        raise RunError(f"the backup {file} cannot be read: {error.strerror or error}") from error
+        raise RunError(f"cannot read the backup {file}: {error.strerror or error}; check the path") from error
     except (EOFError, zlib.error, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{damaged}: {type(error).__name__} after {rows} rows") from error
+        raise RunError(f"{damaged}: {type(error).__name__} after {rows} rows; restore another copy") from error
     raise RunError(f"{damaged}: the file is truncated; restore another copy")
 
 
 def find_missing_blobs(database: Database, blobs: BlobStore) -> list[str]:
-    """Return the hashes of the blobs that the database refers to and that do not exist."""
+    """Return the hashes of blobs that the database refers to but the blob store does not have."""
     with database.reading() as connection:
         referenced = connection.execute(select(files.c.sha256).distinct().order_by(files.c.sha256)).scalars().all()
     try:

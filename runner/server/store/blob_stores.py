@@ -1,4 +1,4 @@
-"""Choice of the blob store that a server's settings name."""
+"""Opens the blob store that a server's settings select."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blob stores: files under the SHA-256 of their bytes, stored once for all releases and never changed."""
+"""Blob stores. A blob is a file that is stored once for all releases, named by its SHA-256, and never changed."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class BlobStore(Protocol):
         """Return whether the complete blob is stored."""
 
     def put(self, sha256: str, file: Path) -> None:
-        """Store a file with this hash durably. The file may be moved away.
+        """Store a file with this hash durably. The store may hard-link the file, so it must not change afterwards.
 
         Raises:
-            BlobStoreError: it cannot be stored.
+            BlobStoreError: the file cannot be stored.
         """
 
     def open(self, sha256: str) -> IO[bytes]:
         """Open a blob for reading.
 
         Raises:
-            NotPublished: it does not exist.
-            BlobStoreError: it cannot be read.
+            NotPublished: the blob does not exist.
+            BlobStoreError: the blob cannot be read.
         """
 
     def stored(self) -> Iterator[str]:
@@ -50,7 +50,7 @@ class BlobStore(Protocol):
         """Remove a blob if it exists."""
 
     def tidy(self) -> None:
-        """Remove temporary files that killed servers left behind. Call it while no server runs."""
+        """Remove temporary files from before a crash. Call this method only while no server runs."""
 
 
 class DiskBlobStore:
@@ -73,11 +73,12 @@ class DiskBlobStore:
                 os.fsync(source.fileno())
                 if not path.is_file():
                     self._link(source, file, path)
-            # Even if the file existed: the process that moved it there may have stopped before this.
+            # Also if the blob existed: the process that stored it may have been killed before this point.
             fsync_dir(path.parent)
             fsync_dir(self._folder)
         except OSError as error:
-            raise BlobStoreError(f"a file of the upload cannot be stored: {error.strerror}") from error
+            message = f"cannot store the blob {sha256[:12]} in {self._folder}: {error.strerror}"
+            raise BlobStoreError(f"{message}; ask the server's administrator to check the disk") from error
 
     @staticmethod
     def _link(source: IO[bytes], file: Path, path: Path) -> None:
@@ -99,9 +100,12 @@ class DiskBlobStore:
         try:
             return open_to_read(self._path(sha256))
         except FileNotFoundError as error:
-            raise NotPublished(f"there is no blob {sha256[:12]}") from error
+            raise NotPublished(
+                f"the server has lost the blob {sha256[:12]}; tell the server's administrator"
+            ) from error
         except OSError as error:
-            raise BlobStoreError(f"the blob {sha256[:12]} cannot be read: {error.strerror}") from error
+            message = f"cannot read the blob {sha256[:12]}: {error.strerror}"
+            raise BlobStoreError(f"{message}; ask the server's administrator to check the disk") from error
 
     def stored(self) -> Iterator[str]:
         for folder in sorted(self._folder.glob("[0-9a-f][0-9a-f]")):

@@ -30,8 +30,9 @@ from runner.server.store.upgrades import check_version, upgrade
 
 _WRITES = "nip_run_writes"
 _WRITER_LOCK, _SERVER_LOCK = 0x6E69705F72756E, 0x6E69705F72756F
-"""Keys of PostgreSQL's advisory locks: for the current writer, and for the only server of a database."""
+"""Keys of PostgreSQL's advisory locks: one for the current writer, one for the only server of a database."""
 BUSY_SECONDS = 30.0
+"""Maximum time that a transaction waits for SQLite's lock."""
 
 
 class Database:
@@ -40,14 +41,14 @@ class Database:
     def __init__(self, url: str, *, before_upgrade: Callable[[Database, int], None] | None = None) -> None:
         """Connect, create the tables of an empty database, and upgrade the tables of an earlier version.
 
-        `before_upgrade` is called before an upgrade with the database and its schema version; if it raises, nothing
-        changes. None: an earlier version is refused.
+        Before an upgrade, `before_upgrade` is called with the database and its schema version; if it raises, nothing
+        changes. If it is None, a database of an earlier version is an error.
 
         Raises:
-            UsageError: the URL is not that of a supported database.
-            RunError: the database cannot be reached, comes from a newer nip-run, or would have to be upgraded.
+            UsageError: the URL does not name a supported database.
+            RunError: the database cannot be reached, comes from a newer nip-run, or needs an upgrade.
         """
-        self._engine = _engine(url)
+        self._engine = _create_engine(url)
         self.is_sqlite = self._engine.dialect.name == "sqlite"
         self._owner_connection: Connection | None = None
         try:
@@ -55,7 +56,8 @@ class Database:
         except DBAPIError as error:
             self._engine.dispose()
             where = make_url(url).render_as_string(hide_password=True)
-            raise RunError(f"the database {where} cannot be used: {describe_error(error)}") from error
+            message = f"cannot use the database {where}: {describe_error(error)}"
+            raise RunError(f"{message}; check that the database runs and that --database is correct") from error
         except BaseException:
             self._engine.dispose()
             raise
@@ -70,7 +72,7 @@ class Database:
             if before_upgrade is None:
                 raise RunError(
                     f"the database has schema {version}, but this nip-run needs {VERSION}; "
-                    "start `nip-run serve` once to upgrade it"
+                    "start `nip-run serve` once to upgrade the database"
                 )
             before_upgrade(self, version)
         with self.writing() as connection:
@@ -102,10 +104,10 @@ class Database:
                 connection.execute(select(func.pg_advisory_xact_lock(_WRITER_LOCK)))
             yield connection
 
-    def hold(self) -> bool:
-        """Become the only server of a PostgreSQL database until `close`; return False if there is another one.
+    def lock_for_server(self) -> bool:
+        """Lock a PostgreSQL database against other servers until `close`; return False if another server has the lock.
 
-        For SQLite, the lock on the server's folder does the same.
+        SQLite needs no such lock, because the server's folder is locked.
         """
         if self.is_sqlite:
             return True
@@ -124,10 +126,10 @@ class Database:
         """Return the revision, which grows with every change of visible data."""
         return int(connection.execute(select(meta.c.value).where(meta.c.key == "revision")).scalar_one())
 
-    def changed(self, connection: Connection) -> None:
+    def increment_revision(self, connection: Connection) -> None:
         """Increment the revision. Call it in each transaction that changes visible data."""
-        following = cast(cast(meta.c.value, Integer) + 1, String)
-        connection.execute(update(meta).where(meta.c.key == "revision").values(value=following))
+        next_revision = cast(cast(meta.c.value, Integer) + 1, String)
+        connection.execute(update(meta).where(meta.c.key == "revision").values(value=next_revision))
 
     def close(self) -> None:
         if self._owner_connection is not None:
@@ -136,8 +138,8 @@ class Database:
         self._engine.dispose()
 
 
-def _engine(url: str) -> Engine:
-    """Create an engine. `hide_parameters` keeps values, which may be labels, out of errors and logs."""
+def _create_engine(url: str) -> Engine:
+    """Create an engine. Errors and logs do not show values (`hide_parameters`), because they may be labels."""
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
@@ -152,8 +154,11 @@ def _engine(url: str) -> Engine:
     except ImportError as error:
         raise UsageError(f"PostgreSQL needs its driver ({error}); pip install 'nip-run[postgresql]'") from error
     except (ArgumentError, SQLAlchemyError) as error:
-        raise UsageError(f"invalid database URL in --database: {error}") from error
-    raise UsageError(f"--database names {parsed.get_backend_name()}, but only SQLite and PostgreSQL are supported")
+        raise UsageError(f"invalid URL in --database: {error}; write postgresql+psycopg://USER@HOST/NAME") from error
+    raise UsageError(
+        f"--database names {parsed.get_backend_name()}, which is not supported; write "
+        "postgresql+psycopg://USER@HOST/NAME, or leave out --database to use SQLite"
+    )
 
 
 def _set_up_sqlite(connection: Any, _: Any) -> None:
@@ -179,5 +184,5 @@ def is_disk_full(error: DBAPIError) -> bool:
 def describe_error(error: DBAPIError) -> str:
     """Return the message of a database error, with a hint if its disk is full or read-only."""
     message = str(error.orig).strip()
-    hint = "; its disk is full, or its folder cannot be written (SQLite writes there even in order to read)"
+    hint = "; free disk space, or make the database's folder writable (SQLite writes there even when it only reads)"
     return message + hint if is_disk_full(error) else message

@@ -1,4 +1,4 @@
-"""Blobs in an object store, such as S3 or a compatible service, through `obstore`."""
+"""A blob store in an object store, such as S3 or a compatible service. It uses the library `obstore`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ObjectBlobStore:
         except FileNotFoundError:
             return False
         except BaseError as error:
-            raise BlobStoreError(f"the blob store does not answer: {error}") from error
+            raise BlobStoreError(f"the blob store does not answer ({error}); check --blobs and its keys") from error
         return True
 
     def put(self, sha256: str, file: Path) -> None:
@@ -46,15 +46,19 @@ class ObjectBlobStore:
         try:
             obstore.put(self._store, self._key(sha256), file)
         except (BaseError, OSError) as error:
-            raise BlobStoreError(f"a file of the upload cannot be stored: {error}") from error
+            raise BlobStoreError(
+                f"cannot store the blob {sha256[:12]} ({error}); check --blobs and its keys"
+            ) from error
 
     def open(self, sha256: str) -> IO[bytes]:
         try:
             return io.BufferedReader(_RawReader(obstore.open_reader(self._store, self._key(sha256))))
         except FileNotFoundError as error:
-            raise NotPublished(f"there is no blob {sha256[:12]}") from error
+            raise NotPublished(
+                f"the server has lost the blob {sha256[:12]}; tell the server's administrator"
+            ) from error
         except BaseError as error:
-            raise BlobStoreError(f"the blob {sha256[:12]} cannot be read: {error}") from error
+            raise BlobStoreError(f"cannot read the blob {sha256[:12]} ({error}); check --blobs and its keys") from error
 
     def stored(self) -> Iterator[str]:
         for batch in obstore.list(self._store):
@@ -64,7 +68,7 @@ class ObjectBlobStore:
         obstore.delete(self._store, self._key(sha256))
 
     def tidy(self) -> None:
-        """Do nothing: the store itself discards incomplete objects."""
+        """Do nothing, because the object store itself discards incomplete objects."""
 
 
 class _RawReader(io.RawIOBase):

@@ -1,4 +1,4 @@
-"""File permissions of a server's folder, which has labels and private releases: only the server's user has access."""
+"""Restricts a server's folder to the server's user, because the folder contains labels and private releases."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ def restrict_access(folder: Path) -> Iterator[None]:
     previous_umask = os.umask(_OTHER_USERS)
     try:
         try:
-            _close(folder)
+            _remove_permissions(folder)
         except OSError as error:
-            raise RunError(f"the server's folder {folder} cannot be written: {error.strerror}") from error
+            message = f"cannot write to the server's folder {folder}: {error.strerror}; check its permissions"
+            raise RunError(message) from error
         yield
     finally:
         os.umask(previous_umask)
 
 
-def _close(folder: Path) -> None:
+def _remove_permissions(folder: Path) -> None:
     make_folders(folder)
     root = folder.resolve()
     for path in (root, *root.iterdir()):
-        # A mounted volume may belong to another user, who then keeps its permissions. A running server may remove files
-        # while this runs.
+        # A mounted volume that belongs to another user keeps its permissions. A running server may remove a file
+        # between the listing and this check.
         with suppress(PermissionError, FileNotFoundError):
             mode = path.lstat().st_mode
             if not stat.S_ISLNK(mode) and mode & _OTHER_USERS:

@@ -1,7 +1,7 @@
 """The tables of a server's database, one schema for SQLite and PostgreSQL.
 
-`files` and `checks` are derived from manifests, and `rebuild` recomputes them. All other tables (accounts, members,
-tokens, who published what and when, ...) hold data that exists nowhere else.
+The tables `files` and `checks` are derived from manifests, and `rebuild` recomputes them. All other tables, such as
+accounts, tokens and publication times, contain data that exists nowhere else.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ accounts = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", String(100), nullable=False, unique=True),
-    Column("folded", String(100), nullable=False, unique=True),  # equal for names that look alike
+    Column("folded", String(100), nullable=False, unique=True),  # `similarity_key`: equal for names that look alike
     Column("is_organisation", Boolean, nullable=False),
     Column("created", Float, nullable=False),  # seconds since 1970, like all times in this schema
     Column("disabled", Float),
@@ -134,13 +134,13 @@ competitions = Table(
     Column("title", String(300), nullable=False),
     Column("release_id", ForeignKey("releases.id"), nullable=False),  # the dataset, without labels
     Column("rows_sha256", String(64), nullable=False, index=True),  # hash of all rows; submissions have the same hash
-    Column("group_by", String(200)),  # the column whose values are clusters in the interval
+    Column("group_by", String(200)),  # column of the dataset whose values form clusters for the interval
     Column("day_limit", Integer, nullable=False),
     Column("created", Float, nullable=False),
     Column("closes", Float, nullable=False),
     Column("relabelled", Float),  # when labels were last replaced
     Column("withdrawn", Float),
-    Column("why", Text),  # reason for withdrawing it
+    Column("why", Text),  # reason for the withdrawal
     UniqueConstraint("owner", "name"),
 )
 
@@ -150,7 +150,7 @@ competition_labels = Table(
     Column("competition_id", ForeignKey("competitions.id"), primary_key=True),
     Column("datapoint_id", Text, primary_key=True),
     Column("label", Integer, nullable=False),
-    Column("is_held", Boolean, nullable=False),  # in the held-out part, whose score is shown only after closing
+    Column("is_held", Boolean, nullable=False),  # held out: the score of these rows is shown only after closing
 )
 
 submissions = Table(
@@ -163,7 +163,7 @@ submissions = Table(
     Column("account_id", ForeignKey("accounts.id"), nullable=False),
     Column("created", Float, nullable=False),
     Column("state", String(10), nullable=False, index=True),
-    Column("why", Text, nullable=False),  # reason for refusing it
+    Column("why", Text, nullable=False),  # reason if the submission was refused
     Column("score", Text),  # JSON: all metrics of each part; the API shows only some
     Column("scored", Float),
     UniqueConstraint("competition_id", "release_id"),

@@ -1,7 +1,7 @@
 """Upgrades from earlier schema versions: one step for each version.
 
-A step changes the tables of a database, in one transaction with all other steps. Rows of a backup get the columns that
-were added since. Tables in `TEMPORARY_TABLES` may be dropped and created again.
+The steps change the tables of a database in one transaction. Rows of an older backup get the columns that were added
+later. Tables in `TEMPORARY_TABLES` may be dropped and created again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runner.base.errors import RunError
 from runner.server.store.schema import VERSION, competitions, invitations, meta, metadata, submissions, uploads
 
 TEMPORARY_TABLES = frozenset({"browsers", "uploads"})
-"""Tables with temporary data, not in backups: clients declare the upload again, or sign in again."""
+"""Tables that backups leave out: clients can declare an upload again, and browsers can sign in again."""
 
 Row = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ def _to_2(connection: Connection) -> None:
     """Add acts, browsers and competitions, and the size of uploads."""
     if inspect(connection).has_table("uploads"):
         uploads.drop(connection)
-    # The new tables already have the columns that later steps add, and those steps skip existing columns.
+    # New tables already have the columns that later steps add. Later steps skip columns that exist.
     metadata.create_all(connection, [table for table in metadata.sorted_tables if table is not invitations])
 
 
@@ -70,6 +70,8 @@ def upgrade_row(table: str, row: Row, version: int) -> Row:
 def check_version(version: int, source: str) -> None:
     """Raise RunError if a schema version is too new or does not exist; `source` names the file or database."""
     if version > VERSION:
-        raise RunError(f"{source} has schema {version}, this nip-run only knows up to {VERSION}; upgrade nip-run")
+        raise RunError(f"{source} has schema {version}, but this nip-run knows only {VERSION}; upgrade nip-run")
     if version not in (*_STEPS, VERSION):
-        raise RunError(f"{source} has schema {version}, which does not exist; the file is damaged or not from nip-run")
+        raise RunError(
+            f"{source} has the unknown schema {version}, so it is damaged or not from nip-run; use another copy"
+        )

@@ -1,7 +1,7 @@
-"""The check of an upload before it is published, in an isolated process with limited time and memory.
+"""Checks an upload before it is published, in an isolated process with limited time and memory.
 
 The content of an upload is untrusted. The process can read the upload and the releases that its publisher may see. It
-reports problems, or what the server vouches for. The server continues no matter how the process ends.
+returns an `UploadVerdict`. The server continues no matter how the process ends.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ from runner.server.visible_tree import ServerTree
 
 MAX_PROBLEMS = 50
 MAX_VERDICT_BYTES = 4 << 20
-"""Maximum size of a verdict in bytes."""
-CHECK_TIMED_OUT = "checking it takes longer than this server allows for one upload; publish fewer or smaller releases"
+"""Maximum size of a serialized verdict."""
+CHECK_TIMED_OUT = (
+    "checking this upload takes longer than the server allows; publish fewer or smaller releases at once, or ask the "
+    "administrator to raise --check-seconds of nip-run serve"
+)
 
 
 @dataclass(frozen=True)
@@ -47,17 +50,17 @@ class UploadVerdict:
 
     problems: Sequence[str] = ()
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Notes on each good release, by its folder."""
+    """Notes on each accepted release, by the release's folder."""
     rows: Mapping[str, str] = field(default_factory=dict)
-    """Hash of the datapoints of each run that was played without labels, by its folder: see `competition_rows`."""
+    """For each run that was played without labels, `competition_rows` of its datapoints, by the release's folder."""
 
     @property
-    def is_good(self) -> bool:
+    def is_accepted(self) -> bool:
         return not self.problems
 
 
 class UploadTransport:
-    """A `Transport` that reads an upload as if it were published, on top of what its publisher can see."""
+    """A `Transport` that reads the files of an upload, and all published files that the publisher may see."""
 
     where = "the upload"
 
@@ -74,14 +77,14 @@ class UploadTransport:
         return self._published.open(path) if file is None else self._uploads.open_blob(self._upload, file.sha256)
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:  # noqa: ARG002
-        raise UsageError("this view of the upload is read-only")
+        raise UsageError("an upload that is being checked is read-only; publish with `nip-run publish --to URL`")
 
     def close(self) -> None:
         """Do nothing: no file or connection stays open."""
 
 
 def check(incoming: UploadTransport, declaration: Declaration, settings: Settings) -> UploadVerdict:
-    """Check an upload in this process."""
+    """Check an upload in this process, and return the verdict."""
     problems: list[str] = []
     notes: dict[str, Sequence[str]] = {}
     rows: dict[str, str] = {}
@@ -109,7 +112,7 @@ def check(incoming: UploadTransport, declaration: Declaration, settings: Setting
 
 
 def _with_release(folder: DeclaredFolder, line: str) -> str:
-    """Prefix a problem with its release, unless it starts with it, since one list has the problems of all releases."""
+    """Return a problem with its release as a prefix, because one list has the problems of all releases."""
     has_prefix = line.startswith((folder.path, folder.reference.folder, str(folder.reference)))
     return line if has_prefix else f"{folder.path}: {line}"
 
@@ -120,7 +123,7 @@ def _release_problems(
     data = small_file(incoming.open(f"{folder.path}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
     expected = read_checksum(small_file(incoming.open(f"{folder.path}/{CHECKSUM}"), CHECKSUM, 1_000))
     if digest(data) != expected:
-        yield f"{folder.path}: {CHECKSUM} is not the hash of {MANIFEST}"
+        yield f"{folder.path}: {CHECKSUM} is not the hash of {MANIFEST}; publish the release again"
         return
     try:
         release = Release.from_bytes(data, settings.limits)
@@ -128,14 +131,15 @@ def _release_problems(
         yield f"{folder.path}: {error}"
         return
     if release.reference != folder.reference:
-        yield f"{folder.path}: its manifest names another release, {release.reference}"
+        yield f"{folder.path}: {MANIFEST} names another release, {release.reference}; publish the release again"
         return
     listed = {file.path: (file.sha256, file.size) for file in release.files}
     sent = {file.path: (file.sha256, file.size) for file in folder.files if file.path not in (MANIFEST, CHECKSUM)}
     for path in sorted(listed.keys() ^ sent.keys()):
-        yield f"{folder.path}: {path} is {'missing from the upload' if path in listed else 'not in the manifest'}"
+        problem = "is missing from the upload" if path in listed else "is not in the manifest"
+        yield f"{folder.path}: {path} {problem}; publish the release again"
     for path in sorted(path for path in listed.keys() & sent.keys() if listed[path] != sent[path]):
-        yield f"{folder.path}: {path} has another hash or size than in the manifest"
+        yield f"{folder.path}: {path} has another hash or size than in the manifest; publish the release again"
     if listed == sent:
         yield from _link_problems(incoming, release)
         yield from find_release_problems(registry, registry.find(folder.reference))
@@ -144,7 +148,7 @@ def _release_problems(
 def _link_problems(incoming: UploadTransport, release: Release) -> Iterator[str]:
     """Yield problems with links to releases on this server or in the upload: another hash, or a private target.
 
-    Links to unknown releases are fine: those may be in another registry, or private releases of other owners.
+    Links to unknown releases are allowed: these may be in another registry, or be private releases of other owners.
     """
     for link in release.links:
         target = None if link.release is None else parse(link.release)
@@ -156,9 +160,15 @@ def _link_problems(incoming: UploadTransport, release: Release) -> Iterator[str]
         except NotPublished:
             continue
         if link.sha256 not in (None, sha256):
-            yield f"{release.reference}: its link {link.role} to {target} has another hash than that release has here"
+            yield (
+                f"{release.reference}: the link {link.role} to {target} has another hash than {target} on this server; "
+                "install the release from this server, then publish again"
+            )
         elif release.visibility == "public" and Release.from_bytes(manifest).visibility == "private":
-            yield f"{release.reference} is public, but its link {link.role} names {target}, which is private"
+            yield (
+                f"{release.reference} is public, but its link {link.role} names {target}, which is private; publish it "
+                f"with --private, or publish a public version of {target} first"
+            )
 
 
 def _addition_problems(registry: Registry, incoming: UploadTransport, folder: DeclaredFolder) -> Iterator[str]:
@@ -185,21 +195,25 @@ def check_isolated(settings: Settings, viewer: Viewer, upload: str, declaration:
     Raises:
         CheckError: the process failed for another reason; the upload may be fine.
     """
-    # In the upload's folder, so that files left by a killed server are deleted with the upload.
-    within = UploadPieces(settings.incoming).folder(upload)
+    # The work folder is in the upload's folder, so that files left by a killed server are deleted with the upload.
+    work_folder = UploadPieces(settings.incoming).folder(upload)
     try:
         args = settings, viewer, upload, declaration.to_bytes()
         limits = TaskLimits.for_check(settings)
-        outcome = run_isolated(limits, within, _check_in_process, *args, max_bytes=MAX_VERDICT_BYTES)
+        outcome = run_isolated(limits, work_folder, _check_in_process, *args, max_bytes=MAX_VERDICT_BYTES)
     except OSError as error:
-        raise CheckError(f"the upload cannot be checked now: {error}") from error
+        raise CheckError(f"the upload cannot be checked now, publish again later: {error}") from error
     match outcome.status:
         case TaskStatus.FINISHED:
             return UploadVerdict(**outcome.value)
         case TaskStatus.TIMED_OUT:
             return UploadVerdict([CHECK_TIMED_OUT])
         case TaskStatus.OUT_OF_MEMORY:
-            return UploadVerdict([f"checking it needs more than {settings.check_bytes >> 20:,} MiB of memory"])
+            limit = (
+                f"checking this upload needs more memory than the server allows ({settings.check_bytes >> 20:,} MiB)"
+            )
+            advice = "publish smaller releases, or ask the administrator to raise --check-memory of nip-run serve"
+            return UploadVerdict([f"{limit}; {advice}"])
         case TaskStatus.DIED:
             raise CheckError(f"the check {outcome.failure}")
 

@@ -1,4 +1,4 @@
-"""The declaration of an upload: folders of the registry, each with the hashes and sizes of its files."""
+"""Parses the declaration of an upload: folders of the registry, each with the hashes and sizes of its files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Declaration:
     folders: Sequence[DeclaredFolder]
 
     def id(self, account: int) -> str:
-        """Return the upload's id. An account that declares the same again gets the same id, and resumes the upload."""
+        """Return the upload's id. If an account declares the same upload again, it gets the same id and resumes."""
         return hashlib.sha256(b"%d\n%s" % (account, self.to_bytes())).hexdigest()[:32]
 
     @cached_property
@@ -73,37 +73,40 @@ class Declaration:
         return orjson.dumps(folders)
 
     @classmethod
-    def parse(cls, declared: Sequence[Mapping[str, Any]], limits: Limits, most: int, most_files: int) -> Self:
-        """Check and parse what a client declares, with at most `most` folders and `most_files` files.
+    def parse(cls, declared: Sequence[Mapping[str, Any]], limits: Limits, max_folders: int, max_files: int) -> Self:
+        """Check and parse a client's declaration.
 
         Raises:
-            ReleaseError: a name, a size or a number is invalid; each problem is a note.
+            ReleaseError: a name, a size or a number is invalid; the error's notes list all problems.
         """
         problems: list[str] = []
         folders = []
-        if not 1 <= len(declared) <= most:
-            problems.append(f"{len(declared)} releases; one upload may have 1 to {most}")
-        if (count := sum(len(entry["files"]) for entry in declared)) > most_files:
-            problems.append(f"{count:,} files; one upload may have at most {most_files:,}")
+        if not 1 <= len(declared) <= max_folders:
+            problems.append(f"the upload has {len(declared)} releases; publish 1 to {max_folders} at once")
+        if (count := sum(len(entry["files"]) for entry in declared)) > max_files:
+            problems.append(f"the upload has {count:,} files; publish fewer releases at once, with up to {max_files:,}")
             declared = []
-        for entry in declared[:most]:
+        for entry in declared[:max_folders]:
             path = str(entry["folder"])
             reference, part = _split_folder(path)
             if reference is None:
-                problems.append(f"{shortened(path)!r} is not KIND/OWNER/NAME/VERSION")
+                problems.append(f"{shortened(path)!r} is not the folder of a release; write KIND/OWNER/NAME/VERSION")
                 continue
             files = [DeclaredFile(str(f["path"]), int(f["size"]), str(f["sha256"])) for f in entry["files"]]
             folder = DeclaredFolder(reference, part, files)
-            problems += (f"{folder.path}: {problem}" for problem in _problems(folder, limits))
+            problems += (f"{folder.path}: {problem}" for problem in _folder_problems(folder, limits))
             folders.append(folder)
         repeated = sorted(path for path, count in Counter(folder.path for folder in folders).items() if count > 1)
-        problems += (f"{path} is declared twice" for path in repeated)
+        problems += (f"{path} is declared twice; declare it once" for path in repeated)
         sizes: dict[str, int] = {}
         for file in (file for folder in folders for file in folder.files):
             if sizes.setdefault(file.sha256, file.size) != file.size:
-                problems.append(f"file {shortened(file.path)!r}: another file with the same hash has another size")
+                name = shortened(file.path)
+                problems.append(f"file {name!r}: another file has the same hash and another size; correct the sizes")
         if problems:
-            raise ReleaseError("the server does not accept this upload").with_notes(problems[:20])
+            raise ReleaseError("the server does not accept this upload; correct these problems").with_notes(
+                problems[:20]
+            )
         return cls(folders)
 
     @classmethod
@@ -119,33 +122,34 @@ class Declaration:
 
 
 def _split_folder(path: str) -> tuple[Reference | None, str]:
-    """Split the path of a declared folder into a release and the name of its part; None if it is not such a path."""
+    """Split the path of a declared folder into a release and the name of its part; the release is None if invalid."""
     base, _, part = path.rpartition("/")
     if part in (YANKED, SIGNATURE) and Reference.of_folder(path) is None:
         return Reference.of_folder(base), part
     return Reference.of_folder(path), ""
 
 
-def _problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
+def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
     files = folder.files
     if len(files) > limits.files + 2:
-        yield f"{len(files)} files; a release may have at most {limits.files}"
+        yield f"the release has {len(files)} files; publish at most {limits.files}"
         return
     for file in files:
         if not _HEX.fullmatch(file.sha256):
-            yield f"file {shortened(file.path)!r}: its hash is not a SHA-256 in hexadecimal"
+            yield f"file {shortened(file.path)!r}: `sha256` must have 64 hexadecimal digits"
         max_bytes = _max_bytes(folder.part, file.path, limits)
         if not 0 <= file.size <= max_bytes:
-            yield f"file {shortened(file.path)!r} has {file.size:,} bytes; at most {max_bytes:,} are allowed"
+            size = f"has {file.size:,} bytes; at most {max_bytes:,} are allowed"
+            yield f"file {shortened(file.path)!r} {size}; publish a smaller file"
         if problem := _path_problem(folder.part, file.path):
             yield f"file {shortened(file.path)!r}: {problem}"
     conflicts = path_conflicts(file.path for file in files)
     yield from (f"file {shortened(path)!r}: {problem}" for path, problem in conflicts)
     if (total := sum(file.size for file in files)) > limits.total_bytes:
-        yield f"{total:,} bytes in total; a release may have at most {limits.total_bytes:,}"
+        yield f"the files of the release have {total:,} bytes; publish at most {limits.total_bytes:,} bytes"
     names = {file.path for file in files}
     if folder.part == "" and not {MANIFEST, CHECKSUM} <= names:
-        yield f"a release needs {MANIFEST} and {CHECKSUM}"
+        yield f"the release lacks {MANIFEST} or {CHECKSUM}; add both files"
     if folder.part == YANKED and names != {YANKED_FILE}:
         yield f"this folder must contain {YANKED_FILE} and nothing else"
     if folder.part == SIGNATURE and not 1 <= len(files) <= MAX_SIGNATURES:

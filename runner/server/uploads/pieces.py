@@ -1,4 +1,4 @@
-"""Received bytes of uploads on disk: each blob is a file that grows with each piece and is renamed when complete.
+"""Stores the received bytes of uploads. Each blob is a file that grows with each piece and is renamed when complete.
 
 File names consist of an upload's id and a hash, never of text that a client sent.
 """
@@ -22,19 +22,21 @@ _UPLOAD_FOLDER = re.compile(r"[0-9a-f]{32}(\.old)?")
 
 
 class OffsetError(ReleaseError):
-    """A piece does not start where the stored bytes end; `have` is their number."""
+    """A piece does not start where the stored bytes of its file end; `have` is the number of stored bytes."""
 
     def __init__(self, have: int) -> None:
-        super().__init__(f"the server has {have:,} bytes; continue from there")
+        super().__init__(
+            f"the server has {have:,} bytes of this file; send the bytes after them, Upload-Offset: {have}"
+        )
         self.have = have
 
 
 class DiskFullError(ReleaseError):
-    """The server has no disk space for this now."""
+    """The server's disk has no space for an upload."""
 
 
 class BlobWriter:
-    """A writer for the next bytes of one blob. The caller must close it."""
+    """Appends bytes to one blob. The caller must close the writer."""
 
     def __init__(self, file: IO[bytes], part: Path, complete: Path, have: int, size: int) -> None:
         self._file, self._part, self._complete, self._size = file, part, complete, size
@@ -48,7 +50,7 @@ class BlobWriter:
             DiskFullError: the disk is full.
         """
         if self.have + len(data) > self._size:
-            raise ReleaseError(f"the client sent more than the {self._size:,} bytes that it declared")
+            raise ReleaseError(f"the file has more than the declared {self._size:,} bytes; declare the upload again")
         rest = memoryview(data)
         try:
             while rest:
@@ -56,14 +58,14 @@ class BlobWriter:
                 self.have += written
                 rest = rest[written:]
         except OSError as error:
-            raise DiskFullError(f"the server cannot store it: {error.strerror}; send the rest later") from error
+            raise _disk_error(error) from error
 
     def end(self) -> None:
-        """Write the received bytes to disk durably, and check the hash of a complete blob.
+        """Flush the received bytes to disk, and check the hash of the blob if it is complete.
 
         Raises:
             ReleaseError: the hash is not the declared one; the client must send the whole blob again.
-            NotPublished: the upload was abandoned in the meantime.
+            NotPublished: the client has deleted the upload.
             DiskFullError: the disk is full.
         """
         try:
@@ -71,24 +73,30 @@ class BlobWriter:
             if self.have == self._size:
                 self._finish_blob()
         except OSError as error:
-            raise DiskFullError(f"the server cannot store it: {error.strerror}; send the rest later") from error
+            raise _disk_error(error) from error
 
     def _finish_blob(self) -> None:
         hasher = hashlib.sha256()
         self._file.seek(0)
         while data := self._file.read(PIECE):
             hasher.update(data)
-        # Only the owner of the lock writes to the file. It must still be the file under this name.
+        # Only the owner of the lock writes to the file. But the path may name another file, if the upload was deleted.
         if not is_still_at(self._part, self._file.fileno()):
-            raise NotPublished("the upload was abandoned in the meantime; declare it again")
+            raise NotPublished("the upload was deleted while this file was sent; declare the upload again")
         if hasher.hexdigest() != self._complete.name:
             self._part.unlink(missing_ok=True)
-            raise ReleaseError(f"the bytes sent for {self._complete.name[:12]} have another hash; send the blob again")
+            name = self._complete.name[:12]
+            raise ReleaseError(f"the received file does not have the declared hash {name}...; send the file again")
         self._part.rename(self._complete)
 
     def close(self) -> None:
         """Close the file. Received bytes stay, but without `end` they may be lost in a power failure."""
         self._file.close()
+
+
+def _disk_error(error: OSError) -> DiskFullError:
+    reason = f"the server cannot store the file: {error.strerror}"
+    return DiskFullError(f"{reason}; publish again later, and ask the server's administrator to free disk space")
 
 
 class UploadPieces:
@@ -125,9 +133,9 @@ class UploadPieces:
             descriptor = open_own(part, os.O_RDWR | os.O_CREAT)
             file = os.fdopen(descriptor, "r+b", buffering=0)
         except OSError as error:
-            raise DiskFullError(f"the server cannot store it: {error.strerror}; send it later") from error
+            raise _disk_error(error) from error
         try:
-            # One writer at a time, since another one could change the file after it is hashed.
+            # Only one writer at a time, because another one could change the file after it is hashed.
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -161,7 +169,7 @@ class UploadPieces:
                         yield entry.name, entry.stat(follow_symlinks=False).st_mtime
 
     def total_received(self, upload: str) -> int:
-        """Return the total of received bytes of an upload."""
+        """Return the total number of received bytes of an upload."""
         total = 0
         with suppress(FileNotFoundError), os.scandir(self.folder(upload)) as entries:
             for entry in entries:

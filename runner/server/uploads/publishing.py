@@ -1,7 +1,7 @@
-"""Publication of a complete upload: check it, store its blobs, then make its releases visible in one transaction.
+"""Publishes complete uploads: checks an upload, stores its blobs, then shows its releases in one transaction.
 
-A server that is killed at any moment finds each upload open, being checked, or ended, since the releases and the
-upload's state change in the same transaction. An upload that was being checked is checked again.
+The releases and the state of their upload change in the same transaction. So after a crash, each upload is open, being
+checked, or ended. The restarted server checks an upload again if it was being checked.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 RETRY_SECONDS = 2.0
-NOT_CHECKED = "the server failed to check it; publish it again later, and tell the server's administrator"
+NOT_CHECKED = "the server failed to check this upload; publish again later, and tell the server's administrator"
 
 
 class _TakenFolder(Exception):
-    """A folder of an upload exists already."""
+    """Raised if a folder of an upload already exists in the registry."""
 
 
 class Publishing:
-    """Checks complete uploads in background threads, and publishes the good ones."""
+    """Checks complete uploads in background threads, and publishes those without problems."""
 
     def __init__(self, settings: Settings, database: Database, blobs: BlobStore) -> None:
         self._settings, self._database, self._blobs = settings, database, blobs
@@ -61,13 +61,13 @@ class Publishing:
         self.queue_unchecked()
 
     def queue_unchecked(self) -> None:
-        """Queue all uploads that wait for their check, also those left by a killed server."""
+        """Queue all uploads that wait for their check, including those from before a crash."""
         self.scoring.wake()
-        for upload, account in self.uploads.unchecked():
+        for upload, account in self.uploads.list_unchecked():
             self._queue.put(QueuedUpload(upload, account))
 
     def commit(self, upload: Upload) -> None:
-        """Queue a complete upload for its check and publication; do nothing if that has been done.
+        """Queue a complete upload for its check and publication; do nothing if it is already queued or published.
 
         Raises:
             ReleaseError: blobs are missing.
@@ -75,7 +75,7 @@ class Publishing:
         if upload.state != OPEN:
             return
         if upload.missing:
-            raise ReleaseError(f"{len(upload.missing)} files are missing; send them first")
+            raise ReleaseError(f"{len(upload.missing)} files of the upload are missing; send them, then commit again")
         if self.uploads.set_state(upload.id, CHECKING, [], only=OPEN):
             self._queue.put(QueuedUpload(upload.id, upload.account_id))
 
@@ -88,21 +88,21 @@ class Publishing:
                 self._stopping.wait(RETRY_SECONDS)
                 self._try_again(replace(queued, tries=queued.tries + 1))
             else:
-                self._queue.done(queued)
+                self._queue.remove(queued)
 
     def _try_again(self, queued: QueuedUpload) -> None:
-        """Queue an upload again or, after too many tries, reopen it with a problem; its blobs stay."""
+        """Queue an upload again. After too many tries, reopen it with a problem; received blobs are kept."""
         if queued.tries < self._settings.check_tries:
-            self._queue.again(queued)
+            self._queue.requeue(queued)
             return
         try:
             self.uploads.set_state(queued.upload, OPEN, [NOT_CHECKED], only=CHECKING)
-        except Exception:  # `queue_unchecked` will queue it
+        except Exception:  # `queue_unchecked` will queue the upload
             LOG.exception("an upload could not be reopened", extra={"upload": queued.upload})
-        self._queue.done(queued)
+        self._queue.remove(queued)
 
     def check(self, upload: str, account_id: int) -> None:
-        """Check an upload now, in this thread, and publish it if it is good."""
+        """Check an upload now, in this thread, and publish it if it has no problems."""
         self._check(QueuedUpload(upload, account_id))
 
     def _check(self, queued: QueuedUpload) -> None:
@@ -112,13 +112,14 @@ class Publishing:
         if upload.state != CHECKING:
             return
         if self._lacks_blobs(upload):
-            self.uploads.set_state(upload.id, OPEN, ["the server lost files of it; publish it again"], only=CHECKING)
+            lost = ["the server has lost files of this upload; run the same publish command again"]
+            self.uploads.set_state(upload.id, OPEN, lost, only=CHECKING)
             return
         verdict = self._refuse_lost_permission(viewer, upload) or check_isolated(
             self._settings, viewer, upload.id, upload.declaration
         )
-        if not verdict.is_good:
-            # Delete first: once it is refused, the client may declare the same upload again.
+        if not verdict.is_accepted:
+            # Delete the pieces first, because the client may declare the same upload again as soon as it is refused.
             self.uploads.pieces.clear(upload.id)
             self.uploads.set_state(upload.id, REFUSED, verdict.problems, only=CHECKING)
             return
@@ -131,7 +132,7 @@ class Publishing:
         self.uploads.pieces.clear(upload.id)
 
     def _lacks_blobs(self, upload: Upload) -> bool:
-        """Return whether a blob is neither received nor stored, for example because someone emptied a folder."""
+        """Return whether a blob of the upload is missing on disk, for example because someone emptied a folder."""
         pieces = self.uploads.pieces
         return any(
             pieces.complete_file(upload.id, sha256) is None and not self._blobs.has(sha256)
@@ -140,10 +141,12 @@ class Publishing:
 
     @staticmethod
     def _refuse_lost_permission(viewer: Viewer, upload: Upload) -> UploadVerdict | None:
-        """Return a bad verdict if the publisher has lost the permission to publish as an owner since declaring."""
+        """Return a verdict with problems if the publisher may no longer publish as an owner of the releases."""
         owners = {folder.reference.owner for folder in upload.declaration.folders}
         lost = sorted(owner for owner in owners if not viewer.publishes_as(owner))
-        return UploadVerdict([f"you may no longer publish as {owner}" for owner in lost]) if lost else None
+        if not lost:
+            return None
+        return UploadVerdict([f"you may no longer publish as {owner}; ask an owner of {owner}" for owner in lost])
 
     def _publish(self, upload: Upload, verdict: UploadVerdict) -> None:
         """Make the releases of an upload visible and change its state, in one transaction."""
@@ -151,26 +154,31 @@ class Publishing:
         try:
             with self._database.writing() as connection:
                 viewer = viewer_of_account(connection, upload.account_id)
-                if (refusal := self._refuse_lost_permission(viewer, upload)) is not None:  # since the check began
-                    self.uploads.note_state(connection, upload.id, REFUSED, refusal.problems, now, only=CHECKING)
+                if (refusal := self._refuse_lost_permission(viewer, upload)) is not None:  # lost during the check
+                    self.uploads.update_state(connection, upload.id, REFUSED, refusal.problems, now, only=CHECKING)
                     return
-                sent = self.uploads.touched(connection, upload.id)
+                sent = self.uploads.last_activity(connection, upload.id)
                 folders = upload.declaration.folders
-                if sent is None or not self.uploads.note_state(
+                if sent is None or not self.uploads.update_state(
                     connection, upload.id, PUBLISHED, [], now, only=CHECKING, published=folders
                 ):
                     return
                 for folder in sorted(folders, key=lambda folder: folder.part):  # releases first
                     self._insert(connection, upload, viewer, folder, verdict, sent=sent)
-                self._database.changed(connection)
+                self._database.increment_revision(connection)
         except (IntegrityError, _TakenFolder):
-            problems = ["someone else published one of these names and versions in the meantime; choose a new version"]
+            problems = ["someone else has just published one of these names and versions; choose a new version"]
             self.uploads.set_state(upload.id, TAKEN, problems, only=CHECKING)
 
     def _insert(
         self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: UploadVerdict,
         *, sent: float,
     ) -> None:  # fmt: skip
+        """Insert the rows of a folder: a release with its submissions, or a yank or signature of an existing release.
+
+        Raises:
+            _TakenFolder: the yank or signature exists already, or its release does not exist.
+        """
         reference = folder.reference
         if folder.part == "":
             release_id = self._insert_release(connection, upload, folder, verdict)
@@ -207,14 +215,14 @@ class Publishing:
         return release_id
 
     def close(self) -> None:
-        """Stop without waiting for queued uploads; the next server checks them."""
+        """Stop without waiting for queued uploads. The restarted server checks them."""
         self._stopping.set()
         self.scoring.close()
         self._queue.close()
 
 
 def check_row(release: int, kind: Kind, notes: object) -> dict[str, object]:
-    """Return the row of the table `checks` for a release that passed its check; only runs have numbers to recompute."""
+    """Return the row of the table `checks` for a release that passed its check. The check of a run recomputes it."""
     result = orjson.dumps({"notes": list(notes)}).decode()  # type: ignore[call-overload]
     tier = RECOMPUTED if kind == Kind.RUN else SELF_REPORTED
     return {"release_id": release, "by": __version__, "tier": tier, "said": result}

@@ -1,4 +1,4 @@
-"""The queue of uploads that wait for their check. It serves accounts in turn, to prevent one from blocking others."""
+"""The queue of uploads that wait for their check. Accounts take turns, so that no account blocks the others."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ class QueuedUpload:
 
 
 class UploadQueue:
-    """A queue that serves accounts in turn, and each account's uploads in order. It has each upload at most once."""
+    """A queue in which accounts take turns. Each account's uploads stay in order, and no upload is in it twice."""
 
     def __init__(self) -> None:
         self._condition = Condition()
         self._turns: deque[int] = deque()
+        """Accounts with waiting uploads, in the order of their turns."""
         self._waiting: dict[int, deque[QueuedUpload]] = {}
         self._ids: set[str] = set()
-        self._closed = False
+        """Uploads that are waiting or being checked."""
+        self._is_closed = False
 
     def put(self, item: QueuedUpload) -> None:
         """Add an upload, unless it is waiting or being checked."""
@@ -41,11 +43,14 @@ class UploadQueue:
         self._condition.notify()
 
     def take(self) -> QueuedUpload | None:
-        """Wait for the next upload and return it; None if the queue is closed. The caller calls `done` or `again`."""
+        """Wait for the next upload and return it; None if the queue is closed.
+
+        After the check, the caller calls `remove` or `requeue`.
+        """
         with self._condition:
-            while not (self._turns or self._closed):
+            while not (self._turns or self._is_closed):
                 self._condition.wait()
-            if self._closed:
+            if self._is_closed:
                 return None
             account = self._turns.popleft()
             item = self._waiting[account].popleft()
@@ -55,17 +60,17 @@ class UploadQueue:
                 del self._waiting[account]
             return item
 
-    def done(self, item: QueuedUpload) -> None:
-        """Forget an upload, so that it can be added again."""
+    def remove(self, item: QueuedUpload) -> None:
+        """Remove an upload after its check, so that it can be added again."""
         with self._condition:
             self._ids.discard(item.upload)
 
-    def again(self, item: QueuedUpload) -> None:
-        """Queue an upload from `take` again, behind all others of its account."""
+    def requeue(self, item: QueuedUpload) -> None:
+        """Queue an upload from `take` again, behind all other uploads of its account."""
         with self._condition:
             self._append(item)
 
     def close(self) -> None:
         with self._condition:
-            self._closed = True
+            self._is_closed = True
             self._condition.notify_all()

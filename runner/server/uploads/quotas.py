@@ -13,14 +13,14 @@ from runner.server.uploads.pieces import DiskFullError, UploadPieces
 
 
 def published_bytes(connection: Connection, account: int) -> int:
-    """Return the bytes of the distinct files that an account has published."""
+    """Return the total size of the distinct files that an account has published."""
     query = select(files.c.sha256, files.c.size).join(releases, releases.c.id == files.c.release_id)
-    mine = query.where(releases.c.publisher_id == account).distinct().subquery()
-    return int(connection.execute(select(func.coalesce(func.sum(mine.c.size), 0))).scalar_one())
+    own_files = query.where(releases.c.publisher_id == account).distinct().subquery()
+    return int(connection.execute(select(func.coalesce(func.sum(own_files.c.size), 0))).scalar_one())
 
 
 def new_bytes(connection: Connection, account: int, blobs: Mapping[str, int]) -> int:
-    """Return the bytes of those of these blobs that the account has not published yet."""
+    """Return the total size of the blobs that the account has not published yet; `blobs` maps hashes to sizes."""
     query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     query = query.where(releases.c.publisher_id == account, files.c.sha256.in_(blobs))
     published = set(connection.execute(query).scalars())
@@ -31,19 +31,26 @@ def check_quota(settings: Settings, published: int, open_bytes: int, new: int) -
     """Raise UsageError if an account would exceed its quota."""
     if settings.account_bytes and published + open_bytes + new > settings.account_bytes:
         raise UsageError(
-            f"your account has published {published:,} bytes and has {open_bytes:,} in open uploads; with {new:,} more "
-            f"it would exceed its quota of {settings.account_bytes:,}; ask the server's administrator for more"
+            f"your account has published {published:,} bytes and has {open_bytes:,} bytes in open uploads; with "
+            f"{new:,} more bytes it would exceed its quota of {settings.account_bytes:,} bytes; ask the server's "
+            "administrator to raise --quota of nip-run serve"
         )
 
 
 def check_disk_space(
     connection: Connection, settings: Settings, pieces: UploadPieces, size: int, active: Collection[str]
 ) -> None:
-    """Raise DiskFullError if the disk has no space for `size` bytes and for the rest of all declared uploads."""
+    """Raise DiskFullError if the disk has no space for `size` bytes and for the rest of all uploads.
+
+    `active` has the states of unfinished uploads.
+    """
     query = select(uploads.c.id, uploads.c.size).where(uploads.c.state.in_(active))
     declared = {row.id: int(row.size) for row in connection.execute(query)}
-    room = pieces.free_bytes() - settings.spare_bytes - size
-    if sum(declared.values()) <= room:  # fast: does not count received bytes, which may be in many files
+    available = pieces.free_bytes() - settings.spare_bytes - size
+    if sum(declared.values()) <= available:  # enough without subtracting received bytes, which is slow
         return
-    if sum(max(0, total - pieces.total_received(upload)) for upload, total in declared.items()) > room:
-        raise DiskFullError("the server's disk has no space for it now; try later, or tell the server's administrator")
+    if sum(max(0, total - pieces.total_received(upload)) for upload, total in declared.items()) > available:
+        raise DiskFullError(
+            f"the server's disk has no space for an upload of {size:,} bytes; publish again later, or ask the server's "
+            "administrator to free disk space"
+        )

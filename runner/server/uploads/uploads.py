@@ -1,10 +1,10 @@
-"""Uploads: declared, sent in pieces, checked, and published completely or not at all.
+"""Stores uploads. A client declares an upload and sends its files in pieces; the server checks and publishes all of it.
 
-The id of an upload is a hash of its account and declaration, so a client that lost its connection declares the same
-again and resumes. Pieces are appended to files (`pieces.py`). The hash of a blob is checked when it is complete. Other
-accounts see nothing of an upload before it is published.
+The id of an upload is a hash of its account and declaration. So a client that lost its connection declares the same
+upload again, and resumes. Pieces are appended to files (`pieces.py`). The hash of a blob is checked when the blob is
+complete. Other accounts see nothing of an upload before it is published. States of an upload:
 
-    open -> checking -> published | refused | taken      and from checking back to open if the server failed to check it
+    open -> checking -> published | refused | taken      or back to open, if the server itself failed during the check
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from runner.server.visible_tree import visible_to
 OPEN, CHECKING, PUBLISHED, REFUSED, TAKEN = "open", "checking", "published", "refused", "taken"
 _ACTIVE = (OPEN, CHECKING)
 MAX_ENDED, MAX_PROBLEMS, MAX_PROBLEM_LENGTH = 200, 50, 1_000
-"""Limits on stored results: ended uploads of an account, problems of an upload, characters of a problem."""
+"""Maximum number of stored ended uploads per account, of problems per upload, and of characters per problem."""
 TOUCH_SECONDS = 60.0
-"""Minimum seconds between two updates of `touched`, the time when an upload last received bytes."""
+"""Minimum time between two updates of the column `touched`, the time when an upload last received bytes."""
 
 
 @dataclass(frozen=True)
@@ -68,24 +68,25 @@ class Uploads:
 
         Raises:
             PermissionError: the viewer may not publish as one of its owners.
-            TakenError: one of its folders exists, and not from this upload.
+            TakenError: a folder of the upload exists already, and another upload published it.
             UsageError: the account has too many open uploads, or would exceed its quota.
-            DiskFullError: the disk has no space for it.
+            DiskFullError: the disk has no space for the upload.
         """
         for folder in declaration.folders:
             if not viewer.publishes_as(folder.reference.owner):
-                raise PermissionError(f"this token may not publish as {folder.reference.owner}; use another token")
+                owner = folder.reference.owner
+                raise PermissionError(f"this token may not publish as {owner}; use a token of {owner} or of a member")
         assert viewer.account_id is not None
         upload = declaration.id(viewer.account_id)
-        with self._database.reading() as connection:  # not in the write transaction, since this may take long
+        with self._database.reading() as connection:  # not in the write transaction, because this may be slow
             published = published_bytes(connection, viewer.account_id)
             new = new_bytes(connection, viewer.account_id, declaration.blobs)
-        with suppress(IntegrityError), self._database.writing() as connection:  # a concurrent request declares the same
+        with suppress(IntegrityError), self._database.writing() as connection:  # IntegrityError: declared concurrently
             row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload)).one_or_none()
             existing = [folder.path for folder in declaration.folders if is_published(connection, folder)]
             was_published = row is not None and row.state == PUBLISHED and len(existing) == len(declaration.folders)
             if existing and not was_published:
-                raise TakenError(f"{existing[0]} exists already; publish under a new version")
+                raise TakenError(f"{existing[0]} exists already; publish under a new version (--as OWNER/NAME@VERSION)")
             if row is None or not (was_published or row.state in _ACTIVE):
                 self._open(connection, upload, viewer.account_id, declaration, published=published, new=new)
         return self.find(viewer, upload)
@@ -93,18 +94,22 @@ class Uploads:
     def _open(
         self, connection: Connection, upload: str, account: int, declaration: Declaration, *, published: int, new: int
     ) -> None:
-        """Insert an upload, replacing one that was refused or whose releases no longer exist."""
+        """Insert an upload. It replaces an ended upload with the same id that is not published."""
         size = sum(declaration.blobs.values())
-        mine = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
+        own_uploads = select(func.count(), func.coalesce(func.sum(uploads.c.size), 0)).where(
             uploads.c.account_id == account, uploads.c.state.in_(_ACTIVE)
         )
-        count, total = connection.execute(mine).one()
+        count, total = connection.execute(own_uploads).one()
         if count >= self._settings.open_uploads:
-            raise UsageError(f"{count} uploads of your account are open; finish them, or wait until they expire")
+            hours = f"{self._settings.upload_seconds / 3600:g} hours"
+            raise UsageError(
+                f"{count} uploads of your account are open; repeat their publish commands to finish them. "
+                f"Open uploads expire after {hours}."
+            )
         if total + size > self._settings.open_bytes:
             raise UsageError(
                 f"your open uploads would have {total + size:,} bytes, but the limit is {self._settings.open_bytes:,}; "
-                "finish the others first"
+                "repeat the other publish commands first, to finish their uploads"
             )
         check_quota(self._settings, published, total, new)
         check_disk_space(connection, self._settings, self.pieces, size, _ACTIVE)
@@ -121,7 +126,7 @@ class Uploads:
         """Return an upload of the viewer's account.
 
         Raises:
-            NotPublished: there is none with this id.
+            NotPublished: the account has no upload with this id.
         """
         with self._database.reading() as connection:
             row, declaration = self._row(connection, viewer, upload)
@@ -129,9 +134,9 @@ class Uploads:
             visible = _visible_blobs(connection, viewer, list(declaration.blobs)) if is_open else set()
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
-            have = None if sha256 in visible else self.pieces.received_bytes(upload, sha256)
-            if have is not None:
-                missing[sha256] = size, have
+            received = None if sha256 in visible else self.pieces.received_bytes(upload, sha256)
+            if received is not None:
+                missing[sha256] = size, received
         return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
 
     def _row(self, connection: Connection, viewer: Viewer, upload: str) -> tuple[Any, Declaration]:
@@ -139,7 +144,7 @@ class Uploads:
         query = select(*columns).where(uploads.c.id == upload, uploads.c.account_id == viewer.account_id)
         row = connection.execute(query).one_or_none()
         if row is None:
-            raise NotPublished("there is no such upload; declare it again")
+            raise NotPublished("your account has no upload with this id; run the publish command again")
         return row, self._declaration(upload, row.state in _ACTIVE)
 
     def _read_declaration(self, upload: str, is_active: bool) -> Declaration:
@@ -165,11 +170,13 @@ class Uploads:
             visible = _visible_blobs(connection, viewer, [sha256])
         size = declaration.blobs.get(sha256)
         if size is None or row.state != OPEN:
-            raise NotPublished("the upload is not open, or does not declare this blob; declare it again")
+            raise NotPublished("the upload is not open or does not declare this blob; run the publish command again")
         if visible or self.pieces.received_bytes(upload, sha256) is None:
             raise OffsetError(size)
         if self.pieces.free_bytes() < self._settings.spare_bytes:
-            raise DiskFullError("the server's disk is full; send it later, and tell the server's administrator")
+            raise DiskFullError(
+                "the server's disk is full; publish again later, and ask the server's administrator to free disk space"
+            )
         if abs(now - row.touched) > TOUCH_SECONDS:
             with self._database.writing() as connection:
                 connection.execute(update(uploads).where(uploads.c.id == upload).values(touched=now))
@@ -182,17 +189,17 @@ class Uploads:
     # Changing the state
 
     def set_state(self, upload: str, state: str, problems: Sequence[str], *, only: str | None = None) -> bool:
-        """Set the state of an upload, with `only` if it is in that state; return whether it changed."""
-        now = time.time()  # before waiting for other writers, which must not make a submission late
+        """Set an upload's state if the upload exists and, with `only`, has that state; return whether it was set."""
+        now = time.time()  # taken before waiting for other writers, so that they do not make a submission late
         with self._database.writing() as connection:
-            return self.note_state(connection, upload, state, problems, now, only=only)
+            return self.update_state(connection, upload, state, problems, now, only=only)
 
     @staticmethod
-    def note_state(
+    def update_state(
         connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
         only: str | None = None, published: Sequence[DeclaredFolder] = (),
     ) -> bool:  # fmt: skip
-        """Do the same as `set_state` within a transaction. An ended upload keeps the names of `published` folders."""
+        """Do the same as `set_state` in the caller's transaction. The stored declaration keeps `published` folders."""
         query = update(uploads).where(uploads.c.id == upload)
         if only is not None:
             query = query.where(uploads.c.state == only)
@@ -207,12 +214,12 @@ class Uploads:
         return True
 
     @staticmethod
-    def touched(connection: Connection, upload: str) -> float | None:
-        """Return when an upload last received bytes or, if it is being checked, when it was committed."""
+    def last_activity(connection: Connection, upload: str) -> float | None:
+        """Return the time when an upload last received bytes or, during its check, when it was committed."""
         return connection.execute(select(uploads.c.touched).where(uploads.c.id == upload)).scalar_one_or_none()
 
-    def unchecked(self) -> list[tuple[str, int]]:
-        """Return the uploads that wait for their check, also after a server was killed, each with its account."""
+    def list_unchecked(self) -> list[tuple[str, int]]:
+        """Return the id and the account of each upload that waits for its check or is being checked."""
         with self._database.reading() as connection:
             query = select(uploads.c.id, uploads.c.account_id).where(uploads.c.state == CHECKING)
             return [(row.id, row.account_id) for row in connection.execute(query.order_by(uploads.c.touched))]
@@ -220,8 +227,8 @@ class Uploads:
     def abandon(self, viewer: Viewer, upload: str) -> None:
         """Delete an upload of the viewer's account, unless it is being checked."""
         with self._database.writing() as connection:
-            mine = uploads.c.id == upload, uploads.c.account_id == viewer.account_id, uploads.c.state != CHECKING
-            is_deleted = connection.execute(delete(uploads).where(*mine)).rowcount > 0
+            deletable = uploads.c.id == upload, uploads.c.account_id == viewer.account_id, uploads.c.state != CHECKING
+            is_deleted = connection.execute(delete(uploads).where(*deletable)).rowcount > 0
         if is_deleted:
             self.pieces.clear(upload)
 
@@ -257,6 +264,8 @@ def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
 
 
 def _visible_blobs(connection: Connection, viewer: Viewer, blobs: Sequence[str]) -> set[str]:
-    """Return the blobs that the viewer can see. The viewer must send others, so that private blobs stay secret."""
+    """Return the blobs that the viewer can see. The viewer must send all others, even if the server has them, so that
+    nobody can find out which private files exist.
+    """
     query = select(files.c.sha256).join(releases, releases.c.id == files.c.release_id)
     return set(connection.execute(query.where(files.c.sha256.in_(blobs), visible_to(viewer))).scalars())

@@ -28,7 +28,7 @@ class HostCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_checked = scope["type"] == "http" and scope["path"] not in UNLIMITED_PATHS
         if is_checked and not all(self._is_own(host) for host in Headers(scope=scope).getlist("host")):
-            message = f"unknown host; use {self._address}, or start the server with --address https://THIS-HOST"
+            message = f"unknown host in `Host`; use {self._address}, or start `nip-run serve` with --address URL"
             await error_response(421, "host", message)(scope, receive, send)
             return
         await self._app(scope, receive, send)

@@ -34,9 +34,9 @@ class ApiError(BaseModel):
     """A stable code for programs; docs/reference/registry-server.md explains each."""
     message: str
     problems: list[str] = []
-    """The single problems, if there are several."""
+    """All problems, if `message` summarizes several."""
     have: int | None = None
-    """Number of stored bytes, if a piece has another offset."""
+    """Number of stored bytes of the file, if a piece starts at another offset."""
 
 
 _CODE_OF_STATUS: Mapping[int, Code] = {
@@ -64,7 +64,7 @@ def error_response(
     have: int | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """Return an error response."""
+    """Return a response with an `ApiError`."""
     error = ApiError(code=code, message=message, problems=list(problems), have=have)
     response = JSONResponse(error.model_dump(exclude_none=True), status, headers)
     if status == 401:
@@ -92,16 +92,19 @@ def handle_errors(app: FastAPI) -> None:
     async def database_error(_: Request, error: Exception) -> JSONResponse:
         if isinstance(error, OperationalError) and is_disk_full(error):
             LOG.error("the disk of the database is full", exc_info=error)
-            return error_response(507, "full", "the server's disk is full; tell the server's administrator")
+            return error_response(
+                507, "full", "the server's disk is full; ask the server's administrator to free space"
+            )
         LOG.error("the database does not answer", exc_info=error)
-        response = error_response(503, "busy", "the server's database does not answer; try again later")
+        response = error_response(503, "busy", "the server's database does not answer; try again in a minute")
         response.headers["retry-after"] = "2"
         return response
 
     async def validation_error(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-        return error_response(422, "invalid", "the request does not match the API's schema", problems[:20])
+        message = "the request does not match the schema in /api/v1/openapi.json; correct these fields"
+        return error_response(422, "invalid", message, problems[:20])
 
     app.add_exception_handler(NipRunError, known_error)
     app.add_exception_handler(PermissionError, known_error)

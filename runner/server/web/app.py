@@ -51,7 +51,7 @@ def create_app(server: Service) -> FastAPI:
     app = FastAPI(
         title="nip-run registry",
         version=__version__,
-        summary="Releases of runs and components: found, read, published.",
+        summary="Find, download and publish releases of runs and components.",
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
@@ -76,16 +76,16 @@ def create_app(server: Service) -> FastAPI:
 
 
 def _add_middleware(app: FastAPI, server: Service) -> None:
-    """Add the middleware; the last one is the outermost."""
+    """Add the middleware; each one wraps those that are added before it."""
 
-    def is_good(token: str) -> bool:
+    def is_valid(token: str) -> bool:
         with server.database.reading() as connection:
             return viewer_of_token(connection, token, time.time()) is not None
 
     settings = server.settings
     proxies, max_requests, max_per_address = settings.proxies, settings.connections, settings.connections_per_address
     app.add_middleware(BodyLimit, declared=settings.declared_bytes, seconds=settings.body_seconds)
-    app.add_middleware(RateLimit, rate=settings.rate, proxies=proxies, is_good=is_good)
+    app.add_middleware(RateLimit, rate=settings.rate, proxies=proxies, is_valid=is_valid)
     if not settings.any_host:
         app.add_middleware(HostCheck, address=settings.address)
     app.add_middleware(OpenRequestLimit, max_requests=max_requests, max_per_address=max_per_address, proxies=proxies)
@@ -95,7 +95,7 @@ def _add_middleware(app: FastAPI, server: Service) -> None:
 
 
 async def _clean_up(server: Service) -> None:
-    """Delete expired uploads and queue forgotten checks, from time to time."""
+    """Every 10 minutes, delete expired uploads and queue checks that a crash interrupted."""
     while True:
         try:
             await asyncio.to_thread(server.publishing.uploads.delete_expired)

@@ -1,4 +1,4 @@
-"""Authentication: from the token of a request to a viewer."""
+"""Authentication: finds the account and the permissions (`Viewer`) of a request's token."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from runner.server.service import Service
 
 bearer = HTTPBearer(
     scheme_name="token",
-    description="Create one with `nip-run server add-token` or, if you have one, `POST /api/v1/tokens`.",
+    description="The administrator creates a token with `nip-run server add-token`. Its holder can create more with "
+    "`POST /api/v1/tokens`.",
     auto_error=False,
 )
 """The security scheme for the OpenAPI document; `authenticate` reads the header."""
@@ -36,19 +37,26 @@ def authenticate(request: Request) -> Viewer:
     with server_of(request).database.reading() as connection:
         viewer = viewer_of_token(connection, token.strip(), time.time()) if scheme.lower() == "bearer" else None
     if viewer is None:
-        raise HTTPException(401, "the token is unknown, expired or revoked")
+        raise HTTPException(
+            401, "the token is unknown, expired or revoked; ask the server's administrator for a new one"
+        )
     request.state.account = viewer.account  # for the log
     return viewer
 
 
 def require_token(scope: Scope) -> Callable[..., Viewer]:
-    """Return a dependency: the viewer, if the request has a token with at least this scope; otherwise an error."""
+    """Return a FastAPI dependency that refuses requests without a token of at least this scope."""
 
     def viewer_with_token(viewer: Annotated[Viewer, Depends(authenticate)], _: _DocumentedToken) -> Viewer:
         if viewer.account_id is None:
-            raise HTTPException(401, f"this request needs a token with scope {scope}")
+            message = f"this request needs a token with scope {scope} in the header `Authorization: Bearer TOKEN`"
+            advice = "ask the server's administrator for one (`nip-run server add-token`)"
+            raise HTTPException(401, f"{message}; {advice}")
         if not viewer.scope.allows(scope):
-            raise HTTPException(403, f"the token's scope is {viewer.scope}; this request needs {scope}")
+            message = (
+                f"the token's scope is {viewer.scope}; ask the server's administrator for a token with scope {scope}"
+            )
+            raise HTTPException(403, message)
         return viewer
 
     return viewer_with_token

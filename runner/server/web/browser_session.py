@@ -1,4 +1,4 @@
-"""Cookies and forms of browsers that are signed in."""
+"""Session cookies of browsers, and checks of submitted forms."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def read_form(request: Request) -> dict[str, str]:
             return {}
     try:
         fields = parse_qs(body.decode("utf-8", "replace"), max_num_fields=MAX_FIELDS)
-    except ValueError:  # too many
+    except ValueError:  # too many fields
         return {}
     return {name: re.sub(r"[\x00-\x1f\x7f]", "", values[0]) for name, values in fields.items()}
 

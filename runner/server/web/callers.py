@@ -1,4 +1,4 @@
-"""Callers as rate limits count them: by IPv4 address or by IPv6 network."""
+"""Identifies the caller that a request counts for in rate limits: an IPv4 address or an IPv6 network."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starlette.types import Scope
 DISCONNECTED = "nip_run.gone"
 """Set in the ASGI scope when the client disconnects, so that handlers can stop early."""
 MAKE_ROOM = "nip_run.room"
-"""Set in the ASGI scope to a function that ends another request which is waiting for its client (`make_room`)."""
+"""Set in the ASGI scope to `LimitedConnection.make_room`, which ends another request that waits for its client."""
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def parse_address(text: str) -> _Address | None:
-    """Parse an IP address. An IPv4 address that is written as IPv6, as dual-stack sockets do, becomes IPv4."""
+    """Parse an IP address; None if it is invalid. An IPv4-mapped IPv6 address becomes an IPv4 address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -26,13 +26,13 @@ def parse_address(text: str) -> _Address | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an IP address or `localhost` is this machine's own."""
+    """Return whether a host is a loopback address or `localhost`."""
     address = parse_address(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
 def caller_key(address: str) -> str:
-    """Return what counts as one caller: an IPv4 address, or the /64 network of an IPv6 address."""
+    """Return the caller of an address: the IPv4 address itself, or the /64 network of an IPv6 address."""
     parsed = parse_address(address)
     if parsed is None:
         return address

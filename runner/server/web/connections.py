@@ -1,7 +1,7 @@
 """Limits on connections, which keep the server reachable while other clients hold idle or slow connections open.
 
-A connection is closed if the head of a request does not arrive in time. If there are too many connections, the server
-closes one that is waiting for its client. The limit for one address does not apply to proxies.
+The server closes a connection if the head of a request does not arrive in time. If there are too many connections, the
+server closes one that waits for its client to send or to read. The limit for one address does not apply to proxies.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class LimitedConnection(H11Protocol):
     proxies: Sequence[str] = ()
     _timeout: asyncio.TimerHandle | None = None
     since = 0.0
+    """Time when the connection opened or its last response was complete."""
     is_closed = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -82,8 +83,8 @@ class LimitedConnection(H11Protocol):
     def _enforce_limits(self) -> None:
         """Close another connection that waits for its client if there are too many, in total or from one address.
 
-        It is one from the address with the most connections, preferably without a request, and the oldest of these.
-        A client that was sending or receiving a file can resume.
+        The server chooses the address with the most connections, closes idle connections before others, and older ones
+        before newer ones. A client that was sending or receiving a file can resume.
         """
         candidates = self._other_connections()
         counts = Counter(connection.address() for connection in candidates)
@@ -96,7 +97,7 @@ class LimitedConnection(H11Protocol):
     def make_room(self, *, same_address: bool) -> bool:
         """End another request that waits for its client, from any address or the same; return whether one ended.
 
-        For a proxy's address nothing ends, because its requests come from many clients that are unknown here.
+        With `same_address`, a proxy's request ends no other: the proxy's requests come from many unknown clients.
         """
         address = self.address()
         if same_address and is_within(address, self.proxies):
@@ -110,11 +111,13 @@ class LimitedConnection(H11Protocol):
         return [connection for connection in connections if connection is not self and not connection.is_closed]
 
     def address(self) -> str:
-        """Return the peer's address, as limits count it."""
+        """Return the caller that the connection counts for in limits."""
         return caller_key(self.client[0]) if self.client else ""
 
 
 def _close_one(connections: Iterable[LimitedConnection], counts: Mapping[str, int]) -> bool:
+    """Close the first connection in `order` that waits for its client; return whether there was one."""
+
     def order(connection: LimitedConnection) -> tuple[int, bool, float]:
         return -counts[connection.address()], not connection.is_idle(), connection.since
 

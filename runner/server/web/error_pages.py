@@ -20,23 +20,23 @@ from runner.server.web.views import View
 
 LOG = logging.getLogger("nip_run.server")
 
-_FOR_PROGRAMS = ("/api/", "/healthz", "/readyz", "/metrics")
-_TITLES = {403: "Not allowed", 404: "Not here", 405: "Not possible", 422: "Not understood", 429: "Too many requests",
-           503: "Not now"}  # fmt: skip
+_PROGRAM_PATHS = ("/api/", "/healthz", "/readyz", "/metrics")
+_TITLES = {403: "Not allowed", 404: "Page not found", 405: "Not allowed", 422: "Invalid address",
+           429: "Too many requests", 503: "Temporarily unavailable"}  # fmt: skip
 _MESSAGES = {
-    404: "There is no such page, or it is private and you are not signed in as its owner.",
-    405: "This address does not accept such a request.",
+    404: "There is no such page, or it is private. Check the address, or sign in as the owner of a private release.",
+    405: "This address does not accept this HTTP method. Follow a link on a page of this server.",
     422: "The address is not valid. Follow a link on a page of this server.",
     500: "Internal error. The administrator can find details in the server log.",
 }
-"""Messages for people instead of the API's message."""
+"""Messages on pages that replace the API's message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorView(View):
     """The page of an error."""
 
-    template = "wrong"
+    template = "error"
     message: str
     problems: Sequence[str]
     status: int
@@ -57,14 +57,14 @@ class ErrorPage:
 
         async def send_or_collect(message: Message) -> None:
             nonlocal has_started
-            if message["type"] == "http.response.start" and _is_for_people(scope, message):
+            if message["type"] == "http.response.start" and _needs_page(scope, message):
                 error_messages.append(message)
                 return
             if error_messages:
                 error_messages.append(message)
                 if not message.get("more_body"):
                     has_started = True
-                    await _page_of(error_messages)(scope, receive, send)
+                    await _build_error_page(error_messages)(scope, receive, send)
                 return
             has_started = True
             await send(message)
@@ -80,16 +80,16 @@ class ErrorPage:
             await error_response(500, "failed", message)(scope, receive, send_or_collect)
 
 
-def _is_for_people(scope: Scope, start: Message) -> bool:
-    """Return whether a response is an error of the API for a browser that requested a page."""
-    if start["status"] < 400 or scope["path"].startswith(_FOR_PROGRAMS):
+def _needs_page(scope: Scope, start: Message) -> bool:
+    """Return whether a response is an API error, but the request is a browser's request for a page."""
+    if start["status"] < 400 or scope["path"].startswith(_PROGRAM_PATHS):
         return False
     return "text/html" in Headers(scope=scope).get("accept", "") and (
         Headers(raw=start["headers"]).get("content-type", "").startswith("application/json")
     )
 
 
-def _page_of(error_messages: list[Message]) -> Response:
+def _build_error_page(error_messages: list[Message]) -> Response:
     start, *body = error_messages
     status = int(start["status"])
     error = _parse_error(b"".join(message.get("body", b"") for message in body))
@@ -105,7 +105,7 @@ def _page_of(error_messages: list[Message]) -> Response:
 
 
 def _sentence(message: str) -> str:
-    """Return a message of the API as a sentence of a page."""
+    """Return an API message as a sentence: with a capital letter and a full stop."""
     return message and f"{message[0].upper()}{message[1:]}{'' if message.endswith('.') else '.'}"
 
 

@@ -14,7 +14,7 @@ DEFAULTS = {
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
 }
-"""Strict defaults. Pages set a wider content security policy, and cacheable responses another cache-control."""
+"""Strict defaults. Pages set a content security policy of their own; cacheable responses set `cache-control`."""
 
 
 class DefaultHeaders:

@@ -21,12 +21,13 @@ from runner.server.web.observability import RequestMetrics
 router = APIRouter(tags=["state"])
 _NO_BLOB = "0" * 64
 FRESH_SECONDS = 1.0
-"""Seconds to reuse a result."""
+"""Time for which the result of a probe is reused."""
 READY_SECONDS = 5.0
+"""Time limit for a probe."""
 
 
 class Readiness:
-    """The state of the database and the blob store, checked at most once at a time and cached for a moment."""
+    """Probes the database and the blob store, one probe at a time, and caches the result for a moment."""
 
     def __init__(self, server: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._clock = server, clock
@@ -34,24 +35,24 @@ class Readiness:
         self._started = 0.0
 
     async def problems(self) -> list[str]:
-        """Return the problems: parts of the server that do not answer, or not in time."""
+        """Return a message for each part of the server that does not answer in time."""
         if self._probe is None or (self._probe.done() and self._clock() > self._started + FRESH_SECONDS):
             self._started = self._clock()
             self._probe = asyncio.get_running_loop().run_in_executor(None, self._run_probe)
         done, _ = await asyncio.wait([self._probe], timeout=READY_SECONDS)
-        return self._probe.result() if done else [f"nothing answers within {READY_SECONDS:g} seconds"]
+        return self._probe.result() if done else [f"database and blob store do not answer within {READY_SECONDS:g} s"]
 
     def _run_probe(self) -> list[str]:
-        problems = [] if self._server.database.answers() else ["the database does not answer"]
+        problems = [] if self._server.database.answers() else ["the database does not answer; check --database"]
         try:
             self._server.blobs.has(_NO_BLOB)
         except NipRunError:
-            problems.append("the blob store does not answer")
+            problems.append("the blob store does not answer; check --blobs")
         return problems
 
 
 @router.get("/healthz", response_class=PlainTextResponse)
-async def lives() -> str:
+async def healthz() -> str:
     """Answer that the server is alive, even if all threads are busy."""
     return "ok\n"
 
@@ -63,27 +64,27 @@ async def lives() -> str:
         503: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The parts that do not answer."}
     },
 )
-async def ready(request: Request) -> PlainTextResponse:
+async def readyz(request: Request) -> PlainTextResponse:
     """Answer whether the database and the blob store work."""
     readiness: Readiness = request.app.state.readiness
     problems = await readiness.problems()
     return PlainTextResponse("\n".join(problems or ["ok"]) + "\n", 503 if problems else 200)
 
 
-def may_see_numbers(request: Request, viewer: Annotated[Viewer, Depends(authenticate)]) -> None:
-    """Refuse the metrics unless the request has an admin token, or comes from this machine and not through a proxy."""
+def require_metrics_access(request: Request, viewer: Annotated[Viewer, Depends(authenticate)]) -> None:
+    """Refuse a request without an admin token, unless it comes from this machine and not through a proxy."""
     if viewer.scope.allows(Scope.ADMIN):
         return
     peer = request.client.host if request.client else ""
     if server_of(request).settings.proxies or not is_loopback(peer) or "x-forwarded-for" in request.headers:
-        raise HTTPException(403, "this request needs a token with scope admin")
+        raise HTTPException(403, "/metrics needs a token: `nip-run server add-token DIR ACCOUNT --scope admin`")
 
 
 @router.get(
-    "/metrics", response_class=PlainTextResponse, dependencies=[Depends(may_see_numbers)], responses=errors(403)
+    "/metrics", response_class=PlainTextResponse, dependencies=[Depends(require_metrics_access)], responses=errors(403)
 )
 def metrics(request: Request) -> str:
-    """Get the numbers of requests since the server started, for Prometheus."""
+    """Get metrics of the requests since the server started, for Prometheus."""
     numbers: RequestMetrics = request.app.state.numbers
     server = server_of(request)
     with server.database.reading() as connection:

@@ -19,7 +19,7 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 """Upper bounds of the histogram's buckets, in seconds."""
 _STANDARD_FIELDS = frozenset((*vars(logging.makeLogRecord({})), "color_message"))
 CLIENT_CLOSED = 499
-"""Status of a request whose client disconnected before the response."""
+"""Logged status of a request whose client disconnected before the response."""
 _UNLOGGED_PATHS = ("/healthz", "/readyz", "/metrics")
 
 
@@ -59,7 +59,7 @@ class RequestMetrics:
         self.seconds: Counter[float] = Counter()
         self.sum_seconds = 0.0
         self.sent = self.received = self.open = 0
-        self.began = time.time()
+        self.started_at = time.time()
 
     def add(self, method: str, route: str, status: int, seconds: float) -> None:
         self.requests[method, route, status] += 1
@@ -68,7 +68,10 @@ class RequestMetrics:
             self.seconds[upper] += seconds <= upper
 
     def lines(self) -> Iterator[str]:
-        """Yield the metrics in Prometheus's text format. Routes are templates, so clients cannot create new series."""
+        """Yield the metrics in Prometheus's text format.
+
+        Routes are path templates such as `/board/{page}`, so clients cannot create new series.
+        """
         yield "# TYPE nip_run_requests_total counter"
         for (method, route, status), count in sorted(self.requests.items()):
             yield f'nip_run_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
@@ -80,7 +83,7 @@ class RequestMetrics:
         yield f"nip_run_request_seconds_count {total}"
         for name, kind, value in (
             ("requests_open", "gauge", self.open), ("sent_bytes_total", "counter", self.sent),
-            ("received_bytes_total", "counter", self.received), ("began_seconds", "gauge", round(self.began, 3)),
+            ("received_bytes_total", "counter", self.received), ("began_seconds", "gauge", round(self.started_at, 3)),
         ):  # fmt: skip
             yield f"# TYPE nip_run_{name} {kind}"
             yield f"nip_run_{name} {value}"
@@ -140,9 +143,9 @@ class RequestLog:
                 )  # fmt: skip
 
     def _warn_of_unknown_proxy(self, scope: Scope) -> None:
-        """Warn once if an unknown proxy sends requests: all its clients would share the limits of one caller."""
+        """Warn once if an unknown proxy sends requests, because all its clients share the limits of one caller."""
         peer = None if self._is_warned else untrusted_peer(scope, self._proxies)
         if peer is not None:
             self._is_warned = True
-            hint = "X-Forwarded-For of an unknown proxy is ignored; if it is your proxy, name it in --behind-proxy"
+            hint = f"ignored X-Forwarded-For; if {peer} is your proxy, start `nip-run serve` with --behind-proxy {peer}"
             LOG.warning("proxy not named", extra={"from": peer, "named": ", ".join(self._proxies), "error": hint})

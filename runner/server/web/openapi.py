@@ -1,4 +1,4 @@
-"""The OpenAPI document of a server: the one from its routes, plus optional tokens and bodies read by `json_body`."""
+"""The OpenAPI document of a server. It adds to FastAPI's document the optional tokens and the bodies of `json_body`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ACCEPTS_TOKEN = ("/api/v1", "/metrics")
 
 
 def describe(app: FastAPI) -> None:
-    """Set the function that builds an application's OpenAPI document, once."""
+    """Make an application build its OpenAPI document with `_build_document`, on the first request for it."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:

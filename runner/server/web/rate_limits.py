@@ -1,8 +1,8 @@
 """Rate limits: requests per second of a token or an address, guesses of tokens, and open requests of an address.
 
-Each valid token has a bucket that fills at the rate. Requests without a valid token use the bucket of their address.
-Invalid tokens also use a second, slower bucket of the address, to prevent guessing. The number of open requests from
-one address is limited, so that one client cannot block others.
+Each valid token has a token bucket that refills at the rate. Requests without a valid token use the bucket of their
+address. An invalid access token also uses up a second, slower bucket of the address, to prevent guessing. The number of
+open requests from one address is limited, so that one client cannot block others.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from runner.server.web.api_errors import error_response
 from runner.server.web.callers import DISCONNECTED, MAKE_ROOM, caller_of
 
 BURST_SECONDS = 20.0
-"""Size of a bucket, as seconds of its rate: publishing sends many small files at once."""
+"""Size of a bucket, in seconds of its rate. Bursts are allowed because publishing sends many small files at once."""
 GUESSES_PER_MINUTE = 60.0
 VALID_SECONDS = 3600.0
-"""Seconds until this module checks a valid token again. Other modules check it in every request."""
-_MOST_CALLERS = 100_000
+"""Seconds until the rate limit checks a valid token again. Authentication checks the token in every request."""
+_MAX_CALLERS = 100_000
 _TOKEN = re.compile(r"(?i:bearer) +(nip_([a-z0-9]{12})_\S+)")
 UNLIMITED_PATHS = ("/healthz", "/readyz")
-"""Paths without limits: health checks, which are cheap to answer."""
+"""Paths without limits: health checks, which cost little."""
 _SIGN_IN_PATH = "/login"
 
 
@@ -41,33 +41,35 @@ class Buckets:
 
     def __init__(self, rate: float, size: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._size, self._clock = rate, size, clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """For each caller, the requests left in the bucket at a time, and that time."""
 
     @property
     def caller_count(self) -> int:
         """The number of callers that have a bucket."""
-        return len(self._left)
+        return len(self._levels)
 
     def wait(self, caller: str) -> float:
         """Return the seconds until a caller may make a request; 0 if now."""
-        return max(0.0, (1.0 - self._have(caller)) / self._rate)
+        return max(0.0, (1.0 - self._level(caller)) / self._rate)
 
     def take(self, caller: str) -> None:
-        self._left[caller] = (self._have(caller) - 1.0, self._clock())
-        self._left.move_to_end(caller)
-        if len(self._left) > _MOST_CALLERS:
-            self._left.popitem(last=False)
+        """Count a request of a caller."""
+        self._levels[caller] = (self._level(caller) - 1.0, self._clock())
+        self._levels.move_to_end(caller)
+        if len(self._levels) > _MAX_CALLERS:
+            self._levels.popitem(last=False)
 
-    def _have(self, caller: str) -> float:
-        left, at = self._left.get(caller, (self._size, self._clock()))
+    def _level(self, caller: str) -> float:
+        left, at = self._levels.get(caller, (self._size, self._clock()))
         return min(self._size, left + (self._clock() - at) * self._rate)
 
 
 class TokenCache:
     """A cache of valid tokens, by their hashes."""
 
-    def __init__(self, is_good: Callable[[str], bool], clock: Callable[[], float] = time.monotonic) -> None:
-        self._is_good, self._clock = is_good, clock
+    def __init__(self, is_valid: Callable[[str], bool], clock: Callable[[], float] = time.monotonic) -> None:
+        self._is_valid, self._clock = is_valid, clock
         self._until: OrderedDict[bytes, float] = OrderedDict()
 
     def has(self, token: str) -> bool:
@@ -75,16 +77,16 @@ class TokenCache:
         return self._until.get(_hash(token), 0.0) > self._clock()
 
     async def check(self, token: str) -> bool:
-        """Check a token in the database and cache it if it is valid; return whether it is.
+        """Return whether a token is valid according to the database, and cache it if so.
 
         Raises:
             SQLAlchemyError: the database does not answer.
         """
-        if not await run_in_threadpool(self._is_good, token):
+        if not await run_in_threadpool(self._is_valid, token):
             return False
         self._until[_hash(token)] = self._clock() + VALID_SECONDS
         self._until.move_to_end(_hash(token))
-        if len(self._until) > _MOST_CALLERS:
+        if len(self._until) > _MAX_CALLERS:
             self._until.popitem(last=False)
         return True
 
@@ -96,11 +98,11 @@ def _hash(token: str) -> bytes:
 class RateLimit:
     """Middleware that answers 429 to a caller with too many requests."""
 
-    def __init__(self, app: ASGIApp, rate: float, proxies: tuple[str, ...], is_good: Callable[[str], bool]) -> None:
+    def __init__(self, app: ASGIApp, rate: float, proxies: tuple[str, ...], is_valid: Callable[[str], bool]) -> None:
         self._app, self._proxies = app, proxies
         self._buckets = Buckets(rate, rate * BURST_SECONDS) if rate > 0 else None
         self._guesses = Buckets(GUESSES_PER_MINUTE / 60, GUESSES_PER_MINUTE)
-        self._good = TokenCache(is_good)
+        self._tokens = TokenCache(is_valid)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in UNLIMITED_PATHS:
@@ -110,24 +112,24 @@ class RateLimit:
         header = Headers(scope=scope).get("authorization")
         match = _TOKEN.fullmatch(header.strip()) if header else None
         is_guess = header is not None or (scope["path"] == _SIGN_IN_PATH and scope["method"] == "POST")
-        is_valid = match is not None and self._good.has(match[1])
+        is_valid = match is not None and self._tokens.has(match[1])
         wait = self._guesses.wait(address) if is_guess and not is_valid else 0.0
         if wait == 0.0 and match is not None and not is_valid:
             try:
-                is_valid = await self._good.check(match[1])
-                is_guess = False  # the result is known, so a 401 response must not count again
+                is_valid = await self._tokens.check(match[1])
+                is_guess = False  # counted below if invalid, so a 401 response must not count a second time
                 if not is_valid:
                     self._guesses.take(address)
             except SQLAlchemyError:
                 pass  # the request itself will fail with this error
-        payer = match[2] if match is not None and is_valid else address
+        caller = match[2] if match is not None and is_valid else address
         if self._buckets is not None:
-            wait = max(wait, self._buckets.wait(payer))
+            wait = max(wait, self._buckets.wait(caller))
         if wait > 0:
-            await _too_many(wait)(scope, receive, send)
+            await _too_many_requests(wait)(scope, receive, send)
             return
         if self._buckets is not None:
-            self._buckets.take(payer)
+            self._buckets.take(caller)
 
         async def count_failed_guess(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 401 and is_guess:
@@ -137,16 +139,18 @@ class RateLimit:
         await self._app(scope, receive, count_failed_guess)
 
 
-def _too_many(wait: float) -> Response:
+def _too_many_requests(wait: float) -> Response:
     seconds = math.ceil(wait)
-    message = f"too many requests; try again in {seconds} second{'' if seconds == 1 else 's'}"
+    message = (
+        f"too many requests from this token or address; try again in {seconds} second{'' if seconds == 1 else 's'}"
+    )
     return error_response(429, "too_many", message, headers={"retry-after": str(seconds)})
 
 
 class OpenRequestLimit:
     """Middleware that answers 503 if too many requests are open, from one address or in total; never to health checks.
 
-    Before it does, it ends another request whose client is sending or reading slowly.
+    It first tries to end another request whose client sends or reads slowly, and answers 503 only if there is none.
     """
 
     def __init__(self, app: ASGIApp, max_requests: int, max_per_address: int, proxies: tuple[str, ...]) -> None:

@@ -24,51 +24,52 @@ from runner.server.web.api_errors import error_response
 from runner.server.web.authentication import authenticate
 
 MAX_BODY_BYTES, MAX_NAMES_BYTES = 16 << 10, 512 << 10
-"""Maximum bytes of an ordinary request body, and of one with a list of file names."""
+"""Maximum bytes of an ordinary request body, and of a body with a list of file names."""
 MAX_ERRORS = 1_000
-_DECLARING = re.compile(r"/api/v1/(uploads|competitions|competitions/[^/]+/[^/]+/labels)/?")
-_NAMING = re.compile(r"/api/v1/files/?")
-_PIECE = re.compile(r"/api/v1/uploads/[0-9a-f]{32}/blobs/[0-9a-f]{64}")
+_DECLARATION_PATHS = re.compile(r"/api/v1/(uploads|competitions|competitions/[^/]+/[^/]+/labels)/?")
+_FILE_LIST_PATHS = re.compile(r"/api/v1/files/?")
+_PIECE_PATHS = re.compile(r"/api/v1/uploads/[0-9a-f]{32}/blobs/[0-9a-f]{64}")
 
 
 class BodyLimit:
     """Middleware that refuses a body that is too large or arrives too slowly.
 
-    It ignores pieces of blobs, which have their own limits in the API for uploads.
+    Pieces of blobs are exempt, because the API for uploads has limits of its own for them.
     """
 
     def __init__(self, app: ASGIApp, declared: int, seconds: float) -> None:
         self._app, self._seconds = app, seconds
         self._limits = (
-            (_DECLARING, declared),
-            (_NAMING, min(MAX_NAMES_BYTES, declared)),
+            (_DECLARATION_PATHS, declared),
+            (_FILE_LIST_PATHS, min(MAX_NAMES_BYTES, declared)),
             (re.compile(".*", re.DOTALL), min(MAX_BODY_BYTES, declared)),
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or (scope["method"] == "PATCH" and _PIECE.fullmatch(scope["path"])):
+        if scope["type"] != "http" or (scope["method"] == "PATCH" and _PIECE_PATHS.fullmatch(scope["path"])):
             await self._app(scope, receive, send)
             return
         limit = next(limit for path, limit in self._limits if path.fullmatch(scope["path"]))
         length = dict(scope["headers"]).get(b"content-length", b"")
         if length.isdigit() and int(length[:20]) > limit:
-            await error_response(413, "too_large", _too_large(limit))(scope, receive, send)
+            await error_response(413, "too_large", _size_limit_message(limit))(scope, receive, send)
             return
         received, is_complete, deadline = 0, False, time.monotonic() + self._seconds
 
         async def receive_limited() -> Message:
             nonlocal received, is_complete
-            if is_complete:  # the next message is the disconnect
+            if is_complete:  # the only further message tells that the client has disconnected
                 return await receive()
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
                     message = await receive()
             except TimeoutError:
-                raise HTTPException(408, f"the body did not arrive within {self._seconds:g} seconds") from None
+                message = f"the request body did not arrive within {self._seconds:g} seconds; send the request again"
+                raise HTTPException(408, message) from None
             is_complete = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > limit:
-                raise HTTPException(413, _too_large(limit))
+                raise HTTPException(413, _size_limit_message(limit))
             return message
 
         try:
@@ -77,21 +78,21 @@ class BodyLimit:
             return
 
 
-def _too_large(limit: int) -> str:
-    return f"the body of this request may have at most {limit:,} bytes"
+def _size_limit_message(limit: int) -> str:
+    return f"the body of this request may have at most {limit:,} bytes; split the request into smaller ones"
 
 
 M = TypeVar("M", bound=BaseModel)
 
 
 MODEL_ATTRIBUTE = "body_of_request"
-"""Attribute of a `json_body` dependency that has its model, for the OpenAPI document."""
+"""Name of the attribute that stores the model of a `json_body` dependency, for the OpenAPI document."""
 
 
 def json_body(model: type[M], viewer_dependency: Callable[..., Viewer] = authenticate) -> Any:
     """Return a dependency that reads the JSON body of a request after authentication, and parses it in a thread."""
 
-    async def read(request: Request, _: Viewer = Depends(viewer_dependency)) -> M:  # noqa: B008 - not known earlier
+    async def read(request: Request, _: Viewer = Depends(viewer_dependency)) -> M:  # noqa: B008 - a parameter
         return await run_in_threadpool(_parse, model, await request.body())
 
     setattr(read, MODEL_ATTRIBUTE, model)
@@ -103,7 +104,7 @@ def _parse(model: type[M], data: bytes) -> M:
         return model.model_validate_json(data)
     except ValidationError as error:
         if error.error_count() > MAX_ERRORS:  # listing all of them would block other requests
-            many = {"loc": ("body",), "msg": f"it has {error.error_count():,} errors", "type": "many"}
+            many = {"loc": ("body",), "msg": f"{error.error_count():,} errors in the body", "type": "many"}
             raise RequestValidationError([many]) from None
         errors = error.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError([{**item, "loc": ("body", *item["loc"])} for item in errors]) from None

@@ -29,29 +29,29 @@ def page_response(request: Request, page: ServedPage, *, status: int = 200, cach
 def body_response(
     request: Request, body: bytes, kind: str, *, cache: str, status: int = 200, policy: str | None = None
 ) -> Response:
-    """Return a response with a body and its entity tag."""
+    """Return a response with a body and an entity tag (ETag)."""
     tag = hashlib.sha256(body).hexdigest()[:32]
-    packed = _compress(body) if "gzip" in request.headers.get("accept-encoding", "") else None
-    return tagged_response(request, body, packed, tag, kind, cache=cache, status=status, policy=policy)
+    compressed = _compress(body) if "gzip" in request.headers.get("accept-encoding", "") else None
+    return tagged_response(request, body, compressed, tag, kind, cache=cache, status=status, policy=policy)
 
 
 def tagged_response(
-    request: Request, body: bytes, packed: bytes | None, tag: str, kind: str, *, cache: str, status: int = 200,
+    request: Request, body: bytes, compressed: bytes | None, tag: str, kind: str, *, cache: str, status: int = 200,
     policy: str | None = None,
 ) -> Response:  # fmt: skip
-    """Return a response with a body, whose compressed form may be given, or 304 if the client has it."""
-    is_packed = packed is not None and "gzip" in request.headers.get("accept-encoding", "")
+    """Return a response with `compressed` if the client accepts gzip, else `body`; 304 if the client cached `tag`."""
+    is_compressed = compressed is not None and "gzip" in request.headers.get("accept-encoding", "")
     headers = {"cache-control": cache, "vary": "accept-encoding"}
     if policy is not None:
         headers["content-security-policy"] = policy
         headers["referrer-policy"] = "same-origin"  # otherwise browsers do not send the origin of forms
     if cache != PRIVATE and status == 200:
-        headers["etag"] = f'"{tag}-gz"' if is_packed else f'"{tag}"'
+        headers["etag"] = f'"{tag}-gz"' if is_compressed else f'"{tag}"'
         if headers["etag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
-    if is_packed:
+    if is_compressed:
         headers["content-encoding"] = "gzip"
-    return Response(packed if is_packed else body, status, headers, kind)
+    return Response(compressed if is_compressed else body, status, headers, kind)
 
 
 def _compress(body: bytes) -> bytes:
@@ -61,10 +61,10 @@ def _compress(body: bytes) -> bytes:
 def compressed_file_response(request: Request, path: Path, kind: str, *, cache: str, tag: str) -> Response:
     """Return a response with a file that is stored compressed."""
     with open_to_read(path) as file:
-        packed = file.read()
+        compressed = file.read()
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return tagged_response(request, b"", packed, tag, kind, cache=cache)
-    return tagged_response(request, gzip.decompress(packed), None, tag, kind, cache=cache)
+        return tagged_response(request, b"", compressed, tag, kind, cache=cache)
+    return tagged_response(request, gzip.decompress(compressed), None, tag, kind, cache=cache)
 
 
 def piece_response(path: Path, cache: str) -> Response:
@@ -75,18 +75,20 @@ def piece_response(path: Path, cache: str) -> Response:
 class PageCache:
     """A cache of rendered public pages."""
 
-    def __init__(self, most: int = 256) -> None:
+    def __init__(self, max_pages: int = 256) -> None:
         self._pages: dict[tuple[str, ...], tuple[bytes, bytes, str]] = {}
-        self._most = most
+        self._max_pages = max_pages
 
-    def respond(self, request: Request, key: tuple[str, ...], make: Callable[[], ServedPage]) -> Response:
-        """Return the page with this key, which contains the board's name; call `make` if it is not cached."""
+    def respond(self, request: Request, key: tuple[str, ...], build: Callable[[], ServedPage]) -> Response:
+        """Return the page with this key, or call `build` if it is not cached. The key contains the board's name, so a
+        new board replaces all pages.
+        """
         page = self._pages.get(key)
         if page is None:
-            body = render_served(make())
+            body = render_served(build())
             page = (body, _compress(body), hashlib.sha256(body).hexdigest()[:32])
-            if len(self._pages) >= self._most:
-                for old in list(self._pages)[: self._most // 2]:
+            if len(self._pages) >= self._max_pages:
+                for old in list(self._pages)[: self._max_pages // 2]:
                     self._pages.pop(old, None)
             self._pages[key] = page
         return tagged_response(request, *page, HTML, cache=PUBLIC, policy=POLICY)

@@ -1,4 +1,4 @@
-"""Running a server until a signal stops it."""
+"""Runs a server until a signal stops it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def serve(
     settings: Settings,
     host: str,
     port: int,
-    tell: Callable[[str, str], None],
+    on_ready: Callable[[str, str], None],
     *,
     address: str | None,
     without_tls: bool,
@@ -39,9 +39,9 @@ def serve(
 ) -> None:
     """Answer requests until SIGINT or SIGTERM.
 
-    Once the server is ready, it calls `tell` with its public address and its local URL. `without_tls` lets other
-    machines connect without TLS. `imported` means that the releases in the folder have been imported; the server then
-    ignores the refused ones.
+    Once the server is ready, it calls `on_ready` with its public address and its local URL. `without_tls` lets other
+    machines connect without TLS. `imported`: the releases in the folder have just been imported, so releases that are
+    still only in the folder were refused, and are no error.
 
     Raises:
         UsageError, RunError: the folder, the database, the blobs or the port cannot be used.
@@ -55,21 +55,21 @@ def serve(
             "and change releases; use a reverse proxy with TLS and --behind-proxy NETWORK, or --without-tls if you "
             "trust the network"
         )
-    with _exclusive(settings), _listen(host, port) as listener:
+    with _use_folder(settings), _listen(host, port) as listener:
         local_url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         any_host = address is None and not is_loopback(host)
         server = Service.open(replace(settings, address=(address or local_url).rstrip("/"), any_host=any_host))
         try:
-            if not server.database.hold():
-                raise RunError("another server uses this database; stop it, or give --database another one")
+            if not server.database.lock_for_server():
+                raise RunError("another server uses this database; stop that server, or choose another --database URL")
             if not imported:
                 check_imported(server)
-            _run(server, listener, lambda: tell(server.settings.address, local_url))
+            _run(server, listener, lambda: on_ready(server.settings.address, local_url))
         finally:
             server.database.close()
 
 
-def _run(server: Service, listener: socket.socket, tell: Callable[[], None]) -> None:
+def _run(server: Service, listener: socket.socket, on_ready: Callable[[], None]) -> None:
     log_to_stderr()
     config = uvicorn.Config(
         create_app(server), log_config=None, access_log=False, server_header=False, date_header=True,
@@ -77,21 +77,21 @@ def _run(server: Service, listener: socket.socket, tell: Callable[[], None]) -> 
         timeout_graceful_shutdown=STOP_SECONDS,
     )  # fmt: skip
     try:
-        _Server(config, tell).run(sockets=[listener])
+        _Server(config, on_ready).run(sockets=[listener])
     except SystemExit as error:
         raise RunError("the server could not start; see the log above for the reason") from error
 
 
 class _Server(uvicorn.Server):
-    """A uvicorn server that calls `tell` when it is ready, and that does not raise the stopping signal again."""
+    """A uvicorn server that calls `on_ready` once it is ready. After a stop, it does not raise the signal again."""
 
-    def __init__(self, config: uvicorn.Config, tell: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._tell = tell
+        self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._tell()
+        self._on_ready()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -108,13 +108,15 @@ def _check_proxies(settings: Settings, address: str | None) -> None:
         try:
             ipaddress.ip_network(network)
         except ValueError as error:
-            raise UsageError(f"--behind-proxy {network}: {error}; write 127.0.0.1, or 10.0.0.0/8") from error
+            raise UsageError(
+                f"--behind-proxy {network}: {error}; write an address such as 127.0.0.1 or a network such as 10.0.0.0/8"
+            ) from error
     if settings.proxies and address is None:
-        raise UsageError("--behind-proxy also needs --address https://..., the proxy's public URL, for links")
+        raise UsageError("--behind-proxy also needs --address: add the proxy's public URL, --address https://HOST")
 
 
 def _check_address(address: str, *, without_tls: bool) -> None:
-    """Raise UsageError if links cannot start with an address, or if clients would send tokens to it without TLS."""
+    """Raise UsageError if an address is not the URL of a host, or if clients would send tokens to it without TLS."""
     try:
         url = urlsplit(address)
         is_port_valid = url.port != 0
@@ -122,32 +124,34 @@ def _check_address(address: str, *, without_tls: bool) -> None:
         raise UsageError(f"--address {address}: {error}; write https://registry.example.org") from error
     is_absolute = url.scheme in ("http", "https") and url.hostname and not url.username and is_port_valid
     if not is_absolute or url.path not in ("", "/") or url.query or url.fragment:
-        raise UsageError(f"--address {address} cannot be the start of links; write https://HOST, without a path")
+        raise UsageError(f"--address {address} is not the URL of a host; write https://HOST, without a path")
     if url.scheme == "http" and not is_loopback(str(url.hostname)) and not without_tls:
         raise UsageError(
             f"--address {address} has no TLS, so that anyone on the network could read tokens, and clients refuse it; "
-            "write https://, the address of the reverse proxy with TLS in front of this server"
+            "write the https:// URL of the reverse proxy with TLS in front of this server"
         )
 
 
 @contextmanager
-def _exclusive(settings: Settings) -> Iterator[None]:
-    """Be the only server of a folder."""
+def _use_folder(settings: Settings) -> Iterator[None]:
+    """Lock the server's folder against other servers, and create it if it does not exist."""
     with exclusive_access(settings):
         try:
             make_folders(settings.incoming)
         except OSError as error:
-            raise RunError(f"the server's folder {settings.folder} cannot be written: {error.strerror}") from error
+            message = f"cannot write to the server's folder {settings.folder}: {error.strerror}; check its permissions"
+            raise RunError(message) from error
         yield
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Open a listening socket, to know the port before the server starts."""
+    """Return a listening socket. It is opened before the server starts, so that the port is known."""
     try:
         family, kind, _, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
         raise UsageError(
-            f"--host {host} is not an address; use 127.0.0.1 for this machine only, 0.0.0.0 for all its addresses"
+            f"--host {host} is not an address of this machine; use 127.0.0.1 for connections from this machine only, "
+            "or 0.0.0.0 for connections from all networks"
         ) from error
     listener = socket.socket(family, kind)
     try:

@@ -22,12 +22,12 @@ from runner.pages.charts.lineage import GraphLink, GraphNode, lineage
 from runner.pages.html import render_template
 
 MAX_DESCRIPTION = 160
-"""Characters of a description in a list; the release's own page has all of it."""
+"""Maximum characters of a description in a list; the release's own page shows the full text."""
 MAX_LINEAGE_NODES = 40
-"""Runs in the drawing of a lineage; the table below the drawing has all."""
+"""Maximum runs in the drawing of a lineage; the table below the drawing shows all runs."""
 
 Command = tuple[str, str]
-"""A description of a shell command, and the command."""
+"""What a shell command does, and the command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +41,11 @@ class View:
 
 
 def href_of(reference: str) -> str:
-    """Return the page of a release: a run has its own, a component one for all its releases."""
+    """Return the path of a release's page. Each run has its own page; all releases of a component share one."""
     kind, _, rest = reference.partition("/")
     name, _, version = rest.partition("@")
-    at = f"/{kind}/{quote(name)}"
-    return f"{at}/{quote(version, safe='')}" if kind == Kind.RUN else at
+    path = f"/{kind}/{quote(name)}"
+    return f"{path}/{quote(version, safe='')}" if kind == Kind.RUN else path
 
 
 def label_of(reference: str) -> str:
@@ -72,7 +72,7 @@ def interval(facts: Mapping[str, Any]) -> str:
 
 
 def rank(row: Mapping[str, Any]) -> str:
-    """Return the range of ranks of a row, or a dash."""
+    """Return a row's rank or range of ranks, or a dash if it is unranked."""
     first, last = row["rank"], row["rank_last"]
     return "–" if first is None else f"{first:,}" if first == last else f"{first:,}–{last:,}"
 
@@ -127,7 +127,7 @@ class TaskLine:
     runs: str
     owners: str
     leader: str | None
-    """The first run; None if none is ranked."""
+    """The run that is ranked first; None if no run is ranked."""
     leader_href: str
     ties: str
     accuracy: str
@@ -140,7 +140,7 @@ class TaskLine:
         ties = 0 if leader is None else leader["rank_last"] - leader["rank"]
         return cls(
             page=task["page"], benchmark=task["benchmark"], task=(task["task"] or "unknown")[:8],
-            selection=task["selection"] or "all of it", runs=f"{task['rows']:,}", owners=f"{task['owners']:,}",
+            selection=task["selection"] or "all rows", runs=f"{task['rows']:,}", owners=f"{task['owners']:,}",
             leader=leader and leader["run"], leader_href=leader["href"] if leader else "",
             ties=f"tied with {ties:,} more" if ties else "",
             accuracy="–" if leader is None else decimal(leader["accuracy"]),
@@ -162,7 +162,7 @@ class ReleaseLine:
     yanked: str | None
     description: str
     uses: str
-    """The version of a component that it uses, on the page of that component."""
+    """On the page of a component: the version of the component that this release uses."""
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any], href: str | None = None, uses: str = "") -> Self:
@@ -207,42 +207,42 @@ def _shorten(description: str) -> str:
 
 
 def commands_of(reference: str, kind: str, address: str, *, trains: bool = False) -> list[Command]:
-    """Return the commands that get a release and reproduce a run; `trains` for a training run."""
+    """Return the commands that download, check and reproduce a release; `trains`: the release is a training run."""
 
     def command_line(*args: str) -> str:
         return shlex.join(["nip-run", *args, "--from", address])
 
     if kind != Kind.RUN:
         return [
-            ("Install it for specs that use it", command_line("install", reference)),
-            ("Check all its hashes", command_line("verify", reference)),
+            ("Install this release for specs that use it", command_line("install", reference)),
+            ("Check all hashes of this release", command_line("verify", reference)),
         ]
-    fresh = ("Play it again with your key, and compare", command_line("reproduce", reference, "--fresh"))
+    fresh = ("Play the run again with your API key, and compare", command_line("reproduce", reference, "--fresh"))
     return [
         ("Download the run as a folder and check every file", command_line("get", reference)),
-        ("Recompute every number from its transcripts, without calling a model", command_line("reproduce", reference)),
+        ("Recompute every number from the transcripts, without calling a model", command_line("reproduce", reference)),
         *(() if trains else (fresh,)),
-        ("Check all its hashes and records", command_line("verify", reference)),
+        ("Check all hashes and records of this run", command_line("verify", reference)),
     ]
 
 
 def home_commands(address: str) -> list[Command]:
     """Return the commands of the first page."""
-    at = shlex.quote(address)
+    url = shlex.quote(address)
     return [
-        ("Publish a run", f"nip-run publish RUN --as OWNER --licence MIT --to {at}"),
-        ("Download a run with everything it was made from", f"nip-run get OWNER/NAME@VERSION --from {at}"),
-        ("Show the boards in a terminal", f"nip-run leaderboard --from {at}"),
+        ("Publish a run", f"nip-run publish RUN --as OWNER --licence MIT --to {url}"),
+        ("Download a run with all releases that it uses", f"nip-run get OWNER/NAME@VERSION --from {url}"),
+        ("Show the boards in a terminal", f"nip-run leaderboard --from {url}"),
     ]
 
 
 def board_commands(address: str) -> list[Command]:
-    """Return the commands of the page of a board."""
-    at = shlex.quote(address)
+    """Return the commands of a board's page."""
+    url = shlex.quote(address)
     return [
-        ("Show these rows as JSON", f"nip-run leaderboard --from {at} --json"),
-        ("Download a run as a folder and check every file", f"nip-run get REF --from {at}"),
-        ("Recompute a run's numbers from its transcripts", f"nip-run reproduce REF --from {at}"),
+        ("Show these rows as JSON", f"nip-run leaderboard --from {url} --json"),
+        ("Download a run as a folder and check every file", f"nip-run get REF --from {url}"),
+        ("Recompute a run's numbers from its transcripts", f"nip-run reproduce REF --from {url}"),
     ]
 
 
@@ -280,7 +280,7 @@ def draw_lineage(family: Sequence[Mapping[str, Any]], key: str) -> Markup:
     drawn = family[:MAX_LINEAGE_NODES]
     nodes = [GraphNode(row["run_id"], row["run_id"], _node_text(row)) for row in drawn]
     links = [GraphLink(before, row["run_id"]) for row in drawn for before in row["after"]]
-    return lineage(nodes, links, title="What was trained from what", key=f"lineage-{key}")
+    return lineage(nodes, links, title="Runs and the runs that they were trained from", key=f"lineage-{key}")
 
 
 def _node_text(row: Mapping[str, Any]) -> str:
@@ -294,7 +294,7 @@ def _accuracy(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def draw_learning_curve(family: Sequence[Mapping[str, Any]], key: str) -> Markup | None:
-    """Draw the accuracy by the iterations of training behind a run, with a line for each benchmark."""
+    """Draw each benchmark's accuracy by training iterations; None if no benchmark has runs at two iterations."""
     points: dict[str, list[tuple[float, ChartEstimate]]] = {}
     for row in family:
         accuracy = _accuracy(row)
@@ -308,4 +308,4 @@ def draw_learning_curve(family: Sequence[Mapping[str, Any]], key: str) -> Markup
     ]
     if not series:
         return None
-    return curve(series, title="Accuracy by iterations of training behind it", x="iterations", key=f"curve-{key}")
+    return curve(series, title="Accuracy by training iterations", x="iterations", key=f"curve-{key}")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from runner.pages.live.follower import Follower
-from runner.pages.live.piece_cache import NEWEST, PieceCache
+from runner.pages.live.piece_cache import MIN_IN_MEMORY, PieceCache
 from runner.results.folder import RunFolder
 from tests.support.files import bytes_of
 from tests.support.hang_guard import HANG_SECONDS
@@ -111,7 +111,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def looked(follower: Follower, *, least: int = 1) -> dict[str, Any]:
     """How a run stands once all that is there was read."""
     for _ in range(50):
-        follower.look()
+        follower.update()
         state = dict(follower.snapshot.state)
         least -= 1
         if least <= 0 and not state["reading"]:
@@ -168,7 +168,7 @@ def test_a_journal_that_was_replaced_is_read_again_under_other_names(
     beside = folder.journal.with_name("beside")
     beside.write_bytes(folder.journal.read_bytes())
     beside.replace(folder.journal)
-    follower.look()
+    follower.update()
     beside.write_bytes(folder.journal.read_bytes())
     beside.replace(folder.journal)
     again = looked(follower, least=3)
@@ -209,13 +209,13 @@ def test_pieces_beyond_the_memory_stand_in_a_file_and_are_the_same() -> None:
     pieces = PieceCache(memory=1000)
     kept = {f"r0-games-{number}": bytes([number]) * (200 + number) for number in range(40)}
     for name, piece in kept.items():
-        pieces.keep(name, b"before")
-        pieces.keep(name, piece)
+        pieces.store(name, b"before")
+        pieces.store(name, piece)
     assert {name: pieces.get(name) for name in kept} == kept
-    pieces.keep("r0-games-0", b"again")
+    pieces.store("r0-games-0", b"again")
     assert pieces.get("r0-games-0") == b"again"
     assert pieces.get("r1-games-0") is None
     pieces.drop("r0-")
     assert not any(pieces.get(name) for name in kept)
-    assert len(kept) > NEWEST
+    assert len(kept) > MIN_IN_MEMORY
     pieces.close()

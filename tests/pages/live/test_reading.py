@@ -12,7 +12,7 @@ import pytest
 from runner.pages.live.follower import Follower
 from runner.pages.live.journal_state import JournalReading
 from runner.pages.live.piece_cache import PieceCache
-from runner.pages.report.run import gathered
+from runner.pages.report.run import collect_games
 from runner.results.folder import RunFolder
 from tests.support.runs import only_run, played
 from tests.support.servers.chat_client import serving
@@ -40,7 +40,7 @@ def games_in(kept: dict[str, bytes], lists: int) -> dict[str, tuple[str, int]]:
 
 def whole(run: RunFolder) -> dict[str, tuple[str, int]]:
     kept: dict[str, bytes] = {}
-    about = gathered(run, "r0", kept.__setitem__).about
+    about = collect_games(run, "r0", kept.__setitem__).about
     return games_in(kept, len(about["lists"]))
 
 
@@ -62,7 +62,7 @@ def test_the_first_games_are_there_before_the_journal_is_read_and_in_the_end_all
         assert early < calls
         assert [listed for listed, _ in seen] == sorted(listed for listed, _ in seen)
         assert (one.total, one.done, one.is_stale) == (GAMES, GAMES, False)
-        assert games_in(kept, len(one.gathered().about["lists"])) == whole(run)
+        assert games_in(kept, len(one.collect().about["lists"])) == whole(run)
 
 
 @pytest.mark.full
@@ -81,14 +81,14 @@ def test_a_game_that_was_lost_and_played_on_later_is_listed_once_as_it_ended(tmp
             pass
         assert b'"ended"' in result.folder.journal.read_bytes()
         assert not one.is_stale
-        found = games_in(kept, len(one.gathered().about["lists"]))
+        found = games_in(kept, len(one.collect().about["lists"]))
     assert found == whole(result.folder)
     assert {outcome for outcome, _ in found.values()} == {"decided"}
 
 
 def test_a_page_of_a_run_that_is_still_read_says_how_far_it_has_come(run: RunFolder) -> None:
     with closing(Follower(run, 0, PieceCache())) as follower:
-        assert follower.gathered().is_part
-        while follower.look() == 0.0:
+        assert follower.collect().is_part
+        while follower.update() == 0.0:
             pass
-        assert not follower.gathered().is_part
+        assert not follower.collect().is_part

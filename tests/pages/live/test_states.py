@@ -116,5 +116,5 @@ def test_the_headline_of_a_run_whose_journal_is_damaged_says_how_many_games_it_h
     with followed(run) as live:
         page = read(live.page()).text
     assert "Games12the games cannot be read" in page
-    assert "Its games cannot be read: " in page
+    assert "The games of this run cannot be read: " in page
     assert "damaged at byte" in page

@@ -24,7 +24,7 @@ TokenId = Annotated[
 
 
 class CreateTokenRequest(RequestBody):
-    """A token to create. Its scope and life cannot exceed those of the request's token."""
+    """A token to create. Its scope and lifetime cannot exceed those of the token that makes the request."""
 
     scope: Scope = Scope.PUBLISH
     days: Annotated[float, Field(ge=0.01, le=MAX_DAYS)] = 365.0
@@ -42,7 +42,7 @@ class TokenResponse(ResponseBody):
 
 class CreateTokenResponse(TokenResponse):
     token: str
-    """The token itself. It is shown only once, since the server stores only its hash."""
+    """The token itself. The server shows it only once, because it stores only a hash."""
 
 
 class TokenListResponse(ResponseBody):
@@ -71,7 +71,7 @@ class OrganizationListResponse(ResponseBody):
 
 class SetMemberRequest(RequestBody):
     is_owner: bool = False
-    """Owners may change the members of the organisation; every member may publish as it."""
+    """Owners may change the members; every member may publish under the organisation's name."""
 
 
 class MemberRoleResponse(ResponseBody):
@@ -79,7 +79,7 @@ class MemberRoleResponse(ResponseBody):
 
 
 @router.get("/tokens", responses=errors(401))
-def tokens(request: Request, viewer: AccountViewer) -> TokenListResponse:
+def list_tokens(request: Request, viewer: AccountViewer) -> TokenListResponse:
     """List the tokens of your account, without their secrets."""
     with server_of(request).database.reading() as connection:
         valid = list_own_tokens(connection, viewer, time.time())
@@ -87,7 +87,7 @@ def tokens(request: Request, viewer: AccountViewer) -> TokenListResponse:
 
 
 @router.post("/tokens", status_code=201, responses=errors(400, 401, 403))
-def make_token(
+def create_token(
     request: Request,
     viewer: Publisher,
     body: Annotated[CreateTokenRequest, json_body(CreateTokenRequest, require_publisher)],
@@ -100,13 +100,13 @@ def make_token(
 
 @router.delete("/tokens/{token}", status_code=204, responses=errors(401, 403, 404))
 def revoke_token(request: Request, viewer: AccountViewer, token: TokenId) -> None:
-    """Revoke a token of your account, which may be the request's own token."""
+    """Revoke a token of your account. A token may also revoke itself."""
     with server_of(request).database.writing() as connection:
         revoke_own_token(connection, viewer, token)
 
 
 @router.get("/organisations", responses=errors(401))
-def organisations(request: Request, viewer: AccountViewer) -> OrganizationListResponse:
+def list_organisations(request: Request, viewer: AccountViewer) -> OrganizationListResponse:
     """List the organisations that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
         views = organizations.list_organisations(connection, viewer)
@@ -114,7 +114,7 @@ def organisations(request: Request, viewer: AccountViewer) -> OrganizationListRe
 
 
 @router.get("/organisations/{name}", responses=errors(401, 404))
-def organisation(request: Request, viewer: AccountViewer, name: Name) -> OrganizationResponse:
+def get_organisation(request: Request, viewer: AccountViewer, name: Name) -> OrganizationResponse:
     """Get an organisation that you belong to or are invited to."""
     with server_of(request).database.reading() as connection:
         view = organizations.find_organisation(connection, viewer, name)
@@ -126,19 +126,19 @@ def set_member(
     request: Request, viewer: Publisher, name: Name, account: Name,
     body: Annotated[SetMemberRequest, json_body(SetMemberRequest, require_publisher)],
 ) -> MemberRoleResponse:  # fmt: skip
-    """Invite an account, or change whether a member is an owner. The last owner must stay one."""
+    """Invite an account, or change whether a member is an owner. The last owner must remain an owner."""
     with server_of(request).database.writing() as connection:
         place = organizations.set_member(connection, viewer, name, account, is_owner=body.is_owner)
     return MemberRoleResponse(place=place)
 
 
 @router.post("/organisations/{name}/accept", responses=errors(401, 403, 404))
-def accept(request: Request, viewer: Publisher, name: Name) -> MemberRoleResponse:
+def accept_invitation(request: Request, viewer: Publisher, name: Name) -> MemberRoleResponse:
     """Accept an invitation to an organisation."""
     server = server_of(request)
     with server.database.writing() as connection:
         place = organizations.accept_invitation(connection, viewer, name)
-        server.database.changed(connection)  # membership decides which runs count as reproductions by others
+        server.database.increment_revision(connection)  # membership decides which runs count as reproductions by others
     return MemberRoleResponse(place=place)
 
 
@@ -148,4 +148,4 @@ def remove_member(request: Request, viewer: Publisher, name: Name, account: Name
     server = server_of(request)
     with server.database.writing() as connection:
         organizations.remove_from_organisation(connection, viewer, name, account)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)

@@ -33,7 +33,7 @@ def hide(
     release: Name,
     body: Annotated[HideReleaseRequest, json_body(HideReleaseRequest, require_admin)],
 ) -> None:
-    """Show a public release only to its owner. Its name and version stay taken."""
+    """Show a public release only to its owner. Its name and version stay reserved."""
     _set_hidden(request, viewer, release, hidden=True, reason=body.why)
 
 
@@ -46,9 +46,9 @@ def show(request: Request, viewer: Admin, release: Name) -> None:
 def _set_hidden(request: Request, viewer: Viewer, folder: str, *, hidden: bool, reason: str = "") -> None:
     server, reference = server_of(request), Reference.of_folder(folder)
     if reference is None:
-        raise NotPublished("this is not a release; write KIND/OWNER/NAME/VERSION")
+        raise NotPublished("the path does not name a release; write /api/v1/hidden/KIND/OWNER/NAME/VERSION")
     with server.database.writing() as connection:
         set_hidden(connection, reference, hidden=hidden)
         action = "hide" if hidden else "show"
         record_act(connection, time.time(), action, str(reference), by=viewer.account, reason=reason)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)

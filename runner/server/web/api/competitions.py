@@ -1,4 +1,4 @@
-"""The API for competitions: dataset owners create them, publishing a run submits it, everyone can read them."""
+"""The API for competitions. Dataset owners create them, a published run is a submission, and everyone may read them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ router = APIRouter(prefix="/api/v1/competitions", tags=["competitions"])
 
 RequestT = TypeVar("RequestT", bound=RequestBody)
 PAGE = 100
+"""Maximum number of competitions in one response."""
 MAX_ROWS = 1_000_000
-Id = Annotated[str, Field(min_length=1, max_length=1_000, pattern=TEXT_PATTERN)]
+RowId = Annotated[str, Field(min_length=1, max_length=1_000, pattern=TEXT_PATTERN)]
 Dataset = Annotated[
     str, Field(max_length=320, pattern=r"^(dataset/)?[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*@[a-z0-9][a-z0-9._-]*$")
 ]
 Title = Annotated[str, Field(max_length=300, pattern=LINE_PATTERN)]
-Labels = Annotated[dict[Id, Literal[0, 1]], Field(min_length=1, max_length=MAX_ROWS)]
+Labels = Annotated[dict[RowId, Literal[0, 1]], Field(min_length=1, max_length=MAX_ROWS)]
 Limit = Annotated[int, Field(ge=1, le=1_000)]
 Reason = Annotated[str, Field(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)]
 
@@ -56,24 +57,24 @@ class CreateCompetitionRequest(RequestBody):
     day_limit: Limit = 5
     """Maximum submissions of one owner, and of one account, in 24 hours."""
     closes: AwareDatetime
-    held_out: Annotated[list[Id], Field(max_length=MAX_ROWS, fail_fast=True)] = Field(default_factory=list)
+    held_out: Annotated[list[RowId], Field(max_length=MAX_ROWS, fail_fast=True)] = Field(default_factory=list)
     """Ids of the rows whose score is shown only after closing."""
     held_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of rows to hold out, chosen at random (alternative to row ids)."""
     group_by: Annotated[str, Field(max_length=200, pattern=TEXT_PATTERN)] | None = None
-    """The column whose values are clusters in the interval."""
+    """Column of the dataset: rows with the same value form one cluster when the confidence interval is computed."""
 
     def to_request(self) -> CompetitionRequest:
         return CompetitionRequest(**{**self.model_dump(), "closes": self.closes.timestamp()})
 
 
 class ChangeCompetitionRequest(RequestBody):
-    """Changes of a competition; a value that is missing or null stays as it is."""
+    """Changes to a competition. A field that is missing or null keeps its value."""
 
     title: Title | None = None
     day_limit: Limit | None = None
     closes: AwareDatetime | None = None
-    """A later closing time than before; only while the competition is open."""
+    """The new closing time. It must be later than the old one, and the competition must still be open."""
     why: Annotated[str, Field(max_length=2_000, pattern=TEXT_PATTERN)] = ""
     """The reason, recorded in the server's log of actions."""
 
@@ -90,17 +91,18 @@ class ReplaceLabelsRequest(RequestBody):
 
 
 def parse_request_file(model: type[RequestT], data: bytes, file: str) -> RequestT:
-    """Return the body of a request from a file.
+    """Return the request body that a file contains.
 
     Raises:
-        UsageError: the file is not such a body.
+        UsageError: the file is not a body of this type.
     """
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
-        # Without the values, which may be labels.
+        # The values are left out, because they may be labels.
         problems = [f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors()[:5]]
-        raise UsageError(f"{file} is not a `{model.__name__}` of the API: {'; '.join(problems)}") from None
+        advice = f"correct the file; the server's /api/v1/openapi.json describes its fields as `{model.__name__}`"
+        raise UsageError(f"{file}: {'; '.join(problems)}; {advice}") from None
 
 
 class CompetitionResponse(ResponseBody):
@@ -113,10 +115,10 @@ class CompetitionResponse(ResponseBody):
     closes: datetime
     is_closed: bool
     relabelled: datetime | None
-    """Time of the last change of labels; all submissions were scored again after it."""
+    """Time of the last change of labels, after which the server scored all submissions again."""
     withdrawn: datetime | None
     why: str | None
-    """The reason for withdrawing it. A withdrawn competition has no scores and accepts no submissions."""
+    """The reason for withdrawal. A withdrawn competition has no scores and accepts no submissions."""
 
 
 class CreatedCompetitionResponse(CompetitionResponse):
@@ -125,7 +127,7 @@ class CreatedCompetitionResponse(CompetitionResponse):
     rows_open: int
     rows_held_out: int
     page: str
-    """URL of its page."""
+    """URL of the competition's page."""
 
 
 class CompetitionListResponse(ResponseBody):
@@ -136,7 +138,7 @@ class CompetitionListResponse(ResponseBody):
 
 class SubmissionRow(ResponseBody):
     rank: int | None
-    """The best rank that it may have: rows without a significant difference are tied. null: see `reason`."""
+    """The best rank that the submission may have; rows without a significant difference are tied. Null: unranked."""
     rank_last: int | None
     release: str
     owner: str
@@ -147,9 +149,9 @@ class SubmissionRow(ResponseBody):
     n: int | None
     clusters: int | None
     submissions: int
-    """Number of visible submissions of its owner."""
+    """Number of visible submissions of the same owner."""
     reason: str | None
-    """Why it is not ranked."""
+    """The reason if the submission is unranked."""
 
 
 class OwnerSubmissions(ResponseBody):
@@ -179,7 +181,7 @@ class CompetitionMetric(ResponseBody):
 class SubmissionScore(ResponseBody):
     rows: int
     rounded_to: float
-    """Values are rounded to a multiple of this; intervals follow from the rounded value and `clusters`."""
+    """Values are rounded to a multiple of this number; intervals follow from the rounded value and `clusters`."""
     interval: str
     """The method for the intervals."""
     metrics: list[CompetitionMetric]
@@ -192,16 +194,16 @@ class SubmissionResponse(ResponseBody):
     created: datetime
     state: Literal["waiting", "scored", "refused"]
     why: str | None
-    """Why it was refused and, at the daily limit, when the next submission is accepted."""
+    """The reason if the submission was refused; at the daily limit, also the time when the next one is accepted."""
     scored: datetime | None
-    """Time of its score, which uses the labels at that time."""
+    """Time when the submission was scored, with the labels of that time."""
     relabelled: datetime | None
     """Time of the last change of the competition's labels."""
     open: SubmissionScore | None
     held_out: SubmissionScore | None
     """Null until the competition is closed."""
     in_full: dict[str, Any] | None
-    """Unrounded metrics of both parts, only for owners of the competition, who have the labels."""
+    """Unrounded metrics of the open and the held-out rows, only for owners of the competition, who have the labels."""
 
 
 class ReplaceLabelsResponse(ResponseBody):
@@ -211,11 +213,12 @@ class ReplaceLabelsResponse(ResponseBody):
 
 class WithdrawCompetitionResponse(ResponseBody):
     is_gone: bool
-    """True if it had no submissions and was deleted. Otherwise its name stays taken, and its page has the reason."""
+    """True if the competition had no submissions and was deleted. Otherwise its name stays reserved, and its page shows
+    the reason."""
 
 
 @router.post("", responses=errors(400, 403, 404, 409), status_code=201)
-def begin(
+def create(
     request: Request,
     viewer: Publisher,
     body: Annotated[CreateCompetitionRequest, json_body(CreateCompetitionRequest, require_publisher)],
@@ -231,14 +234,14 @@ def begin(
 def created_response(
     connection: Connection, viewer: Viewer, competition: str, now: float, address: str
 ) -> CreatedCompetitionResponse:
-    """Return the response for a new competition, OWNER/NAME."""
+    """Return the response for a new competition; `competition` is OWNER/NAME."""
     owner, _, name = competition.partition("/")
     facts = boards.describe_board(connection, viewer, owner, name, now)
     return CreatedCompetitionResponse.model_validate({**facts, "page": boards.page_url(competition, address)})
 
 
 @router.patch("/{owner}/{name}", responses=errors(400, 403, 404))
-def edit(
+def update(
     request: Request, viewer: Publisher, owner: Name, name: Name,
     body: Annotated[ChangeCompetitionRequest, json_body(ChangeCompetitionRequest, require_publisher)],
 ) -> CompetitionResponse:  # fmt: skip
@@ -247,13 +250,13 @@ def edit(
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
         change(connection, competition, body.to_request(), now, by=viewer.account, reason=body.why)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)
         changed = boards.find_competition(connection, viewer, owner, name)
     return CompetitionResponse(**boards.describe(changed, now))
 
 
 @router.put("/{owner}/{name}/labels", responses=errors(400, 403, 404))
-def labels(
+def replace_labels(
     request: Request, viewer: Publisher, owner: Name, name: Name,
     body: Annotated[ReplaceLabelsRequest, json_body(ReplaceLabelsRequest, require_publisher)],
 ) -> ReplaceLabelsResponse:  # fmt: skip
@@ -262,13 +265,13 @@ def labels(
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
         count = relabel(connection, competition, body.labels, time.time(), by=viewer.account, reason=body.why)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)
     server.publishing.scoring.wake()
     return ReplaceLabelsResponse(changed=count)
 
 
 @router.delete("/{owner}/{name}", responses=errors(400, 403, 404))
-def end(
+def withdraw_competition(
     request: Request, viewer: Publisher, *, owner: Name, name: Name,
     why: Annotated[str, Query(min_length=1, max_length=2_000, pattern=TEXT_PATTERN)],
 ) -> WithdrawCompetitionResponse:  # fmt: skip
@@ -277,12 +280,12 @@ def end(
     with server.database.writing() as connection:
         competition = find_for_change(connection, viewer, owner, name)
         is_gone = withdraw(connection, competition, time.time(), by=viewer.account, reason=why)
-        server.database.changed(connection)
+        server.database.increment_revision(connection)
     return WithdrawCompetitionResponse(is_gone=is_gone)
 
 
 @router.get("")
-def listed(
+def list_competitions(
     request: Request,
     viewer: AnyViewer,
     after: Annotated[str, Query(max_length=201)] = "",
@@ -291,20 +294,20 @@ def listed(
     """List competitions, sorted by OWNER/NAME."""
     with server_of(request).database.reading() as connection:
         page = boards.list_competitions(connection, viewer, time.time(), after, limit)
-    following = page[-1]["competition"] if len(page) == limit else None
+    next_after = page[-1]["competition"] if len(page) == limit else None
     competitions = [CompetitionResponse(**description) for description in page]
-    return CompetitionListResponse(competitions=competitions, next=following)
+    return CompetitionListResponse(competitions=competitions, next=next_after)
 
 
 @router.get("/{owner}/{name}", responses=errors(404))
-def board(request: Request, viewer: AnyViewer, owner: Name, name: Name) -> CompetitionBoardResponse:
+def get_competition(request: Request, viewer: AnyViewer, owner: Name, name: Name) -> CompetitionBoardResponse:
     """Get a competition with its board."""
     with server_of(request).database.reading() as connection:
         return CompetitionBoardResponse(**boards.describe_board(connection, viewer, owner, name, time.time()))
 
 
 @router.get("/{owner}/{name}/submissions/{run_owner}/{run_name}/{run_version}", responses=errors(404))
-def submission(
+def get_submission(
     request: Request, viewer: AnyViewer, *, owner: Name, name: Name, run_owner: Name, run_name: Name, run_version: Name
 ) -> SubmissionResponse:
     """Get the state of a submitted run: waiting, its score, or why it was refused."""

@@ -39,9 +39,11 @@ class ServerResponse(ResponseBody):
     owners: list[str]
     """The names that the token may publish under."""
     file_bytes: int
+    """Maximum size of one file of a release."""
     total_bytes: int
+    """Maximum size of all files of one release."""
     files: int
-    """Maximum number of files in one release, as `file_bytes` and `total_bytes` are its maximum sizes."""
+    """Maximum number of files in one release."""
 
 
 class ListedFile(ResponseBody):
@@ -66,7 +68,7 @@ class ListingQuery(BaseModel):
 
 
 @router.get("")
-def about(request: Request, viewer: AnyViewer) -> ServerResponse:
+def get_server(request: Request, viewer: AnyViewer) -> ServerResponse:
     """Get the server's version and limits, and the permissions of the request's token."""
     limits = server_of(request).settings.limits
     owners = sorted(owner for owner in viewer.owners if viewer.publishes_as(owner))
@@ -77,11 +79,11 @@ def about(request: Request, viewer: AnyViewer) -> ServerResponse:
 
 
 @router.get("/tree")
-def tree(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
+def list_files(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> FileListResponse:
     """List the files whose path starts with `prefix` and that the token may see."""
-    page = _tree(request, viewer).page(query.prefix, query.after, query.limit)
-    following = page[-1].path if len(page) == query.limit else None
-    return FileListResponse(files=[ListedFile(path=file.path, size=file.size or 0) for file in page], next=following)
+    page = _visible_tree(request, viewer).page(query.prefix, query.after, query.limit)
+    next_after = page[-1].path if len(page) == query.limit else None
+    return FileListResponse(files=[ListedFile(path=file.path, size=file.size or 0) for file in page], next=next_after)
 
 
 class ReleaseResponse(ResponseBody):
@@ -90,13 +92,13 @@ class ReleaseResponse(ResponseBody):
     folder: str
     """KIND/OWNER/NAME/VERSION."""
     sha256: str
-    """SHA-256 of its manifest."""
+    """SHA-256 of the release's manifest."""
     yanked: str | None
-    """Content of its `yanked.json`."""
+    """Content of the release's `yanked.json`; null if it is not yanked."""
     signed: bool
     tier: str | None
-    """Verification tier of a public run: `self-reported`, `recomputed` or `reproduced by N`. Null if it is not known
-    yet, or for other kinds."""
+    """Verification tier of a public run: `self-reported`, `recomputed` or `reproduced by N`. Null if the newest board
+    does not have the run yet, and for other kinds of releases."""
 
 
 class ReleaseListResponse(ResponseBody):
@@ -108,11 +110,13 @@ class ReleaseListResponse(ResponseBody):
 
 
 @router.get("/releases")
-def releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
+def list_releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery, Query()]) -> ReleaseListResponse:
     """List the releases whose folder, followed by a slash, starts with `prefix`, oldest first."""
-    page = _tree(request, viewer).index_page(query.prefix, "" if query.after == "0" else query.after, query.limit)
-    following = page[-1].folder if len(page) == query.limit else None
-    tiers = _tiers(request, [release.folder for release in page])
+    page = _visible_tree(request, viewer).index_page(
+        query.prefix, "" if query.after == "0" else query.after, query.limit
+    )
+    next_after = page[-1].folder if len(page) == query.limit else None
+    tiers = _find_tiers(request, [release.folder for release in page])
     listed = [
         ReleaseResponse(
             folder=release.folder, sha256=release.sha256, signed=release.signed, tier=tiers.get(release.folder),
@@ -120,10 +124,10 @@ def releases(request: Request, viewer: AnyViewer, query: Annotated[ListingQuery,
         )
         for release in page
     ]  # fmt: skip
-    return ReleaseListResponse(releases=listed, next=following)
+    return ReleaseListResponse(releases=listed, next=next_after)
 
 
-def _tiers(request: Request, folders: list[str]) -> dict[str, str]:
+def _find_tiers(request: Request, folders: list[str]) -> dict[str, str]:
     """Return the tiers of runs on the newest board, by folder."""
     board = request.app.state.site.boards.newest
     folder_of = {str(reference): folder for folder in folders if (reference := Reference.of_folder(folder)) is not None}
@@ -139,22 +143,23 @@ class ReadFilesRequest(RequestBody):
 
 
 @router.post("/files", response_class=Response, responses={200: FILE_RESPONSE})
-def several(
+def read_files(
     request: Request, viewer: AnyViewer, body: Annotated[ReadFilesRequest, json_body(ReadFilesRequest)]
 ) -> Response:
-    """Read many small files: for each, a line of JSON (`path`, `size`) and then its bytes, in the requested order.
+    """Read many small files, in the requested order. For each, the response has a line of JSON (`path`, `size`) and
+    then the bytes of the file.
 
-    `size` is null if there is no such file or if it is too large for this request. The response ends early after some
-    MiB.
+    `size` is null if the file does not exist or is larger than 1 MiB. The response contains at most 16 MiB of files;
+    request the remaining paths again.
     """
-    files = _tree(request, viewer).find_all(body.paths)
+    files = _visible_tree(request, viewer).find_all(body.paths)
     return StreamingResponse(
         _stream_files(server_of(request).blobs, body.paths, files), media_type="application/octet-stream"
     )
 
 
 def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[str, int]]) -> Iterator[bytes]:
-    total, gathered = 0, bytearray()
+    total, buffer = 0, bytearray()
     for path in paths:
         sha256, size = files.get(path, ("", None))
         if size is not None and size > LARGEST_AT_ONCE:
@@ -165,12 +170,12 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
         if size is not None:
             with blobs.open(sha256) as source:
                 data = source.read(size)
-        gathered += orjson.dumps({"path": path, "size": size}) + b"\n" + data
+        buffer += orjson.dumps({"path": path, "size": size}) + b"\n" + data
         total += len(data)
-        if len(gathered) > PIECE:
-            yield bytes(gathered)
-            gathered.clear()
-    yield bytes(gathered)
+        if len(buffer) > PIECE:
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)
 
 
 @router.get(
@@ -184,11 +189,11 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
         **errors(404),
     },
 )
-def file(request: Request, viewer: AnyViewer, path: str) -> Response:
+def download_file(request: Request, viewer: AnyViewer, path: str) -> Response:
     """Download a file of a release, or the rest of it after a header `Range: bytes=N-`."""
-    entry = _tree(request, viewer).find(path)
+    entry = _visible_tree(request, viewer).find(path)
     if entry is None:
-        raise NotPublished("there is no such file")
+        raise NotPublished("no such file; check the path, or use a token that may see the release")
     sha256, size = entry
     headers = {
         "etag": f'"{sha256}"', "content-length": str(size), "content-disposition": "attachment",
@@ -196,9 +201,9 @@ def file(request: Request, viewer: AnyViewer, path: str) -> Response:
     }  # fmt: skip
     if request.headers.get("if-none-match") == headers["etag"]:
         return Response(status_code=304, headers={"etag": headers["etag"]})
-    start = _start(request, headers["etag"], size)
+    start = _range_start(request, headers["etag"], size)
     if start >= size > 0:
-        message = f"the file has only {size:,} bytes"
+        message = f"`Range` starts after the end of the file, which has {size:,} bytes; download the file from byte 0"
         return error_response(416, "range", message, headers={"content-range": f"bytes */{size}"})
     source = server_of(request).blobs.open(sha256)
     if start:
@@ -208,15 +213,15 @@ def file(request: Request, viewer: AnyViewer, path: str) -> Response:
     return StreamingResponse(_stream_file(source), status, media_type="application/octet-stream", headers=headers)
 
 
-def _start(request: Request, etag: str, size: int) -> int:
-    """Return the first byte to send. Only ranges without an end are supported, for resuming a download."""
+def _range_start(request: Request, etag: str, size: int) -> int:
+    """Return the first byte to send. The server ignores ranges with an end: a resumed download needs none."""
     match = _OPEN_RANGE.fullmatch(request.headers.get("range", ""))
     if match is None or request.headers.get("if-range", etag) != etag:
         return 0
     return min(int(match[1]), size)
 
 
-def _tree(request: Request, viewer: Viewer) -> ServerTree:
+def _visible_tree(request: Request, viewer: Viewer) -> ServerTree:
     server = server_of(request)
     return ServerTree(server.database, server.blobs, viewer)
 

@@ -15,12 +15,12 @@ NAME_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,98}[a-z0-9])?$"
 """An owner, a name or a version."""
 Name = Annotated[str, Path(pattern=NAME_PATTERN)]
 LINE_PATTERN = r"^[^\x00-\x1f\x7f]*$"
-"""A text on one line."""
+"""Text on one line, without control characters."""
 TEXT_PATTERN = r"^[^\x00]*$"
-"""A text that every database accepts."""
+"""Text without NUL, which PostgreSQL does not accept."""
 
 
-_MOST_KEYS = 5
+_MAX_KEY_PROBLEMS = 5
 
 
 class RequestBody(BaseModel):
@@ -34,7 +34,9 @@ class RequestBody(BaseModel):
         unknown = [str(key) for key in body if key not in cls.model_fields] if isinstance(body, dict) else []
         if unknown:
             keys = list(cls.model_fields)
-            problems = [f"unknown key {shortened(repr(key))}{did_you_mean(key, keys)}" for key in unknown[:_MOST_KEYS]]
+            problems = [
+                f"unknown key {shortened(repr(key))}{did_you_mean(key, keys)}" for key in unknown[:_MAX_KEY_PROBLEMS]
+            ]
             raise PydanticCustomError("unknown_key", "{problems}", {"problems": "; ".join(problems)})
         return body
 
@@ -51,15 +53,15 @@ _DESCRIPTIONS = {
     408: "The request did not arrive in time.",
     409: "The resource exists already, or its state conflicts with the request.",
     413: "The request is too large.",
-    421: "The server does not serve the host in Host.",
+    421: "The `Host` header names another host than this server.",
     422: "The request does not match the schema, or the uploaded content is refused.",
     429: "Too many requests; retry after the seconds in Retry-After.",
     503: "The server cannot answer now; retry after the seconds in Retry-After.",
-    507: "The server has no disk space.",
+    507: "The server has not enough free disk space.",
 }
 
 
-_LATER: dict[str, Any] = {
+_RETRY_AFTER: dict[str, Any] = {
     "headers": {
         "Retry-After": {
             "description": "Seconds to wait before the next request.",
@@ -71,9 +73,13 @@ _LATER: dict[str, Any] = {
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI responses of these error statuses, for an operation to declare."""
+    """Return the OpenAPI descriptions of responses with these error statuses."""
     return {
-        status: {"model": ApiError, "description": _DESCRIPTIONS[status], **(_LATER if status in (429, 503) else {})}
+        status: {
+            "model": ApiError,
+            "description": _DESCRIPTIONS[status],
+            **(_RETRY_AFTER if status in (429, 503) else {}),
+        }
         for status in statuses
     }
 

@@ -28,8 +28,8 @@ from runner.server.web.views import href_of
 
 router = APIRouter(prefix="/api/v1/uploads", tags=["uploads"])
 
-_GATHERED = 1 << 18
-"""Bytes to gather before a write to disk."""
+_BUFFER_BYTES = 1 << 18
+"""Bytes to collect in memory before a write to disk."""
 
 _PART = "[A-Za-z0-9_]([A-Za-z0-9._-]{0,98}[A-Za-z0-9_-])?"
 _PATH = f"^{_PART}(/{_PART}){{0,7}}$"
@@ -42,14 +42,14 @@ Hash = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 
 class UploadFile(RequestBody):
     path: Annotated[str, Field(max_length=MAX_PATH, json_schema_extra={"pattern": _PATH})]
-    """Path in its folder. The pattern is only documentation: `Declaration` checks the path and explains problems."""
+    """Path in the folder. The pattern is only documentation: `Declaration` checks the path and explains problems."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     size: Annotated[int, Field(ge=0, lt=1 << 53)]
 
 
 class UploadFolder(RequestBody):
     folder: Annotated[str, Field(max_length=500, json_schema_extra={"pattern": _FOLDER})]
-    """`KIND/OWNER/NAME/VERSION`, or `yanked` or `signature` in it."""
+    """`KIND/OWNER/NAME/VERSION` for a release, with `/yanked` or `/signature` at the end for an addition to it."""
     files: Annotated[list[UploadFile], Field(min_length=1, max_length=5_000, fail_fast=True)]
 
 
@@ -63,7 +63,7 @@ class MissingBlob(ResponseBody):
     sha256: str
     size: int
     have: int
-    """Received bytes: send the ones after them."""
+    """Number of bytes that the server has received; send the bytes after them."""
 
 
 class UploadResponse(ResponseBody):
@@ -72,7 +72,7 @@ class UploadResponse(ResponseBody):
     problems: list[str]
     missing: list[MissingBlob]
     notes: list[str] = Field(default_factory=list)
-    """Further results of publishing it, such as its page and the competitions that it was submitted to."""
+    """Messages for the publisher, such as the URL of the release's page and the competitions that a run entered."""
 
 
 class ReceivedBlobResponse(ResponseBody):
@@ -88,12 +88,12 @@ _UPLOAD_LINKS = {
 
 
 @router.post("", responses={**errors(400, 403, 409, 507), 200: {"links": _UPLOAD_LINKS}})
-def begin(
+def declare(
     request: Request,
     viewer: Publisher,
     body: Annotated[CreateUploadRequest, json_body(CreateUploadRequest, require_publisher)],
 ) -> UploadResponse:
-    """Declare an upload. Declaring the same again resumes it."""
+    """Declare an upload. If you declare the same upload again, it resumes."""
     server = server_of(request)
     folders = [folder.model_dump() for folder in body.folders]
     settings = server.settings
@@ -102,7 +102,7 @@ def begin(
 
 
 @router.get("/{upload}", operation_id="upload_state", responses=errors(403, 404))
-def state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse:
+def get_state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse:
     """Get the state of an upload."""
     return _state_response(request, server_of(request).publishing.uploads.find(viewer, upload))
 
@@ -117,7 +117,7 @@ def state(request: Request, viewer: Publisher, upload: Id) -> UploadResponse:
         }
     },
 )
-async def piece(
+async def receive_piece(
     request: Request,
     viewer: Publisher,
     upload: Id,
@@ -131,7 +131,8 @@ async def piece(
         try:
             await _write_stream(request, writer, server.settings)
         except (TimeoutError, ClientDisconnect) as error:
-            raise HTTPException(408, f"the request ended early; the server has {writer.have:,} bytes") from error
+            message = f"the request ended early; send the rest of the file with Upload-Offset: {writer.have}"
+            raise HTTPException(408, message) from error
         await asyncio.to_thread(writer.end)
     finally:
         await asyncio.to_thread(writer.close)
@@ -142,11 +143,11 @@ async def _write_stream(request: Request, writer: BlobWriter, settings: Settings
     """Write the body of a request as it arrives.
 
     Raises:
-        TimeoutError: it arrives too slowly.
+        TimeoutError: the body arrives too slowly.
         ClientDisconnect: the connection breaks.
-        ReleaseError: it is longer than declared, or cannot be stored.
+        ReleaseError: the body is longer than declared, or cannot be stored.
     """
-    stream, gathered = request.stream(), bytearray()
+    stream, buffer = request.stream(), bytearray()
     async with asyncio.timeout(settings.piece_seconds):
         try:
             while True:
@@ -154,23 +155,26 @@ async def _write_stream(request: Request, writer: BlobWriter, settings: Settings
                     data = await anext(stream, None)
                 if data is None:
                     return
-                gathered += data
-                if len(gathered) >= _GATHERED:
-                    await asyncio.to_thread(writer.write, bytes(gathered))
-                    gathered.clear()
+                buffer += data
+                if len(buffer) >= _BUFFER_BYTES:
+                    await asyncio.to_thread(writer.write, bytes(buffer))
+                    buffer.clear()
         finally:
-            if gathered:
-                await asyncio.to_thread(writer.write, bytes(gathered))
+            if buffer:
+                await asyncio.to_thread(writer.write, bytes(buffer))
 
 
 @router.post(
     "/{upload}/commit",
     operation_id="upload_commit",
     response_model=UploadResponse,
-    responses={**errors(403, 404, 409), 202: {"model": UploadResponse, "description": "It is being checked."}},
+    responses={
+        **errors(403, 404, 409),
+        202: {"model": UploadResponse, "description": "The server is checking the upload."},
+    },
 )
 def commit(request: Request, viewer: Publisher, upload: Id) -> Response:
-    """Commit a complete upload: check it, then publish it. 202: the check is running; get the state again later."""
+    """Commit a complete upload: the server checks and then publishes it. 202: the check runs; get the state later."""
     server = server_of(request)
     server.publishing.commit(server.publishing.uploads.find(viewer, upload))
     return _commit_response(request, server.publishing.uploads.find(viewer, upload))
@@ -184,20 +188,23 @@ def abandon(request: Request, viewer: Publisher, upload: Id) -> None:
 
 def _commit_response(request: Request, upload: Upload) -> Response:
     if upload.state == TAKEN:
-        return error_response(409, "taken", "another release has one of its names and versions", upload.problems)
+        message = "a name and version in this upload exist already; publish a new version (--as OWNER/NAME@VERSION)"
+        return error_response(409, "taken", message, upload.problems)
     if upload.state not in (CHECKING, PUBLISHED, OPEN):
-        return error_response(422, "refused", "the server refused the whole upload", upload.problems)
+        message = "the server refused the upload and published nothing; correct these problems and publish again"
+        return error_response(422, "refused", message, upload.problems)
     return JSONResponse(_state_response(request, upload).model_dump(), 202 if upload.state == CHECKING else 200)
 
 
 def _state_response(request: Request, upload: Upload) -> UploadResponse:
     missing = [MissingBlob(sha256=sha256, size=size, have=have) for sha256, (size, have) in upload.missing.items()]
-    messages = _notes(request, upload) if upload.state == PUBLISHED else []
+    messages = _publish_notes(request, upload) if upload.state == PUBLISHED else []
     fields = {"id": upload.id, "state": upload.state, "problems": list(upload.problems), "notes": messages}
     return UploadResponse.model_validate({**fields, "missing": missing})
 
 
-def _notes(request: Request, upload: Upload) -> list[str]:
+def _publish_notes(request: Request, upload: Upload) -> list[str]:
+    """Return messages about a published upload: the URLs of pages, and the competitions that its runs entered."""
     published = [folder.reference for folder in upload.declaration.folders if folder.part == ""]
     runs = [reference for reference in published if reference.kind == Kind.RUN]
     server, address = server_of(request), server_of(request).settings.address
@@ -206,12 +213,13 @@ def _notes(request: Request, upload: Upload) -> list[str]:
 
 
 def _page_notes(connection: Connection, published: Sequence[Reference], address: str) -> list[str]:
-    """Return messages with the URLs of pages: the main release's and, if there are more, the owner's."""
+    """Return messages with URLs: the page of the main release and, for several releases, the page of their owner."""
     messages = []
     for main in sorted(published, key=lambda reference: (reference.kind != Kind.RUN, len(reference.name)))[:1]:
         is_public = connection.execute(select(releases.c.visibility).where(is_release(main))).scalar() == "public"
         page = href_of(str(main)) if is_public else f"/mine{href_of(str(main))}" if main.kind == Kind.RUN else "/mine"
-        messages.append(f"its page, in a few seconds: {address}{page}")
+        messages.append(f"page of {main}, in a few seconds: {address}{page}")
         if len(published) > 1:
-            messages.append(f"all releases of its owner: {address}{f'/owner/{main.owner}' if is_public else '/mine'}")
+            path = f"/owner/{main.owner}" if is_public else "/mine"
+            messages.append(f"all releases of {main.owner}: {address}{path}")
     return messages

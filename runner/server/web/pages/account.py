@@ -1,4 +1,4 @@
-"""The page of the account that is signed in: its tokens, and the organisations that it belongs to or is invited to.
+"""The page of the signed-in account: its tokens, and the organisations that it belongs to or is invited to.
 
 A browser has the permissions of the token that signed it in. Each form contains the browser's CSRF token.
 """
@@ -38,7 +38,7 @@ class TokenLine:
     id: str
     scope: str
     label: str
-    made: str
+    created: str
     expires: str
 
 
@@ -49,28 +49,28 @@ class AccountView(View):
     template = "account"
     tokens: Sequence[TokenLine]
     organisations: Sequence[organizations.OrganizationView]
-    changes: bool
+    can_change: bool
     """Whether the browser may change tokens and members."""
-    wrong: str
-    made: str
-    """The text of a new token, which is shown only once."""
-    word: str
-    longest: int
-    who: str
+    problem: str
+    new_token: str
+    """The text of a new token, which is shown only once; "" if there is none."""
+    csrf_token: str
+    max_days: int
+    account: str
 
 
 @pages.get("/mine/account")
 def account(request: Request, session: Session) -> Response:
     """Show the tokens and organisations of the account."""
-    return _page(request, session)
+    return _account_page(request, session)
 
 
 @pages.post("/mine/account")
 async def change_account(request: Request, session: Session, form: Form) -> Response:
-    """Apply a form of that page."""
+    """Apply a form of the account's page."""
     if not is_own_form(request, form, session.csrf_token):
         problem = "This form has expired, or is not from this server. Reload the page and submit it again."
-        return await run_in_threadpool(_page, request, session, problem=problem, status=403)
+        return await run_in_threadpool(_account_page, request, session, problem=problem, status=403)
     return await run_in_threadpool(_change, request, session, form)
 
 
@@ -79,11 +79,11 @@ def _change(request: Request, session: BrowserSession, form: dict[str, str]) -> 
     try:
         with server.database.writing() as connection:
             token = _apply_form(connection, session.viewer, form)
-            server.database.changed(connection)
+            server.database.increment_revision(connection)
     except (UsageError, NotPublished, PermissionError) as error:
-        return _page(request, session, problem=f"{error}.", status=400)
+        return _account_page(request, session, problem=f"{error}.", status=400)
     if token is not None:
-        return _page(request, session, new_token=token)
+        return _account_page(request, session, new_token=token)
     return RedirectResponse("/mine/account", 303, {"cache-control": PRIVATE})
 
 
@@ -91,11 +91,11 @@ def _apply_form(connection: Connection, viewer: Viewer, form: dict[str, str]) ->
     """Apply a form; return the text of a new token if the form creates one.
 
     Raises:
-        UsageError, NotPublished, PermissionError: the change is not possible, or not with this token.
+        UsageError, NotPublished, PermissionError: the change is impossible, or the token does not allow it.
     """
     action, name, account_name = form.get("what", ""), form.get("name", ""), form.get("account", "").strip()
     if not token_scope(connection, viewer).allows(Scope.PUBLISH):
-        raise PermissionError("To change something, sign in with a token of scope publish; yours has scope read")
+        raise PermissionError("Your token has scope read. To make changes, sign in with a token of scope publish")
     if action == "make":
         return create_own_token(connection, viewer, _scope(form), _days(form), form.get("label", "").strip()[:200])[1]
     if action == "revoke":
@@ -124,22 +124,22 @@ def _days(form: dict[str, str]) -> float:
     return float(days)
 
 
-def _page(
+def _account_page(
     request: Request, session: BrowserSession, *, problem: str = "", new_token: str = "", status: int = 200
 ) -> Response:
     viewer = session.viewer
     with server_of(request).database.reading() as connection:
         tokens = [
-            TokenLine(id=token.id, scope=token.scope, label=token.label, made=day(token.created),
+            TokenLine(id=token.id, scope=token.scope, label=token.label, created=day(token.created),
                       expires="never" if token.expires is None else day(token.expires))
             for token in list_own_tokens(connection, viewer, time.time())
         ]  # fmt: skip
         view = AccountView(
             tokens=tokens, organisations=organizations.list_organisations(connection, viewer),
-            changes=token_scope(connection, viewer).allows(Scope.PUBLISH), wrong=problem, made=new_token,
-            word=session.csrf_token, longest=MAX_DAYS, who=viewer.account,
+            can_change=token_scope(connection, viewer).allows(Scope.PUBLISH), problem=problem, new_token=new_token,
+            csrf_token=session.csrf_token, max_days=MAX_DAYS, account=viewer.account,
         )  # fmt: skip
     links = [("/", "Boards"), ("/mine", "Private releases")]
     section = [("account", view.render())]
-    page = ServedPage("Your account", section, links=links, who=viewer.account, word=session.csrf_token)
+    page = ServedPage("Your account", section, links=links, account=viewer.account, csrf_token=session.csrf_token)
     return page_response(request, page, status=status, cache=PRIVATE)

@@ -1,4 +1,4 @@
-"""The first page, the boards, and their files."""
+"""The first page, the pages of boards, and downloads of boards as files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ pages = APIRouter(include_in_schema=False)
 data = APIRouter(tags=["boards"])
 
 ROWS = 100
-"""Rows in a page without JavaScript; the page's script shows all rows."""
+"""Maximum rows in a page without JavaScript; the page's script shows all rows."""
 NEWEST = 20
+"""Number of releases on the first page."""
 MAX_REFUSED = 50
+"""Maximum number of refused releases on the first page."""
 
 _CSV = {"content": {"text/csv": {"schema": {"type": "string"}}}}
 
@@ -53,7 +55,7 @@ TaskName = Annotated[str, Path(pattern="^[0-9a-f]{12}$")]
 
 
 def find_board_data(request: Request) -> BoardSnapshot:
-    """Return the newest board, for programs; raise EarlyResponse if the first one is not ready."""
+    """Return the newest board; raise EarlyResponse with a JSON body if the first board is not ready."""
     board = site_of(request).boards.newest
     if board is None:
         headers = {"retry-after": str(RETRY_SECONDS)}
@@ -80,7 +82,7 @@ class HomeView(View):
 
 @dataclass(frozen=True, kw_only=True)
 class BoardView(View):
-    """A part of the rows of a board."""
+    """One part of a board's rows, as a page without JavaScript shows them."""
 
     template = "board"
     page: str
@@ -91,15 +93,20 @@ class BoardView(View):
     count: int
     rows: Sequence[BoardTableRow]
     domain: tuple[str, str] | None
-    """The ends of the scale of accuracy."""
+    """The two ends of the accuracy axis."""
     trained: bool
+    """Whether a shown run plays with a trained model; the table then has the column "Trained on"."""
     first: int
     last: int
+    """The places of the first and the last shown row, from 1."""
     before: str | None
     after: str | None
+    """The URLs of the previous and the next part."""
     chart: Markup | None
     tiers: Sequence[tuple[str, str]]
+    """Each verification tier, with its meaning."""
     meanings: Sequence[tuple[str, str]]
+    """Each kind of mark on the board, with its meaning."""
     commands: Sequence[Command]
 
 
@@ -123,7 +130,7 @@ def _home_page(board: BoardSnapshot, address: str) -> ServedPage:
         commands=home_commands(address),
         counts=counts,
     )
-    return ServedPage("Boards", [("home", view.render())], here="/")
+    return ServedPage("Boards", [("home", view.render())], nav_path="/")
 
 
 @data.get("/board.duckdb", response_class=FileResponse, responses={200: FILE_RESPONSE})
@@ -148,7 +155,7 @@ def board_csv(request: Request, board: BoardData, page: TaskName) -> Response:
 def _download(request: Request, board: BoardSnapshot, page: str, ending: str, kind: str) -> Response:
     task = board.task(page)
     if task is None:
-        return error_response(404, "missing", f"there is no board {page}")
+        return error_response(404, "missing", f"there is no board {page}; the server's first page lists all boards")
     page = task["page"]
     path = board.folder / f"{page}.{ending}.gz"
     response = compressed_file_response(request, path, kind, cache=PUBLIC, tag=f"{board.name}-{page}-{ending}")
@@ -162,7 +169,7 @@ def board_page(request: Request, board: Board, page: str, part: str = "1") -> Re
     task = board.task(page)
     number = int(part) if re.fullmatch(r"[1-9][0-9]{0,5}", part) else 0
     if task is None or not number or (number - 1) * ROWS >= max(task["rows"], 1):
-        return missing_page(request, "There is no such board here.")
+        return missing_page(request, "This board does not exist on this server. The first page lists all boards.")
     address = server_of(request).settings.address
     return site_of(request).page_cache.respond(
         request, (board.name, "board", task["page"], str(number)), lambda: _board_page(board, task, number, address)
@@ -200,9 +207,11 @@ def board_piece(request: Request, name: str, piece: str) -> Response:
     """Return a piece of a board's rows for the page's script."""
     folder = site_of(request).boards.folder_of(name)
     if folder is None or not re.fullmatch(r"[0-9a-f]{12}-rows-[0-9]{1,4}", piece):
-        return error_response(404, "missing", "there is a newer board; reload the page")
+        return error_response(404, "missing", "the server has a newer board; reload the page")
     path = folder / f"{piece}.json.gz"
-    return piece_response(path, PUBLIC) if path.is_file() else error_response(404, "missing", "there is no such piece")
+    if not path.is_file():
+        return error_response(404, "missing", "this part of the board does not exist; reload the page")
+    return piece_response(path, PUBLIC)
 
 
 @pages.get("/static/{name}")
@@ -210,5 +219,5 @@ def static_file(request: Request, name: str) -> Response:
     """Return the script or the style sheet."""
     file = static_files().get(name)
     if file is None:
-        return error_response(404, "missing", "there is no such file")
+        return error_response(404, "missing", "the server has another version of this file; reload the page")
     return body_response(request, *file, cache=IMMUTABLE)

@@ -52,7 +52,7 @@ def list_competitions(request: Request) -> Response:
     with server_of(request).database.reading() as connection:
         listed = boards.list_competitions(connection, ANYBODY, time.time(), "", MAX_LISTED)
     section = CompetitionListView(competitions=[CompetitionResponse(**facts) for facts in listed]).render()
-    return page_response(request, ServedPage("Competitions", [("competitions", section)], here="/competitions"))
+    return page_response(request, ServedPage("Competitions", [("competitions", section)], nav_path="/competitions"))
 
 
 @pages.get("/competitions/{owner}/{name}")
@@ -63,7 +63,7 @@ def competition_page(request: Request, owner: Name, name: Name) -> Response:
         with server.database.reading() as connection:
             board = CompetitionBoardResponse(**boards.describe_board(connection, ANYBODY, owner, name, time.time()))
     except NotPublished:
-        return missing_page(request, "There is no such competition here.")
+        return missing_page(request, "This competition does not exist on this server. /competitions lists all of them.")
     view = CompetitionView(
         competition=board, rows=[(row, format_interval(row.ci_low, row.ci_high)) for row in board.board],
         count=sum(owner.count for owner in board.submissions), commands=_commands(board, server.settings.address),
@@ -74,16 +74,19 @@ def competition_page(request: Request, owner: Name, name: Name) -> Response:
 
 
 def _commands(competition: CompetitionResponse, address: str) -> list[Command]:
-    """Return the commands for taking part; for a closed competition, only the one that downloads its rows."""
-    at = shlex.quote(address)
-    rows = ("Get the rows", f"nip-run install {competition.dataset} --from {at}")
+    """Return the commands for taking part; for a closed competition, only the command that downloads its rows."""
+    url = shlex.quote(address)
+    rows = ("Get the rows", f"nip-run install {competition.dataset} --from {url}")
     if competition.is_closed or competition.withdrawn is not None:
         return [rows]
     path = competition.dataset.partition("/")[2]
     return [
         rows,
-        ("Play a run on them", f"nip-run SPEC dataset.path={path} dataset.split=null fine_tune=null --run-id mine"),
-        ("Submit it", f"nip-run publish mine --as OWNER --licence MIT --to {at}"),
+        (
+            "Play a run on these rows",
+            f"nip-run SPEC dataset.path={path} dataset.split=null fine_tune=null --run-id mine",
+        ),
+        ("Submit the run", f"nip-run publish mine --as OWNER --licence MIT --to {url}"),
     ]
 
 

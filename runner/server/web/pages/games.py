@@ -23,7 +23,7 @@ pages = APIRouter(include_in_schema=False)
 
 LISTED = 100
 MAX_PIECE_BYTES = 32 << 20
-_TOO_LARGE = "This game is too large for a page. Use a browser with JavaScript, or download the run with nip-run get."
+_TOO_LARGE = "This game is too large for a page. Turn on JavaScript, or download the run with nip-run get."
 
 
 @pages.get("/run/{owner}/{name}/{version}/games")
@@ -41,17 +41,17 @@ def game(request: Request, reference: Annotated[Reference, Depends(run_reference
 
 
 def _respond(request: Request, reference: Reference, run_path: str, number: str, size: int) -> Response:
-    """Return the page of a part of the list, or of a single game if `size` is 1; `number` counts from 1."""
+    """Return the page with part `number` of the list or, if `size` is 1, with game `number`; both count from 1."""
     run = find_run(request, reference)
     if run is None:
-        return missing_page(request, "There is no such run here.")
+        return missing_page(request, "This run does not exist on this server, or is private.")
     cached = site_of(request).runs.find([run.facts["sha256"]])
-    if cached is None:  # the run's page makes it
+    if cached is None:  # the run's page builds the pieces
         return RedirectResponse(run_path, 303, {"cache-control": "no-store"})
     first = (int(number) - 1) * size if re.fullmatch(r"[1-9][0-9]{0,7}", number) else -1
     about = next(iter(cached.content.about["runs"]), None)
     if about is None or not 0 <= first < about["count"]:
-        return missing_page(request, "There is no such game here.")
+        return missing_page(request, "This run has no such game. The run's page lists all games.")
     label = str(reference).partition("/")[2]
     links = [(run_path, label)]
     if size == LISTED:
@@ -60,12 +60,12 @@ def _respond(request: Request, reference: Reference, run_path: str, number: str,
         title, section = _game_section(cached, about, first, run_path)
         links.append((f"{run_path}/games?part={first // LISTED + 1}", "Games"))
     account, csrf_token = (None, "") if run.session is None else (run.session.viewer.account, run.session.csrf_token)
-    page = ServedPage(title, [("game", section)], links=links, who=account, word=csrf_token)
+    page = ServedPage(title, [("game", section)], links=links, account=account, csrf_token=csrf_token)
     return page_response(request, page, cache=PUBLIC if run.session is None else PRIVATE)
 
 
 def _read_piece(cached: CachedPage, about: Mapping[str, Any], kind: str, place: int) -> dict[str, Any] | None:
-    """Return the piece with a game or with its row, depending on `kind`; None if it is too large."""
+    """Return the piece of the run's data that contains a game, or its row if `kind` is "list"; None if too large."""
     firsts = about["lists" if kind == "list" else "pieces"]
     number = max(index for index, first in enumerate(firsts) if first <= place)
     path = cached.piece(f"{about['slug']}-{kind}-{number}")
@@ -78,7 +78,8 @@ def _list_section(cached: CachedPage, about: Mapping[str, Any], first: int, run_
     last = min(first + LISTED, about["count"])
     piece = _read_piece(cached, about, "list", first)
     if piece is None:
-        return ListingView(lead=["This list is too large for a page. Use a browser with JavaScript."]).render()
+        message = "This list is too large for a page. Turn on JavaScript, or download the run with nip-run get."
+        return ListingView(lead=[message]).render()
     before, after = first // LISTED, first // LISTED + 2
     return games_section(
         [row_at(piece, place) for place in range(first, last)], first, about["count"], at=run_path,

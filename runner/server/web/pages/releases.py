@@ -61,7 +61,7 @@ def component(request: Request, board: Board, owner: str, name: str, part: Part)
     kind = request.url.path.split("/")[1]
     releases = board.releases_of(kind, owner, name)
     if not releases:
-        return missing_page(request, f"There is no such {kind} here.")
+        return missing_page(request, f"This {kind} does not exist on this server, or is private.")
     used = board.uses_of(kind, owner, name)
     users = board.users_of(kind, owner, name, part * LISTED, LISTED + 1)
     newest = next((release for release in releases if release["yanked"] is None), releases[0])
@@ -86,9 +86,9 @@ for _kind in (Kind.RUN, *COMPONENTS):
 def owner(request: Request, board: Board, name: str, part: Part) -> Response:
     """Show the public releases of an owner."""
     count = board.count_of_owner(name)
-    releases = board.of_owner(name, part * LISTED, LISTED + 1)
+    releases = board.releases_of_owner(name, part * LISTED, LISTED + 1)
     if not releases:
-        return missing_page(request, "No account of this name has public releases here.")
+        return missing_page(request, "No account of this name has public releases on this server.")
     tables: dict[str, list[ReleaseLine]] = {"Runs": [], "Components and models": [], "Parts of trainings": []}
     for release, is_part in releases[:LISTED]:
         table = "Parts of trainings" if is_part else "Runs" if release["kind"] == Kind.RUN else "Components and models"
@@ -104,7 +104,7 @@ def owner(request: Request, board: Board, name: str, part: Part) -> Response:
 def _count_text(count: int, part: int) -> str:
     first = part * LISTED
     if count == 0:
-        return "No public release has all of these words."
+        return "No public release contains all of these words. Try fewer words."
     if count > LISTED:
         return f"Releases {first + 1:,} to {first + LISTED:,} with all of these words, newest first."
     return f"{first + count:,} release{'' if first + count == 1 else 's'} with all of these words, newest first."

@@ -3,8 +3,8 @@
 Releases are untrusted, so the time and memory of that process are limited. A release never changes, so a page that
 depends only on its bytes stays cached. A page that fails for another reason is tried again after a while.
 
-Anyone may request any pair of runs, so pairs have their own lane, and cannot delay single runs. In each lane, one
-requester may have only a few waiting pages.
+Anyone may request any pair of runs. Pairs therefore have a queue of their own (a lane), and cannot delay single runs.
+In each lane, one requester may have only a few waiting pages.
 """
 
 from __future__ import annotations
@@ -43,12 +43,15 @@ LOG = logging.getLogger("nip_run.server")
 
 PAGE = "page.json"
 MAX_PAGE_BYTES = 64 << 20
-TOO_MUCH = "its page needs more time, memory or disk space than this server allows; use nip-run get and nip-run report"
-FAILED = "the server failed to build its page; try later (the administrator can find details in the server log)"
+TOO_MUCH = (
+    "the page needs more time, memory or disk space than this server allows; download the run with `nip-run get` and "
+    "build the page with `nip-run report`"
+)
+FAILED = "the server failed to build the page; reload later (the administrator can find details in the server log)"
 PARAMETERS = "parameters.yaml"
 MAX_PARAMETERS_BYTES = 1 << 18
 LANES = ("one", "two")
-"""Folders of the pages of single runs and of pairs."""
+"""Names of the lanes and of their folders: one for pages of single runs, one for pages of pairs."""
 MAX_PAGES = 2_000
 """Maximum number of cached pages of a lane; the least recently read pages are removed first."""
 PAGE_LIMITS = TaskLimits(memory=3 << 30, seconds=120, file_bytes=1 << 30, nice=5)
@@ -61,7 +64,7 @@ _MAX_FAILED = 1_000
 
 
 class PageNotReady(Exception):
-    """Raised if a page is not ready yet, or too many pages are waiting; the caller should try again later."""
+    """Raised if a page is not ready yet or too many pages are waiting; the client should try again later."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +77,7 @@ class PageContent:
     """Data for the page's script."""
     parameters: str = ""
     wrong: str | None = None
-    """The reason if there is no page."""
+    """The reason if the page could not be built."""
     pieces: Sequence[str] = ()
     """Names of the files with pieces of the page's data."""
 
@@ -86,7 +89,7 @@ class CachedPage:
     folder: Path
     content: PageContent
     is_permanent: bool = True
-    """Whether it depends only on the bytes of the releases, and so never changes."""
+    """Whether the page depends only on the bytes of the releases, and so never changes."""
 
     def piece(self, name: str) -> Path | None:
         """Return the file of a piece by its name."""
@@ -97,11 +100,11 @@ class CachedPage:
 class Lane:
     """A queue that builds its pages one at a time."""
 
-    turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    semaphore: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     tasks: dict[str, tuple[str, asyncio.Task[CachedPage]]] = field(default_factory=dict)
     """Pages in progress by key, each with its first requester."""
 
-    def has_place(self, requester: str) -> bool:
+    def has_capacity(self, requester: str) -> bool:
         of_requester = sum(first == requester for first, _ in self.tasks.values())
         return len(self.tasks) < MAX_WAITING and of_requester < MAX_PER_REQUESTER
 
@@ -136,7 +139,8 @@ class RunPages:
         """Return the page of one or two releases; build it if it is not cached.
 
         Raises:
-            Busy: it is not ready after `wait` seconds, or too many pages are waiting, in total or for this requester.
+            PageNotReady: the page is not ready after `wait` seconds, or too many pages are waiting, in total or for
+                this requester.
         """
         cached = await asyncio.to_thread(self.find, hashes)
         if cached is not None:
@@ -144,7 +148,7 @@ class RunPages:
         folder = self._page_folder(hashes)
         lane, key = self.lanes[folder.parent.name], folder.name
         if key not in lane.tasks:
-            if not lane.has_place(requester):
+            if not lane.has_capacity(requester):
                 raise PageNotReady
             task = asyncio.create_task(self._build_in_turn(lane, folder, references, viewer))
             lane.tasks[key] = requester, task
@@ -157,7 +161,7 @@ class RunPages:
     async def _build_in_turn(
         self, lane: Lane, folder: Path, references: Sequence[Reference], viewer: Viewer
     ) -> CachedPage:
-        async with lane.turn:
+        async with lane.semaphore:
             return await asyncio.to_thread(self._build, folder, references, viewer)
 
     def _build(self, folder: Path, references: Sequence[Reference], viewer: Viewer) -> CachedPage:
@@ -179,9 +183,9 @@ class RunPages:
                 return self._fail(folder, TOO_MUCH if is_too_much else FAILED, is_too_much=is_too_much)
             if outcome.value is not None:
                 return self._fail(folder, str(outcome.value))
-            if _bytes(unfinished) > self._settings.pages_bytes:
+            if _folder_bytes(unfinished) > self._settings.pages_bytes:
                 return self._fail(folder, TOO_MUCH, is_too_much=True)
-            with suppress(OSError):  # another process of this server has built it
+            with suppress(OSError):  # another process of this server has built the page already
                 unfinished.rename(folder)
         finally:
             remove_folder(unfinished)
@@ -189,7 +193,7 @@ class RunPages:
         return _load_page(folder)
 
     def _fail(self, folder: Path, message: str, *, is_too_much: bool = False) -> CachedPage:
-        """Return a page with a message, and remember it until the page may be tried again."""
+        """Return a page with a message, and cache it until the server may try to build the page again."""
         page = CachedPage(folder, PageContent(wrong=message), is_permanent=False)
         seconds = RETRY_TOO_MUCH_SECONDS if is_too_much else self._retry_seconds
         self._failed[folder.name] = time.monotonic() + seconds, page
@@ -202,15 +206,15 @@ def _load_page(folder: Path) -> CachedPage:
     return CachedPage(folder, PageContent(**orjson.loads(read_bounded(folder / PAGE, MAX_PAGE_BYTES))))
 
 
-def _bytes(folder: Path) -> int:
+def _folder_bytes(folder: Path) -> int:
     """Return the size of a page and its pieces in bytes."""
     with suppress(OSError):
         return sum(path.stat().st_size for path in folder.iterdir())
     return 0
 
 
-def remove_old_pages(folder: Path, most: int) -> None:
-    """Remove the least recently read pages beyond `most` bytes in each lane, and folders that are not lanes."""
+def remove_old_pages(folder: Path, max_bytes: int) -> None:
+    """Remove the least recently read pages beyond `max_bytes` bytes in each lane, and folders that are not lanes."""
     for path in folder.iterdir():
         if path.name not in LANES:
             with suppress(OSError):
@@ -221,8 +225,8 @@ def remove_old_pages(folder: Path, most: int) -> None:
         pages = [path for path in lane.iterdir() if path.name[:1] != "."]
         total = 0
         for number, path in enumerate(sorted(pages, key=_last_read, reverse=True)):
-            total += _bytes(path)
-            if total > most or number >= MAX_PAGES:
+            total += _folder_bytes(path)
+            if total > max_bytes or number >= MAX_PAGES:
                 with suppress(OSError):
                     remove_folder(path)
 
@@ -236,7 +240,7 @@ def _last_read(path: Path) -> float:
 def write_page(
     place: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, into: Path
 ) -> str | None:
-    """Write a page and its pieces into the folder `into`; return why not if a release is no longer visible.
+    """Write a page and its pieces into the folder `into`; return an error text if a release is no longer visible.
 
     Runs in an isolated process, with the temporary folder `place`.
 
@@ -269,7 +273,7 @@ def write_page(
 
 
 def _is_not_published(error: BaseException | None) -> bool:
-    """Return whether an error is due to the visibility of a release, which may change, and not to its bytes."""
+    """Return whether an error was caused by the visibility of a release, which may change, unlike its bytes."""
     while error is not None:
         if isinstance(error, NotPublished):
             return True
@@ -294,7 +298,7 @@ def _build_content(
         folders.append(RunFolder.from_release(Path(name) / DATA))
     if len({folder.run_id for folder in folders}) == len(folders):
         site = runs_site(folders, write_piece, has_commands=False)
-    else:  # the same run, published twice: the games of both would have the same ids
+    else:  # both releases are of the same run, so the ids of their games would clash
         comparison = compare_page(folders[0], folders[1], "c0", write_piece, page_reader())
         site = Site("", [], [comparison.section], {**NOTHING})
     sections = sorted(site.sections, key=lambda section: not section.route.startswith("compare"))

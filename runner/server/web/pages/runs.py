@@ -59,9 +59,9 @@ from runner.server.web.views import (
 pages = APIRouter(include_in_schema=False)
 
 WAIT_SECONDS = 25.0
-"""Time that a request waits for a page that is not cached."""
+"""Time that a request waits while a page is built."""
 RELOAD_SECONDS = 5
-"""Delay before the browser reloads a page that is not ready after that."""
+"""Delay before the browser reloads a page that is not ready after `WAIT_SECONDS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,7 @@ class ReproductionLine:
     owner: str
     outcome: str
     said: str
+    """The outcome in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +84,14 @@ class RunPageView(View):
     owner: str
     private: bool
     yanked: str | None
-    wrong: str | None
-    """The reason if its games cannot be shown."""
+    problem: str | None
+    """The reason if the games of the run cannot be shown."""
     description: str
     parts: Sequence[tuple[str, str]]
+    """The address and the text of each link to a part of the page, or to a comparison."""
     rank: str | None
     page: str | None
-    """The name of its board."""
+    """The name of the run's board."""
     tier: str | None
     tier_meaning: str
     owner_runs: int | None
@@ -98,7 +100,9 @@ class RunPageView(View):
     """The linked releases for each role, each with its page if it has one."""
     commands: Sequence[Command]
     inner: Markup
+    """The HTML of the run's report."""
     games: str | None
+    """The path of the list of games; None if the run has no games."""
     lineage: Markup | None
     curve: Markup | None
     family: Sequence[FamilyLine]
@@ -117,7 +121,7 @@ class FoundRun:
 
 
 def find_run(request: Request, reference: Reference) -> FoundRun | None:
-    """Return the public run or, for a path in `/mine/`, the private run; None if the browser's account sees none."""
+    """Return the public run or, for a path in `/mine/`, the private run; None if it is missing or not visible."""
     if request.url.path.startswith("/mine/"):
         session = find_session(request)
         facts = None if session is None else private_run(request, session.viewer, reference)
@@ -147,7 +151,7 @@ def private_run(request: Request, viewer: Viewer, reference: Reference) -> dict[
 
 
 def release_facts(row: Row[Any]) -> dict[str, Any]:
-    """Return what lists show of a private release."""
+    """Return the facts of a private release that lists show."""
     return {
         "reference": f"{row.kind}/{row.owner}/{row.name}@{row.version}", "kind": row.kind, "owner": row.owner,
         "name": row.name, "created": row.created, "sha256": row.sha256, "yanked": None, "description": "",
@@ -165,7 +169,7 @@ async def _cached_page(
     try:
         return await site_of(request).runs.get(references, hashes, viewer, WAIT_SECONDS, requester=requester)
     except PageNotReady:
-        message = "The server is building this page. It will reload by itself."
+        message = "The server is building this page. The browser reloads it every few seconds until it is ready."
         raise EarlyResponse(waiting_page(request, message, RELOAD_SECONDS)) from None
 
 
@@ -181,15 +185,15 @@ async def public_run_page(
         private = await run_in_threadpool(private_run, request, viewer, reference)
         if private is not None:
             return RedirectResponse(f"/mine{href_of(str(reference))}", 303, {"cache-control": PRIVATE})
-        return missing_page(request, "There is no such run here.")
+        return missing_page(request, "This run does not exist on this server, or is private.")
     cached = await _cached_page(request, [reference], [facts["sha256"]])
 
-    def make() -> ServedPage:
+    def build() -> ServedPage:
         return run_page(facts, cached, href_of(str(reference)), server_of(request).settings.address, board)
 
     if not cached.is_permanent:
-        return page_response(request, await run_in_threadpool(make), cache="no-store")
-    return await run_in_threadpool(site_of(request).page_cache.respond, request, (board.name, str(reference)), make)
+        return page_response(request, await run_in_threadpool(build), cache="no-store")
+    return await run_in_threadpool(site_of(request).page_cache.respond, request, (board.name, str(reference)), build)
 
 
 @pages.get("/mine/run/{owner}/{name}/{version}")
@@ -199,7 +203,7 @@ async def private_run_page(
     """Show a private run."""
     facts = await run_in_threadpool(private_run, request, session.viewer, reference)
     if facts is None:
-        return missing_page(request, "There is no such run here.")
+        return missing_page(request, "This run does not exist on this server, or another account owns it.")
     cached = await _cached_page(request, [reference], [facts["sha256"]], session)
     address = server_of(request).settings.address
     page = await run_in_threadpool(run_page, facts, cached, request.url.path, address, None, session=session)
@@ -210,12 +214,12 @@ def run_page(
     facts: Mapping[str, Any], cached: CachedPage, path: str, address: str, board: BoardSnapshot | None,
     *, session: BrowserSession | None = None,
 ) -> ServedPage:  # fmt: skip
-    """Build the page of a run with the path `at`; without a board, the page of a private run."""
+    """Build the page of a run at `path`; without a board, the page of a private run."""
     reference = facts["reference"]
     row = None if board is None else board.row_of(reference)
     task = None if board is None or row is None else board.task(row["page"])
     family = [] if board is None else board.family_of(reference)
-    if len(family) < 2:  # it has no lineage
+    if len(family) < 2:  # only the run itself: there is no lineage to show
         family = []
     key, is_training = facts["sha256"][:12], facts.get("what") == "training"
     has_games = any(run["count"] for run in cached.content.about["runs"])
@@ -224,25 +228,25 @@ def run_page(
     sections = {"lineage": family, "parameters": parameters, "reproductions": reproductions}
     parts = [("#get", "Get and reproduce"), *((f"#{name}", name.capitalize()) for name in sections if sections[name])]
     parts += [("#versions", "Versions")] if len(versions) > 1 else []
-    parts += [(compared, "Compare with the first of its board")] if (compared := _comparison(row, task)) else []
+    parts += [(compared, "Compare with the leader of this board")] if (compared := _comparison_path(row, task)) else []
     view = RunPageView(
         owner=facts["owner"], private=board is None, yanked=facts["yanked"], description=facts["description"],
-        wrong=cached.content.wrong, parts=parts,
+        problem=cached.content.wrong, parts=parts,
         rank=f"{rank(row)} of {task['ranked']:,} in {task['benchmark']}" if task and row else None,
         page=None if row is None else row["page"],
         tier=facts.get("tier_words"), tier_meaning=TIERS.get(facts.get("tier") or "", ""),
-        owner_runs=facts.get("owner_runs"), facts=_facts(facts, row),
+        owner_runs=facts.get("owner_runs"), facts=_build_facts(facts, row),
         links=[] if board is None else _by_role(board.links_from(reference)),
         commands=commands_of(reference, facts["kind"], address, trains=is_training),
         inner=Markup("").join(Markup(html) for _, html in cached.content.sections),  # noqa: S704 - ours, escaped
         games=f"{path}/games" if has_games else None,
         lineage=draw_lineage(family, key) if family else None,
-        curve=None if is_training else draw_learning_curve(family, key),  # a training's own page has that curve
+        curve=None if is_training else draw_learning_curve(family, key),  # a training run's content has its own curve
         family=[FamilyLine.from_row(member) for member in family], parameters=parameters,
         reproductions=[
-            ReproductionLine(href=href_of(play["release"]), label=label_of(play["release"]), owner=play["owner"],
-                             outcome=play["outcome"], said=play["said"])
-            for play in reproductions
+            ReproductionLine(href=href_of(run["release"]), label=label_of(run["release"]), owner=run["owner"],
+                             outcome=run["outcome"], said=run["said"])
+            for run in reproductions
         ],
         versions=[ReleaseLine.from_facts(version) for version in versions],
     )  # fmt: skip
@@ -251,20 +255,23 @@ def run_page(
     links = [("/mine", "Private releases")] if board is None else [("/", "Boards")]
     links += [(f"/board/{task['page']}", task["benchmark"])] if task else []
     account, csrf_token = (session.viewer.account, session.csrf_token) if session else (None, "")
-    return ServedPage(label_of(reference), [(route, view.render())], about, links, who=account, word=csrf_token)
+    return ServedPage(
+        label_of(reference), [(route, view.render())], about, links, account=account, csrf_token=csrf_token
+    )
 
 
-def _facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+def _build_facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the names and values in the page's table of facts; `row` is the run's row on its board."""
     lines = [(name, facts[key]) for name, key in (("Benchmark", "benchmark"), ("Models", "models")) if facts[key]]
     lines += [("Trained on", row["trained_on"])] if row and row["trained_on"] else []
     lines += [("Published", day(facts["created"])), ("Licence", facts["licence"] or "not given"),
-              ("Signed", "yes" if facts["signed"] else "no"), ("SHA-256 of its manifest", facts["sha256"])]  # fmt: skip
+              ("Signed", "yes" if facts["signed"] else "no"), ("SHA-256 of the manifest", facts["sha256"])]  # fmt: skip
     if facts.get("pinned") is False:
-        lines.append(("Pinned", "no: its files are not in a public commit"))
+        lines.append(("Pinned", "no: the files of the run are not in a public commit"))
     return lines
 
 
-_ROLES = {"part": "Its parts", "output": "Models from it", "reproduces": "Reproduces", "child_of": "Made from"}
+_ROLES = {"part": "Parts", "output": "Trained models", "reproduces": "Reproduces", "child_of": "Derived from"}
 
 
 def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tuple[str, str | None]]]]:
@@ -275,7 +282,7 @@ def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tup
     return [(_ROLES.get(role, role.replace("_", " ").capitalize()), targets) for role, targets in by_role.items()]
 
 
-def _comparison(row: Mapping[str, Any] | None, task: Mapping[str, Any] | None) -> str | None:
+def _comparison_path(row: Mapping[str, Any] | None, task: Mapping[str, Any] | None) -> str | None:
     """Return the path of the page that compares a run with the leader of its board, or None."""
     leader = task and task["leader"]
     if row is None or not leader or leader["release"] == row["release"]:
@@ -297,7 +304,7 @@ def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache: 
     cached = site_of(request).runs.find(hashes) if hashes else None
     path = cached and cached.piece(piece)
     if not path:
-        return error_response(404, "missing", "there is no such piece; reload the page")
+        return error_response(404, "missing", "this part of the run's data is not cached; reload the page")
     return piece_response(path, cache)
 
 
@@ -307,7 +314,7 @@ def compare_form(request: Request, base: str = "", other: str = "") -> Response:
     name = r"[a-z0-9._-]{1,100}"
     matches = [re.fullmatch(rf"(?:run/)?({name})/({name})@([A-Za-z0-9._-]{{1,100}})", text) for text in (base, other)]
     if None in matches:
-        message = "To compare two runs, name their releases: /compare?base=OWNER/NAME@VERSION&other=..."
+        message = "To compare two runs, open /compare?base=OWNER/NAME@VERSION&other=OWNER/NAME@VERSION."
         return missing_page(request, message)
     return RedirectResponse("/compare/" + "/".join("/".join(match.groups()) for match in matches if match), 303)
 
@@ -315,7 +322,7 @@ def compare_form(request: Request, base: str = "", other: str = "") -> Response:
 _PAIR = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}"
 
 
-def _pair(request: Request) -> list[Reference]:
+def _compared_runs(request: Request) -> list[Reference]:
     """Return the two runs in the path of a request."""
     values = list(request.path_params.values())
     return [run_reference(*values[:3]), run_reference(*values[3:6])]
@@ -330,10 +337,10 @@ def _pair_hashes(board: BoardSnapshot, pair: Sequence[Reference]) -> list[str]:
 @pages.get(_PAIR)
 async def compare(request: Request, board: Board) -> Response:
     """Show two public runs side by side."""
-    pair = _pair(request)
+    pair = _compared_runs(request)
     hashes = await run_in_threadpool(_pair_hashes, board, pair)
     if not hashes or pair[0] == pair[1]:
-        return missing_page(request, "These are not two different public runs on this server.")
+        return missing_page(request, "Only two different public runs can be compared; check both runs in the address.")
     cached = await _cached_page(request, pair, hashes)
     sections = [(route, Markup(html)) for route, html in cached.content.sections]  # noqa: S704 - ours, escaped
     if not sections:
@@ -348,4 +355,4 @@ async def compare(request: Request, board: Board) -> Response:
 @pages.get(_PAIR + "/data/{piece}.json.gz")
 def compare_piece(request: Request, board: Board, piece: str) -> Response:
     """Return a piece of the paired games for the page's script."""
-    return _piece_response(request, _pair_hashes(board, _pair(request)), piece)
+    return _piece_response(request, _pair_hashes(board, _compared_runs(request)), piece)

@@ -37,8 +37,8 @@ class SignInView(View):
     """The form for signing in with a token."""
 
     template = "login"
-    wrong: str
-    word: str
+    problem: str
+    csrf_token: str
 
 
 def _set_cookie(request: Request, response: Response, name: str, value: str, seconds: int) -> None:
@@ -56,7 +56,9 @@ def sign_in_page(request: Request) -> Response:
 
 def _sign_in_page(request: Request, problem: str, status: int) -> Response:
     csrf_token = secrets.token_urlsafe(24)
-    page = ServedPage("Sign in", [("login", SignInView(wrong=problem, word=csrf_token).render())], here="/mine")
+    page = ServedPage(
+        "Sign in", [("login", SignInView(problem=problem, csrf_token=csrf_token).render())], nav_path="/mine"
+    )
     response = page_response(request, page, status=status, cache=PRIVATE)
     _set_cookie(request, response, _FORM_COOKIE, csrf_token, FORM_SECONDS)
     return response
@@ -69,7 +71,7 @@ def log_in(request: Request, form: Form) -> Response:
         return _sign_in_page(request, "This form has expired, or is not from this server. Submit it again.", 403)
     cookie = _sign_in(request, form.get("token", "").strip())
     if cookie is None:
-        return _sign_in_page(request, "This token is unknown, expired or revoked.", 401)
+        return _sign_in_page(request, "This token is unknown, expired or revoked. Ask the administrator for one.", 401)
     response = RedirectResponse("/mine", 303, {"cache-control": PRIVATE})
     _set_cookie(request, response, SESSION, cookie, SESSION_SECONDS)
     response.delete_cookie(cookie_name(request, _FORM_COOKIE), path="/")
@@ -77,8 +79,9 @@ def log_in(request: Request, form: Form) -> Response:
 
 
 def _sign_in(request: Request, token: str) -> str | None:
-    """Return a session cookie for a token, or None if it is invalid; then nothing is written, and no writer waits."""
+    """Return a session cookie for a token, or None if the token is invalid."""
     database = server_of(request).database
+    # An invalid token must not open a write transaction, because other writers would wait for it.
     with database.reading() as connection:
         if viewer_of_token(connection, token, time.time()) is None:
             return None
@@ -91,7 +94,8 @@ def log_out(request: Request, session: Annotated[BrowserSession | None, Depends(
     """Sign a browser out: end its session and delete its cookie."""
     if session is not None:
         if not is_own_form(request, form, session.csrf_token):
-            return _sign_in_page(request, "This form has expired, or is not from this server. Reload the page.", 403)
+            message = "You are still signed in: this form has expired, or is not from this server. Sign out again."
+            return _sign_in_page(request, message, 403)
         with server_of(request).database.writing() as connection:
             sign_out(connection, session)
     response = RedirectResponse("/", 303, {"cache-control": PRIVATE})
@@ -101,17 +105,20 @@ def log_out(request: Request, session: Annotated[BrowserSession | None, Depends(
 
 @pages.get("/mine")
 def mine(request: Request, session: Session) -> Response:
-    """Show the private releases of the account that is signed in."""
+    """Show the private releases of the signed-in account."""
     viewer = session.viewer
     query = select(releases).where(releases.c.visibility == "private", visible_to(viewer))
     with server_of(request).database.reading() as connection:
         rows = connection.execute(query.order_by(releases.c.created.desc()).limit(_MAX_LISTED)).all()
     lines = [ReleaseLine.from_facts(release_facts(row), _private_page(row)) for row in rows]
-    lead = ["Only you and the members of their organisations see these." if lines else "You have no private releases."]
-    lead.append(f"You are in: {', '.join(sorted(viewer.owners))}.")
+    visible = "Only you and the members of the owning organisations see these releases."
+    lead = [visible if lines else "You have no private releases. Publish one with nip-run publish --private."]
+    lead.append(f"You see private releases of: {', '.join(sorted(viewer.owners))}.")
     view = ListingView(lead=lead, tables=[("", lines)], links=[("/mine/account", "Your tokens and organisations")])
     section = [("mine", view.render())]
-    page = ServedPage("Private releases", section, here="/mine", who=viewer.account, word=session.csrf_token)
+    page = ServedPage(
+        "Private releases", section, nav_path="/mine", account=viewer.account, csrf_token=session.csrf_token
+    )
     return page_response(request, page, cache=PRIVATE)
 
 

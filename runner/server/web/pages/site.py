@@ -1,4 +1,4 @@
-"""Shared parts of the pages: the boards, the page cache, dependencies, and responses instead of a page."""
+"""Parts that all pages share: the boards, the page cache, FastAPI dependencies, and the pages for missing content."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ServerSite:
 
 
 class EarlyResponse(Exception):
-    """Raised to answer a request with another response than the page."""
+    """Raised to answer a request with `response` instead of the requested page."""
 
     def __init__(self, response: Response) -> None:
         super().__init__()
@@ -50,11 +50,13 @@ async def early_response(_: Request, error: Exception) -> Response:
 class ListingView(View):
     """A page with lines of text above tables of releases."""
 
-    template = "listed"
+    template = "listing"
     lead: Sequence[str]
+    """Lines of text above the tables."""
     tables: Sequence[tuple[str, Sequence[ReleaseLine]]] = ()
     before: str | None = None
     after: str | None = None
+    """The URLs of the previous and the next part of the list."""
     commands: Sequence[Command] = ()
     owner: str | None = None
     """The owner, if all releases have the same one."""
@@ -68,15 +70,15 @@ def site_of(request: Request) -> ServerSite:
 
 
 def missing_page(request: Request, message: str) -> Response:
-    """Return the 404 page, which is the same for a page that does not exist and for one that is not visible."""
-    hint = "New releases appear after a few seconds. If you own a private release, sign in and see /mine."
-    page = ServedPage("Not here", [("missing", ListingView(lead=(message, hint)).render())])
+    """Return the 404 page. It is the same for hidden and for missing pages, so it does not reveal hidden ones."""
+    hint = "Check the address. New releases appear after a few seconds. To see your private releases, open /mine."
+    page = ServedPage("Page not found", [("missing", ListingView(lead=(message, hint)).render())])
     return page_response(request, page, status=404, cache="no-store")
 
 
 def waiting_page(request: Request, message: str, seconds: int) -> Response:
     """Return a page that the browser reloads after this number of seconds."""
-    page = ServedPage("In a moment", [("making", ListingView(lead=(message,)).render())], again=seconds)
+    page = ServedPage("In a moment", [("making", ListingView(lead=(message,)).render())], reload_seconds=seconds)
     response = page_response(request, page, status=503, cache="no-store")
     response.headers["retry-after"] = str(seconds)
     return response
@@ -86,7 +88,7 @@ def find_board(request: Request) -> BoardSnapshot:
     """Return the newest board; raise EarlyResponse if the first one is not ready."""
     board = site_of(request).boards.newest
     if board is None:
-        message = "The server is building its first boards. This page will reload by itself."
+        message = "The server is building its first boards. This page reloads by itself every few seconds."
         raise EarlyResponse(waiting_page(request, message, RETRY_SECONDS))
     return board
 
