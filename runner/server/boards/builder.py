@@ -111,7 +111,9 @@ def _write_tasks(
 ) -> Iterator[dict[str, Any]]:
     """Write each list into the index and into files; yield the rows of all lists."""
     earlier_names = {
-        row.release: task_name(replace(row, task=row.earlier_task)) for row in facts.read.board.rows if row.earlier_task
+        row.release: task_name(replace(row, task=row.earlier_task))
+        for row in facts.loaded.board.rows
+        if row.earlier_task
     }
     for place, ranking in enumerate(board.lists):
         rows = [_build_row(row, row_place, ranking, facts) for row_place, row in enumerate(ranking.rows)]

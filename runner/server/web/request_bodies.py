@@ -64,8 +64,8 @@ class BodyLimit:
                 async with asyncio.timeout(deadline - time.monotonic()):
                     message = await receive()
             except TimeoutError:
-                message = f"the request body did not arrive within {self._seconds:g} seconds; send the request again"
-                raise HTTPException(408, message) from None
+                problem = f"the request body did not arrive within {self._seconds:g} seconds; send the request again"
+                raise HTTPException(408, problem) from None
             is_complete = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > limit:
