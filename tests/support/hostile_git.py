@@ -316,7 +316,7 @@ ROWS = (
     Row("a tag that is no commit", _tag_of_a_file, "is not a commit", "is not a commit", "@v1"),
     Row("a tag called as the branch", _tag_like_the_branch, revision="@main"),
     Row("a damaged object", _damaged, FSCK, FSCK),
-    Row("an object that is not what its name says", _other_bytes, "is missing in it"),
+    Row("an object that is not what its name says", _other_bytes, "is missing in the repository"),
     Row("a commit of no folder", _raw_commit(f"tree {'44' * 20}\nauthor {_WHO}\ncommitter {_WHO}\n\nx\n"), FSCK, FSCK),
     Row("a commit of nobody", _raw_commit("tree TREE\n\nx\n"), FSCK, FSCK),
     Row("a commit that forges a header",
