@@ -1,6 +1,7 @@
 """Check merged data against a JSON Schema and report each violation with its place and the nearest valid key.
 
-Patterns mean the same as in an editor: `$` is the end of the text, while in Python a newline may follow it.
+Patterns mean the same as in editors, where `$` matches only the end of the text. In Python, `$` also matches before a
+newline at the end.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MAX_INTEGER = 2**63 - 1
 LONGEST_EXAMPLE = 60
 
 _TYPOGRAPHIC = frozenset("\u201c\u201d\u201e\u00ab\u00bb\u2018\u2019\u201a")
-"""Quotes that YAML does not recognize, as word processors and chat programs insert them."""
+"""Quotes that YAML does not recognize; word processors and chat programs insert them."""
 
 _TOO_MANY_BITS = "a whole number has at most 63 bits here"
 
@@ -46,7 +47,7 @@ def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationEr
 
 
 def _is_integer(_: Any, value: Any) -> bool:
-    """Return whether a value is a whole number that a column can hold; to JSON Schema, 1e19 is an integer too."""
+    """Return whether a value is a whole number that fits into a Parquet column; JSON Schema also accepts 1e19."""
     if isinstance(value, float):
         return value.is_integer() and abs(value) <= MAX_INTEGER
     return isinstance(value, int) and not isinstance(value, bool)
@@ -66,7 +67,7 @@ def _validator() -> Any:
 
 
 def check(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
-    """Return all violations of the schema, and all values that the files of a run cannot hold."""
+    """Return a problem for each violation of the schema, and for each value that a run's files cannot store."""
     validator = _validator()(schema)
     unwritable = list(_unwritable(layered.data, (), layered))
     keys = {problem.key for problem in unwritable}
@@ -78,7 +79,7 @@ def check(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
 
 
 def _unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> Iterator[Problem]:
-    """Report values that JSON lacks (infinity, NaN, lone surrogates) and integers that no column can hold."""
+    """Yield a problem for each value that JSON cannot store (infinity, NaN, lone surrogates) or a column cannot."""
     message = None
     if isinstance(value, float) and not math.isfinite(value):
         message = f"{value} is not a finite number"
@@ -116,7 +117,7 @@ def _problems(error: ValidationError, layered: LayeredData, validator: Any) -> I
                 )
         return
     if "propertyNames" in error.absolute_schema_path:
-        at = (*at, str(error.instance))  # the name itself is what is wrong
+        at = (*at, str(error.instance))  # the key itself is wrong, not its value
     key = ".".join(map(str, at))
     message = _violation_message(error)
     place = layered.place_of_value(at) if at else replace(layered.place_of_value(at), source=None)
@@ -126,7 +127,7 @@ def _problems(error: ValidationError, layered: LayeredData, validator: Any) -> I
 
 
 def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
-    """Report the problems of the `anyOf` arm with the fewest problems, or an unexpected type if no arm has it."""
+    """Yield the problems of the `anyOf` alternative with the fewest problems; an unexpected type if no one has it."""
     arms: dict[int, list[ValidationError]] = {}
     for inner in error.context or ():
         arms.setdefault(int(inner.relative_schema_path[0]), []).append(inner)
@@ -144,7 +145,7 @@ def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, valida
 
 
 def _plain_quotes(value: str) -> str:
-    """Remove typographic quotes from a value."""
+    """Return a value without typographic quotes."""
     return "".join(letter for letter in value if letter not in _TYPOGRAPHIC)
 
 
@@ -215,7 +216,7 @@ def _violation_message(error: ValidationError) -> str:
         case "minLength" | "minItems" | "minProperties":
             return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
         case "pattern" if cast("dict[str, Any]", error.schema).get("writeOnly"):
-            remember_secret(value)  # it may be a secret, and its line of the file is shown
+            remember_secret(value)  # the value may be a secret, and the message quotes its line of the file
             return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:

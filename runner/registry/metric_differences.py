@@ -1,7 +1,7 @@
-"""Comparison of recorded numbers with those recomputed from the journal.
+"""Compare recorded numbers with those recomputed from the journal.
 
-A difference is wrong if this version recorded the number. Version 0.1.0 computed fewer numbers and other intervals: its
-differences are only noted, except for what it counted as this version does.
+A difference is an error if this version recorded the number. If another version did, it is only noted. Version 0.1.0
+computed fewer numbers and other intervals; only numbers that it computed as this version does can be wrong.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from runner.results.manifest import Manifest
 from runner.version import __version__
 
 MAX_SHOWN = 60
-"""Characters shown of a value that is not a number."""
+"""Maximum number of characters shown of a value that is not a number."""
 
 _UNCHANGED_METRICS = re.compile(r"accuracy\w*|decided|decision|precision|recall|episode_length|rounds_played|reward")
+"""Metrics that 0.1.0 computed as this version does, in their `_UNCHANGED_FIELDS`."""
 _UNCHANGED_FIELDS = ("value", "stderr", "n", "clusters")
-"""Metrics and their fields that 0.1.0 computed as this version does."""
 
 _CHANGED_KEYS = ("methods", "original_statistics", "variance", "vote_curve")
 """Keys of metrics.json that 0.1.0 wrote differently."""
@@ -36,21 +36,21 @@ class MetricDifferences:
 
     wrong: tuple[str, ...]
     other_version: tuple[str, ...] = ()
-    """Differences that the version that recorded them explains."""
+    """Differences that may be due to the other version of nip-run that recorded the run."""
 
 
 def is_from_0_1(manifest: Manifest) -> bool:
-    """Tell whether 0.1.0 recorded a run; every later version writes a format."""
+    """Return whether nip-run 0.1 recorded a run; every later version writes the manifest's `format`."""
     return manifest.format < RUN_FOLDER and manifest.version.startswith("0.1.")
 
 
 def is_from_other_version(manifest: Manifest) -> bool:
-    """Tell whether a version other than this one recorded a run."""
+    """Return whether a version other than this one recorded a run."""
     return is_from_0_1(manifest) or manifest.version != __version__
 
 
 def describe_versions(manifest: Manifest) -> str:
-    """Name the version that recomputed a run and the one that recorded it."""
+    """Return a text with the version that recomputes a run and the one that recorded it."""
     recorded = f"recorded by an earlier version ({manifest.version})"
     return f"recomputed with {__version__}, {recorded if is_from_0_1(manifest) else f'played with {manifest.version}'}"
 
@@ -73,7 +73,7 @@ class _Kind(Enum):
     """Recomputed, but not recorded."""
     REORDERED = auto()
     MALFORMED = auto()
-    """Cannot be read, or has two meanings."""
+    """Cannot be read, or is ambiguous."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Difference:
 
     @property
     def is_wrong_in_0_1(self) -> bool:
-        """Tell whether 0.1.0 computed the number as this version does."""
+        """Whether 0.1.0 computed the number as this version does, so that the difference is an error."""
         if self.metric is None:
             return self.kind == _Kind.CHANGED and self.name not in _CHANGED_KEYS
         is_unchanged = _UNCHANGED_METRICS.fullmatch(self.metric) is not None
@@ -103,7 +103,7 @@ class _Difference:
 def compare_metrics(
     recorded: Mapping[str, Any], recomputed: Mapping[str, Any], manifest: Manifest
 ) -> MetricDifferences:
-    """Compare two metrics.json; differences in values come first."""
+    """Return the differences between two contents of metrics.json; differences in values come first."""
     is_old, is_other = is_from_0_1(manifest), is_from_other_version(manifest)
     wrong: list[str] = []
     noted: list[str] = []
@@ -161,7 +161,7 @@ def _compare_rows(recorded: Any, recomputed: Any) -> Iterator[_Difference]:
         else:
             yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1])
     for key in actual.keys() - expected.keys():
-        line = f"metric {_name(key)}: recorded, but it does not follow from the journal"
+        line = f"metric {_name(key)}: recorded, but the journal gives no such metric"
         yield _Difference(_Kind.NOT_COMPUTED, line, _name(key), key[1])
     if [key for key in actual if key in expected] != [key for key in expected if key in actual]:
         yield _Difference(_Kind.REORDERED, "metrics.json: the metrics are in a different order")
@@ -177,7 +177,7 @@ def _compare_fields(key: _Key, recorded: _Row, recomputed: _Row) -> Iterator[_Di
 
 
 def _by_key(rows: Any) -> tuple[dict[_Key, _Row], list[str]]:
-    """Return the first row of each metric, and what is wrong with the list."""
+    """Return the first row of each metric, and messages about malformed and repeated rows."""
     if not isinstance(rows, list):
         return {}, ["metrics.json: `metrics` is not a list"]
     by_key: dict[_Key, _Row] = {}
@@ -204,7 +204,7 @@ def _describe_both(recorded: Any, recomputed: Any) -> str:
 
 
 def format_both(first: Any, second: Any) -> Sequence[str]:
-    """Format two different values; numbers have 6 digits, or all digits if 6 do not show the difference."""
+    """Return two different values as text, with 6 digits, or with all digits if 6 do not show the difference."""
     if isinstance(first, (dict, list)) and type(first) is type(second):
         return "one value", "another"
     short = [_format(value, "{:.6g}".format) for value in (first, second)]

@@ -69,10 +69,10 @@ def test_overrides_are_applied_in_order(tmp_path: Path) -> None:
         ("b.d.0=9", "b.d: [1, 2] is not a mapping; 'b.d.0' cannot be set in it"),
         ("a=[1", "a: the [ that opens here is not closed; add ] where it ends"),
         ("a=x: y", "a: a second colon in one line; write 'a=\"...\"'"),
-        ("a=!!binary aGk=", "a: explicit YAML tags (tag:yaml.org,2002:binary) are not allowed"),
+        ("a=!!binary aGk=", "a: explicit YAML tags (tag:yaml.org,2002:binary) are not allowed; remove the tag"),
         ("a=&x 1", "a: anchors (&x) are not allowed; use ${...} or extends"),
-        ("a={x: 1, x: 2}", "a: a duplicate key; it is already set in line 1, remove one of the two"),
-        ("a={on: 1}", "a: a key must be text, YAML reads this one as bool; put it in quotes"),
+        ("a={x: 1, x: 2}", "a: a duplicate key, which is already set in line 1; remove one of the two"),
+        ("a={on: 1}", "a: a key must be text, but YAML reads this one as bool; put it in quotes"),
     ],
 )
 def test_a_malformed_override_is_refused_by_its_own_text(tmp_path: Path, override: str, message: str) -> None:

@@ -118,7 +118,7 @@ MANIFESTS: tuple[tuple[str, Change, str], ...] = (
     ("files in another order", _files("b.md", "a.md"), "not sorted by path"),
     ("2,001 files", _files(*(f"f{n:04}" for n in range(2_001))), "2001 files; at most 2000 are allowed"),
     # sizes
-    ("a size below 0", _file(size=-1), "a size below 0"),
+    ("a size below 0", _file(size=-1), "size cannot be -1"),
     ("a size that is true", _file(size=True), "unexpected value"),
     ("a size of half a byte", _file(size=5.5), "unexpected value"),
     ("a size in words", _file(size="6"), "unexpected value"),
@@ -184,7 +184,7 @@ MANIFESTS: tuple[tuple[str, Change, str], ...] = (
     (
         "a password in an address",
         _says(sources={"s": {"repository": "https://u:p@h/x", "commit": None, "path": "", "clean": False, "why": ""}}),
-        "a repository with a password",
+        "repository has a password",
     ),
     ("a link to a path", _says(links=[_link := {"role": "input", "release": "../../x", "sha256": None,
                                                "identity": None}]), "which is not KIND/OWNER/NAME@VERSION"),

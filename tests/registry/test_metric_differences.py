@@ -59,7 +59,7 @@ def is_no_whole_number(said: Metrics) -> str:
 
 def has_another_agents_name(said: Metrics) -> str:
     said["metrics"].append({**accuracy(said), "agent": "accuracy", "metric": "accuracy of accuracy"})
-    return "metric accuracy of accuracy of accuracy: recorded, but it does not follow from the journal"
+    return "metric accuracy of accuracy of accuracy: recorded, but the journal gives no such metric"
 
 
 def has_another_interval(said: Metrics) -> str:

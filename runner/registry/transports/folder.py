@@ -165,6 +165,6 @@ def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> 
             try:
                 checked_copy(source, entry, file.write)
             except ReleaseError as error:
-                raise ReleaseError(f"{error}; the file changed during the publish, so publish again") from error
+                raise ReleaseError(f"{entry.path} changed during the publish; publish again") from error
         file.flush()
         os.fsync(file.fileno())

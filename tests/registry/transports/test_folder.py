@@ -80,9 +80,7 @@ def test_a_file_that_changes_while_it_is_published_stops_it(tmp_path: Path, chan
     file.write_bytes(b"before!\n")
     made = bundle(more={"big.txt": file})
     file.write_bytes(changed)
-    with pytest.raises(
-        ReleaseError, match=r"big.txt is damaged: .*the file changed during the publish, so publish again"
-    ):
+    with pytest.raises(ReleaseError, match=r"big\.txt changed during the publish; publish again"):
         publish(tmp_path / "registry", made)
     assert registry(tmp_path / "registry").entries() == []
     file.write_bytes(b"before!\n")
@@ -130,7 +128,7 @@ def test_a_copy_of_a_release_under_another_name_does_not_take_its_hash(tmp_path:
     subprocess.run(["cp", "-r", tmp_path / "run/acme/tiny", tmp_path / "run/acme/zzz"], check=True)
     there = registry(tmp_path)
     assert there.find(Digest(bundle().sha256)).reference == REFERENCE
-    with pytest.raises(ReleaseError, match="its release.json is that of run/acme/tiny@1"):
+    with pytest.raises(ReleaseError, match=r"its release\.json is that of run/acme/tiny@1"):
         there.read(there.find(Reference(Kind.RUN, "acme", "zzz", "1")))
 
 
