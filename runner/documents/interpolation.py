@@ -17,22 +17,22 @@ from runner.documents.plain_yaml import is_resolved
 
 MAX_RESOLVED = 1 << 20
 MAX_CHAIN = 60
-"""The longest chain of references, nesting levels included. It is limited because OmegaConf recurses."""
+"""Maximum number of references that refer to each other, including levels of nesting, because OmegaConf recurses."""
 REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
 """Matches an interpolation; group 1 is the key that it refers to."""
 
 
 def resolve(layered: LayeredData) -> None:
-    """Replace every `${key}` in place. Data that would grow too large or too deep becomes a problem instead."""
+    """Replace every `${key}` in `layered.data` by its value. If the data would be too large, add a problem instead."""
     layered.find_foreign_keys()
     try:
         size = _ResolvedSizes(layered.data).total()
     except _TooDeep as deep:
-        message = f"the interpolations refer to each other more than {MAX_CHAIN} levels deep"
+        message = f"the interpolations refer to each other more than {MAX_CHAIN} levels deep; write some values out"
         layered.problems.append(Problem(layered.place(deep.at), ".".join(map(str, deep.at)), message))
         return
     if size > MAX_RESOLVED:
-        message = f"the interpolations grow to more than {MAX_RESOLVED >> 20} MiB"
+        message = f"the interpolations grow to more than {MAX_RESOLVED >> 20} MiB; remove some of the ${{...}}"
         layered.problems.append(Problem(layered.place(()), "", message))
         return
     if is_resolved(layered.data):
@@ -43,7 +43,7 @@ def resolve(layered: LayeredData) -> None:
 
 
 def referenced_key(reference: str, at: KeyPath) -> KeyPath:
-    """Return the key that `${reference}` means in a text at key `at`; leading dots are relative to its section."""
+    """Return the key that `${reference}` means in the text of key `at`; leading dots make it relative to `at`."""
     name = reference.lstrip(".")
     dots = len(reference) - len(name)
     base = at[: len(at) - dots] if dots else ()
@@ -62,7 +62,7 @@ class _TooDeep(Exception):
 class _ResolvedSizes:
     """Computes the size of resolved data (characters plus nodes) without resolving it.
 
-    A value that refers to itself counts as 0 here, because OmegaConf reports it.
+    A value that refers to itself has size 0, because OmegaConf reports it later.
     """
 
     def __init__(self, data: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ class _ResolvedSizes:
 
 
 def _reworded(omegaconf_message: str, layered: LayeredData) -> str:
-    """Reword OmegaConf's message about an interpolation, with a hint."""
+    """Return OmegaConf's message about an interpolation in other words, with a hint."""
     missing = re.fullmatch(r"Interpolation key '(.*)' not found", omegaconf_message)
     if missing is not None:
         parts = missing[1].split(".")
@@ -107,7 +107,7 @@ def _reworded(omegaconf_message: str, layered: LayeredData) -> str:
         )
         return f"no such key for ${{{missing[1]}}}{hint}" if all(parts) else omegaconf_message
     if "Recursive interpolation" in omegaconf_message:
-        return "the value refers to itself through its ${...}; replace one of them by a value"
+        return "the value refers to itself through a ${...}; replace a ${...} by a value"
     return omegaconf_message
 
 
@@ -119,9 +119,9 @@ def _dotted(value: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _resolved(config: Any, key: Any, at: KeyPath, layered: LayeredData) -> Any:
-    """Resolve one node and those below it separately, so that every broken interpolation is reported."""
+    """Return the resolved value of one key. Each value below is resolved alone, to report all broken interpolations."""
     if OmegaConf.is_missing(config, key):
-        return "???"  # OmegaConf's mark for a missing value is a text like any other here
+        return "???"  # OmegaConf's mark for a missing value is a normal text in a spec
     try:
         value = config[key]
     except OmegaConfBaseException as error:

@@ -126,11 +126,11 @@ class _Files:
         _merge(document, self.layered, extends=extends)
 
     def _is_of_release(self, path: Path) -> bool:
-        """Return whether a file belongs to an installed release, which the spec named as a release, not by a path."""
+        """Return whether a file belongs to an installed release that the spec names by its reference."""
         return self.layered.tree is not None and self.layered.tree.is_of_release(path)
 
     def _ignore_foreign_if_invalid(self, document: Document) -> None:
-        """Ignore a file outside the project if it has unknown keys or problems: messages could reveal its text."""
+        """Ignore a file outside the project if it is invalid, because messages about it could reveal its text."""
         if document.is_own:
             return
         for name in document.data:

@@ -1,4 +1,4 @@
-"""Convert Python values from a notebook (NumPy scalars, paths, tuples, enums) to the values a YAML file can hold."""
+"""Convert Python values from a notebook (NumPy scalars, paths, tuples, enums) to the types that YAML has."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MAX_DEPTH = 24
 def to_plain_values(
     value: Any, refused: list[tuple[KeyPath, str]], at: KeyPath = (), above: tuple[Any, ...] = ()
 ) -> Any:
-    """Return the value as YAML can hold it. Parts without a YAML form are left out and reported in `refused`."""
+    """Return a value as YAML types. Parts that YAML cannot represent are omitted, and reported in `refused`."""
     if any(value is ancestor for ancestor in above):
-        return _refuse(refused, at, "the value contains itself; write it out")
+        return _refuse(refused, at, "the value contains itself; replace the inner one by a copy")
     if len(at) > MAX_DEPTH:
         return _refuse(refused, at[:-1], f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
@@ -58,7 +58,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _name(name: Any, refused: list[tuple[KeyPath, str]], at: KeyPath) -> Any:
-    """Return a key. Numbers and booleans are not converted: the YAML reader knows where they mean labels."""
+    """Return a key of a mapping. Numbers and booleans stay as they are, because the YAML reader handles them."""
     if isinstance(name, str):
         return str.__str__(name)
     if name is not None and not isinstance(name, (bool, int, float)):

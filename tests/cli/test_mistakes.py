@@ -254,7 +254,7 @@ MISTAKES: dict[str, Mistake] = {
         "description: by ${nme}\n", "spec.yaml:13:1", "no such key", "'name'"),
     "interpolations in a circle": Mistake(
         "description: ${benchmark}\nbenchmark: ${description}\n", "spec.yaml:13:1", "refers to itself",
-        "replace one of them by a value", problems=2),
+        "by a value", problems=2),
     "an environment variable in a spec": Mistake(
         "description: ${oc.env:HOME}\n", "spec.yaml:13:1", "only ${key} is allowed", "write the value out"),
     # Training

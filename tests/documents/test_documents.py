@@ -45,13 +45,17 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ),
         (
             "x: !!python/object/apply:os.system [ls]\n",
-            "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:os.system) are not allowed; remove "
-            "the tag",
+            (
+                "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:os.system) are not allowed; remove "
+                "the tag"
+            ),
         ),
         (
             "n: 1\nx: !!python/object/apply:pathlib.PosixPath [/]\n",
-            "a.yaml:2:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:pathlib.PosixPath) are not allowed; "
-            "remove the tag",
+            (
+                "a.yaml:2:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:pathlib.PosixPath) are not allowed; "
+                "remove the tag"
+            ),
         ),
         ("x: !own 1\n", "a.yaml:1:4: explicit YAML tags (!own) are not allowed; remove the tag"),
         ("a: &x 1\n", "a.yaml:1:4: anchors (&x) are not allowed; use ${...} or extends"),
@@ -76,8 +80,10 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("# only a comment\n\n", "a.yaml:1:1: the file is empty; `nip-run schema` lists the keys"),
         (
             "- a\n",
-            "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, but this is a list; `nip-run schema` lists the "
-            "keys",
+            (
+                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, but this is a list; `nip-run schema` lists the "
+                "keys"
+            ),
         ),
         (
             "just text\n",
