@@ -166,7 +166,7 @@ def open_fetched(folder: Path) -> FetchedRelease:
 
 
 def is_fetched(folder: Path) -> bool:
-    """Tell whether `get` wrote a folder."""
+    """Return whether `get` wrote a folder."""
     return (folder / MARKER).is_file() and (folder / MANIFEST).is_file()
 
 

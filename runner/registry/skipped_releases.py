@@ -33,7 +33,7 @@ def describe_error(error: Exception, folder: Path | None = None) -> str:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Tell whether too little memory caused an error; failed imports and threads raise other types than MemoryError."""
+    """Return whether too little memory caused an error; failed imports and threads raise other types than MemoryError."""
     return any(
         isinstance(cause, MemoryError)
         or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)
@@ -43,7 +43,7 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def is_temporary(error: BaseException, folder: Path) -> bool:
-    """Tell whether reading the same files in `folder` again may succeed.
+    """Return whether reading the same files in `folder` again may succeed.
 
     It may after a full disk, too many open files or too little memory, but not if the release lacks a file.
     """

@@ -46,15 +46,15 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         (
             "x: !!python/object/apply:os.system [ls]\n",
             (
-                "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:os.system) are not allowed; remove "
-                "the tag"
+                "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:os.system) are not allowed; "
+                "remove the tag"
             ),
         ),
         (
             "n: 1\nx: !!python/object/apply:pathlib.PosixPath [/]\n",
             (
-                "a.yaml:2:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:pathlib.PosixPath) are not allowed; "
-                "remove the tag"
+                "a.yaml:2:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:pathlib.PosixPath) are not "
+                "allowed; remove the tag"
             ),
         ),
         ("x: !own 1\n", "a.yaml:1:4: explicit YAML tags (!own) are not allowed; remove the tag"),

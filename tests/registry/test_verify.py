@@ -336,7 +336,7 @@ def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: 
     ("name", "before", "after", "told"),
     [
         ("parameters.yaml", "votes: 1", "votes: 3", "votes: 3, but data/ has 1"),
-        ("parameters.yaml", "votes: 1", "votes: 1\nhooks: 1", "hooks: 1, which is not in"),
+        ("parameters.yaml", "votes: 1", "votes: 1\nhooks: 1", "hooks: 1, but data/ has no such value"),
         ("parameters.yaml", "votes: 1", "votes: &a 1", "cannot be read"),
         ("spec.yaml", "data/spec.yaml, ", "", "extends: [parameters.yaml]"),
         ("run_data.yaml", "benchmark: ", "benchmark: better-", "benchmark: better-"),

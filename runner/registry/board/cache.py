@@ -104,7 +104,7 @@ class BoardCache:
         return session_of_release(entry, release)
 
     def has_manifest(self, entry: ReleaseEntry) -> bool:
-        """Tell whether the manifest of a release is cached."""
+        """Return whether the manifest of a release is cached."""
         return (self.path / "manifests" / f"{entry.sha256}.json").is_file()
 
     def files_to_read(self, entry: ReleaseEntry, release: Release) -> list[str]:

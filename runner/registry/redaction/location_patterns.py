@@ -55,7 +55,7 @@ _INTERNAL_HOST = re.compile(
 
 
 def is_public_host(host: str) -> bool:
-    """Tell whether anyone can look up a host name."""
+    """Return whether anyone can look up a host name."""
     return _PUBLIC_HOST.fullmatch(host) is not None
 
 
@@ -97,7 +97,7 @@ def _is_private_url(match: re.Match[str]) -> bool:
 
 
 def _is_public(match: re.Match[str]) -> bool:
-    """Tell whether a match is a public host's path, a version after `@`, or a public git remote."""
+    """Return whether a match is a public host's path, a version after `@`, or a public git remote."""
     if match.re is _MOUNT:
         return is_public_host(match["host"])
     if match.re is _USER:

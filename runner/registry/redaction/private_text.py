@@ -50,7 +50,7 @@ def _parts_of_public_sources(release: Release) -> set[str]:
 
 
 def _has_more_than_host(address: str) -> bool:
-    """Tell whether an address has a login, a query or an unusual path, which may be secret."""
+    """Return whether an address has a login, a query or an unusual path, which may be secret."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     return "@" in parts.netloc or bool(parts.query) or not _API_PATH.fullmatch(parts.path)
 

@@ -111,7 +111,7 @@ _ASSIGNMENT_FILES = (".env", ".ini", ".toml", ".cfg")
 
 
 def is_secret_setting(key: str, text: str) -> bool:
-    """Tell whether a key names a secret and its value is not just a placeholder."""
+    """Return whether a key names a secret and its value is not just a placeholder."""
     name = key.rpartition(".")[2]
     names_secret = _SECRET_KEYS.fullmatch(name) is not None and _TEXT_TOKEN_KEYS.fullmatch(name) is None
     return names_secret and _PLACEHOLDERS.fullmatch(text.strip()) is None

@@ -1,4 +1,4 @@
-"""Comparison of a run's recorded rows with those recomputed from its journal."""
+"""Compare a run's recorded rows with those recomputed from its journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WITHOUT_RUN_ID = frozenset(("run_id",))
 
 
 def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False) -> Iterator[str]:
-    """Yield the rows that differ, for all tables that were recorded."""
+    """Yield a message for each row that differs, for all tables that were recorded."""
     published, none_ignored = recorded.path / ROLLOUTS_FILE, frozenset[str]()
     if published.is_file():
         rows = partial(_published_rows, published, other_version)
@@ -52,9 +52,9 @@ def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_ve
 def find_published_differences(
     recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False
 ) -> Iterator[str]:
-    """Yield the published rollouts that differ from those of a run that replayed it under another name.
+    """Yield a message for each published rollout that differs from the rollout of a replay, which has another run id.
 
-    Another version may have written fewer columns.
+    If `other_version`, columns may be missing, because another version published the run.
     """
     path = recorded.path / ROLLOUTS_FILE
     if not path.is_file():
@@ -68,7 +68,7 @@ def find_published_differences(
 def _differences(
     file: str, table: str, recorded: Callable[[], Iterator[Row]], recomputed: RunFolder, ignored: frozenset[str]
 ) -> Iterator[str]:
-    """Yield what is wrong with recorded rows, which are matched by key, not by position."""
+    """Yield a message for each recorded row that is wrong; rows are matched by key, not by position."""
     key = partial(_key, KEYS[table])
     in_order = True
     try:
@@ -76,25 +76,25 @@ def _differences(
             position = f"{file}, row {match.position}, {_describe_row(table, match.key)}"
             if match.moved and in_order:
                 in_order = False
-                yield f"{position}: the rows are in another order; this is the first that is out of place"
+                yield f"{position}: the rows are in another order; this row is the first that is out of place"
             if match.recorded is None:
                 yield f"{file}: {_describe_row(table, match.key, complete=True)} is missing"
             elif match.recomputed is None:
-                yield f"{position}: it is recorded twice, or no game in the journal has it"
+                yield f"{position}: the row is recorded twice, or no game in the journal has it"
             elif wrong := _wrong_columns(match.recorded, match.recomputed, ignored):
                 yield f"{position}: {wrong}"
     except TooFar as error:
-        yield f"{file}: the order of the rows is too different: those after row {error.read:,} were not compared"
+        yield f"{file}: the rows after row {error.read:,} were not compared, because their order is too different"
 
 
 def _key(columns: Sequence[str], row: Row) -> Key:
-    """Return the key of a row, for any content."""
+    """Return the key of a row; values of any type are allowed, because the row is untrusted."""
     values = (row.get(name) for name in columns)
     return tuple(value if type(value) in (str, int, type(None)) else repr(value) for value in values)
 
 
 def _describe_row(table: str, key: Key, *, complete: bool = False) -> str:
-    """Describe a row by its rollout, or by its complete key."""
+    """Return a description of a row: its rollout, or its complete key."""
     columns = list(zip(KEYS[table], key, strict=True))[: None if complete else 1]
     return ", ".join(
         f"{name.removesuffix('_id')} {in_one_line(shortened(str(value), MAX_SHOWN))}"
@@ -104,13 +104,13 @@ def _describe_row(table: str, key: Key, *, complete: bool = False) -> str:
 
 
 def _later_columns_missing(path: Path) -> frozenset[str]:
-    """Return the columns that the version that wrote a table did not have yet."""
+    """Return the columns of newer versions that a table lacks."""
     present = {name for (name,) in read_tables("SELECT column_name FROM (DESCRIBE rows)", {"rows": path}, {})}
     return _LATER_COLUMNS - present
 
 
 def _wrong_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
-    """Describe the columns that differ, with both values; the text is empty if none does."""
+    """Return a description of the columns that differ, with both values; empty if no column differs."""
     wrong = [
         name
         for name, value in recomputed.items()
@@ -135,7 +135,7 @@ def _format_value(row: Row, name: str) -> str:
 
 
 def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:
-    """Yield the rows of a `rollouts.jsonl`; columns that another version did not write are null."""
+    """Yield the rows of a `rollouts.jsonl`; if another version wrote it, missing columns are None."""
     missing: Row | None = None
     for row in read_published_rows(path):
         if missing is None:
@@ -144,10 +144,10 @@ def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:
 
 
 def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
-    """Yield the rows of a table with all current columns; columns that an earlier version did not write are null.
+    """Yield the rows of a table with all current columns; columns that an earlier version did not write are None.
 
     Raises:
-        RunError: it cannot be read.
+        RunError: the table cannot be read.
     """
     columns = COLUMNS[name]
     missing = ", ".join(f'NULL::{column_type} AS "{column}"' for column, column_type in columns.items())
@@ -161,7 +161,7 @@ def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
 
 
 def _json(value: Any) -> Any:
-    """Parse a value of a JSON column."""
+    """Return the parsed value of a JSON column, or the value itself if it is not valid JSON."""
     if not isinstance(value, str):
         return value
     try:
