@@ -177,7 +177,7 @@ def test_a_run_that_was_published_without_its_rows_says_so_and_has_its_numbers(o
     with connect(str(tmp_path / "registry")) as registry:
         get(registry, parse(reference), tmp_path / "got")
     found = summary(RunFolder.from_release(tmp_path / "got" / "data"))
-    assert "it needs the dataset" in found.text
+    assert "the rows of its dataset are not in the release" in found.text
     assert "without the rows of its dataset" in found.text
     assert found.table("Verdicts by label") == summary(ours).table("Verdicts by label")
 

@@ -41,13 +41,13 @@ def cut(rows: Rows) -> list[str]:
 
 def doubled(rows: Rows) -> list[str]:
     rows.insert(3, dict(rows[1]))
-    why = "it is recorded twice, or no game in the journal has it"
+    why = "the row is recorded twice, or no game in the journal has it"
     return [f"{ROLLOUTS_FILE}, row 4, rollout {rows[1]['rollout_id']}: {why}"]
 
 
 def added(rows: Rows) -> list[str]:
     rows.insert(2, {**rows[0], "rollout_id": "\x1b[31m"})
-    return [rf"{ROLLOUTS_FILE}, row 3, rollout \x1b[31m: it is recorded twice, or no game in the journal has it"]
+    return [rf"{ROLLOUTS_FILE}, row 3, rollout \x1b[31m: the row is recorded twice, or no game in the journal has it"]
 
 
 def moved(rows: Rows) -> list[str]:
@@ -74,7 +74,7 @@ def changed_row(rows: Rows, at: int) -> list[str]:
 def renamed(rows: Rows) -> list[str]:
     was, rows[0]["rollout_id"] = rows[0]["rollout_id"], [1]
     return [
-        f"{ROLLOUTS_FILE}, row 1, rollout [1]: it is recorded twice, or no game in the journal has it",
+        f"{ROLLOUTS_FILE}, row 1, rollout [1]: the row is recorded twice, or no game in the journal has it",
         f"{ROLLOUTS_FILE}: rollout {was} is missing",
     ]
 

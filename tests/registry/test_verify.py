@@ -399,9 +399,10 @@ def test_a_run_that_claims_more_games_than_it_has_answers_is_refused_at_once(the
     reference = publish(tmp_path / "registry", bundle_of(tmp_path / "run"))
     with connect(str(tmp_path / "registry")) as registry:
         found = get(registry, parse(reference), tmp_path / "got")
-    assert any("is not the run that was played: it claims 8,000,000,000 games" in line for line in found.notes), (
-        found.notes
-    )
+    assert any(
+        "is not the run that was played: its manifest and spec claim 8,000,000,000 games" in line
+        for line in found.notes
+    ), found.notes
     done = nip_run_here("reproduce", "got", cwd=tmp_path)
     assert (done.returncode, "8,000,000,000 games" in done.stderr) == (1, True), done.stderr
     assert not (tmp_path / "results").exists()

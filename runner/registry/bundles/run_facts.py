@@ -1,4 +1,4 @@
-"""Facts of a run in the manifest of its release, for lists, boards and lineage, computed from the run's folder."""
+"""Compute the facts in the manifest of a run's release, which lists, boards and lineage show, from the run's folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.results.manifest import Manifest
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints, template_variables
 
 MAX_DATAPOINTS = 8_000
-"""Maximum number of datapoints whose hashes are in the manifest; with more, readers would refuse it as too large."""
+"""Maximum number of datapoints whose hashes are in the manifest; with more, the manifest would be too large."""
 
 _FACTS = (
     "run_id", "name", "kind", "benchmark", "protocol", "seed", "version", "python", "started_at", "finished_at",
@@ -33,7 +33,7 @@ def datapoints_of(folder: RunFolder) -> list[PlayedDatapoint]:
     """Return the datapoints that were saved with a run.
 
     Raises:
-        RunError: they are missing or damaged.
+        RunError: the datapoints are missing or damaged.
     """
     try:
         return list(played_datapoints(folder, saved_value(folder, "dataset", "group_by")))
@@ -71,7 +71,7 @@ def facts_of(
 
 
 def _models_of_agents(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSettings]:
-    """Yield the agents' models, with what decides which server is asked."""
+    """Yield the agents' models, with the provider and address that decide which server is called."""
     for row in manifest.agents:
         provider = cast("ProviderName", row["provider"])
         if provider in PROVIDERS:

@@ -19,6 +19,7 @@ import orjson
 
 from runner.base.errors import ReleaseError
 from runner.base.storage.atomic_files import atomic_write
+from runner.base.text import counted
 from runner.game.prompts.templates import VARIABLES
 from runner.registry.fetched_release import PIN, read_pin
 from runner.registry.records import ROLLOUTS_FILE
@@ -66,8 +67,8 @@ def load_withheld(folder: RunFolder) -> Dataset:
     ]
     if unknown or len({row["id"] for row in rows}) < len(rows):
         raise ReleaseError(
-            f"the run's dataset rows are withheld, and no rollout has the label of {len(unknown)} datapoints, so the "
-            "task and metrics cannot be recomputed"
+            f"the run's dataset rows are withheld, and no rollout has the label of "
+            f"{counted(len(unknown), 'datapoint')}, so the task and metrics cannot be recomputed"
         )
     if group_by is None and any(row["group_sha256"] is not None for row in rows):
         raise ReleaseError(f"the run's spec does not group the datapoints, but {PIN} does")
