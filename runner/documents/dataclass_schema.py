@@ -230,7 +230,7 @@ def removable_keys(cls: type) -> frozenset[tuple[str, ...]]:
 
 
 def resettable_keys(cls: type) -> frozenset[tuple[str, ...]]:
-    """Return the keys, except `removable_keys`, for which a null resets an inherited value to a non-null default."""
+    """Return the keys, except `removable_keys`, where a null resets an inherited value to a non-null default."""
     keys = {
         key
         for key, hint, field in _all_keys(cls, ())

@@ -17,7 +17,7 @@ REFERENCE = r"\$\{[^{}]+\}"
 
 _REFERENCE_ONLY = f"^{REFERENCE}$"
 _NOT_TEXT_TYPES = ("integer", "number", "boolean", "array", "object")
-"""Types for which a text is valid only if the whole text is one reference."""
+"""Types other than text. Their keys accept a text only if the whole text is one reference."""
 
 
 def derive_editor_schema(checked: dict[str, Any], example: str) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class LayeredData:
         return isinstance(inherited, dict) and at[-1] in inherited and _matches_any(at, self.resettable)
 
     def copy_places(self, source: KeyPath, target: KeyPath) -> None:
-        """Copy the places of `source` and the keys below it to `target`, to which the value of `source` was copied."""
+        """Copy the places of `source` and the keys below it to `target`. The value was copied before."""
         copied = {
             (*target, *at[len(source) :]): place for at, place in self.places.items() if at[: len(source)] == source
         }

@@ -31,7 +31,7 @@ def escape_interpolations(value: Any) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes every text in quotes except plain words, because YAML readers disagree on which texts are numbers."""
+    """Writes every text in quotes except plain words, because some YAML readers read other texts as numbers."""
 
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")

@@ -33,7 +33,7 @@ LOCK = "environment.lock"
 PIN = f"{DATA}/inputs/dataset.pin.json"
 """The file that replaces a dataset's rows if their license forbids to publish them; it identifies the rows by hash."""
 MAX_PIN = 64 << 20
-WITHOUT_ROWS = "the release has no rows of its dataset, which show, compare and play need"
+WITHOUT_ROWS = "the release was published without the rows of its dataset, which show, compare and play need"
 
 PUBLISHED = "published"
 """Folder in a results folder where `reproduce` stores releases, as OWNER/NAME/VERSION."""

@@ -195,8 +195,8 @@ def test_one_cause_is_one_line_with_the_number_of_its_occurrences_and_their_firs
     )
     (said,) = found(NAMES, {"a": b"carol and carol\n", "b": b"\ncarol", "c": b" " * (BLOCK - 5) + b"carol"})
     assert said == (
-        "'carol' (your user name): 4 occurrences in 3 files: a:1, b:2, c:1, ...; remove this text and publish again; if it "
-        "identifies no one, add --allow-name carol"
+        "'carol' (your user name): 4 occurrences in 3 files: a:1, b:2, c:1, ...; remove this text and publish again; "
+        "if it identifies no one, add --allow-name carol"
     )
 
 

@@ -1,7 +1,7 @@
 """Drafts of the releases of a run, with everything that determines the run.
 
-The same folder gives the same bytes everywhere: they do not depend on the time, the machine, or the order in which the
-machine lists a folder.
+The same folder gives the same bytes everywhere: they do not depend on the time, the machine, or the order of a folder's
+entries.
 """
 
 from __future__ import annotations

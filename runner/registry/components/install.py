@@ -95,7 +95,7 @@ class Installer:
         return self._registries[key]
 
     def _find(self, reference: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:
-        """Return a release with the registry to install it from; the registry is None if it is already installed.
+        """Return a release with the registry to install it from, or with None if it is already installed.
 
         A pinned release comes from the registry in the lock, and one that is not installed from the default registry.
         """

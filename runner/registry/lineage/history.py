@@ -159,7 +159,7 @@ def _by_run(sessions: Sequence[LineageSession]) -> tuple[Runs, Runs]:
 
 
 def _all_names(session: LineageSession) -> Iterator[str]:
-    """Yield all names by which `history_of` finds a session."""
+    """Yield all names that `history_of` accepts for a session."""
     yield session.run_id
     yield session.key
     for group in session.groups:

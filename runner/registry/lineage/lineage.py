@@ -147,7 +147,7 @@ class Lineage(OriginIndex):
         training = ancestry or self.ancestry(session)
         if session.kind != "benchmark" or not (training.trained or training.unknown):
             return None
-        measured = session.datapoints  # may read the run's inputs, so it is used only if needed
+        measured = session.datapoints  # may read the run's inputs from disk
         if not measured:
             return None
         trained, at_least = self.trained_on(training)

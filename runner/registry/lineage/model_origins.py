@@ -1,7 +1,7 @@
 """Find the run that produced the model that another run started from (the origin of the model).
 
-An origin is found by the identity of the model, not by the declared lineage. So it is still found if a publisher
-removes it from a lineage. An origin is *proved* by the hash of the weights, *declared* by the model's name at its
+An origin is found by the identity of the model, not by the declared lineage, so a publisher cannot hide an origin by
+removing it from a lineage. An origin is *proved* by the hash of the weights, *declared* by the model's name at its
 provider, and *broken* if a lineage names a run that did not produce the model.
 
 Anyone can publish a run that claims to have produced someone else's model: a stage log can be written by hand, and a
@@ -61,7 +61,7 @@ class ModelUse:
         return cls(session, group, group.model, group.weights_sha256, group.lineage)
 
     def before_last_training(self) -> ModelUse:
-        """Return the model from which this one was last trained, according to its lineage."""
+        """Return the model that the last training of this model started from, according to its lineage."""
         return ModelUse(self.session, self.group, self.lineage[-1].from_model, None, self.lineage[:-1])
 
     @property

@@ -64,7 +64,7 @@ def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *des
 
 
 def continued_releases(groups: Iterable[Group]) -> list[str]:
-    """Return the releases, or if unknown the runs, that made the models from which a training run started."""
+    """Return the releases, or if unknown the runs, that made the models that a training run started from."""
     steps = [group.lineage[-1] for group in groups if group.made_models and group.lineage]
     return list(dict.fromkeys(step.release or step.run_id for step in steps))
 

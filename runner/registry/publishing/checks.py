@@ -260,7 +260,7 @@ CHECKS: Mapping[str, CheckFunction] = {
     "terms": _check_terms,
     "name": _check_available,
 }
-"""The checks by name, in the order in which they run."""
+"""The checks by name, in the order of execution."""
 
 
 def run_checks(subject: Subject) -> list[CheckOutcome]:

@@ -24,9 +24,9 @@ def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
         yield CheckNote(ALREADY_PUBLISHED)
         return
     yield (
-        f"{registry.where} already has {published.reference} (sha256:{published.sha256[:12]}), from which this release "
-        f"differs in {_describe_difference(registry, bundle, published)}. A version never changes, so give another "
-        "version with --as OWNER/NAME@VERSION"
+        f"{registry.where} already has another {published.reference} (sha256:{published.sha256[:12]}), which differs "
+        f"from this release in {_describe_difference(registry, bundle, published)}. A version never changes, so give "
+        "another version with --as OWNER/NAME@VERSION"
     )
 
 

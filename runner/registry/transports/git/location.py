@@ -59,7 +59,7 @@ class GitLocation:
 
     @property
     def unborn_branch(self) -> str | None:
-        """The default branch of an empty local repository; None for a remote one, for which git does not report it."""
+        """The default branch of an empty local repository; None for a remote one, because git does not report it."""
         for folder in (Path(self.url), Path(self.url) / ".git") if self.is_local else ():
             with suppress(OSError, UnicodeDecodeError):
                 name = read_bounded(folder / HEAD, 1_000).decode().strip().removeprefix("ref: refs/heads/")
