@@ -209,5 +209,5 @@ def find_run(registry: Registry, reference: Reference | Digest) -> ReleaseEntry:
     """Return the entry of a run's release. Raises as `Registry.find`; UsageError: the release is not a run."""
     entry = registry.find(reference)
     if entry.reference.kind != Kind.RUN:
-        raise UsageError(f"{entry.reference} is a {entry.reference.kind}; only a run can be reproduced")
+        raise UsageError(f"{entry.reference} is a {entry.reference.kind}; only a run can be reproduced; name a run")
     return entry

@@ -376,7 +376,9 @@ def test_a_model_that_is_gone_is_said(seer: tuple[Path, float], tmp_path: Path) 
         done = nip_run_here(
             "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
         )
-    assert (done.returncode, "cannot be run: model gone" in done.stderr) == (4, True), done.stderr
+    assert (done.returncode, "cannot be played again: a model no longer exists" in done.stderr) == (4, True), (
+        done.stderr
+    )
 
 
 def test_another_refusal_is_no_gone_model(seer: tuple[Path, float], tmp_path: Path) -> None:
@@ -385,8 +387,8 @@ def test_another_refusal_is_no_gone_model(seer: tuple[Path, float], tmp_path: Pa
             "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
         )
     assert done.returncode == 4, done.stderr
-    assert "cannot be run. " in done.stderr
-    assert "gone" not in done.stderr
+    assert "the run cannot be played again. " in done.stderr
+    assert "no longer exists" not in done.stderr
 
 
 def test_an_address_that_was_not_published_is_asked_for_once(seer: tuple[Path, float], tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ def _parse_fields(cls: type[Release], content: Any) -> dict[str, Any]:
     if values["visibility"] not in VISIBILITIES:
         raise ValueError(f"unknown visibility {shortened(repr(values['visibility']))}")
     if is_too_deep(values["facts"]):
-        raise ValueError(f"its facts are nested deeper than {MAX_DEPTH} levels")
+        raise ValueError(f"the facts are nested deeper than {MAX_DEPTH} levels")
     return {
         **values,
         "kind": Kind(check_text(values["kind"], 20)),

@@ -74,7 +74,7 @@ def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     sections = [spec.experiment.training for spec in specs]
     trainers = [section.trainers for section in sections if section is not None]
     if len(trainers) < len(specs):
-        raise UsageError(f"{path} trains nothing; to publish a trainer, give a spec of kind: training")
+        raise UsageError(f"{path} trains nothing; to publish a trainer, name a spec with kind: training")
     group = _select_part(part, list(trainers[0]), "trainer", path)
     settings = _shared_value([point[group] for point in trainers], f"training.trainers.{group}", path)
     content = _explicit_settings(settings, set())

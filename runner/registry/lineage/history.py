@@ -120,11 +120,12 @@ def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow
         if not selected:
             raise UsageError(
                 f"{name} is a part of the training run {parent}, which is neither in the results folder nor in the "
-                "registry"
+                "registry; add --from WHERE with the registry that has it"
             )
     if not selected:
         names = {name for session in sessions for name in _all_names(session)} - {name}
-        raise UsageError(f"there is no agent, model group, model or run {name!r}{did_you_mean(name, names)}")
+        hint = did_you_mean(name, names) or "; add --from WHERE to look in a registry, too"
+        raise UsageError(f"there is no agent, model group, model or run {name!r}{hint}")
     return _build_rows(selected, runs, replays, lineage)
 
 

@@ -83,4 +83,6 @@ def _redact_answer(content: bytes, rules: RedactionRules) -> bytes:
             return with_values(content, changed)  # everything else byte for byte
         return orjson.dumps(redacted)
     except (RecursionError, TypeError) as error:
-        raise ReleaseError("the journal has an answer that is nested too deeply to be redacted") from error
+        raise ReleaseError(
+            "the journal has an answer that is nested too deeply to be redacted, so the run cannot be published"
+        ) from error

@@ -17,12 +17,13 @@ def check_registry(folder: Path) -> None:
         ReleaseError: the folder is not a registry; the message suggests one if there is one nearby.
     """
     if not folder.exists():
-        raise ReleaseError(f"no registry is at {folder}: there is no such folder{_suggest_registry(folder)}")
+        hint = _suggest_registry(folder) or "; check the path"
+        raise ReleaseError(f"no registry is at {folder}: there is no such folder{hint}")
     if not folder.is_dir():
         raise ReleaseError(f"no registry is at {folder}, because it is a file; name a folder")
     if not _has_releases(folder) and any(not _is_allowed_file(name) for name in _names(folder)):
         inside = next((name for name in _names(folder) if _has_releases(folder / name)), None)
-        hint = "" if inside is None else f"; did you mean {str(folder / inside)!r}?"
+        hint = "; check the path" if inside is None else f"; did you mean {str(folder / inside)!r}?"
         raise ReleaseError(f"no registry is at {folder}: the folder has other files, but no release{hint}")
 
 

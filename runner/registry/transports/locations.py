@@ -57,7 +57,7 @@ def connect_to_read(where: str | None = None) -> Registry:
 def _open_transport(where: str, *, pull_request: bool) -> Transport:
     if "\0" in where or in_one_line(where) != where:
         raise UsageError(
-            f"not the address of a registry: {in_one_line(shortened(where, 200))!r} has control characters"
+            f"not the address of a registry: {in_one_line(shortened(where, 200))!r} has control characters; remove them"
         )
     scheme, sign, rest = where.partition(":")
     if sign and scheme == "git":

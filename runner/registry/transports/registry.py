@@ -225,7 +225,8 @@ class Registry:
         by_reference = {bundle.release.reference: bundle for bundle in bundles}
         if len(by_reference) < len({bundle.sha256 for bundle in bundles}):
             raise TakenError(
-                "two of the releases have the same name and version; nothing was added. Give one another --version"
+                "two of the releases have the same name and version; nothing was added. Give one another name or "
+                "version with --as OWNER/NAME@VERSION"
             )
         added_folders: set[str] = set()
         while True:
@@ -313,5 +314,6 @@ def _check_taken(bundle: Bundle, published: ReleaseEntry | None, where: str) -> 
     if published.sha256 != bundle.sha256:
         raise TakenError(
             f"{bundle.release.reference} is published in {where} with other content (sha256:{published.sha256[:12]}), "
-            f"and a version never changes; publish yours (sha256:{bundle.sha256[:12]}) with another --version"
+            f"and a version never changes; publish yours (sha256:{bundle.sha256[:12]}) as another version with --as "
+            "OWNER/NAME@VERSION"
         )

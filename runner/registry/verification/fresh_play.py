@@ -114,7 +114,7 @@ def play_again(
         result = run_plan(plan, results, name, options)
     except ProviderRefusal as error:
         raise ProviderRefusal(
-            f"cannot be run{': model gone' if error.no_such_model else ''}. {error}",
+            f"the run cannot be played again{': a model no longer exists' if error.no_such_model else ''}. {error}",
             of_one_call=error.of_one_call,
             changes=error.changes,
             no_such_model=error.no_such_model,

@@ -78,7 +78,9 @@ def check_reproducible(fetched: FetchedRelease) -> RunFolder:
     check_intact(fetched)
     run = fetched.run
     if run is None:
-        raise UsageError(f"{fetched.release.reference} is a {fetched.release.kind}; only a run can be reproduced")
+        raise UsageError(
+            f"{fetched.release.reference} is a {fetched.release.kind}; only a run can be reproduced; name a run"
+        )
     manifest = run.manifest()
     if manifest.is_training_run:
         parts = comma_join(str(link.release) for link in fetched.release.links if link.role == "part")

@@ -91,7 +91,7 @@ def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
         ("registri", "there is no such folder; did you mean 'registry'"),
         ("registry/run/acme/tiny/1/README.md", "because it is a file"),
         (".", "the folder has other files, but no release; did you mean '.*/registry'"),
-        ("registry/run/acme/tiny/1", "the folder has other files, but no release$"),
+        ("registry/run/acme/tiny/1", "the folder has other files, but no release; check the path$"),
     ],
 )
 def test_what_is_no_registry_does_not_look_like_an_empty_one(tmp_path: Path, typed: str, said: str) -> None:

@@ -55,7 +55,7 @@ class RegistryApi:
     def __init__(self, base: str, timeouts: Timeouts, *, token: str | None = None) -> None:
         """`token` replaces the one that is stored for the server."""
         self.timeouts = timeouts
-        self._base = base
+        self.base = base
         self._token = token or token_for(base)
         self._has_other_token = token is None and is_token_for_other_server(base)
         headers = {"user-agent": "nip-run"}
@@ -68,7 +68,7 @@ class RegistryApi:
     @property
     def token_hint(self) -> str:
         hint = f"; {TOKEN} is for {REGISTRY}, which is not this server" if self._has_other_token else ""
-        return hint if self._token else f"{hint}; give a token: nip-run login {self._base}"
+        return hint if self._token else f"{hint}; give a token: nip-run login {self.base}"
 
     def get_json(self, path: str, **options: Any) -> Mapping[str, Any]:
         """Return a JSON answer. Raises: NotPublished, ReleaseError: there is none."""
@@ -80,10 +80,10 @@ class RegistryApi:
 
     def _check_status(self, response: ApiResponse) -> ApiResponse:
         if response.status == 404:
-            raise NotPublished(f"{self._base}: {response.message}")
+            raise NotPublished(f"{self.base}: {response.message}")
         if response.status != 200:
             hint = self.token_hint if response.status == 401 else ""
-            raise ReleaseError(f"{self._base}: {response.message}{hint}")
+            raise ReleaseError(f"{self.base}: {response.message}{hint}")
         return response
 
     def ask(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
@@ -91,7 +91,7 @@ class RegistryApi:
         try:
             return self._send(method, path, is_json=is_json, **options)
         except TransferError as error:
-            raise ReleaseError(f"{self._base}: {error}") from error
+            raise ReleaseError(f"{self.base}: {error}") from error
 
     def send_piece(self, path: str, data: bytes, offset: int) -> ApiResponse | None:
         """Send a piece of a file once. Return the answer, or None if the connection broke; a part may have arrived."""
@@ -101,10 +101,10 @@ class RegistryApi:
         except ConnectionFailed:
             return None
         except TransferError as error:
-            raise ReleaseError(f"{self._base}: {error}") from error
+            raise ReleaseError(f"{self.base}: {error}") from error
 
     def _send(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
-        response = self._client.request(method, f"{self._base}/api/v1{path}", **options)
+        response = self._client.request(method, f"{self.base}/api/v1{path}", **options)
         body: Any = {}
         if (is_json or not response.is_success) and response.content:
             try:
@@ -120,16 +120,16 @@ class RegistryApi:
 
         def check(response: httpx2.Response) -> None:
             if response.status_code == 404:
-                raise NotPublished(f"{self._base} has no file {path}")
+                raise NotPublished(f"{self.base} has no file {path}")
             if response.status_code not in (200, 206):
                 raise ReleaseError(
-                    f"{self._base}: {path}: the server answers with HTTP {response.status_code}; try again later"
+                    f"{self.base}: {path}: the server answers with HTTP {response.status_code}; try again later"
                 )
 
         try:
-            return self._client.open_file(f"{self._base}/api/v1/tree/{path}", path, check)
+            return self._client.open_file(f"{self.base}/api/v1/tree/{path}", path, check)
         except TransferError as error:
-            raise ReleaseError(f"{self._base}: {error}") from error
+            raise ReleaseError(f"{self.base}: {error}") from error
 
     def close(self) -> None:
         self._client.close()

@@ -53,11 +53,13 @@ class FilePrefetch:
                 header = orjson.loads(data[position : max(end, 0)])
                 path, size = header["path"], header["size"]
             except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-                raise ReleaseError("unexpected answer to the request for files. Is this a nip-run registry?") from error
+                raise ReleaseError(
+                    f"unexpected answer to the request for files. Is {self._api.base} a nip-run registry?"
+                ) from error
             position = end + 1
             if path not in missing or not (size is None or (type(size) is int and 0 <= size <= len(data) - position)):
                 raise ReleaseError(
-                    "the server sends a file that was not requested, or of the wrong size; tell the registry's operator"
+                    f"{self._api.base} sends a file that was not requested, or of the wrong size; tell its operator"
                 )
             missing.discard(path)
             if size is not None:

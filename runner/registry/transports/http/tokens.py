@@ -37,7 +37,9 @@ def normalize_address(address: str) -> str:
     try:
         url = httpx2.URL(address)
     except httpx2.InvalidURL as error:
-        raise UsageError(f"not the address of a registry: {shortened(address, 200)!r}: {error}") from error
+        raise UsageError(
+            f"not the address of a registry: {shortened(address, 200)!r}: {error}; write https://HOST"
+        ) from error
     if url.userinfo or "@" in address:
         raise UsageError(
             "the address of a registry cannot have a user or password; remove them, and give a token to `nip-run login`"
