@@ -39,7 +39,7 @@ def resolve(layered: LayeredData) -> None:
         return
     config = OmegaConf.create(layered.data)
     assert isinstance(config, DictConfig)
-    layered.data = {str(name): _resolved(config, name, (str(name),), layered) for name in config}
+    layered.data = {str(name): _resolve_value(config, name, (str(name),), layered) for name in config}
 
 
 def referenced_key(reference: str, at: KeyPath) -> KeyPath:
@@ -78,10 +78,10 @@ class _ResolvedSizes:
         if len(parents) > MAX_CHAIN:
             raise _TooDeep(parents[1] if len(parents) > 1 else at)
         if at not in self._sizes:
-            self._sizes[at] = self._fresh_size(at, (*parents, at))
+            self._sizes[at] = self._compute_size(at, (*parents, at))
         return self._sizes[at]
 
-    def _fresh_size(self, at: KeyPath, parents: tuple[KeyPath, ...]) -> int:
+    def _compute_size(self, at: KeyPath, parents: tuple[KeyPath, ...]) -> int:
         value: Any = self._data
         for part in at:
             try:
@@ -97,13 +97,14 @@ class _ResolvedSizes:
         return size
 
 
-def _reworded(omegaconf_message: str, layered: LayeredData) -> str:
+def _reword_error(omegaconf_message: str, layered: LayeredData) -> str:
     """Return OmegaConf's message about an interpolation in other words, with a hint."""
     missing = re.fullmatch(r"Interpolation key '(.*)' not found", omegaconf_message)
     if missing is not None:
         parts = missing[1].split(".")
         hint = (
-            did_you_mean(missing[1], _dotted(layered.data)) or "; write out the whole key, as in ${models.NAME.model}"
+            did_you_mean(missing[1], _dotted_keys(layered.data))
+            or "; write out the whole key, as in ${models.NAME.model}"
         )
         return f"no such key for ${{{missing[1]}}}{hint}" if all(parts) else omegaconf_message
     if "Recursive interpolation" in omegaconf_message:
@@ -111,25 +112,25 @@ def _reworded(omegaconf_message: str, layered: LayeredData) -> str:
     return omegaconf_message
 
 
-def _dotted(value: Any, prefix: str = "") -> Iterator[str]:
+def _dotted_keys(value: Any, prefix: str = "") -> Iterator[str]:
     """Yield the dotted form of every key in nested mappings."""
     for name, item in value.items() if isinstance(value, dict) else ():
         yield f"{prefix}{name}"
-        yield from _dotted(item, f"{prefix}{name}.")
+        yield from _dotted_keys(item, f"{prefix}{name}.")
 
 
-def _resolved(config: Any, key: Any, at: KeyPath, layered: LayeredData) -> Any:
+def _resolve_value(config: Any, key: Any, at: KeyPath, layered: LayeredData) -> Any:
     """Return the resolved value of one key. Each value below is resolved alone, to report all broken interpolations."""
     if OmegaConf.is_missing(config, key):
         return "???"  # OmegaConf's mark for a missing value is a normal text in a spec
     try:
         value = config[key]
     except OmegaConfBaseException as error:
-        message = _reworded(str(error).splitlines()[0], layered)
+        message = _reword_error(str(error).splitlines()[0], layered)
         layered.problems.append(Problem(layered.place(at), ".".join(map(str, at)), message))
         return None
     if OmegaConf.is_dict(value):
-        return {str(name): _resolved(value, name, (*at, str(name)), layered) for name in value}
+        return {str(name): _resolve_value(value, name, (*at, str(name)), layered) for name in value}
     if OmegaConf.is_list(value):
-        return [_resolved(value, index, (*at, index), layered) for index in range(len(value))]
+        return [_resolve_value(value, index, (*at, index), layered) for index in range(len(value))]
     return value

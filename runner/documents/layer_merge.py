@@ -99,7 +99,7 @@ class _Files:
             self.layered.read.append(FileRead(path, document.content, bases))
         if not document.data:
             return
-        for at, base in _bases(document, self.layered):
+        for at, base in _base_names(document, self.layered):
             try:
                 base_path = self.find(base, document.folder)
             except NipRunError as error:
@@ -164,7 +164,7 @@ def _display_path(path: Path) -> str:
         return str(path)
 
 
-def _bases(document: Document, layered: LayeredData) -> list[tuple[KeyPath, str]]:
+def _base_names(document: Document, layered: LayeredData) -> list[tuple[KeyPath, str]]:
     value = document.data.get(EXTENDS)
     if value is None:
         return []
@@ -184,7 +184,7 @@ def _merge(document: Document, layered: LayeredData, *, extends: bool) -> None:
     replaced = [at for at in document.places if not isinstance(_value_at(document.data, at), dict)]
     for at in replaced:
         layered.drop_places(at)
-    layered.data = _merged(layered.data, document.data)
+    layered.data = _merge_values(layered.data, document.data)
     layered.places.update(document.places)
 
 
@@ -220,8 +220,8 @@ def _value_at(data: Any, at: KeyPath) -> Any:
     return data
 
 
-def _merged(below: Any, above: Any) -> Any:
+def _merge_values(below: Any, above: Any) -> Any:
     """Return `below` with the values of `above`: mappings are merged key by key, and other values are replaced."""
     if isinstance(below, dict) and isinstance(above, dict):
-        return {**below, **{name: _merged(below.get(name), value) for name, value in above.items()}}
+        return {**below, **{name: _merge_values(below.get(name), value) for name, value in above.items()}}
     return copy.deepcopy(above)

@@ -86,7 +86,7 @@ class LayeredData:
         """Fill `interpolated` and `foreign_keys`. Call this after all files are merged, before resolving `${key}`."""
         if not self.has_foreign_data:
             return
-        self.interpolated = set(_interpolated(self.data, ()))
+        self.interpolated = set(_interpolated_keys(self.data, ()))
         foreign_keys = (at for at, place in self.places.items() if not place.is_own)
         self.foreign_keys = {at[:end] for at in (*foreign_keys, *self.interpolated) for end in range(len(at) + 1)}
 
@@ -133,13 +133,13 @@ def _matches_any(at: KeyPath, keys: frozenset[KeyPath]) -> bool:
     )
 
 
-def _interpolated(value: Any, at: KeyPath) -> Iterator[KeyPath]:
+def _interpolated_keys(value: Any, at: KeyPath) -> Iterator[KeyPath]:
     """Yield the keys whose text contains a `${key}`."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from _interpolated(item, (*at, name))
+            yield from _interpolated_keys(item, (*at, name))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _interpolated(item, (*at, index))
+            yield from _interpolated_keys(item, (*at, index))
     elif isinstance(value, str) and "${" in value:
         yield at

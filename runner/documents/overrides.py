@@ -62,7 +62,7 @@ def _apply(override: Override, place: Place, layered: LayeredData, names: Mappin
     name = ".".join(at)
     if sign == "" and value is None and layered.is_removable(at):
         sign = "~"
-    parent = _parent(layered.data, at, make=sign != "~")
+    parent = _parent_mapping(layered.data, at, make=sign != "~")
     if sign == "" and value is None and layered.is_resettable(at, parent):
         sign = "~"
     if sign == "~":
@@ -105,7 +105,7 @@ def _parse_override(override: Override) -> tuple[str, tuple[str, ...], Any]:
         raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY")
     if sign == "~":
         return sign, at, None
-    return sign, at, _parsed_value(name, written) if override.value is None else _plain_value(name, override.value[0])
+    return sign, at, _parse_value(name, written) if override.value is None else _plain_value(name, override.value[0])
 
 
 def _plain_value(name: str, value: Any) -> Any:
@@ -116,21 +116,21 @@ def _plain_value(name: str, value: Any) -> Any:
     """
     refused: list[tuple[KeyPath, str]] = []
     plain_value = to_plain_values({name: value}, refused).get(name)
-    refused.extend((at, f"a key must be text, not {key!r}") for at, key in _keys_not_text(plain_value, (name,)))
+    refused.extend((at, f"a key must be text, not {key!r}") for at, key in _non_text_keys(plain_value, (name,)))
     for at, message in refused:
         raise _Refused(".".join(map(str, at)), message)
     return escape_interpolations(plain_value)
 
 
-def _keys_not_text(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def _non_text_keys(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     """Yield each key that is not text, with the path of its mapping."""
     for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if isinstance(value, dict) and not isinstance(name, str):
             yield at, name
-        yield from _keys_not_text(item, (*at, name))
+        yield from _non_text_keys(item, (*at, name))
 
 
-def _parent(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[str, Any]:
+def _parent_mapping(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[str, Any]:
     """Return the mapping that has the last part of a key; with `make`, create missing mappings on the way.
 
     Raises:
@@ -147,7 +147,7 @@ def _parent(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[st
     return cast("dict[str, Any]", parent)
 
 
-def _parsed_value(name: str, written: str) -> Any:
+def _parse_value(name: str, written: str) -> Any:
     """Return the value of an override, parsed from its text as YAML.
 
     Raises:

@@ -35,14 +35,14 @@ _TOO_MANY_BITS = "a whole number has at most 63 bits here"
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\$$", r"\\Z", pattern))
 
 
-def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
+def _check_pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
     from jsonschema import ValidationError
 
-    if isinstance(value, str) and not _compiled(pattern).search(value):
+    if isinstance(value, str) and not _compile_pattern(pattern).search(value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
@@ -61,7 +61,7 @@ def _validator() -> Any:
 
     return extend(  # type: ignore[no-untyped-call]
         Draft202012Validator,
-        {"pattern": _matches},
+        {"pattern": _check_pattern},
         type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
     )
 
@@ -69,16 +69,16 @@ def _validator() -> Any:
 def check(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
     """Return a problem for each violation of the schema, and for each value that a run's files cannot store."""
     validator = _validator()(schema)
-    unwritable = list(_unwritable(layered.data, (), layered))
+    unwritable = list(_find_unwritable(layered.data, (), layered))
     keys = {problem.key for problem in unwritable}
     errors = list(validator.iter_errors(layered.data))
     enums = {tuple(error.absolute_path) for error in errors if error.validator == "enum"}  # these imply the type
     relevant = (error for error in errors if error.validator != "type" or tuple(error.absolute_path) not in enums)
-    problems = [p for error in relevant for p in _problems(error, layered, validator)]
+    problems = [p for error in relevant for p in _problems_of_error(error, layered, validator)]
     return [*(problem for problem in problems if problem.key not in keys), *unwritable]
 
 
-def _unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> Iterator[Problem]:
+def _find_unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> Iterator[Problem]:
     """Yield a problem for each value that JSON cannot store (infinity, NaN, lone surrogates) or a column cannot."""
     message = None
     if isinstance(value, float) and not math.isfinite(value):
@@ -94,13 +94,13 @@ def _unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> 
             wrong = encoding_problem(name)
             if wrong is not None:
                 yield Problem(layered.place((*at, name)), ".".join(map(str, (*at, name))), wrong)
-            yield from _unwritable(item, (*at, name), layered)
+            yield from _find_unwritable(item, (*at, name), layered)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _unwritable(item, (*at, index), layered)
+            yield from _find_unwritable(item, (*at, index), layered)
 
 
-def _problems(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
+def _problems_of_error(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
     at = tuple(error.absolute_path)
     if error.validator == "anyOf" and error.context:
         yield from _likeliest_arm_problems(error, layered, validator)
@@ -136,11 +136,11 @@ def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, valida
     ]
     if fitting:
         for inner in min(fitting, key=len):
-            yield from _problems(inner, layered, validator)
+            yield from _problems_of_error(inner, layered, validator)
         return
     at = tuple(error.absolute_path)
     kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _expected_types(e)]
-    message = _expected(kinds, error.instance)
+    message = _expected_message(kinds, error.instance)
     yield Problem(layered.place_of_value(at), ".".join(map(str, at)), message + _next_step(error, message))
 
 
@@ -154,7 +154,7 @@ def _expected_types(error: ValidationError) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def _expected(kinds: list[str], value: Any) -> str:
+def _expected_message(kinds: list[str], value: Any) -> str:
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
     if kinds == ["array"] and isinstance(value, (str, int, float)):
@@ -201,7 +201,7 @@ def _violation_message(error: ValidationError) -> str:
     value: Any = error.instance
     match error.validator:
         case "type":
-            return _expected(_expected_types(error), value)
+            return _expected_message(_expected_types(error), value)
         case "required":
             missing = [name for name in rule if name not in value]
             return f"missing key{'s' if len(missing) > 1 else ''}: {comma_join(missing)}"

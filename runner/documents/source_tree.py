@@ -55,17 +55,17 @@ def ancestors(folder: Path) -> Iterator[Path]:
 
 def _is_project(folder: Path) -> bool:
     """Return whether a folder is a project: the current folder or a git checkout, but not the home folder or above."""
-    return (folder == _current() or (folder / ".git").exists()) and not _home().is_relative_to(folder)
+    return (folder == _current_folder() or (folder / ".git").exists()) and not _home_folder().is_relative_to(folder)
 
 
-def _current() -> Path | None:
+def _current_folder() -> Path | None:
     try:
         return Path.cwd().resolve()
     except OSError:  # the current folder was removed
         return None
 
 
-def _home() -> Path:
+def _home_folder() -> Path:
     try:
         return Path.home().resolve()
     except RuntimeError:  # the user has no home folder: then only the root of the file system is excluded

@@ -123,14 +123,14 @@ def compare_metrics(
         else:
             noted.append(difference.line)
     if intervals:
-        noted.append(f"different intervals, or none now: {_unique(intervals)}")
+        noted.append(f"different intervals, or none now: {_join_unique(intervals)}")
     if not_recorded:
         reason = "not computed by that version" if is_other else "not recorded"
-        (noted if is_other else wrong).append(f"{reason}: {_unique(not_recorded)}")
+        (noted if is_other else wrong).append(f"{reason}: {_join_unique(not_recorded)}")
     return MetricDifferences(tuple(wrong), tuple(noted))
 
 
-def _unique(names: Sequence[str]) -> str:
+def _join_unique(names: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
@@ -159,10 +159,10 @@ def _compare_rows(recorded: Any, recomputed: Any) -> Iterator[_Difference]:
         if key in actual:
             yield from _compare_fields(key, actual[key], row)
         else:
-            yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1])
+            yield _Difference(_Kind.NOT_RECORDED, "", _metric_name(key), key[1])
     for key in actual.keys() - expected.keys():
-        line = f"metric {_name(key)}: recorded, but the journal gives no such metric"
-        yield _Difference(_Kind.NOT_COMPUTED, line, _name(key), key[1])
+        line = f"metric {_metric_name(key)}: recorded, but the journal gives no such metric"
+        yield _Difference(_Kind.NOT_COMPUTED, line, _metric_name(key), key[1])
     if [key for key in actual if key in expected] != [key for key in expected if key in actual]:
         yield _Difference(_Kind.REORDERED, "metrics.json: the metrics are in a different order")
 
@@ -170,10 +170,10 @@ def _compare_rows(recorded: Any, recomputed: Any) -> Iterator[_Difference]:
 def _compare_fields(key: _Key, recorded: _Row, recomputed: _Row) -> Iterator[_Difference]:
     for field in dict.fromkeys((*recorded, *recomputed)):
         if field not in recorded:
-            yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1], field)
+            yield _Difference(_Kind.NOT_RECORDED, "", _metric_name(key), key[1], field)
         elif not is_same(recorded[field], recomputed.get(field)):
-            line = f"metric {_name(key)}, {field}: {_describe_both(recorded[field], recomputed.get(field))}"
-            yield _Difference(_Kind.CHANGED, line, _name(key), key[1], field)
+            line = f"metric {_metric_name(key)}, {field}: {_describe_both(recorded[field], recomputed.get(field))}"
+            yield _Difference(_Kind.CHANGED, line, _metric_name(key), key[1], field)
 
 
 def _by_key(rows: Any) -> tuple[dict[_Key, _Row], list[str]]:
@@ -187,13 +187,13 @@ def _by_key(rows: Any) -> tuple[dict[_Key, _Row], list[str]]:
         if not isinstance(metric, str) or not isinstance(agent, str | None):
             problems.append("metrics.json: a metric has no name")
         elif (agent, metric) in by_key:
-            problems.append(f"metric {_name((agent, metric))}: recorded twice")
+            problems.append(f"metric {_metric_name((agent, metric))}: recorded twice")
         else:
             by_key[agent, metric] = row
     return by_key, problems
 
 
-def _name(key: _Key) -> str:
+def _metric_name(key: _Key) -> str:
     agent, metric = key
     return shortened(metric if agent is None else f"{metric} of {agent}", MAX_SHOWN)
 

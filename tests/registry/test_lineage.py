@@ -146,8 +146,8 @@ def test_weights_taken_from_a_run_are_known_whatever_they_are_called_and_whoever
     assert "claimed by run/acme/theirs@1 (iteration 0), not confirmed" in marks(end, theirs, mine)
     assert origin_of(mine, theirs).proof == Proof.CLAIMED  # type: ignore[union-attr]
     sent = published_weights("theirs", theirs, b"of theirs")
-    taken = measured("end", "fresh", owner="thief", group={"weights_sha256": sent.holds})
-    assert sent.holds is not None
+    taken = measured("end", "fresh", owner="thief", group={"weights_sha256": sent.published_weights})
+    assert sent.published_weights is not None
     assert origin_of(taken, sent).proof == Proof.PROVED  # type: ignore[union-attr]
     assert rollouts_behind(taken, sent) == (10, False)
 

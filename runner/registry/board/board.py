@@ -305,7 +305,7 @@ def _published_row(
         effort=total_json(ancestry),
         trained_on=None if contact is None else {**vars(contact), "shown": str(contact)},
         lineage=[origin_json(origin) for origin in ancestry.origins],
-        tier=entry.vouched or DEFAULT_TIER,
+        tier=entry.tier or DEFAULT_TIER,
         numbers=AS_PUBLISHED if is_published else RECOMPUTED,
         marks=[*cached.marks, *shared, *describe_relations(session), *describe_marks(session, ancestry, contact)],
     )

@@ -130,7 +130,7 @@ class BoardCache:
             fetch(registry, entry, release, folder.path, _is_read_first)
             if rollouts is not None:
                 fetch(registry, entry, release, folder.path, lambda path: path == rollouts.path, most=MAX_ROLLOUTS)
-            with _refusing_malformed(entry, folder):
+            with _refuse_malformed(entry, folder):
                 marks, run_id = check_run(folder, release, entry.sha256, has_rollouts=rollouts is not None)
             return {"marks": marks, "run_id": run_id}
 
@@ -148,7 +148,7 @@ class BoardCache:
 
         def check() -> dict[str, Any]:
             fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL, STAGES))
-            with _refusing_malformed(entry, folder):
+            with _refuse_malformed(entry, folder):
                 for problem in find_kind_problems(folder, release.facts):
                     raise RefusedRelease(problem)
             return {}
@@ -210,7 +210,7 @@ def _is_read_first(path: str) -> bool:
 
 
 @contextmanager
-def _refusing_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
+def _refuse_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
     """Convert any exception in the block: the release is refused if its contents caused the exception.
 
     Raises:

@@ -33,7 +33,7 @@ def explain_tiers(board: RegistryBoard) -> str:
 
 def describe_tier(entry: ReleaseEntry, where: str) -> str | None:
     """Return the level of verification that the server at `where` states for a run; None if it states none."""
-    return f"{entry.vouched}, says {where}" if entry.vouched else None
+    return f"{entry.tier}, says {where}" if entry.tier else None
 
 
 def verify_command(board: RegistryBoard, release: str) -> str:

@@ -58,7 +58,7 @@ def model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     groups = zip(trained_as_recorded(folder), _links(folder, manifest, naming), strict=True)
     switched = read_stages(folder.path, manifest.identity).all(Switched)
     return [
-        _draft(folder, manifest, naming, group, _last_state(switched, group["group"]), links=links)
+        _model_draft(folder, manifest, naming, group, _last_state(switched, group["group"]), links=links)
         for group, links in groups
         if group["made"]
     ]
@@ -69,7 +69,7 @@ def _last_state(switched: list[Switched], group: str) -> Mapping[str, Any]:
     return [record.models[group] for record in switched if group in record.models][-1]
 
 
-def _draft(
+def _model_draft(
     folder: RunFolder,
     manifest: Manifest,
     naming: Naming,
@@ -120,7 +120,7 @@ def _draft(
             "effort": effort["own"],
             "continues": effort["continues"],
             "trained": [dict(group)],
-            **_shutdown(group["provider"], last["model"], start_settings.get("base_url")),
+            **_shutdown_fact(group["provider"], last["model"], start_settings.get("base_url")),
         },
     )
     texts = {
@@ -131,7 +131,7 @@ def _draft(
     return Draft(release, {**texts, **files}, (*notes, *omitted))
 
 
-def _shutdown(provider: str, model: str, address: object) -> dict[str, Any]:
+def _shutdown_fact(provider: str, model: str, address: object) -> dict[str, Any]:
     """Return the fact with the shutdown date of a model that OpenAI serves; empty for other servers."""
     is_at_openai = provider == DEFAULT_PROVIDER and address is None
     return shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])

@@ -31,7 +31,7 @@ class InstallResult:
     notes: tuple[str, ...] = ()
 
 
-_Selected = dict[Reference, tuple[Registry | None, ReleaseEntry]]
+_Selection = dict[Reference, tuple[Registry | None, ReleaseEntry]]
 """Releases to install, each with its registry, or with None if it is already installed."""
 
 
@@ -58,7 +58,7 @@ class Installer:
             TakenError: the store or the lock has another release of this name; the lock is unchanged.
             ReleaseError: a file is damaged.
         """
-        selected: _Selected = {}
+        selected: _Selection = {}
         for text in references:
             reference = parse(text)
             registry, entry = self._find(reference)
@@ -72,7 +72,7 @@ class Installer:
         Raises:
             NotPublished, ReleaseError: as `install`; also if a registry has another release than the lock pins.
         """
-        selected: _Selected = {}
+        selected: _Selection = {}
         for reference, pin in sorted(self.lock.pins.items(), key=lambda item: str(item[0])):
             if self.store.has(reference) and self.store.check(reference).sha256 == pin.sha256:
                 selected[reference] = (None, ReleaseEntry(reference, pin.sha256))
@@ -111,7 +111,7 @@ class Installer:
         """Return the only registry in the lock; None if there are several or `NIP_RUN_REGISTRY` names the default."""
         return None if os.environ.get(VARIABLE) else self.lock.only_where()
 
-    def _select(self, registry: Registry | None, entry: ReleaseEntry, selected: _Selected) -> None:
+    def _select(self, registry: Registry | None, entry: ReleaseEntry, selected: _Selection) -> None:
         """Select a release and all releases that it needs, which are in the same registry."""
         pending = [(registry, entry)]
         while pending:
@@ -152,7 +152,7 @@ class Installer:
             )
         return match
 
-    def _install_all(self, selected: _Selected) -> list[InstallResult]:
+    def _install_all(self, selected: _Selection) -> list[InstallResult]:
         results = []
         for reference in sorted(selected, key=str):
             registry, entry = selected[reference]

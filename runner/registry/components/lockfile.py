@@ -119,7 +119,7 @@ class Lock:
             TakenError: a reference is pinned to another release; nothing was written.
             RunError: the file cannot be written.
         """
-        with self._locked() as lock:
+        with self._lock_file() as lock:
             conflicts = [
                 f"{reference} is pinned to sha256:{pinned.sha256[:12]} from {pinned.where}, but {pin.where} has "
                 f"sha256:{pin.sha256[:12]}"
@@ -133,12 +133,14 @@ class Lock:
                 )
             new = {reference: pin for reference, pin in pins.items() if reference not in lock.pins}
             return (
-                lock.write({**lock.pins, **{name: self._relative(pin) for name, pin in new.items()}}) if new else lock
+                lock.write({**lock.pins, **{name: self._relative_pin(pin) for name, pin in new.items()}})
+                if new
+                else lock
             )
 
     def remove(self, references: set[Reference]) -> Lock:
         """Remove pins from the file, and return the new lock. Raises as `add`."""
-        with self._locked() as current:
+        with self._lock_file() as current:
             return current.write(
                 {reference: pin for reference, pin in current.pins.items() if reference not in references}
             )
@@ -148,12 +150,12 @@ class Lock:
         return Lock(self.path, pins)
 
     @contextmanager
-    def _locked(self) -> Iterator[Lock]:
+    def _lock_file(self) -> Iterator[Lock]:
         """Yield the current lock while no other process can write the file."""
         with locked(self.path.with_name(WRITE_LOCK), str(self.path), WAIT_SECONDS):
             yield Lock.read(self.path)
 
-    def _relative(self, pin: LockedPin) -> LockedPin:
+    def _relative_pin(self, pin: LockedPin) -> LockedPin:
         """Return a pin whose registry folder, if it is in the project, is relative: the project may be moved."""
         if not pin.where.startswith("file:"):
             return pin

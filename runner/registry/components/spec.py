@@ -105,7 +105,7 @@ def _facts(specs: list[Spec], published_names: Mapping[str, str]) -> dict[str, A
 
 def _keep_chat_formats(data: dict[str, Any], loaded: Spec, files: _ReleaseFiles) -> None:
     """Write each chat format into the data that was a default for a `base_url` that is removed."""
-    for group in files.unserved:
+    for group in files.groups_without_url:
         group_data, settings = data["models"][group], loaded.experiment.models.get(group)
         if settings is not None and settings.chat_format is not None:
             group_data.setdefault("chat_format", settings.chat_format)
@@ -121,7 +121,7 @@ class _ReleaseFiles:
     """The published name of each model name that is a path."""
     contents: dict[str, Content] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    unserved: list[str] = field(default_factory=list)
+    groups_without_url: list[str] = field(default_factory=list)
     """Model groups whose `base_url` was removed."""
     uses: dict[str, ComponentUse] = field(default_factory=dict)
     """The installed releases that the spec uses, by the key that names them."""
@@ -195,7 +195,7 @@ class _ReleaseFiles:
         if last == USE and section in _USES:
             return self._use_release(above, _USES[section], value)
         if last == "base_url" and section == "models":
-            self.unserved += [entry] if at[0] == "models" else []
+            self.groups_without_url += [entry] if at[0] == "models" else []
             self.notes.append(f"{key} was removed: users set the address of their own server")
             return NOT_PUBLISHED
         if last in ("model", "base_model") and section == "models" and is_path(value):

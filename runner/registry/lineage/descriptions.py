@@ -55,10 +55,12 @@ def _missing_runs(origins: Iterable[ModelOrigin]) -> dict[str, str]:
 def describe_makers(origin: ModelOrigin) -> str:
     """Return the runs and iterations that made a model, as text; a model release counts only if its run is missing."""
     runs = {maker.session.run for maker in origin.makers if maker.session.kind != "model"}
-    return _names([maker for maker in origin.makers if maker.session.kind != "model" or maker.session.run not in runs])
+    return _makers_text(
+        [maker for maker in origin.makers if maker.session.kind != "model" or maker.session.run not in runs]
+    )
 
 
-def _names(makers: Sequence[ModelMaker]) -> str:
+def _makers_text(makers: Sequence[ModelMaker]) -> str:
     """Return makers by release and iteration, as text; a run of this results folder replaces its releases."""
     local = {maker.session.run for maker in makers if maker.session.owner is None}
     makers = [maker for maker in makers if maker.session.owner is None or maker.session.run not in local]
@@ -67,7 +69,7 @@ def _names(makers: Sequence[ModelMaker]) -> str:
 
 
 def _describe_claims(origin: ModelOrigin) -> str:
-    return f"claimed by {_names(origin.claimed_by)}, not confirmed"
+    return f"claimed by {_makers_text(origin.claimed_by)}, not confirmed"
 
 
 def _has_unknown_weights(origin: ModelOrigin) -> bool:

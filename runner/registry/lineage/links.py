@@ -64,14 +64,16 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
     manifest = folder.manifest()
     groups = trained_facts(folder)
     return (
-        *_family(folder, results, manifest, owner, version),
-        *_input_and_output_models(folder, manifest.components or {}, groups, owner, version),
+        *_family_links(folder, results, manifest, owner, version),
+        *_model_links(folder, manifest.components or {}, groups, owner, version),
         *links_of_manifest(manifest),
-        *_components(manifest.components or {}),
+        *_component_links(manifest.components or {}),
     )
 
 
-def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str) -> Iterator[ReleaseLink]:
+def _family_links(
+    folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str
+) -> Iterator[ReleaseLink]:
     """Yield links to a run's parts, its parent and the run that it judges, all in the same results folder."""
     for part in results.parts_of(folder.run_id) if manifest.is_training_run else ():
         yield ReleaseLink(
@@ -92,7 +94,7 @@ def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str,
         )
 
 
-def _input_and_output_models(
+def _model_links(
     folder: RunFolder, components: Mapping[str, Any], groups: Iterable[Mapping[str, Any]], owner: str, version: str
 ) -> Iterator[ReleaseLink]:
     for group in groups:
@@ -126,7 +128,7 @@ def links_of_manifest(manifest: Manifest) -> tuple[ReleaseLink, ...]:
 _ROLES = {"agents": "agent", "training.trainers": "trainer"}
 
 
-def _components(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
+def _component_links(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
     """Yield links to components, which are keyed by their place in the spec, such as `extends:0`, `agents.verifier`.
 
     Models are left out: they have links with the role `input`.

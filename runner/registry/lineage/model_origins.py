@@ -135,14 +135,14 @@ class OriginIndex:
 
     def find_origin(self, use: ModelUse) -> ModelOrigin | None:
         """Return the origin of a model; None if the model is not known to be trained."""
-        with_weights = _of_other_runs(self._by_weights.get(use.weights_sha256 or "", ()), use)
+        with_weights = _without_own_run(self._by_weights.get(use.weights_sha256 or "", ()), use)
         makers, claims = _split_claims(with_weights, use)
         origin = self._find_by_weights(use, makers) if makers else self._find_by_declaration(use)
         if not claims:
             return origin
         if origin is None:
-            return ModelOrigin(use, Proof.CLAIMED, claimed_by=_public(claims))
-        more = [maker for maker in _public(claims) if maker not in origin.claimed_by]
+            return ModelOrigin(use, Proof.CLAIMED, claimed_by=_public_makers(claims))
+        more = [maker for maker in _public_makers(claims) if maker not in origin.claimed_by]
         return replace(origin, claimed_by=(*origin.claimed_by, *more))
 
     def _find_by_declaration(self, use: ModelUse) -> ModelOrigin | None:
@@ -162,12 +162,16 @@ class OriginIndex:
         named_makers = self._by_step[last.run_id, last.iteration]
         if is_declared or not any(_is_meant(maker.session, use, last) for maker in named_makers):
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=not is_declared))
-        reason = f"the lineage says that {last.run_id} made the model, but its weights were made by {_names(makers)}"
+        reason = (
+            f"the lineage says that {last.run_id} made the model, but its weights were made by {_makers_text(makers)}"
+        )
         return _hide_private(ModelOrigin(use, Proof.BROKEN, tuple(makers), reason))
 
     def _find_by_lineage(self, use: ModelUse, last: TrainingStep) -> ModelOrigin:
         if use.model is not None and use.model != last.model:
-            return self._broken(use, f"the run used {use.model}, but the lineage of its model ends with {last.model}")
+            return self._broken_origin(
+                use, f"the run used {use.model}, but the lineage of its model ends with {last.model}"
+            )
         same_step = self._by_step[last.run_id, last.iteration]
         candidates = _meant_or_all(same_step, use, last)
         makers = [maker for maker in candidates if _matches(maker, use, last)]
@@ -176,33 +180,35 @@ class OriginIndex:
             copies = [
                 maker for maker in same_step if maker.session.run in runs and not _is_meant(maker.session, use, last)
             ]
-            claims = _public(_without_copies(copies, makers))
-            reason = _other_release(makers, last)
+            claims = _public_makers(_without_copies(copies, makers))
+            reason = _describe_other_release(makers, last)
             return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, claimed_by=claims))
         meant = [maker for maker in candidates if _is_meant(maker.session, use, last)]
         if meant:
             models = _describe_other_models(meant, last)
-            return self._broken(
-                use, f"the lineage says that {_names(meant)} made the model, but that run made {models}"
+            return self._broken_origin(
+                use, f"the lineage says that {_makers_text(meant)} made the model, but that run made {models}"
             )
         step = f"iteration {last.iteration} of {last.run_id}"
         sessions = (session for session in self._by_run[last.run_id] if _is_meant(session, use, last))
         if any(session.kind == "training" for session in sessions):
-            return self._broken(use, f"the lineage says that {step} made the model, but that iteration made none")
+            return self._broken_origin(
+                use, f"the lineage says that {step} made the model, but that iteration made none"
+            )
         missing = ModelOrigin(use, Proof.MISSING, reason=_describe_missing(last), missing_run=last.run_id)
         return self._find_by_name(use, f"the lineage names {step}") or missing
 
-    def _broken(self, use: ModelUse, reason: str) -> ModelOrigin:
+    def _broken_origin(self, use: ModelUse, reason: str) -> ModelOrigin:
         makers, claims = _split_claims(self._with_name(use), use)
-        return ModelOrigin(use, Proof.BROKEN, _public(makers), reason, claimed_by=_public(claims))
+        return ModelOrigin(use, Proof.BROKEN, _public_makers(makers), reason, claimed_by=_public_makers(claims))
 
     def _find_by_name(self, use: ModelUse, reason: str | None) -> ModelOrigin | None:
         """Return the origin that the model's name alone shows; None if no run made a model with this name."""
         makers, claims = _split_claims(self._with_name(use), use)
         if not makers:
-            return ModelOrigin(use, Proof.CLAIMED, reason=reason, claimed_by=_public(claims)) if claims else None
+            return ModelOrigin(use, Proof.CLAIMED, reason=reason, claimed_by=_public_makers(claims)) if claims else None
         if len({maker.session.run for maker in makers}) > 1:
-            reason = f"several runs say that they made {use.model}: {_names(makers)}"
+            reason = f"several runs say that they made {use.model}: {_makers_text(makers)}"
             return ModelOrigin(use, Proof.MISSING, reason=reason, is_undeclared=True)
         is_undeclared = not use.lineage
         return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, is_undeclared=is_undeclared))
@@ -214,18 +220,18 @@ class OriginIndex:
         """
         if use.model is None:
             return []
-        makers = _of_other_runs(self._by_name.get((use.group.provider, use.model), ()), use)
+        makers = _without_own_run(self._by_name.get((use.group.provider, use.model), ()), use)
         own_makers = [maker for maker in makers if maker.session.owner == use.session.owner]
         return own_makers or (makers if use.has_unique_name else [])
 
 
-def _of_other_runs(makers: Iterable[ModelMaker], use: ModelUse) -> list[ModelMaker]:
+def _without_own_run(makers: Iterable[ModelMaker], use: ModelUse) -> list[ModelMaker]:
     return [maker for maker in makers if maker.session.run != use.session.run]
 
 
 def _hide_private(origin: ModelOrigin) -> ModelOrigin:
     """Return an origin without private makers. If all are private, it says only that a private release exists."""
-    public = _public(origin.makers)
+    public = _public_makers(origin.makers)
     if public:
         return replace(origin, makers=public)
     reason = f"made by a private release, sha256:{origin.makers[0].session.sha256}"
@@ -239,7 +245,9 @@ def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[Mod
     """
     confirmed = [maker for maker in makers if maker.session.owner in (None, use.session.owner)]
     holders = [
-        maker for maker in makers if maker.session.holds is not None and maker.session.holds == use.weights_sha256
+        maker
+        for maker in makers
+        if maker.session.published_weights is not None and maker.session.published_weights == use.weights_sha256
     ]
     if not any(maker in confirmed for maker in holders):
         holder_runs = {(maker.session.run, maker.session.owner) for maker in holders}
@@ -269,7 +277,7 @@ def _is_meant(session: LineageSession, use: ModelUse, last: TrainingStep) -> boo
     return session.owner in (None, use.session.owner, *owner)
 
 
-def _public(makers: Sequence[ModelMaker]) -> tuple[ModelMaker, ...]:
+def _public_makers(makers: Sequence[ModelMaker]) -> tuple[ModelMaker, ...]:
     return tuple(maker for maker in makers if not maker.session.private)
 
 
@@ -284,7 +292,7 @@ def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
     )
 
 
-def _other_release(makers: Sequence[ModelMaker], last: TrainingStep) -> str | None:
+def _describe_other_release(makers: Sequence[ModelMaker], last: TrainingStep) -> str | None:
     """Return a remark if the lineage names a maker's release with another hash; otherwise None."""
     for maker in makers:
         session = maker.session
@@ -301,14 +309,14 @@ def _describe_missing(last: TrainingStep) -> str:
     return f"made by {last.run_id}{release}, which is not here ({hash_text})"
 
 
-def _names(makers: Sequence[ModelMaker]) -> str:
+def _makers_text(makers: Sequence[ModelMaker]) -> str:
     names = ("a private release" if maker.session.private else maker.session.key for maker in makers)
     return " and ".join(dict.fromkeys(names))
 
 
 def _describe_other_models(makers: Sequence[ModelMaker], last: TrainingStep) -> str:
     """Return how the models of the makers differ from the one in a lineage, as text."""
-    models = {maker.made_model.step.model for maker in _public(makers)}
+    models = {maker.made_model.step.model for maker in _public_makers(makers)}
     if last.model not in models:
         return " and ".join(sorted(models)) or "another model"
     steps = [maker.made_model.step for maker in makers if maker.made_model.step.model == last.model]

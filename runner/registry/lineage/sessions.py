@@ -44,7 +44,7 @@ class LineageSession:
     private: bool = False
     yanked: str | None = None
     points: Points = field(default=lambda: None)
-    holds: str | None = None
+    published_weights: str | None = None
     """The hash of the weights whose files are in a model release; None if it has no weights."""
     where: str | None = None
     """The registry that its release is in."""

@@ -42,7 +42,10 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
     spec = load_spec(path, overrides, Results.of(folder).path_of, finder_of(path))
     sources = sources_of(spec)
     trainers = {f"trainer of {group}": part for group, part in _trainer_parts(spec).items()}
-    problems = [*_changed(spec, folder, written), *unpinned_reasons({**sources, **file_pins.find_sources(trainers)})]
+    problems = [
+        *_find_changes(spec, folder, written),
+        *unpinned_reasons({**sources, **file_pins.find_sources(trainers)}),
+    ]
     if problems:
         raise ReleaseError(
             f"--pin {path}: run {folder.run_id} cannot be pinned; restore, commit and push the files that were played"
@@ -67,18 +70,18 @@ def _trainer_parts(spec: Spec) -> dict[str, PinnedFiles]:
     return {group: PinnedFiles(here, tuple(here / path for path in files.contents)) for group, files in own_files}
 
 
-def _saved(path: Path) -> bytes | None:
+def _read_saved(path: Path) -> bytes | None:
     try:
         return read_bounded(path, MAX_WRITTEN)
     except OSError:
         return None
 
 
-def _changed(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
+def _find_changes(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
     """Yield a message for each part of a spec that differs from the one that was played."""
     manifest = folder.manifest()
     for name, content in written_files(spec.origin.written).items():
-        if name != INDEX and _saved(written / name) != content:
+        if name != INDEX and _read_saved(written / name) != content:
             yield f"spec: {name} is not the file that was played"
     prompts = {name: tagged_hash("prompt", text) for name, text in spec.prompts.sources.items()}
     for name in sorted({name for name, _ in prompts.items() ^ manifest.prompts_sha256.items()}):

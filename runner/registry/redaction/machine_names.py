@@ -64,7 +64,7 @@ class MachineNames:
             **dict.fromkeys(_own_hosts(), "the name of this machine"),
             **dict.fromkeys(_users(), "your user name"),
         }
-        return cls(paths, _identifying(terms))
+        return cls(paths, _identifying_names(terms))
 
     def allow(self, allowed: Collection[str]) -> MachineNames:
         """Return these names with additional words and paths that may be published."""
@@ -72,7 +72,9 @@ class MachineNames:
 
     def with_terms(self, terms: Collection[str], description: str) -> MachineNames:
         """Return these names with additional words that must not be published, such as hosts."""
-        return replace(self, terms={**_identifying(dict.fromkeys(terms, description), _MIN_HOST_LENGTH), **self.terms})
+        return replace(
+            self, terms={**_identifying_names(dict.fromkeys(terms, description), _MIN_HOST_LENGTH), **self.terms}
+        )
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
         """Yield the offset and cause of each name in `data`."""
@@ -90,7 +92,7 @@ class MachineNames:
         ]
 
 
-def _identifying(names: Mapping[str, str], min_length: int = MIN_LENGTH) -> dict[str, str]:
+def _identifying_names(names: Mapping[str, str], min_length: int = MIN_LENGTH) -> dict[str, str]:
     return {name: text for name, text in names.items() if len(name) >= min_length and name.lower() not in GENERIC}
 
 

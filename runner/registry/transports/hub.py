@@ -98,7 +98,7 @@ class HubClient(HttpClient):
 
 
 class _ActionRequests(threading.local):
-    """The number of requests for the current action of a thread; see `HubSession.mapped_errors`."""
+    """The number of requests for the current action of a thread; see `HubSession.map_errors`."""
 
     requests = 0
 
@@ -134,17 +134,17 @@ class HubSession:
         """Return the current commit of a revision, and whether the repository is private.
 
         Raises:
-            RepositoryNotFound, ReleaseError: see `mapped_errors`.
+            RepositoryNotFound, ReleaseError: see `map_errors`.
         """
-        with self.mapped_errors("look up the newest commit"):
+        with self.map_errors("look up the newest commit"):
             info = self.api.dataset_info(self._repository, revision=revision)
             if not isinstance(info.sha, str) or not _COMMIT.fullmatch(info.sha):
                 raise ValueError(f"{str(info.sha)[:60]!r} is not a commit")
             return info.sha, bool(info.private)
 
     def open_file(self, path: str, commit: str) -> IO[bytes]:
-        """Open a file at a commit to read. Raises: NotPublished, ReleaseError: see `mapped_errors`."""
-        with self.mapped_errors(f"read {path}"):
+        """Open a file at a commit to read. Raises: NotPublished, ReleaseError: see `map_errors`."""
+        with self.map_errors(f"read {path}"):
             url = self._hub.hf_hub_url(
                 self._repository, path, repo_type=_TYPE, revision=commit, endpoint=self._endpoint
             )
@@ -180,7 +180,7 @@ class HubSession:
         return client
 
     @contextmanager
-    def mapped_errors(self, action: str) -> Iterator[None]:
+    def map_errors(self, action: str) -> Iterator[None]:
         """Replace the errors in the block by errors for users, which say that `action` failed.
 
         Raises:
@@ -304,7 +304,7 @@ class HubTransport:
         commit = self._current_commit()
         if commit is None:
             return
-        with suppress(NotPublished), self._hub.mapped_errors("list the files"):
+        with suppress(NotPublished), self._hub.map_errors("list the files"):
             tree = self._hub.api.list_repo_tree(
                 self._repository, folder or None, recursive=True, revision=commit, repo_type=_TYPE
             )
@@ -364,7 +364,7 @@ class HubTransport:
             for folder in folders:
                 if any(True for _ in self._list(folder)):
                     raise TakenError(f"{self.where} has {folder} already")
-            with self._hub.mapped_errors("publish"), ExitStack() as stack:
+            with self._hub.map_errors("publish"), ExitStack() as stack:
                 contents = [(f"{folder}/{path}", _open(content, stack)) for folder in folders
                             for path, content in folders[folder]]  # fmt: skip
                 info = self._hub.commit(contents, summary, head, revision=self._revision, create_pr=self._pull_request)
@@ -383,7 +383,7 @@ class HubTransport:
         except RepositoryNotFound:
             if not self._hub.has_token:
                 raise
-            with self._hub.mapped_errors("create the repository"):
+            with self._hub.map_errors("create the repository"):
                 self._hub.api.create_repo(self._repository, repo_type=_TYPE, private=private, exist_ok=True)
             head, is_private = self._hub.newest_commit(self._revision)
         if private and not is_private:

@@ -50,7 +50,7 @@ class IndexedRelease:
     yanked: bytes | None
     """The content of its `yanked.json`; None if the release has no such file."""
     signed: bool
-    vouched: str = ""
+    tier: str = ""
     """The level of verification that the server states for a run; empty if it states none."""
 
 

@@ -27,7 +27,7 @@ class ReleaseEntry:
     yanked: str | None = None
     """The reason why it was yanked; None if it was not yanked."""
     signed: bool = False
-    vouched: str = field(default="", compare=False)
+    tier: str = field(default="", compare=False)
     """The level of verification that the registry states for a run, without proof; empty if it states none."""
     unreadable: str | None = None
     """The reason why the release cannot be read, such as a damaged checksum file; None if it can be read. An unreadable
@@ -48,13 +48,13 @@ class Listing:
 
     def of_kind(self, kind: Kind | None) -> list[ReleaseEntry]:
         """Return the releases, of one kind or of all, by kind, owner, name, and version from the oldest."""
-        return self._below("" if kind is None else f"{kind}/")
+        return self._releases_below("" if kind is None else f"{kind}/")
 
     def of_name(self, reference: Reference) -> list[ReleaseEntry]:
         """Return all versions of a release, from the oldest, without listing the rest of the registry."""
-        return self._below(f"{reference.kind}/{reference.owner}/{reference.name}/")
+        return self._releases_below(f"{reference.kind}/{reference.owner}/{reference.name}/")
 
-    def _below(self, prefix: str) -> list[ReleaseEntry]:
+    def _releases_below(self, prefix: str) -> list[ReleaseEntry]:
         complete = self._listed.get("")
         listed = self._listed.get(prefix) if complete is None else complete
         if listed is None:
@@ -84,7 +84,7 @@ class Listing:
             yanked = None if item.yanked is None else read_yanked(item.yanked)
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
-        return ReleaseEntry(reference, item.sha256, yanked, item.signed, item.vouched)
+        return ReleaseEntry(reference, item.sha256, yanked, item.signed, item.tier)
 
     def _entry(self, reference: Reference, yanked_or_signed: set[tuple[str, str]]) -> ReleaseEntry:
         folder, yanked = reference.folder, None

@@ -51,7 +51,7 @@ class TransferRate:
         """
         left = self.seconds_left
         if left <= 0:
-            raise self._too_slow()
+            raise self._too_slow_error()
         started, moved = self._clock(), 0
         try:
             result = step(left if timeout is None else min(timeout, left))
@@ -59,7 +59,7 @@ class TransferRate:
         except Exception as error:
             self._count(started, 0)
             if self.seconds_left <= 0:
-                raise self._too_slow() from error
+                raise self._too_slow_error() from error
             raise
         self._count(started, moved)
         return result
@@ -73,7 +73,7 @@ class TransferRate:
             self._waited += self._clock() - started
             self._bytes += moved
 
-    def _too_slow(self) -> Exception:
+    def _too_slow_error(self) -> Exception:
         return self._error(
             f"the server is too slow: {self._bytes:,} bytes in {self._waited:,.0f} seconds; try again later"
         )

@@ -34,11 +34,11 @@ def find_kind_problems(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[
         yield f"{run} is of kind training, but its spec has no trainer"
     elif facts.get("kind") != kind:
         yield f"{run} is of kind {kind}, but its release says {facts.get('kind')!r}"
-    if not is_same(_checkable(facts.get("trained")), _checkable(trained_facts(folder, source))):
+    if not is_same(_checkable_facts(facts.get("trained")), _checkable_facts(trained_facts(folder, source))):
         yield (f"{run}: the models in the facts of its release are not those of its {folder.spec.name} and its stages")
 
 
-def _checkable(trained: Any) -> Any:
+def _checkable_facts(trained: Any) -> Any:
     if not isinstance(trained, list):
         return trained
     return [

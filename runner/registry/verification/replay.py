@@ -102,7 +102,7 @@ def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], l
     counts = {name: getattr(result.manifest, name) for name in COUNTED}
     wrong = [
         *limit_differences(metrics.wrong, "numbers"),
-        *limit_differences(_different_rows(run, result, is_from_other_version(manifest)), "rows"),
+        *limit_differences(_find_row_differences(run, result, is_from_other_version(manifest)), "rows"),
         *(
             f"{name}: published {published!r}, recomputed {recomputed!r}"
             for name, published, recomputed in compare_counts(manifest, counts)
@@ -111,7 +111,7 @@ def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], l
     return wrong, list(limit_differences(metrics.other_version, "numbers"))
 
 
-def _different_rows(run: RunFolder, result: FinishedRun, other_version: bool) -> Iterator[str]:
+def _find_row_differences(run: RunFolder, result: FinishedRun, other_version: bool) -> Iterator[str]:
     try:
         yield from find_published_differences(run, result.folder, other_version=other_version)
     except RunError as error:  # the published rows are damaged or missing

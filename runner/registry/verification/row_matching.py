@@ -84,11 +84,11 @@ class _Stream:
         self.size_waiting -= positioned.size
         return positioned
 
-    def left(self) -> list[_PositionedRow]:
+    def unmatched_rows(self) -> list[_PositionedRow]:
         """Return the unmatched rows in order."""
         return sorted((item for items in self._waiting.values() for item in items), key=lambda item: item.position)
 
-    def passes(self, position: int) -> bool:
+    def record_match(self, position: int) -> bool:
         """Record that the row at a position was matched; return whether it is after all rows matched before."""
         is_next = position > self._last_matched
         self._last_matched = max(self._last_matched, position)
@@ -106,7 +106,7 @@ def match_rows(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable
     def match(first: _PositionedRow | None, second: _PositionedRow | None) -> Match:
         if first is not None and second is not None:
             # Only the order of rows matters, not the distance between them.
-            are_next = [recorded_stream.passes(first.position), recomputed_stream.passes(second.position)]
+            are_next = [recorded_stream.record_match(first.position), recomputed_stream.record_match(second.position)]
             return Match(first.key, first.row, second.row, first.position, moved=not all(are_next))
         if first is not None:
             return Match(first.key, first.row, None, first.position)
@@ -127,5 +127,5 @@ def match_rows(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable
                 recomputed_stream.wait(second)
         if recorded_stream.size_waiting + recomputed_stream.size_waiting > MAX_WAITING:
             raise TooFar(max(recorded_stream.read, recomputed_stream.read))
-    yield from (match(first, None) for first in recorded_stream.left())
-    yield from (match(None, second) for second in recomputed_stream.left())
+    yield from (match(first, None) for first in recorded_stream.unmatched_rows())
+    yield from (match(None, second) for second in recomputed_stream.unmatched_rows())

@@ -39,12 +39,12 @@ def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_ve
     published, none_ignored = recorded.path / ROLLOUTS_FILE, frozenset[str]()
     if published.is_file():
         rows = partial(_published_rows, published, other_version)
-        yield from _differences(ROLLOUTS_FILE, "rollouts", rows, recomputed, none_ignored)
+        yield from _compare_rows(ROLLOUTS_FILE, "rollouts", rows, recomputed, none_ignored)
     for name in COLUMNS:
         path = recorded.table(name)
         if path.is_file():
             later = _later_columns_missing(path) if name == "completions" else none_ignored
-            yield from _differences(path.name, name, partial(table_rows, recorded, name), recomputed, later)
+            yield from _compare_rows(path.name, name, partial(table_rows, recorded, name), recomputed, later)
         elif not published.is_file():
             yield f"{path.name} is missing"
 
@@ -60,16 +60,16 @@ def find_published_differences(
     if not path.is_file():
         yield f"{ROLLOUTS_FILE} is missing"
         return
-    yield from _differences(
+    yield from _compare_rows(
         ROLLOUTS_FILE, "rollouts", partial(_published_rows, path, other_version), recomputed, _WITHOUT_RUN_ID
     )
 
 
-def _differences(
+def _compare_rows(
     file: str, table: str, recorded: Callable[[], Iterator[Row]], recomputed: RunFolder, ignored: frozenset[str]
 ) -> Iterator[str]:
     """Yield a message for each recorded row that is wrong; rows are matched by key, not by position."""
-    key = partial(_key, KEYS[table])
+    key = partial(_row_key, KEYS[table])
     in_order = True
     try:
         for match in match_rows(recorded(), table_rows(recomputed, table), key):
@@ -87,7 +87,7 @@ def _differences(
         yield f"{file}: the rows after row {error.read:,} were not compared, because their order is too different"
 
 
-def _key(columns: Sequence[str], row: Row) -> Key:
+def _row_key(columns: Sequence[str], row: Row) -> Key:
     """Return the key of a row; values of any type are allowed, because the row is untrusted."""
     values = (row.get(name) for name in columns)
     return tuple(value if type(value) in (str, int, type(None)) else repr(value) for value in values)
@@ -155,12 +155,12 @@ def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
     sql = f"SELECT {selected} FROM (SELECT * FROM rows UNION ALL BY NAME SELECT {missing} WHERE false)"
     for values in read_tables(sql, {"rows": folder.table(name)}, {}):
         yield {
-            column: _json(value) if column_type == "JSON" else value
+            column: _parse_json(value) if column_type == "JSON" else value
             for (column, column_type), value in zip(columns.items(), values, strict=True)
         }
 
 
-def _json(value: Any) -> Any:
+def _parse_json(value: Any) -> Any:
     """Return the parsed value of a JSON column, or the value itself if it is not valid JSON."""
     if not isinstance(value, str):
         return value

@@ -73,7 +73,7 @@ def replay_training(fetched: FetchedRelease, registry: Registry, results: Result
             except Exception as error:  # noqa: BLE001 - a malformed part must not stop the others
                 different.append(f"part {link.release}: {describe_error(error)}")
     different += find_model_differences(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
-    different += _different_tests(run, stages, parts)
+    different += _find_test_differences(run, stages, parts)
     return ChainResult(tuple(parts.values()), tuple(different))
 
 
@@ -112,7 +112,7 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
             yield f"manifest.json: {row['agent']} ended as {row['model']}, but its last iteration made {last}"
 
 
-def _different_tests(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayResult]) -> Iterator[str]:
+def _find_test_differences(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayResult]) -> Iterator[str]:
     """Yield a message for each test whose accuracy in the training run differs from the part that measured it."""
     rows = read_json(run.metrics).get("tests", [])
     recorded: dict[int, Any] = {row.get("iteration"): row for row in rows}

@@ -81,7 +81,9 @@ def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: P
         except ReleaseError as error:
             yield str(error)
             return
-        yield from (_without_folder(temporary, line) for line in _with_unexpected_errors(_wrong_records(fetched)))
+        yield from (
+            _without_folder(temporary, line) for line in _with_unexpected_errors(_find_record_problems(fetched))
+        )
 
 
 def _with_unexpected_errors(lines: Iterator[str]) -> Iterator[str]:
@@ -110,12 +112,12 @@ def find_folder_problems(folder: Path) -> Iterator[str]:
     ignored = EDITABLE if fetched.release.kind == Kind.RUN else frozenset[str]()
     wrong = [
         *find_changed_files(fetched, lambda path: path not in ignored).values(),
-        *_added_files(fetched),
-        *_wrong_lock(fetched),
+        *_find_added_files(fetched),
+        *_find_lock_problems(fetched),
     ]
     yield from wrong
     if fetched.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
-        yield from _with_unexpected_errors(_wrong_records(fetched))
+        yield from _with_unexpected_errors(_find_record_problems(fetched))
 
 
 def edited_files(folder: Path) -> list[str]:
@@ -128,7 +130,7 @@ def edited_files(folder: Path) -> list[str]:
     return sorted(find_changed_files(fetched, EDITABLE.__contains__)) if fetched.release.kind == Kind.RUN else []
 
 
-def _wrong_lock(fetched: FetchedRelease) -> Iterator[str]:
+def _find_lock_problems(fetched: FetchedRelease) -> Iterator[str]:
     try:
         check_lock(fetched.folder, fetched.release)
     except ReleaseError as error:
@@ -149,7 +151,7 @@ def find_changed_files(fetched: FetchedRelease, is_selected: Callable[[str], boo
     return messages
 
 
-def _added_files(fetched: FetchedRelease) -> Iterator[str]:
+def _find_added_files(fetched: FetchedRelease) -> Iterator[str]:
     """Yield a message for each file in `data/` that is not from the release; elsewhere users may add files."""
     expected = {entry.path for entry in fetched.release.files} | {f"{DATA}/{name}" for name in DERIVED}
     expected |= {ROWS} if PIN in expected else set()
@@ -160,26 +162,26 @@ def _added_files(fetched: FetchedRelease) -> Iterator[str]:
                 yield f"{fetched.folder}: {path} is not a file of the release"
 
 
-def _wrong_records(fetched: FetchedRelease) -> Iterator[str]:
+def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
     try:
         run = fetched.run
         assert run is not None
         if lacks_rows(fetched):  # without the dataset's rows, only the journal can be checked
             manifest = run.manifest()
-            yield from () if manifest.is_training_run else _wrong_journal(run, manifest)
+            yield from () if manifest.is_training_run else _find_journal_problems(run, manifest)
         else:
             yield from find_run_problems(run)
         if not fetched.is_training_run and fetched.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
             yield f"{fetched.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
         with suppress(JournalError):  # a damaged log is reported above
             yield from (f"{DATA}/{line}" for line in find_torn_logs(run, run.manifest().identity))
-        yield from _wrong_facts(fetched, run)
+        yield from _find_fact_problems(fetched, run)
         yield from find_extra_file_problems(fetched, run, ignored=frozenset(edited_files(fetched.folder)))
     except NipRunError as error:
         yield str(error)
 
 
-def _wrong_facts(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
+def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
     """Yield a message for each fact of the release that its own files contradict; boards show the facts."""
     facts, manifest = fetched.release.facts, run.manifest()
     recorded = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
@@ -212,9 +214,9 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
         yield str(error)
         return
     if manifest.is_training_run:
-        yield from _wrong_training(folder, manifest)
+        yield from _find_training_problems(folder, manifest)
         return
-    wrong = [*_wrong_journal(folder, manifest), *_wrong_inputs(folder, manifest)]
+    wrong = [*_find_journal_problems(folder, manifest), *_find_input_problems(folder, manifest)]
     yield from wrong
     if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
         yield f"manifest.json has no format, but nip-run {manifest.version}, which played the run, writes one"
@@ -224,22 +226,22 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
         yield f"{folder.sums.name} is missing, so changes to the tables and metrics cannot be detected"
     if not wrong:
         try:
-            yield from _wrong_numbers(folder, manifest)
+            yield from _find_number_problems(folder, manifest)
         except NipRunError as error:
             yield str(error)
 
 
-def _wrong_training(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+def _find_training_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     try:
         read_stages(folder.path, manifest.identity)
     except NipRunError as error:
         yield str(error)
-    yield from _wrong_inputs(folder, manifest)
+    yield from _find_input_problems(folder, manifest)
     for part in Results.of(folder).parts_of(manifest.run_id) if folder.name is None else ():
         yield from (f"{part.run_id}: {line}" for line in find_run_problems(part))
 
 
-def _wrong_journal(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+def _find_journal_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     try:
         for _ in read_records(folder.journal, manifest.identity):
             pass
@@ -247,7 +249,7 @@ def _wrong_journal(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         yield str(error)
 
 
-def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+def _find_input_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     """Yield the inputs whose hashes differ from those in the manifest."""
     try:
         plan = saved_plan(folder)
@@ -278,7 +280,7 @@ def _compare_hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterat
     yield "spec.yaml", manifest.spec_sha256 in (saved_hash, spec_hash(plan))
 
 
-def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+def _find_number_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     """Yield a message for each recorded number that does not follow from the journal."""
     if manifest.status not in PLAYED:
         return

@@ -97,7 +97,7 @@ class GitTransport:
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         folder = prefix.rpartition("/")[0]
-        with self._mapped_errors():
+        with self._map_errors():
             for path, entry in self._list("-r", "-t", *([folder + "/"] if folder else [f"{kind}/" for kind in Kind])):
                 self._entries[path] = entry
                 if entry.is_file and path.startswith(prefix):
@@ -105,7 +105,7 @@ class GitTransport:
 
     def open(self, path: str) -> IO[bytes]:
         release = "/".join(path.split("/")[:4]) + "/"
-        with self._mapped_errors():
+        with self._map_errors():
             entry = self._find(path, release)
             if entry is None:
                 raise NotPublished(f"{self.where} has no file {path}")
@@ -159,7 +159,7 @@ class GitTransport:
         entries = {path: entry for path, entry in self._entries.items() if path.startswith(release) and entry.is_file}
         names = sorted({entry.object for entry in entries.values() if entry.size is None})
         self._git.run(
-            *self._remote(), "-c", "fetch.negotiationAlgorithm=noop", "fetch", "--progress", "--no-tags",
+            *self._remote_options(), "-c", "fetch.negotiationAlgorithm=noop", "fetch", "--progress", "--no-tags",
             "--filter=blob:none", "--stdin", _REMOTE, feed=[f"{name}\n".encode() for name in names],
         )  # fmt: skip
         for path in entries:
@@ -174,7 +174,7 @@ class GitTransport:
         return self._repository
 
     @contextmanager
-    def _mapped_errors(self) -> Iterator[None]:
+    def _map_errors(self) -> Iterator[None]:
         try:
             yield
         except GitError as error:
@@ -232,7 +232,7 @@ class GitTransport:
 
     def _list_refs(self, *names: str) -> tuple[dict[str, str], str | None]:
         """Return the commits of the branches and tags of the repository, and the branch of its HEAD."""
-        output = self._git.run(*self._remote(), "ls-remote", "--symref", _REMOTE, *names)
+        output = self._git.run(*self._remote_options(), "ls-remote", "--symref", _REMOTE, *names)
         refs, target = {}, None
         for line in output.decode("utf-8", "replace").splitlines():
             value, _, name = line.partition("\t")
@@ -244,7 +244,7 @@ class GitTransport:
             raise GitError("the repository uses SHA-256 hashes, and only SHA-1 is supported. Use another registry")
         return refs, target
 
-    def _remote(self) -> list[str]:
+    def _remote_options(self) -> list[str]:
         """Return the options that configure the remote repository for one git command, without storing anything."""
         # Without these options git would store a filter, and then fetch missing objects whenever it reads them.
         settings = {"url": self._location.url, "promisor": "true", "partialCloneFilter": "blob:none"}
@@ -255,15 +255,15 @@ class GitTransport:
     def _fetch(self, ref: str, local_ref: str) -> str:
         """Fetch a branch, tag or commit, and return its commit."""
         self._git.run(
-            *self._remote(), "fetch", "--progress", "--no-tags", "--depth=1", f"--filter=blob:limit={_FETCHED_SIZE}",
-            _REMOTE, f"+{ref}:{local_ref}",
+            *self._remote_options(), "fetch", "--progress", "--no-tags", "--depth=1",
+            f"--filter=blob:limit={_FETCHED_SIZE}", _REMOTE, f"+{ref}:{local_ref}",
         )  # fmt: skip
         return self._git.commit_of(local_ref)
 
     # Publish
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:
-        with self._mapped_errors():
+        with self._map_errors():
             self._check_free(folders)
             if self._branch is None:
                 raise UsageError(f"{self.where}: cannot publish to a commit or tag. Name a branch: @BRANCH")
@@ -301,7 +301,7 @@ class GitTransport:
         ref = f"{_HEADS}{branch}"
         try:
             self._git.run(
-                *self._remote(), "push", "--porcelain", "--progress", "--no-verify", "--no-thin",
+                *self._remote_options(), "push", "--porcelain", "--progress", "--no-verify", "--no-thin",
                 f"--force-with-lease={ref}:{base or ''}", _REMOTE, f"{commit}:{ref}",
             )  # fmt: skip
         except GitError as error:

@@ -211,10 +211,10 @@ def parse_release(item: Any, where: str) -> IndexedRelease:
         raise _invalid_entry("releases", item, where)
     if not _HASH.fullmatch(sha256):
         raise _invalid_entry("releases", item, where)
-    tier = values.get("tier")
-    vouched = tier if isinstance(tier, str) and _TIER.fullmatch(tier) else ""
+    stated_tier = values.get("tier")
+    tier = stated_tier if isinstance(stated_tier, str) and _TIER.fullmatch(stated_tier) else ""
     reason = None if yanked is None else yanked.encode("utf-8", "replace")  # orjson decodes no lone surrogates
-    return IndexedRelease(folder, sha256, reason, values.get("signed") is True, vouched)
+    return IndexedRelease(folder, sha256, reason, values.get("signed") is True, tier)
 
 
 def read_list(body: Mapping[str, Any], key: str, where: str) -> list[Any]:
