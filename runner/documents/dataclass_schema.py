@@ -82,6 +82,7 @@ def schema(cls: type, title: str) -> dict[str, Any]:
 
 
 def _object_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a section; schemas of inner sections are added to `definitions`."""
     properties, required = {}, []
     for field in dataclasses.fields(cls):
         properties[key_of(field)] = _field_schema(field, _types(cls)[field.name], definitions)
@@ -166,6 +167,7 @@ def from_plain(cls: type[T], data: Mapping[str, Any]) -> T:
 
 
 def _build_value(hint: Any, value: Any) -> Any:
+    """Return a value of plain data as the type that a field declares."""
     hint, _ = _split_optional(hint)
     if value is None or hint is Any:
         return value

@@ -82,6 +82,7 @@ class _ResolvedSizes:
         return self._sizes[at]
 
     def _compute_size(self, at: KeyPath, parents: tuple[KeyPath, ...]) -> int:
+        """Return the size of a value, including the values that its interpolations refer to."""
         value: Any = self._data
         for part in at:
             try:

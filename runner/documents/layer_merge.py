@@ -165,6 +165,7 @@ def _display_path(path: Path) -> str:
 
 
 def _base_names(document: Document, layered: LayeredData) -> list[tuple[KeyPath, str]]:
+    """Return the key and name of each file that a document extends; an invalid `extends` becomes a problem."""
     value = document.data.get(EXTENDS)
     if value is None:
         return []

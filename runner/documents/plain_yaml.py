@@ -39,6 +39,7 @@ def read_simple_document(node: yaml.Node) -> Any | None:
 
 
 def _construct(node: yaml.Node) -> Any:
+    """Return the data of a node. Raises _Doubtful: OmegaConf may read the node differently."""
     if isinstance(node, yaml.MappingNode):
         if not all(isinstance(key, yaml.ScalarNode) and _is_text(key) for key, _ in node.value):
             raise _Doubtful

@@ -101,6 +101,7 @@ def _find_unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData
 
 
 def _problems_of_error(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
+    """Yield the problems that users see for one error of the JSON Schema validator."""
     at = tuple(error.absolute_path)
     if error.validator == "anyOf" and error.context:
         yield from _likeliest_arm_problems(error, layered, validator)
@@ -155,6 +156,7 @@ def _expected_types(error: ValidationError) -> list[str]:
 
 
 def _expected_message(kinds: list[str], value: Any) -> str:
+    """Return the message that a value should have one of these JSON Schema types."""
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
     if kinds == ["array"] and isinstance(value, (str, int, float)):
@@ -197,6 +199,7 @@ def _example(rule: dict[str, Any]) -> str:
 
 
 def _violation_message(error: ValidationError) -> str:
+    """Return the message for one error of the JSON Schema validator, without the next step."""
     rule: Any = error.validator_value
     value: Any = error.instance
     match error.validator:

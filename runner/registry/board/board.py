@@ -53,6 +53,7 @@ class PublishedRow(LeaderboardRow):
     numbers: str
     """How far its numbers were checked."""
     marks: Sequence[str]
+    """Short remarks about the run, such as "yanked: a leak"."""
 
 
 @dataclass
@@ -148,6 +149,7 @@ def _read_manifests(
 def _read_sessions(
     registry: Registry, cache: BoardCache, releases: Mapping[ReleaseEntry, Release], board: RegistryBoard
 ) -> Iterator[tuple[str, LineageSession]]:
+    """Yield each run and model by the hash of its release, with its datapoints looked up on demand."""
     for entry, release in releases.items():
         with _omit_on_error(board, entry):
             session = cache.session(entry, release)
@@ -185,6 +187,7 @@ def _read_runs(
     listed: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, CachedRun]]:
+    """Yield each listed run by the hash of its release, with its metrics checked."""
     registry.expect((entry, path) for entry in listed.values() for path in cache.files_to_read(entry, releases[entry]))
     for sha256, entry in listed.items():
         with _omit_on_error(board, entry):

@@ -68,6 +68,7 @@ def _model_table(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """Return the server that an agent's model is called at, and the variable with its key."""
     provider = group.get("provider") or row["provider"]
     if not PROVIDERS[provider if provider in PROVIDERS else DEFAULT_PROVIDER].remote:
         return "no server"
@@ -144,6 +145,7 @@ def _remote_groups(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _key_approvals(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the values of `--allow-key` that are needed to play the run again."""
     for _, group in _remote_groups(manifest, spec):
         is_provider_api = group.get("base_url") is None
         traits = traits_of(group.get("provider") or DEFAULT_PROVIDER)

@@ -136,6 +136,7 @@ class Installer:
     def _find_needed(
         self, registry: Registry | None, dependent: Reference, reference: Reference, sha256: str | None
     ) -> tuple[Registry | None, ReleaseEntry]:
+        """Return a release that another one needs, with its registry; None if it is already installed."""
         try:
             if registry is not None:
                 match: tuple[Registry | None, ReleaseEntry] = registry, registry.find(reference)

@@ -68,6 +68,7 @@ class Finder:
         return reference
 
     def _find_pinned(self, reference: Reference) -> Reference:
+        """Return the release that the lock pins for a reference. Raises NotPublished: the lock pins none."""
         pinned = self.lock.find(reference)
         if pinned is not None:
             return pinned

@@ -188,6 +188,7 @@ class _ReleaseFiles:
         return self._rewrite_text(value, key, at)
 
     def _rewrite_text(self, value: str, key: str, at: KeyPath) -> str:
+        """Return the text to publish for the value of a dotted key."""
         above, _, last = key.rpartition(".")
         section, _, entry = above.rpartition(".")
         if key in _NAMES:

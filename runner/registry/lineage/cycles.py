@@ -47,6 +47,7 @@ def _as_publisher(session: LineageSession) -> LineageSession:
 
 
 def _published_sessions(registry: Registry, excluded: Iterable[str]) -> Iterator[LineageSession]:
+    """Yield the published runs and models, except `excluded` releases and those that cannot be read."""
     excluded_names = set(excluded)
     for kind in (Kind.RUN, Kind.MODEL):
         for entry in registry.entries(kind):

@@ -246,6 +246,7 @@ def _makers(session: LineageSession, group: Group, lineage: Lineage) -> Iterator
 def _build_row(
     copies: Sequence[LineageSession], replays: Sequence[LineageSession], groups: tuple[Group, ...], lineage: Lineage
 ) -> HistoryRow:
+    """Return the row of a run from its copies (local and published), its replays and its selected groups."""
     session = copies[0]
     origins_of_groups = (lineage.origin_of(session, group) for group in groups)
     origins = tuple(origin for origin in origins_of_groups if origin is not None)

@@ -195,6 +195,7 @@ class Lineage(OriginIndex):
 
 
 def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
+    """Return the shortest chain of makers from `key` back to `key`; empty if there is none."""
     previous: dict[str, str] = {}
     pending = deque([key])
     while pending and key not in previous:

@@ -97,6 +97,7 @@ def _family_links(
 def _model_links(
     folder: RunFolder, components: Mapping[str, Any], groups: Iterable[Mapping[str, Any]], owner: str, version: str
 ) -> Iterator[ReleaseLink]:
+    """Yield links to the models that a run started from (`input`) and made (`output`)."""
     for group in groups:
         step = group["lineage"][-1] if group["lineage"] else {}
         source = components.get(f"models.{group['group']}") or {

@@ -155,6 +155,7 @@ class OriginIndex:
         return origin
 
     def _find_by_weights(self, use: ModelUse, makers: Sequence[ModelMaker]) -> ModelOrigin:
+        """Return the origin of a model whose weights the makers produced."""
         if not use.lineage:
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=True))
         last = use.lineage[-1]
@@ -168,6 +169,7 @@ class OriginIndex:
         return _hide_private(ModelOrigin(use, Proof.BROKEN, tuple(makers), reason))
 
     def _find_by_lineage(self, use: ModelUse, last: TrainingStep) -> ModelOrigin:
+        """Return the origin that the last step of the declared lineage names."""
         if use.model is not None and use.model != last.model:
             return self._broken_origin(
                 use, f"the run used {use.model}, but the lineage of its model ends with {last.model}"

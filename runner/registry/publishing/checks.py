@@ -161,6 +161,7 @@ _ROLES_IN_RUN = ("part", "parent", "judges", "output", "input")
 def _check_link(
     subject: Subject, role: str, target: Reference, sha256: str | None, registry: Registry
 ) -> Iterator[str]:
+    """Yield a failure or note if a linked release is not published, differs, or is private."""
     entry = next((entry for entry in registry.entries(target.kind) if entry.reference == target), None)
     if entry is None:
         yield CheckNote(f"{role}: {target} is not in {registry.where}; publish it there too, so that others find it")

@@ -95,6 +95,7 @@ def _read(content: Content) -> bytes:
 
 
 def _redact(draft: Draft, rules: RedactionRules, work: Path) -> Draft:
+    """Return a redacted draft; its new files are written to `work`."""
     release = _without_logins(draft.release)
     if release.kind not in _REDACTED_KINDS:
         return replace(draft, release=release)

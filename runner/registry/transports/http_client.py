@@ -156,6 +156,7 @@ class _RemoteFile(io.RawIOBase):
         self._request()
 
     def _request(self) -> None:
+        """Request the file, or the rest of it after a broken connection."""
         resumed = {"range": f"bytes={self._position}-", "if-range": self._etag or ""} if self._position else {}
         self._response = response = self._client.stream_file(self._url, {**self._headers, **resumed})
         try:
@@ -191,6 +192,7 @@ class _RemoteFile(io.RawIOBase):
         return size
 
     def _next_piece(self) -> bytes | None:
+        """Return the next bytes of the file, or None at its end; request the rest if the connection breaks."""
         while True:
             try:
                 return next(self._pieces, None)

@@ -301,6 +301,7 @@ class HubTransport:
         yield from (file for file in files if file.path.startswith(prefix))
 
     def _list(self, folder: str) -> Iterator[StoredFile]:
+        """Yield the files in a folder at the current commit."""
         commit = self._current_commit()
         if commit is None:
             return
@@ -400,6 +401,7 @@ class HubTransport:
             self._small.clear()
 
     def _check_added(self, info: Any, paths: Sequence[str]) -> AddResult:
+        """Check that a commit has all published files, and return the result of the publish."""
         commit = str(info.oid)
         if not _COMMIT.fullmatch(commit):
             raise ReleaseError(

@@ -63,6 +63,7 @@ class Listing:
         return sorted(entries, key=lambda entry: _sort_key(entry.reference))
 
     def _read(self, prefix: str) -> dict[Reference, ReleaseEntry]:
+        """List the releases whose paths start with a prefix, and return them by reference."""
         if isinstance(self._transport, BulkTransport):
             items = ((Reference.of_folder(item.folder), item) for item in self._transport.index(prefix))
             return {

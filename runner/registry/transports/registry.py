@@ -307,6 +307,7 @@ class Registry:
 
 
 def _check_taken(bundle: Bundle, published: ReleaseEntry | None, where: str) -> None:
+    """Check that a published release with the same name and version has the same bytes."""
     if published is None:
         return
     if published.unreadable is not None:

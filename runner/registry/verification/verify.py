@@ -163,6 +163,7 @@ def _find_added_files(fetched: FetchedRelease) -> Iterator[str]:
 
 
 def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
+    """Yield the problems of the run in a fetched release: journal, numbers, logs, facts and extra files."""
     try:
         run = fetched.run
         assert run is not None

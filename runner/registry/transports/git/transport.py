@@ -283,6 +283,7 @@ class GitTransport:
             raise ReleaseError(f"{self.where}: {path} is {entry}, not a folder; tell the repository's owner")
 
     def _push_retried(self, new: _NewFolders, branch: str) -> AddResult:
+        """Push a commit with the new folders; if another publisher was faster, try again on the new commit."""
         for attempt in range(self._limits.pushes):
             commit = new.commit_on(self._commit)
             if self._push(commit, branch, self._commit):
@@ -351,6 +352,7 @@ class _NewFolders:
         return self._git.commit_of(_NEW)
 
     def _import(self, contents: Mapping[str, Content]) -> Iterator[bytes]:
+        """Yield the commands for `git fast-import` that store the files."""
         for number, content in enumerate(contents.values(), 1):
             try:
                 with open_content(content) as file:

@@ -104,6 +104,7 @@ class RegistryApi:
             raise ReleaseError(f"{self.base}: {error}") from error
 
     def _send(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
+        """Send one request and return the answer. Raises: TransferError, also if a successful answer is not JSON."""
         response = self._client.request(method, f"{self.base}/api/v1{path}", **options)
         body: Any = {}
         if (is_json or not response.is_success) and response.content:

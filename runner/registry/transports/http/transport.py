@@ -136,6 +136,7 @@ class HttpTransport:
         raise ReleaseError(f"{self.where} {reason}").with_notes(upload.problems)
 
     def _wait_for_check(self, sizes: Mapping[str, int], upload: UploadStatus) -> UploadStatus:
+        """Return the state of an upload after the server has checked it."""
         timeouts, name = self._api.timeouts, upload.id
         wait, deadline = timeouts.check_again, time.monotonic() + timeouts.check_seconds
         while upload.state == CHECKING:
