@@ -96,7 +96,7 @@ class Registry:
                 last = of_name[-1]
                 raise NotPublished(
                     f"all versions of {reference} in {self.where} were yanked; the newest, {last.reference}, because: "
-                    f"{last.yanked}. To use it anyway, name its version"
+                    f"{last.yanked}. To use the newest anyway, name its version"
                 )
         if matches:
             return matches[-1]

@@ -109,6 +109,6 @@ def test_a_file_takes_no_release(tmp_path: Path) -> None:
 def test_a_name_of_which_all_is_yanked_is_got_by_its_version_alone(tmp_path: Path) -> None:
     publish(tmp_path, bundle())
     registry(tmp_path).yank(REFERENCE, "it is wrong")
-    with pytest.raises(NotPublished, match=f"{REFERENCE} was yanked: it is wrong. Name that version"):
+    with pytest.raises(NotPublished, match=f"{REFERENCE}, because: it is wrong. To use the newest anyway"):
         registry(tmp_path).find(parse("run/acme/tiny"))
     assert registry(tmp_path).find(REFERENCE).yanked == "it is wrong"

@@ -200,7 +200,7 @@ def test_a_blob_of_which_a_server_says_that_it_creeps_is_given_up() -> None:
         return 200, said(missing=[{**MISSING, "have": next(have)}])
 
     told, asked = published(answers)
-    assert "does not accept the rest of a file" in told
+    assert "does not accept the rest of the file" in told
     assert len(asked) < 200
 
 
@@ -211,7 +211,7 @@ def test_a_blob_of_which_a_server_has_now_more_now_less_is_given_up() -> None:
         return 200, {"have": next(have)} if method == "PATCH" else said(missing=[MISSING])
 
     told, _ = published(answers)
-    assert "does not accept the rest of a file" in told
+    assert "does not accept the rest of the file" in told
 
 
 @pytest.mark.parametrize("answer", [{"account": 5, "owners": []}, {"account": "a", "owners": 5}, {"account": "a"}])
