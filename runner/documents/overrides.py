@@ -89,9 +89,9 @@ def _parse_override(override: Override) -> tuple[str, tuple[str, ...], Any]:
     Raises:
         _Refused: the text is not an override.
     """
-    wrong = encoding_problem(override.text)
-    if wrong is not None:
-        raise _Refused("", wrong)
+    problem = encoding_problem(override.text)
+    if problem is not None:
+        raise _Refused("", problem)
     sign = override.text[0] if override.text[:1] in ("+", "~") else ""
     name, equals, written = override.text.removeprefix(sign).partition("=")
     at = tuple(name.split("."))

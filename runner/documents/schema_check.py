@@ -91,9 +91,9 @@ def _find_unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData
         yield Problem(layered.place(at), ".".join(map(str, at)), message)
     if isinstance(value, dict):
         for name, item in value.items():
-            wrong = encoding_problem(name)
-            if wrong is not None:
-                yield Problem(layered.place((*at, name)), ".".join(map(str, (*at, name))), wrong)
+            problem = encoding_problem(name)
+            if problem is not None:
+                yield Problem(layered.place((*at, name)), ".".join(map(str, (*at, name))), problem)
             yield from _find_unwritable(item, (*at, name), layered)
     elif isinstance(value, list):
         for index, item in enumerate(value):

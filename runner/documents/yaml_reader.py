@@ -87,9 +87,9 @@ def read(path: Path, display_name: str | None = None, *, is_own: bool = True) ->
         message = large if error.errno == errno.EFBIG else f"cannot read the file: {error.strerror or error}"
         return _add_problem(document, message, kind=message)
     document.content = raw
-    wrong = _encoding_problem(raw)
-    if wrong is not None:
-        return _add_problem(document, wrong, kind=wrong)
+    problem = _encoding_problem(raw)
+    if problem is not None:
+        return _add_problem(document, problem, kind=problem)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -113,9 +113,9 @@ def _encoding_problem(raw: bytes) -> str | None:
 
 def parse(text: str, document: Document) -> Document:
     """Read YAML text into `document`, and return the document."""
-    wrong = encoding_problem(text)
-    if wrong is not None:
-        return _add_problem(document, wrong)
+    problem = encoding_problem(text)
+    if problem is not None:
+        return _add_problem(document, problem)
     document.lines = split_lines(text)
     try:
         refused = list(_refusals(text))

@@ -34,7 +34,7 @@ _CHANGED_KEYS = ("methods", "original_statistics", "variance", "vote_curve")
 class MetricDifferences:
     """The differences between a recorded and a recomputed metrics.json."""
 
-    wrong: tuple[str, ...]
+    errors: tuple[str, ...]
     other_version: tuple[str, ...] = ()
     """Differences that may be due to the other version of nip-run that recorded the run."""
 
@@ -105,19 +105,19 @@ def compare_metrics(
 ) -> MetricDifferences:
     """Return the differences between two contents of metrics.json; differences in values come first."""
     is_old, is_other = is_from_0_1(manifest), is_from_other_version(manifest)
-    wrong: list[str] = []
+    errors: list[str] = []
     noted: list[str] = []
     intervals: list[str] = []
     not_recorded: list[str] = []
     for difference in sorted(_compare(recorded, recomputed), key=lambda item: item.sort_key):
         if difference.kind == _Kind.MALFORMED:
-            wrong.append(difference.line)
+            errors.append(difference.line)
         elif difference.kind == _Kind.NOT_RECORDED:
             not_recorded.append(difference.name)
         elif difference.kind == _Kind.REORDERED:
-            (noted if is_other else wrong).append(difference.line)
+            (noted if is_other else errors).append(difference.line)
         elif not is_old or difference.is_wrong_in_0_1:
-            wrong.append(difference.line)
+            errors.append(difference.line)
         elif difference.kind == _Kind.CHANGED and difference.field not in _UNCHANGED_FIELDS:
             intervals.append(difference.name)
         else:
@@ -126,8 +126,8 @@ def compare_metrics(
         noted.append(f"different intervals, or none now: {_join_unique(intervals)}")
     if not_recorded:
         reason = "not computed by that version" if is_other else "not recorded"
-        (noted if is_other else wrong).append(f"{reason}: {_join_unique(not_recorded)}")
-    return MetricDifferences(tuple(wrong), tuple(noted))
+        (noted if is_other else errors).append(f"{reason}: {_join_unique(not_recorded)}")
+    return MetricDifferences(tuple(errors), tuple(noted))
 
 
 def _join_unique(names: Sequence[str]) -> str:

@@ -198,8 +198,8 @@ def describe_differences(published: Mapping[str, Any], recomputed: Mapping[str, 
         name = key[1] if key[0] is None else f"{key[0]}.{key[1]}"
         if expected is None or actual is None:
             lines.append(f"{name} is {'not published' if actual is None else 'published, but cannot be recomputed'}")
-        elif wrong := [field for field in _COMPARED if not is_same(actual.get(field), expected[field])]:
-            field = wrong[0]
+        elif differing_fields := [field for field in _COMPARED if not is_same(actual.get(field), expected[field])]:
+            field = differing_fields[0]
             lines.append(f"{name}: {field} is {actual.get(field)!r}, but {expected[field]!r} in the records")
     return sorted(lines)
 

@@ -91,8 +91,8 @@ def test_a_metric_that(forge: Callable[[Metrics], str], wrong_in: tuple[str, ...
     said = copy.deepcopy(again)
     expected = forge(said)
     found = compare_metrics(said, again, VERSIONS[version])
-    assert any(line.startswith(expected) for line in found.wrong) == (version in wrong_in), found
-    assert bool(found.wrong or found.other_version)
+    assert any(line.startswith(expected) for line in found.errors) == (version in wrong_in), found
+    assert bool(found.errors or found.other_version)
     assert compare_metrics(again, again, VERSIONS[version]).other_version == ()
 
 

@@ -204,8 +204,8 @@ def file_problems(files: Iterable[FileEntry], limits: Limits = USUAL) -> Iterabl
         yield f"the release has {len(files)} files; at most {limits.files} are allowed"
         return
     for entry in files:
-        if wrong := path_problem(entry.path):
-            yield f"file {shortened(entry.path)!r}: {wrong}"
+        if problem := path_problem(entry.path):
+            yield f"file {shortened(entry.path)!r}: {problem}"
         if entry.size > limits.file_bytes:
             yield f"file {shortened(entry.path)!r} has {entry.size:,} bytes; at most {limits.file_bytes:,} are allowed"
     yield from (f"file {shortened(path)!r}: {reason}" for path, reason in path_conflicts(entry.path for entry in files))
@@ -273,8 +273,8 @@ def _parse_fields(cls: type[Release], content: Any) -> dict[str, Any]:
     """Return the fields of a manifest, checked and converted to their types."""
     values = check_fields(content, cls)
     for name in ("owner", "name", "version"):
-        if wrong := identifier_problem(check_text(values[name])):
-            raise ValueError(wrong)
+        if problem := identifier_problem(check_text(values[name])):
+            raise ValueError(problem)
     if values["visibility"] not in VISIBILITIES:
         raise ValueError(f"unknown visibility {shortened(repr(values['visibility']))}")
     if is_too_deep(values["facts"]):

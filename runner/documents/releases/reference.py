@@ -116,9 +116,9 @@ def parse(text: str, kind: Kind | None = None) -> Reference | Digest:
         raise UsageError(f"{text!r} is a {kind_text}; name a {kind} here")
     version = shape["version"]
     parts = [shape["owner"], shape["name"], *([] if version in (None, LATEST) else [version])]
-    wrong = [message for part in parts if (message := identifier_problem(part))]
-    if wrong:
-        raise UsageError(f"{text!r} is not a valid reference: {wrong[0]}")
+    problems = [message for part in parts if (message := identifier_problem(part))]
+    if problems:
+        raise UsageError(f"{text!r} is not a valid reference: {problems[0]}")
     return Reference(
         Kind(str(kind_text or kind)), shape["owner"], shape["name"], None if version == LATEST else version
     )

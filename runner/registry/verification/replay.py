@@ -88,11 +88,11 @@ def replay_run(fetched: FetchedRelease, results: Results, watch: Watch | None = 
     try:
         result = run_plan(replay_plan, results, name, options)
     except RunError as error:  # an answer is missing, or belongs to another request
-        if wrong := [line for line in find_run_problems(run) if not isinstance(line, CheckNote)]:
-            return ReplayResult(fetched, name, (str(error), *wrong), by_earlier=is_earlier)
+        if errors := [line for line in find_run_problems(run) if not isinstance(line, CheckNote)]:
+            return ReplayResult(fetched, name, (str(error), *errors), by_earlier=is_earlier)
         raise
-    wrong, otherwise = _find_differences(run, result)
-    return ReplayResult(fetched, result.run_id, tuple(wrong), tuple(otherwise), is_earlier)
+    errors, otherwise = _find_differences(run, result)
+    return ReplayResult(fetched, result.run_id, tuple(errors), tuple(otherwise), is_earlier)
 
 
 def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str]]:
@@ -100,15 +100,15 @@ def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], l
     manifest = run.manifest()
     metrics = compare_metrics(read_json(run.metrics), result.metrics, manifest)
     counts = {name: getattr(result.manifest, name) for name in COUNTED}
-    wrong = [
-        *limit_differences(metrics.wrong, "numbers"),
+    errors = [
+        *limit_differences(metrics.errors, "numbers"),
         *limit_differences(_find_row_differences(run, result, is_from_other_version(manifest)), "rows"),
         *(
             f"{name}: published {published!r}, recomputed {recomputed!r}"
             for name, published, recomputed in compare_counts(manifest, counts)
         ),
     ]
-    return wrong, list(limit_differences(metrics.other_version, "numbers"))
+    return errors, list(limit_differences(metrics.other_version, "numbers"))
 
 
 def _find_row_differences(run: RunFolder, result: FinishedRun, other_version: bool) -> Iterator[str]:

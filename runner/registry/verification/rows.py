@@ -81,8 +81,8 @@ def _compare_rows(
                 yield f"{file}: {_describe_row(table, match.key, complete=True)} is missing"
             elif match.recomputed is None:
                 yield f"{position}: the row is recorded twice, or no game in the journal has it"
-            elif wrong := _wrong_columns(match.recorded, match.recomputed, ignored):
-                yield f"{position}: {wrong}"
+            elif columns := _describe_differing_columns(match.recorded, match.recomputed, ignored):
+                yield f"{position}: {columns}"
     except TooFar as error:
         yield f"{file}: the rows after row {error.read:,} were not compared, because their order is too different"
 
@@ -109,21 +109,21 @@ def _later_columns_missing(path: Path) -> frozenset[str]:
     return _LATER_COLUMNS - present
 
 
-def _wrong_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
+def _describe_differing_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
     """Return a description of the columns that differ, with both values; empty if no column differs."""
-    wrong = [
+    columns = [
         name
         for name, value in recomputed.items()
         if name not in ignored and not (name in recorded and is_same(recorded[name], value))
     ]
-    wrong += [name for name in recorded if name not in recomputed]
+    columns += [name for name in recorded if name not in recomputed]
     descriptions = [
         f"{in_one_line(shortened(name, MAX_SHOWN))}: recorded {_format_value(recorded, name)}, "
         f"recomputed {_format_value(recomputed, name)}"
-        for name in wrong[:MAX_COLUMNS]
+        for name in columns[:MAX_COLUMNS]
     ]
     return "; ".join(
-        [*descriptions, *([f"and {len(wrong) - MAX_COLUMNS:,} more columns"] if wrong[MAX_COLUMNS:] else [])]
+        [*descriptions, *([f"and {len(columns) - MAX_COLUMNS:,} more columns"] if columns[MAX_COLUMNS:] else [])]
     )
 
 

@@ -34,7 +34,7 @@ class ChainResult:
     """Descriptions of mismatches between parts. Differences within a part are in the part's own result."""
 
     @property
-    def wrong(self) -> bool:
+    def has_differences(self) -> bool:
         return bool(self.different) or any(part.different for part in self.parts)
 
 

@@ -64,16 +64,16 @@ def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: P
 
     To check records, a run's journal is replayed once.
     """
-    wrong = list(registry.find_problems(entry))
+    problems = list(registry.find_problems(entry))
     try:
         signed = check_release(registry, entry, signer_key)
         yield from () if signed is None else (CheckNote(signed),)
     except ReleaseError as error:
-        wrong.append(str(error))
-    if not wrong:
-        wrong += find_wrong_facts(entry, registry.read(entry)[0])
-    yield from dict.fromkeys(wrong)
-    if entry.reference.kind != Kind.RUN or wrong:
+        problems.append(str(error))
+    if not problems:
+        problems += find_wrong_facts(entry, registry.read(entry)[0])
+    yield from dict.fromkeys(problems)
+    if entry.reference.kind != Kind.RUN or problems:
         return
     with TemporaryDirectory(prefix=".nip-run-") as temporary:
         try:
@@ -110,13 +110,13 @@ def find_folder_problems(folder: Path) -> Iterator[str]:
         yield str(error)
         return
     ignored = EDITABLE if fetched.release.kind == Kind.RUN else frozenset[str]()
-    wrong = [
+    problems = [
         *find_changed_files(fetched, lambda path: path not in ignored).values(),
         *_find_added_files(fetched),
         *_find_lock_problems(fetched),
     ]
-    yield from wrong
-    if fetched.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
+    yield from problems
+    if fetched.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in problems):
         yield from _with_unexpected_errors(_find_record_problems(fetched))
 
 
@@ -192,7 +192,7 @@ def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str
                 f"{fetched.release.reference}: its facts say {name} {facts[name]!r}, but its manifest.json says "
                 f"{value!r}"
             )
-    yield from (f"{fetched.release.reference}: {wrong}" for wrong in find_kind_problems(run, facts))
+    yield from (f"{fetched.release.reference}: {problem}" for problem in find_kind_problems(run, facts))
     if run.metrics.is_file() and facts.get("accuracy") is not None:
         accuracy = accuracy_of(read_json(run.metrics)) or {}
         for name, value in {"value": None, **dict(facts["accuracy"].items())}.items():
@@ -217,15 +217,15 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
     if manifest.is_training_run:
         yield from _find_training_problems(folder, manifest)
         return
-    wrong = [*_find_journal_problems(folder, manifest), *_find_input_problems(folder, manifest)]
-    yield from wrong
+    problems = [*_find_journal_problems(folder, manifest), *_find_input_problems(folder, manifest)]
+    yield from problems
     if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
         yield f"manifest.json has no format, but nip-run {manifest.version}, which played the run, writes one"
     # Every version that records `answers_from` also writes the hashes of a finished run's files.
     is_sealed = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
     if is_sealed and not folder.sums.is_file():
         yield f"{folder.sums.name} is missing, so changes to the tables and metrics cannot be detected"
-    if not wrong:
+    if not problems:
         try:
             yield from _find_number_problems(folder, manifest)
         except NipRunError as error:
@@ -287,7 +287,7 @@ def _find_number_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str
         return
     with recompute_run(folder) as recomputed_run:
         differences = compare_metrics(read_json(folder.metrics), recomputed_run.metrics, manifest)
-        yield from limit_differences(differences.wrong, "numbers")
+        yield from limit_differences(differences.errors, "numbers")
         if differences.other_version:
             yield from map(
                 VersionNote, (describe_versions(manifest), *limit_differences(differences.other_version, "numbers"))
