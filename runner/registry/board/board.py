@@ -44,11 +44,11 @@ class PublishedRow(LeaderboardRow):
     owner: str
     signed: bool
     effort: Mapping[str, Any]
-    """See `total_json`."""
+    """The effort of all training behind the run; see `total_json`."""
     trained_on: Mapping[str, Any] | None
     """How many of its datapoints its models were trained on; None if that is not known."""
     lineage: Sequence[Mapping[str, Any]]
-    """See `origin_json`."""
+    """The origins of the models; see `origin_json`."""
     tier: str
     numbers: str
     """How far its numbers were checked."""
@@ -95,7 +95,7 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
     A release that is damaged, or whose numbers do not follow from its records, is left out, with the reason.
 
     Raises:
-        ReleaseError: the registry cannot be read, or the cache not be written.
+        ReleaseError: the registry cannot be read, or the cache cannot be written.
         LeaderboardError: another process keeps the board in the cache locked.
         UsageError: nothing is published for the benchmark.
     """

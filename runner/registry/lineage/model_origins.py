@@ -12,10 +12,10 @@ registry does not record who was first. The effort and datapoints of such a clai
 - the claiming owner published a model release whose files have the hash of the weights. This shows that the owner had
   the weights, not that no one else had them.
 
-Any other origin is *claimed*: it is shown with the claiming owner and adds nothing to the row. So strangers cannot add
-marks to another owner's run. If a run hides that it continues someone else's model, the claim of the other owner is
-shown. If the name of a model says that it was fine-tuned, the known training behind it is a lower bound, whether or not
-a claim is confirmed.
+An origin that only unconfirmed claims show is *claimed*. Such claims are shown with their owners, and add nothing to
+the row, so strangers cannot add marks to another owner's run. If a run hides that it continues someone else's model,
+the claim of the other owner is shown. If the name of a model says that it was fine-tuned, the known training behind it
+is a lower bound, whether or not a claim is confirmed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runner.registry.lineage.session_facts import Group, MadeModel, TrainingStep
 from runner.registry.lineage.sessions import LineageSession
 
 UNIQUE_PREFIX = "ft:"
-"""The start of names of fine-tuned models, which a provider never gives twice."""
+"""Prefix of names that a provider gives to fine-tuned models. A provider never gives the same name twice."""
 
 
 class Proof(StrEnum):
@@ -79,10 +79,12 @@ class ModelMaker:
 
     @property
     def key(self) -> tuple[tuple[str, str], str, int]:
+        """The run, the model group and the iteration that made the model."""
         return self.session.run, self.group.name, self.made_model.step.iteration
 
     @property
     def step_key(self) -> tuple[str, int]:
+        """The run id and iteration that made the model, as a lineage names them."""
         return self.session.run_id, self.made_model.step.iteration
 
 

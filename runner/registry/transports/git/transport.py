@@ -199,7 +199,10 @@ class GitTransport:
         self._entries.clear()
 
     def _find_revision(self) -> tuple[str | None, str | None]:
-        """Return the full name of the branch or tag to read, and the branch to publish to; None for each if missing."""
+        """Return the full name of the branch or tag to read, and the branch to publish to.
+
+        The first is None if the repository has no commit yet, and the second is None for a tag.
+        """
         refs, target = self._list_refs()
         revision = self._location.revision
         if revision is not None:
@@ -231,7 +234,7 @@ class GitTransport:
         return target, branch
 
     def _list_refs(self, *names: str) -> tuple[dict[str, str], str | None]:
-        """Return the commits of the branches and tags of the repository, and the branch of its HEAD."""
+        """Return the commit of each branch and tag of the repository, and the full name of its default branch."""
         output = self._git.run(*self._remote_options(), "ls-remote", "--symref", _REMOTE, *names)
         refs, target = {}, None
         for line in output.decode("utf-8", "replace").splitlines():
