@@ -1,1 +1,1 @@
-"""YAML files and command-line overrides into validated, frozen dataclasses, or all errors with their places."""
+"""Convert YAML files and command-line overrides to validated, frozen dataclasses, or report all errors with places."""

@@ -1,7 +1,7 @@
 """Derive a document's JSON Schema from dataclasses, and build the dataclasses from validated data.
 
-A key is declared once, as a field with `option(...)`. Its type, default, bounds, description and example
-become the schema that checks a document, the help an editor shows, and the type the program works with.
+A key is declared once, as a field with `option(...)`. The schema with the key's type, default, bounds, description and
+example checks documents, and editors show it as help. The program uses the dataclass.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def option(
     path: bool = False,
     **constraints: Any,
 ) -> Any:
-    """Declare one key of a document.
+    """Return a dataclass field that declares one key of a document.
 
-    Leave out `example` if the default is a good one. `path` marks a file or folder whose path is relative to
-    the file that names it. `constraints` are JSON Schema keywords (`minimum=0`, `pattern=...`).
+    Omit `example` if the default is a good example. `path` marks the path of a file or folder, which is relative to the
+    document that names it. `constraints` are JSON Schema keywords, such as `minimum=0` or `pattern=...`.
     """
     metadata = {"doc": doc, "example": example, "path": path, "constraints": constraints}
     if factory is not MISSING:
@@ -82,6 +82,7 @@ def schema(cls: type, title: str) -> dict[str, Any]:
 
 
 def _object_schema(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a section; schemas of inner sections are added to `definitions`."""
     properties, required = {}, []
     for field in dataclasses.fields(cls):
         properties[key_of(field)] = _field_schema(field, _types(cls)[field.name], definitions)
@@ -159,13 +160,14 @@ def _reference(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(cls: type[T], data: Mapping[str, Any]) -> T:
-    """Build a `cls` from data that its schema has accepted."""
+    """Return a `cls` built from data that its schema has accepted."""
     hints = _types(cast("type", cls))
     names = {key_of(field): field.name for field in dataclasses.fields(cast("type", cls))}
     return cls(**{names[key]: _build_value(hints[names[key]], value) for key, value in data.items()})
 
 
 def _build_value(hint: Any, value: Any) -> Any:
+    """Return a value of plain data as the type that a field declares."""
     hint, _ = _split_optional(hint)
     if value is None or hint is Any:
         return value
@@ -187,7 +189,7 @@ def _build_value(hint: Any, value: Any) -> Any:
 
 
 def to_plain(value: Any) -> Any:
-    """Convert a built value to the data that a document would hold, with every default written out."""
+    """Return a built value as the plain data of a document, with every default written out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {key_of(field): to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -219,9 +221,9 @@ def path_keys(cls: type, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 
 
 def removable_keys(cls: type) -> frozenset[tuple[str, ...]]:
-    """Return the keys that null in a file deletes because they cannot be null; `*` matches any one name.
+    """Return the keys that a null in a file deletes, because their value cannot be null; `*` matches any one name.
 
-    They are the entries of mappings such as `agents`, and such a mapping itself if it is optional.
+    These are the entries of mappings such as `agents`, and an optional mapping itself.
     """
     keys = [(key, field) for key, hint, field in _all_keys(cls, ()) if hint is not Any and not _split_optional(hint)[1]]
     entries = {key for key, field in keys if field is None}
@@ -230,7 +232,7 @@ def removable_keys(cls: type) -> frozenset[tuple[str, ...]]:
 
 
 def resettable_keys(cls: type) -> frozenset[tuple[str, ...]]:
-    """Return the other keys that have a non-null default: null resets an inherited value to that default."""
+    """Return the keys, except `removable_keys`, where a null resets an inherited value to a non-null default."""
     keys = {
         key
         for key, hint, field in _all_keys(cls, ())
@@ -241,7 +243,7 @@ def resettable_keys(cls: type) -> frozenset[tuple[str, ...]]:
 
 
 def _all_keys(hint: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any, Field[Any] | None]]:
-    """Yield every key below a type with its own type and field; entries of mappings are `*` and have no field."""
+    """Yield every key below a type, with its type and field; the key of a mapping's entries is `*`, without a field."""
     hint, _ = _split_optional(hint)
     if get_origin(hint) in (Union, types.UnionType):
         for arm in get_args(hint):

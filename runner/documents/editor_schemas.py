@@ -1,8 +1,8 @@
-"""Derive the schema that editors use for one spec file from the schema of checked data.
+"""Derive the schema that editors use for one spec file from the schema that checks merged data.
 
-A file may leave out what its base sets, refer to other keys by `${key}`, and delete an inherited entry with `null`.
-The keywords suit the YAML language server: it stops completing at a `default: null`, does not complete sections behind
-an `anyOf`, and shows a `patternErrorMessage`.
+Unlike merged data, a file may omit keys that its base file sets, refer to other keys by `${key}`, and delete an
+inherited entry with `null`. The schema's keywords are chosen for the YAML language server: it offers no completion
+after a `default: null` or inside an `anyOf`, and shows a `patternErrorMessage`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ REFERENCE = r"\$\{[^{}]+\}"
 
 _REFERENCE_ONLY = f"^{REFERENCE}$"
 _NOT_TEXT_TYPES = ("integer", "number", "boolean", "array", "object")
-"""Types that accept a text only if all of it is one reference."""
+"""Types other than text. Their keys accept a text only if the whole text is one reference."""
 
 
 def derive_editor_schema(checked: dict[str, Any], example: str) -> dict[str, Any]:
-    """Return the editor schema of a document that `checked` describes; `example` is a file name for `extends`."""
+    """Return the schema for editors from the schema of merged data; `example` is an example of a file to extend."""
     extends = {
         "description": "The base file or files. Later ones override earlier ones; this file overrides all.",
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
@@ -33,7 +33,7 @@ def derive_editor_schema(checked: dict[str, Any], example: str) -> dict[str, Any
 
 
 def name_or_pattern(names: Sequence[str], otherwise: str) -> dict[str, Any]:
-    """Return a schema for one of these names, a text that matches `otherwise`, or a reference."""
+    """Return a schema that accepts one of these names, a text that matches `otherwise`, or a reference."""
     return {
         "anyOf": [{"type": "string", "enum": list(names)}, {"type": "string", "pattern": f"{otherwise}|{REFERENCE}"}]
     }
@@ -111,7 +111,7 @@ def _or_reference(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(value: Any) -> Any:
-    """Drop the keys that are null in a value: a missing key means null as well."""
+    """Return a value without its null keys; a missing key also means null."""
     if isinstance(value, dict):
         return {name: _without_null(item) for name, item in value.items() if item is not None}
     return value

@@ -1,8 +1,8 @@
 """Files that were fetched from a registry: where they came from, and which files they may name.
 
-The code that fetches a release first puts `MARKER` into the folder where it unpacks. A file counts as fetched if it is
-in such a folder, at any depth. A fetched file may name only files in that folder and files that ship with the package,
-after following links: a stranger wrote it, and it must not reach other files that the user can read.
+A folder with a fetched release has a file `MARKER`, which is written before the release is unpacked. A file counts as
+fetched if it is in such a folder, at any depth. A stranger wrote it, so it must not reach other files that the user can
+read: it may name only files in that folder and files that ship with the package, after following links.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 MAX_MARKER = 64 << 10
 MAX_ENTRIES = 20_000
-"""The most files and folders in a folder that a fetched file names."""
+"""Maximum number of files and folders in a folder that a fetched file names."""
 
 _RELEASE = re.compile(r"[a-z]+/[a-z0-9._-]{1,100}/[a-z0-9._-]{1,100}@[a-z0-9._-]{1,100}")
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -53,7 +53,10 @@ def read_marker(folder: Path) -> Mapping[str, str] | None:
 
 
 def fetched_registry(folder: Path) -> str | None:
-    """Return the registry that a folder's marker names, for display only: a stranger may have written the marker."""
+    """Return the registry that a folder's marker names; None if there is none.
+
+    It is for display only, because a stranger may have written the marker.
+    """
     try:
         with open_to_read(folder / MARKER) as file:
             registry = json.loads(file.read(MAX_MARKER))["where"]
@@ -63,7 +66,7 @@ def fetched_registry(folder: Path) -> str | None:
 
 
 def describe_origin(file: Path | None, root: Path) -> str:
-    """Describe how the spec in this file depends on the fetched folder `root`, as a verb phrase for messages."""
+    """Return how the spec in `file` depends on the fetched folder `root`, as a verb phrase for messages."""
     if file is None or fetched_folder([file.absolute().parent]) is not None:
         return "came from elsewhere"
     origin = read_marker(root)
@@ -79,7 +82,7 @@ def path_refusal(folder: Path, target: Path) -> str | None:
     if root is None:
         return None
     if not _is_within(target, root):
-        return f"it is outside {root}; a file that came from elsewhere may only name files in its own folder"
+        return f"the path is outside {root}, and a file that came from elsewhere may only name files in its own folder"
     return _link_problem(target, root) if package_data.is_folder(target) else None
 
 
@@ -101,5 +104,5 @@ def _link_problem(folder: Path, root: Path) -> str | None:
             if path.is_symlink() and not _is_within(path, root):
                 return f"{path} is a link to a file outside {root}, the folder of the fetched release; remove it"
         if entries > MAX_ENTRIES:
-            return f"it contains more than {MAX_ENTRIES:,} files"
+            return f"{folder} contains more than {MAX_ENTRIES:,} files and folders, too many for a fetched release"
     return None

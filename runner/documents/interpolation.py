@@ -17,33 +17,33 @@ from runner.documents.plain_yaml import is_resolved
 
 MAX_RESOLVED = 1 << 20
 MAX_CHAIN = 60
-"""The longest chain of references, nesting levels included. It is limited because OmegaConf recurses."""
+"""Maximum number of references that refer to each other, including levels of nesting, because OmegaConf recurses."""
 REFERENCE = re.compile(r"(?<!\\)\$\{\s*([^{}]*?)\s*\}")
 """Matches an interpolation; group 1 is the key that it refers to."""
 
 
 def resolve(layered: LayeredData) -> None:
-    """Replace every `${key}` in place. Data that would grow too large or too deep becomes a problem instead."""
+    """Replace every `${key}` in `layered.data` by its value. If the data would be too large, add a problem instead."""
     layered.find_foreign_keys()
     try:
         size = _ResolvedSizes(layered.data).total()
     except _TooDeep as deep:
-        message = f"the interpolations refer to each other more than {MAX_CHAIN} levels deep"
+        message = f"the interpolations refer to each other more than {MAX_CHAIN} levels deep; write some values out"
         layered.problems.append(Problem(layered.place(deep.at), ".".join(map(str, deep.at)), message))
         return
     if size > MAX_RESOLVED:
-        message = f"the interpolations grow to more than {MAX_RESOLVED >> 20} MiB"
+        message = f"the interpolations grow to more than {MAX_RESOLVED >> 20} MiB; remove some of the ${{...}}"
         layered.problems.append(Problem(layered.place(()), "", message))
         return
     if is_resolved(layered.data):
         return
     config = OmegaConf.create(layered.data)
     assert isinstance(config, DictConfig)
-    layered.data = {str(name): _resolved(config, name, (str(name),), layered) for name in config}
+    layered.data = {str(name): _resolve_value(config, name, (str(name),), layered) for name in config}
 
 
 def referenced_key(reference: str, at: KeyPath) -> KeyPath:
-    """Return the key that `${reference}` means in a text at key `at`; leading dots are relative to its section."""
+    """Return the key that `${reference}` means in the text of key `at`; leading dots make it relative to `at`."""
     name = reference.lstrip(".")
     dots = len(reference) - len(name)
     base = at[: len(at) - dots] if dots else ()
@@ -62,7 +62,7 @@ class _TooDeep(Exception):
 class _ResolvedSizes:
     """Computes the size of resolved data (characters plus nodes) without resolving it.
 
-    A value that refers to itself counts as 0 here, because OmegaConf reports it.
+    A value that refers to itself has size 0, because OmegaConf reports it later.
     """
 
     def __init__(self, data: dict[str, Any]) -> None:
@@ -78,10 +78,11 @@ class _ResolvedSizes:
         if len(parents) > MAX_CHAIN:
             raise _TooDeep(parents[1] if len(parents) > 1 else at)
         if at not in self._sizes:
-            self._sizes[at] = self._fresh_size(at, (*parents, at))
+            self._sizes[at] = self._compute_size(at, (*parents, at))
         return self._sizes[at]
 
-    def _fresh_size(self, at: KeyPath, parents: tuple[KeyPath, ...]) -> int:
+    def _compute_size(self, at: KeyPath, parents: tuple[KeyPath, ...]) -> int:
+        """Return the size of a value, including the values that its interpolations refer to."""
         value: Any = self._data
         for part in at:
             try:
@@ -97,39 +98,40 @@ class _ResolvedSizes:
         return size
 
 
-def _reworded(omegaconf_message: str, layered: LayeredData) -> str:
-    """Reword OmegaConf's message about an interpolation, with a hint."""
+def _reword_error(omegaconf_message: str, layered: LayeredData) -> str:
+    """Return OmegaConf's message about an interpolation in other words, with a hint."""
     missing = re.fullmatch(r"Interpolation key '(.*)' not found", omegaconf_message)
     if missing is not None:
         parts = missing[1].split(".")
         hint = (
-            did_you_mean(missing[1], _dotted(layered.data)) or "; write out the whole key, as in ${models.NAME.model}"
+            did_you_mean(missing[1], _dotted_keys(layered.data))
+            or "; write out the whole key, as in ${models.NAME.model}"
         )
         return f"no such key for ${{{missing[1]}}}{hint}" if all(parts) else omegaconf_message
     if "Recursive interpolation" in omegaconf_message:
-        return "the value refers to itself through its ${...}; replace one of them by a value"
+        return "the value refers to itself through a ${...}; replace a ${...} by a value"
     return omegaconf_message
 
 
-def _dotted(value: Any, prefix: str = "") -> Iterator[str]:
+def _dotted_keys(value: Any, prefix: str = "") -> Iterator[str]:
     """Yield the dotted form of every key in nested mappings."""
     for name, item in value.items() if isinstance(value, dict) else ():
         yield f"{prefix}{name}"
-        yield from _dotted(item, f"{prefix}{name}.")
+        yield from _dotted_keys(item, f"{prefix}{name}.")
 
 
-def _resolved(config: Any, key: Any, at: KeyPath, layered: LayeredData) -> Any:
-    """Resolve one node and those below it separately, so that every broken interpolation is reported."""
+def _resolve_value(config: Any, key: Any, at: KeyPath, layered: LayeredData) -> Any:
+    """Return the resolved value of one key. Each value below is resolved alone, to report all broken interpolations."""
     if OmegaConf.is_missing(config, key):
-        return "???"  # OmegaConf's mark for a missing value is a text like any other here
+        return "???"  # OmegaConf's mark for a missing value is a normal text in a spec
     try:
         value = config[key]
     except OmegaConfBaseException as error:
-        message = _reworded(str(error).splitlines()[0], layered)
+        message = _reword_error(str(error).splitlines()[0], layered)
         layered.problems.append(Problem(layered.place(at), ".".join(map(str, at)), message))
         return None
     if OmegaConf.is_dict(value):
-        return {str(name): _resolved(value, name, (*at, str(name)), layered) for name in value}
+        return {str(name): _resolve_value(value, name, (*at, str(name)), layered) for name in value}
     if OmegaConf.is_list(value):
-        return [_resolved(value, index, (*at, index), layered) for index in range(len(value))]
+        return [_resolve_value(value, index, (*at, index), layered) for index in range(len(value))]
     return value

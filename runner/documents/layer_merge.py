@@ -1,4 +1,4 @@
-"""Merge files that extend each other and overrides into one resolved mapping with the place of every leaf."""
+"""Merge a file, the files that it extends, and overrides into one resolved mapping with the place of every key."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load_layers(
     tree: ProjectTree | None = None,
     written: Mapping[str, Any] | None = None,
 ) -> LayeredData:
-    """Read a file and all it extends, apply overrides, and resolve interpolations.
+    """Return a file merged with all files that it extends and with overrides, and with its interpolations resolved.
 
     Args:
         path: The file to read.
@@ -52,8 +52,8 @@ def load_layers(
         find: Looks up a base file by its name.
         names: Old dotted keys that still work, mapped to the new ones.
         keys: The valid top-level keys. A file outside `tree` that has other keys is ignored.
-        removable: Keys that null deletes, whether a file inherits them or an override sets them; `*` matches any name.
-        resettable: Keys that null deletes only if they are set.
+        removable: Keys that a null always deletes; `*` matches any name.
+        resettable: Keys that a null deletes only if they are set.
         tree: The files whose contents messages may show; by default the project of the file.
         written: Data to use instead of reading a file at `path`.
     """
@@ -75,7 +75,7 @@ def load_layers(
 
 @dataclass(frozen=True)
 class _Files:
-    """Merges files into `layered`, each after the files that it extends."""
+    """Merges files into `layered`. Each file is merged after the files that it extends."""
 
     find: Find
     names: Mapping[str, str]
@@ -99,7 +99,7 @@ class _Files:
             self.layered.read.append(FileRead(path, document.content, bases))
         if not document.data:
             return
-        for at, base in _bases(document, self.layered):
+        for at, base in _base_names(document, self.layered):
             try:
                 base_path = self.find(base, document.folder)
             except NipRunError as error:
@@ -126,11 +126,11 @@ class _Files:
         _merge(document, self.layered, extends=extends)
 
     def _is_of_release(self, path: Path) -> bool:
-        """Return whether a file belongs to an installed release, which the spec named as a release, not by a path."""
+        """Return whether a file belongs to an installed release that the spec names by its reference."""
         return self.layered.tree is not None and self.layered.tree.is_of_release(path)
 
     def _ignore_foreign_if_invalid(self, document: Document) -> None:
-        """Ignore a file outside the project if it has unknown keys or problems: messages could reveal its text."""
+        """Ignore a file outside the project if it is invalid, because messages about it could reveal its text."""
         if document.is_own:
             return
         for name in document.data:
@@ -144,7 +144,7 @@ class _Files:
 
 
 def _not_found_message(base: str, document: Document, layered: LayeredData) -> str:
-    """Return the message about a missing base file; it suggests names only from folders in the project."""
+    """Return the message about a missing base file. It suggests only names of files in the project."""
     folder = document.folder / Path(base).parent
     near = ""
     try:
@@ -157,14 +157,15 @@ def _not_found_message(base: str, document: Document, layered: LayeredData) -> s
 
 
 def _display_path(path: Path) -> str:
-    """Return how messages name a base file: relative to the current folder if it is inside."""
+    """Return the path of a base file for messages: relative to the current folder, or absolute if it is outside."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:
         return str(path)
 
 
-def _bases(document: Document, layered: LayeredData) -> list[tuple[KeyPath, str]]:
+def _base_names(document: Document, layered: LayeredData) -> list[tuple[KeyPath, str]]:
+    """Return the key and name of each file that a document extends; an invalid `extends` becomes a problem."""
     value = document.data.get(EXTENDS)
     if value is None:
         return []
@@ -184,12 +185,12 @@ def _merge(document: Document, layered: LayeredData, *, extends: bool) -> None:
     replaced = [at for at in document.places if not isinstance(_value_at(document.data, at), dict)]
     for at in replaced:
         layered.drop_places(at)
-    layered.data = _merged(layered.data, document.data)
+    layered.data = _merge_values(layered.data, document.data)
     layered.places.update(document.places)
 
 
 def _deleted_keys(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[KeyPath]:
-    """Yield the keys that null deletes."""
+    """Yield the keys whose value is a null that deletes an inherited value."""
     for name, item in value.items() if isinstance(value, dict) else ():
         key = (*at, name)
         if item is None and (layered.is_removable(key) or layered.is_resettable(key, _value_at(layered.data, at))):
@@ -199,7 +200,7 @@ def _deleted_keys(value: Any, at: KeyPath, layered: LayeredData) -> Iterator[Key
 
 
 def _delete(at: KeyPath, document: Document, layered: LayeredData, *, extends: bool) -> None:
-    """Delete a key whose value is null from the document and from what it inherits."""
+    """Delete a key whose value is null from the document and from the data that the document inherits."""
     del _value_at(document.data, at[:-1])[at[-1]]
     inherited = _value_at(layered.data, at[:-1])
     if isinstance(inherited, dict) and at[-1] in inherited:
@@ -209,7 +210,7 @@ def _delete(at: KeyPath, document: Document, layered: LayeredData, *, extends: b
     place = document.place(at)
     place = replace(place, is_own=place.is_own and not layered.has_foreign_data)  # a hint may name keys of another file
     hint = did_you_mean(str(at[-1]), inherited if isinstance(inherited, dict) else ()) or "; leave the line out"
-    reason = f"it inherits no such key{hint}" if extends else "this file has no `extends`; leave the line out"
+    reason = f"this file inherits no such key{hint}" if extends else "this file has no `extends`; leave the line out"
     message = f"null deletes an inherited key, and {reason}"
     layered.wrong_nulls.append(Problem(place, ".".join(map(str, at)), message))
 
@@ -220,8 +221,8 @@ def _value_at(data: Any, at: KeyPath) -> Any:
     return data
 
 
-def _merged(below: Any, above: Any) -> Any:
-    """Merge mappings key by key; any other value of `above` replaces the value of `below`."""
+def _merge_values(below: Any, above: Any) -> Any:
+    """Return `below` with the values of `above`: mappings are merged key by key, and other values are replaced."""
     if isinstance(below, dict) and isinstance(above, dict):
-        return {**below, **{name: _merged(below.get(name), value) for name, value in above.items()}}
+        return {**below, **{name: _merge_values(below.get(name), value) for name, value in above.items()}}
     return copy.deepcopy(above)

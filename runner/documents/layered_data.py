@@ -1,4 +1,4 @@
-"""The result of merging files and overrides: the data, and the place where every leaf was set."""
+"""The result of merging files and overrides: the data, and the place where every key was set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RenamedKey:
 
 @dataclass(frozen=True)
 class FileRead:
-    """A file as it was read: its exact bytes, and the files that it extends, by the names it uses for them."""
+    """The bytes of a file that was read, and the paths of the files that it extends, by their names in the file."""
 
     path: Path
     content: bytes
@@ -36,17 +36,19 @@ class FileRead:
 
 @dataclass
 class LayeredData:
-    """Merged data, with the place of each leaf and the folder that each file's paths are relative to."""
+    """Merged data, with the place of each key and the folder that each file's paths are relative to."""
 
     data: dict[str, Any] = field(default_factory=dict)
     places: dict[KeyPath, Place] = field(default_factory=dict)
     folders: dict[str, Path] = field(default_factory=dict)
+    """The folder of each file, by the file's name in messages."""
     problems: list[Problem] = field(default_factory=list)
     wrong_nulls: list[Problem] = field(default_factory=list)
-    """Problems of nulls that delete nothing. They do not affect the rest of the data."""
+    """Problems with nulls that delete nothing. They do not affect the rest of the data."""
     files: list[str] = field(default_factory=list)
+    """The names of the files in messages."""
     read: list[FileRead] = field(default_factory=list)
-    """The files as read, each before its base files."""
+    """The files that were read, each before the files that it extends."""
     renamed: list[RenamedKey] = field(default_factory=list)
     tree: ProjectTree | None = None
     """Files whose contents may appear in error messages; None means all files."""
@@ -57,34 +59,34 @@ class LayeredData:
     foreign_keys: set[KeyPath] = field(default_factory=set)
     """Keys whose value came, at least in part, from a file outside `tree`; filled only if `has_foreign_data`."""
     removable: frozenset[KeyPath] = frozenset()
-    """Keys that null deletes; `*` matches any one name."""
+    """Keys that a null deletes; `*` matches any one name."""
     resettable: frozenset[KeyPath] = frozenset()
-    """Keys that null deletes if they are inherited. Otherwise null is an invalid value for them."""
+    """Keys that a null deletes if they are inherited. Otherwise null is an invalid value for them."""
 
     def place(self, at: KeyPath) -> Place:
-        """Return where a key was set, or else where the nearest mapping above it was set.
+        """Return the place where a key was set, or else the nearest mapping above it.
 
-        If any data came from a file outside `tree`, no place counts as the spec's own: a value may have come through
-        a `${key}`, and a message may name neighboring keys.
+        If any data came from a file outside `tree`, messages may not quote any place: a value may come from that file
+        through a `${key}`, and a message may name neighboring keys.
         """
         place = self._place(at)
         return replace(place, is_own=False) if self.has_foreign_data else place
 
     def problem_at(self, key_path: KeyPath, message: str) -> Problem:
-        """Return a problem of the value at a key."""
+        """Return a problem with the value of a key."""
         return Problem(self.place(key_path), ".".join(map(str, key_path)), message)
 
     def place_of_value(self, at: KeyPath) -> Place:
-        """Return the place for a message about this value alone, which may quote it if it is all the spec's own."""
+        """Return the place for a message about one value only, which may be quoted if no foreign file affects it."""
         derived = any(at[:end] in self.interpolated for end in range(len(at)))
         is_all_own = at in self.places and at not in self.foreign_keys and not derived
         return self._place(at) if is_all_own else self.place(at)
 
     def find_foreign_keys(self) -> None:
-        """Fill `interpolated` and `foreign_keys`. Call it when everything is merged and nothing is resolved yet."""
+        """Fill `interpolated` and `foreign_keys`. Call this after all files are merged, before resolving `${key}`."""
         if not self.has_foreign_data:
             return
-        self.interpolated = set(_interpolated(self.data, ()))
+        self.interpolated = set(_interpolated_keys(self.data, ()))
         foreign_keys = (at for at, place in self.places.items() if not place.is_own)
         self.foreign_keys = {at[:end] for at in (*foreign_keys, *self.interpolated) for end in range(len(at) + 1)}
 
@@ -92,7 +94,7 @@ class LayeredData:
         return place_in(self.places, at) or Place(self.files[-1] if self.files else "command line")
 
     def may_quote(self, at: KeyPath, path: Path) -> bool:
-        """Return whether messages may quote the file named at this key. If the user named it, they may."""
+        """Return whether messages may quote the file at `path` that a key names: the user set it, or `tree` has it."""
         return not self.is_set_by_file(at) or self.tree is None or self.tree.contains(path)
 
     def is_set_by_file(self, at: KeyPath) -> bool:
@@ -104,15 +106,15 @@ class LayeredData:
         return self.folders.get(self.place(at).file, Path())
 
     def is_removable(self, at: KeyPath) -> bool:
-        """Return whether null deletes this key."""
+        """Return whether a null always deletes this key."""
         return _matches_any(at, self.removable)
 
     def is_resettable(self, at: KeyPath, inherited: Any) -> bool:
-        """Return whether null deletes this key from the inherited mapping, which resets it to its default."""
+        """Return whether a null deletes this key from the inherited mapping, which resets the key to its default."""
         return isinstance(inherited, dict) and at[-1] in inherited and _matches_any(at, self.resettable)
 
     def copy_places(self, source: KeyPath, target: KeyPath) -> None:
-        """Copy the places of `source` and the keys below it to `target`, which received its value."""
+        """Copy the places of `source` and the keys below it to `target`. The value was copied before."""
         copied = {
             (*target, *at[len(source) :]): place for at, place in self.places.items() if at[: len(source)] == source
         }
@@ -131,13 +133,13 @@ def _matches_any(at: KeyPath, keys: frozenset[KeyPath]) -> bool:
     )
 
 
-def _interpolated(value: Any, at: KeyPath) -> Iterator[KeyPath]:
+def _interpolated_keys(value: Any, at: KeyPath) -> Iterator[KeyPath]:
     """Yield the keys whose text contains a `${key}`."""
     if isinstance(value, dict):
         for name, item in value.items():
-            yield from _interpolated(item, (*at, name))
+            yield from _interpolated_keys(item, (*at, name))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _interpolated(item, (*at, index))
+            yield from _interpolated_keys(item, (*at, index))
     elif isinstance(value, str) and "${" in value:
         yield at

@@ -17,14 +17,15 @@ from runner.documents.yaml_reader import LABELS_KEY, Document, parse
 from runner.documents.yaml_writer import escape_interpolations
 
 MAX_SHOWN = 200
-"""The longest text of an override, in characters, that messages show as its place."""
+"""Maximum number of characters that messages show of an override."""
 
 
 @dataclass(frozen=True)
 class Override:
-    """A change to the data of the files: `KEY=VALUE`, `+KEY=VALUE` or `~KEY`, and where it was written.
+    """A change to the data of the files: `KEY=VALUE`, `+KEY=VALUE` or `~KEY`, and the place where it was written.
 
-    `value` is a 1-tuple if the value is data already, as for a point of a sweep; otherwise the text is parsed.
+    If the value is already data, as in a point of a sweep, `value` is a 1-tuple with the data. Otherwise `value` is
+    None, and the text is parsed.
     """
 
     text: str
@@ -42,10 +43,10 @@ class _Refused(Exception):
 
 
 def apply_override(override: Override, layered: LayeredData, names: Mapping[str, str]) -> None:
-    """Apply an override: `KEY=VALUE` sets, `+KEY=VALUE` adds to a mapping, `~KEY` deletes; keys are dotted.
+    """Apply an override to `layered`: `KEY=VALUE` sets a dotted key, `+KEY=VALUE` adds one, `~KEY` deletes one.
 
-    Null deletes too: an entry such as an agent, or a key that is set and cannot be null. `names` maps old dotted keys
-    that still work to the new ones.
+    The value null also deletes a removable key, or a resettable key that is set. `names` maps old dotted keys that
+    still work to the new ones. An override that cannot be applied becomes a problem in `layered`.
     """
     place = override.place or Place(f"override {_shorten(override.text)!r}")
     try:
@@ -61,12 +62,12 @@ def _apply(override: Override, place: Place, layered: LayeredData, names: Mappin
     name = ".".join(at)
     if sign == "" and value is None and layered.is_removable(at):
         sign = "~"
-    parent = _parent(layered.data, at, make=sign != "~")
+    parent = _parent_mapping(layered.data, at, make=sign != "~")
     if sign == "" and value is None and layered.is_resettable(at, parent):
         sign = "~"
     if sign == "~":
         if at[-1] not in parent:
-            raise _Refused(name, f"no such key to delete{did_you_mean(at[-1], parent)}")
+            raise _Refused(name, f"no such key to delete{did_you_mean(at[-1], parent) or '; remove the override'}")
         del parent[at[-1]]
         return
     if sign == "+" and at[-1] in parent:
@@ -83,19 +84,19 @@ def _shorten(text: str) -> str:
 
 
 def _parse_override(override: Override) -> tuple[str, tuple[str, ...], Any]:
-    """Split an override into its sign (`+`, `~` or empty), key and value.
+    """Return the sign (`+`, `~` or empty), key and value of an override.
 
     Raises:
         _Refused: the text is not an override.
     """
-    wrong = encoding_problem(override.text)
-    if wrong is not None:
-        raise _Refused("", wrong)
+    problem = encoding_problem(override.text)
+    if problem is not None:
+        raise _Refused("", problem)
     sign = override.text[0] if override.text[:1] in ("+", "~") else ""
     name, equals, written = override.text.removeprefix(sign).partition("=")
     at = tuple(name.split("."))
     if len(at) > MAX_DEPTH:
-        raise _Refused(_shorten(name), f"a key of {len(at):,} parts; at most {MAX_DEPTH} levels of keys are read")
+        raise _Refused(_shorten(name), f"the key has {len(at):,} parts, but at most {MAX_DEPTH} are allowed")
     if not all(at):
         raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY, with dots between the keys")
     if sign == "~" and equals:
@@ -104,33 +105,33 @@ def _parse_override(override: Override) -> tuple[str, tuple[str, ...], Any]:
         raise _Refused(name, "write KEY=VALUE, +KEY=VALUE or ~KEY")
     if sign == "~":
         return sign, at, None
-    return sign, at, _parsed_value(name, written) if override.value is None else _plain_value(name, override.value[0])
+    return sign, at, _parse_value(name, written) if override.value is None else _plain_value(name, override.value[0])
 
 
 def _plain_value(name: str, value: Any) -> Any:
-    """Return the value of an override that is data already, in plain YAML types.
+    """Return the value of an override that is already data, as plain YAML types.
 
     Raises:
         _Refused: a spec file could not hold the value.
     """
     refused: list[tuple[KeyPath, str]] = []
     plain_value = to_plain_values({name: value}, refused).get(name)
-    refused.extend((at, f"a key must be text, not {key!r}") for at, key in _keys_not_text(plain_value, (name,)))
+    refused.extend((at, f"a key must be text, not {key!r}") for at, key in _non_text_keys(plain_value, (name,)))
     for at, message in refused:
         raise _Refused(".".join(map(str, at)), message)
     return escape_interpolations(plain_value)
 
 
-def _keys_not_text(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def _non_text_keys(value: Any, at: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     """Yield each key that is not text, with the path of its mapping."""
     for name, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if isinstance(value, dict) and not isinstance(name, str):
             yield at, name
-        yield from _keys_not_text(item, (*at, name))
+        yield from _non_text_keys(item, (*at, name))
 
 
-def _parent(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[str, Any]:
-    """Return the mapping that holds a key; `make` creates missing mappings on the way.
+def _parent_mapping(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[str, Any]:
+    """Return the mapping that has the last part of a key; with `make`, create missing mappings on the way.
 
     Raises:
         _Refused: a value on the way is not a mapping.
@@ -138,14 +139,16 @@ def _parent(data: dict[str, Any], at: tuple[str, ...], *, make: bool) -> dict[st
     parent: Any = data
     for depth, part in enumerate((*at[:-1], None)):
         if not isinstance(parent, dict):
-            raise _Refused(".".join(at[:depth]), f"{parent!r} is not a mapping; {'.'.join(at)!r} cannot be set in it")
+            raise _Refused(
+                ".".join(at[:depth]), f"{parent!r} is not a mapping; {'.'.join(at)!r} cannot be set in this value"
+            )
         if part is not None:
             parent = parent.setdefault(part, {}) if make else parent.get(part, {})
     return cast("dict[str, Any]", parent)
 
 
-def _parsed_value(name: str, written: str) -> Any:
-    """Parse the text of an override's value as YAML.
+def _parse_value(name: str, written: str) -> Any:
+    """Return the value of an override, parsed from its text as YAML.
 
     Raises:
         _Refused: the text is not exactly one value.
@@ -160,7 +163,7 @@ def _parsed_value(name: str, written: str) -> Any:
         is_colon = problem.what == SECOND_COLON
         raise _Refused(name, f"{SECOND_COLON}; write '{name}=\"...\"'" if is_colon else problem.message)
     if set(document.data) != {"value"}:
-        raise _Refused(name, "an override has one value; this text has several lines")
+        raise _Refused(name, "an override has one value, but this text has several lines; put the value in one line")
     return document.data["value"]
 
 

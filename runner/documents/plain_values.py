@@ -1,4 +1,4 @@
-"""Convert Python values from a notebook (NumPy scalars, paths, tuples, enums) to the values a YAML file can hold."""
+"""Convert Python values from a notebook (NumPy scalars, paths, tuples, enums) to the types that YAML has."""
 
 from __future__ import annotations
 
@@ -16,32 +16,34 @@ MAX_DEPTH = 24
 def to_plain_values(
     value: Any, refused: list[tuple[KeyPath, str]], at: KeyPath = (), above: tuple[Any, ...] = ()
 ) -> Any:
-    """Return the value as YAML can hold it. Parts without a YAML form are left out and reported in `refused`."""
+    """Return a value as YAML types. Parts that YAML cannot represent are omitted, and reported in `refused`."""
     if any(value is ancestor for ancestor in above):
-        return _refuse(refused, at, "the value contains itself; write it out")
+        return _refuse(refused, at, "the value contains itself; replace the inner one by a copy")
     if len(at) > MAX_DEPTH:
         return _refuse(refused, at[:-1], f"nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, Mapping):
-        return _mapping(value, refused, at, (*above, value))
+        return _convert_mapping(value, refused, at, (*above, value))
     if isinstance(value, (list, tuple)):
         return [to_plain_values(item, refused, (*at, index), (*above, value)) for index, item in enumerate(value)]
-    scalar = _scalar(value)
+    scalar = _convert_scalar(value)
     if scalar is None and value is not None:
-        return _refuse(refused, at, f"a text, number, list or mapping belongs here, not {_kind(value)}")
+        return _refuse(refused, at, f"a text, number, list or mapping belongs here, not {_type_name(value)}")
     return scalar
 
 
-def _mapping(value: Mapping[Any, Any], refused: list[tuple[KeyPath, str]], at: KeyPath, above: tuple[Any, ...]) -> Any:
+def _convert_mapping(
+    value: Mapping[Any, Any], refused: list[tuple[KeyPath, str]], at: KeyPath, above: tuple[Any, ...]
+) -> Any:
     converted = {}
     for name, item in value.items():
         refused_before = len(refused)
         converted_item = to_plain_values(item, refused, (*at, str(name)), above)
         if converted_item is not None or len(refused) == refused_before:
-            converted[_name(name, refused, at)] = converted_item
+            converted[_convert_key(name, refused, at)] = converted_item
     return converted
 
 
-def _scalar(value: Any) -> Any:
+def _convert_scalar(value: Any) -> Any:
     """Return a scalar as its built-in type (an enum member as its value), or None if it is not a scalar."""
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         value = value.item()
@@ -57,12 +59,12 @@ def _scalar(value: Any) -> Any:
     return str(value) if isinstance(value, date) else None
 
 
-def _name(name: Any, refused: list[tuple[KeyPath, str]], at: KeyPath) -> Any:
-    """Return a key. Numbers and booleans are not converted: the YAML reader knows where they mean labels."""
+def _convert_key(name: Any, refused: list[tuple[KeyPath, str]], at: KeyPath) -> Any:
+    """Return a key of a mapping. Numbers and booleans stay as they are, because the YAML reader handles them."""
     if isinstance(name, str):
         return str.__str__(name)
     if name is not None and not isinstance(name, (bool, int, float)):
-        _refuse(refused, at, f"a key must be text, not {_kind(name)}")
+        _refuse(refused, at, f"a key must be text, not {_type_name(name)}")
         return str(name)
     return name
 
@@ -71,6 +73,6 @@ def _refuse(refused: list[tuple[KeyPath, str]], at: KeyPath, message: str) -> No
     refused.append((at, message))
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: Any) -> str:
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,6 +1,7 @@
-"""Read simple YAML documents without OmegaConf, which is slow for every single value.
+"""Read simple YAML documents without OmegaConf, which is slow.
 
-A resolved spec, as every run saves it, is such a document. If there is any doubt, the caller uses OmegaConf.
+The resolved spec that every run saves is such a document. If OmegaConf might read a document differently, the caller
+uses OmegaConf.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class _Doubtful(Exception):
 
 
 def read_simple_document(node: yaml.Node) -> Any | None:
-    """Return the data of a simple document, or None if OmegaConf must read it. Keys are unique, without aliases."""
+    """Return the data of a simple document; None if OmegaConf must read it.
+
+    The caller has checked that keys are unique, and that there are no aliases.
+    """
     try:
         return _construct(node)
     except _Doubtful:
@@ -35,6 +39,7 @@ def read_simple_document(node: yaml.Node) -> Any | None:
 
 
 def _construct(node: yaml.Node) -> Any:
+    """Return the data of a node. Raises _Doubtful: OmegaConf may read the node differently."""
     if isinstance(node, yaml.MappingNode):
         if not all(isinstance(key, yaml.ScalarNode) and _is_text(key) for key, _ in node.value):
             raise _Doubtful

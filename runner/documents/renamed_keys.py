@@ -14,22 +14,25 @@ from runner.documents.plain_values import KeyPath
 from runner.documents.yaml_reader import Document
 
 SWEEP = "sweep"
-"""The section whose keys are themselves dotted keys, as are the keys of its `ZIP` and of each of its points."""
+"""The section whose keys are dotted keys of the spec. So are the keys of its `ZIP`, and of each of its points."""
 
 ZIP = "zip"
 
 
 @dataclass(frozen=True)
 class _OldKey:
-    """A key with an old name: the mapping that holds it, its path, and its new name in that mapping."""
+    """A key with an old name in a document."""
 
     section: dict[str, Any]
+    """The mapping that has the key."""
     at: KeyPath
-    name: str
+    """The path of the key."""
+    new_name: str
+    """The new name of the key in its mapping."""
 
 
 def rename_document(document: Document, names: Mapping[str, str]) -> list[RenamedKey]:
-    """Rename old keys and references to them in a document in place, and return each with its place.
+    """Rename old keys in a document, and references to them; return the renamed keys with their places.
 
     A document that has both names of a key gets a problem.
     """
@@ -37,12 +40,12 @@ def rename_document(document: Document, names: Mapping[str, str]) -> list[Rename
     for old, new in names.items():
         for key in list(_old_keys(document.data, old, new)):
             place = document.place(key.at)
-            if key.name in key.section:
-                message = f"the old name of {new}, which is also set; remove one of the two"
+            if key.new_name in key.section:
+                message = f"{old} is the old name of {new}, which is also set; remove one of the two"
                 document.problems.append(Problem(place, ".".join(map(str, key.at)), message))
             else:
                 _rename(key)
-                _move_places(document, key.at, (*key.at[:-1], key.name))
+                _move_places(document, key.at, (*key.at[:-1], key.new_name))
                 renames.append(RenamedKey(place, old, new))
     document.data = {
         name: _rename_references(item, (name,), document, names, renames) for name, item in document.data.items()
@@ -62,19 +65,19 @@ def _old_keys(data: dict[str, Any], old: str, new: str) -> Iterator[_OldKey]:
 
 
 def _old_key(data: Any, section: KeyPath, name: str, new: str) -> Iterator[_OldKey]:
-    holder = data
+    mapping = data
     for part in section:
-        if isinstance(holder, list) and isinstance(part, int):
-            holder = holder[part]
+        if isinstance(mapping, list) and isinstance(part, int):
+            mapping = mapping[part]
         else:
-            holder = holder.get(part) if isinstance(holder, dict) else None
-    if isinstance(holder, dict) and name in holder:
-        yield _OldKey(holder, (*section, name), new)
+            mapping = mapping.get(part) if isinstance(mapping, dict) else None
+    if isinstance(mapping, dict) and name in mapping:
+        yield _OldKey(mapping, (*section, name), new)
 
 
 def _rename(key: _OldKey) -> None:
     """Rename a key without changing the order of the keys."""
-    items = [(key.name if name == key.at[-1] else name, value) for name, value in key.section.items()]
+    items = [(key.new_name if name == key.at[-1] else name, value) for name, value in key.section.items()]
     key.section.clear()
     key.section.update(items)
 

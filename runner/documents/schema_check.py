@@ -1,6 +1,7 @@
 """Check merged data against a JSON Schema and report each violation with its place and the nearest valid key.
 
-Patterns mean the same as in an editor: `$` is the end of the text, while in Python a newline may follow it.
+Patterns mean the same as in editors, where `$` matches only the end of the text. In Python, `$` also matches before a
+newline at the end.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ MAX_INTEGER = 2**63 - 1
 LONGEST_EXAMPLE = 60
 
 _TYPOGRAPHIC = frozenset("\u201c\u201d\u201e\u00ab\u00bb\u2018\u2019\u201a")
-"""Quotes that YAML does not recognize, as word processors and chat programs insert them."""
+"""Quotes that YAML does not recognize; word processors and chat programs insert them."""
 
 _TOO_MANY_BITS = "a whole number has at most 63 bits here"
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\$$", r"\\Z", pattern))
 
 
-def _matches(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
+def _check_pattern(_: Any, pattern: str, value: Any, __: Any) -> Iterator[ValidationError]:
     from jsonschema import ValidationError
 
-    if isinstance(value, str) and not _compiled(pattern).search(value):
+    if isinstance(value, str) and not _compile_pattern(pattern).search(value):
         yield ValidationError(f"{value!r} does not match {pattern!r}")
 
 
 def _is_integer(_: Any, value: Any) -> bool:
-    """Return whether a value is a whole number that a column can hold; to JSON Schema, 1e19 is an integer too."""
+    """Return whether a value is a whole number that fits into a Parquet column; JSON Schema also accepts 1e19."""
     if isinstance(value, float):
         return value.is_integer() and abs(value) <= MAX_INTEGER
     return isinstance(value, int) and not isinstance(value, bool)
@@ -60,25 +61,25 @@ def _validator() -> Any:
 
     return extend(  # type: ignore[no-untyped-call]
         Draft202012Validator,
-        {"pattern": _matches},
+        {"pattern": _check_pattern},
         type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_integer),
     )
 
 
 def check(layered: LayeredData, schema: dict[str, Any]) -> list[Problem]:
-    """Return all violations of the schema, and all values that the files of a run cannot hold."""
+    """Return a problem for each violation of the schema, and for each value that a run's files cannot store."""
     validator = _validator()(schema)
-    unwritable = list(_unwritable(layered.data, (), layered))
+    unwritable = list(_find_unwritable(layered.data, (), layered))
     keys = {problem.key for problem in unwritable}
     errors = list(validator.iter_errors(layered.data))
     enums = {tuple(error.absolute_path) for error in errors if error.validator == "enum"}  # these imply the type
     relevant = (error for error in errors if error.validator != "type" or tuple(error.absolute_path) not in enums)
-    problems = [p for error in relevant for p in _problems(error, layered, validator)]
+    problems = [p for error in relevant for p in _problems_of_error(error, layered, validator)]
     return [*(problem for problem in problems if problem.key not in keys), *unwritable]
 
 
-def _unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> Iterator[Problem]:
-    """Report values that JSON lacks (infinity, NaN, lone surrogates) and integers that no column can hold."""
+def _find_unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> Iterator[Problem]:
+    """Yield a problem for each value that JSON cannot store (infinity, NaN, lone surrogates) or a column cannot."""
     message = None
     if isinstance(value, float) and not math.isfinite(value):
         message = f"{value} is not a finite number"
@@ -90,16 +91,17 @@ def _unwritable(value: Any, at: tuple[str | int, ...], layered: LayeredData) -> 
         yield Problem(layered.place(at), ".".join(map(str, at)), message)
     if isinstance(value, dict):
         for name, item in value.items():
-            wrong = encoding_problem(name)
-            if wrong is not None:
-                yield Problem(layered.place((*at, name)), ".".join(map(str, (*at, name))), wrong)
-            yield from _unwritable(item, (*at, name), layered)
+            problem = encoding_problem(name)
+            if problem is not None:
+                yield Problem(layered.place((*at, name)), ".".join(map(str, (*at, name))), problem)
+            yield from _find_unwritable(item, (*at, name), layered)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _unwritable(item, (*at, index), layered)
+            yield from _find_unwritable(item, (*at, index), layered)
 
 
-def _problems(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
+def _problems_of_error(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
+    """Yield the problems that users see for one error of the JSON Schema validator."""
     at = tuple(error.absolute_path)
     if error.validator == "anyOf" and error.context:
         yield from _likeliest_arm_problems(error, layered, validator)
@@ -116,7 +118,7 @@ def _problems(error: ValidationError, layered: LayeredData, validator: Any) -> I
                 )
         return
     if "propertyNames" in error.absolute_schema_path:
-        at = (*at, str(error.instance))  # the name itself is what is wrong
+        at = (*at, str(error.instance))  # the key itself is wrong, not its value
     key = ".".join(map(str, at))
     message = _violation_message(error)
     place = layered.place_of_value(at) if at else replace(layered.place_of_value(at), source=None)
@@ -126,7 +128,7 @@ def _problems(error: ValidationError, layered: LayeredData, validator: Any) -> I
 
 
 def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, validator: Any) -> Iterator[Problem]:
-    """Report the problems of the `anyOf` arm with the fewest problems, or an unexpected type if no arm has it."""
+    """Yield the problems of the `anyOf` alternative with the fewest problems; an unexpected type if no one has it."""
     arms: dict[int, list[ValidationError]] = {}
     for inner in error.context or ():
         arms.setdefault(int(inner.relative_schema_path[0]), []).append(inner)
@@ -135,16 +137,16 @@ def _likeliest_arm_problems(error: ValidationError, layered: LayeredData, valida
     ]
     if fitting:
         for inner in min(fitting, key=len):
-            yield from _problems(inner, layered, validator)
+            yield from _problems_of_error(inner, layered, validator)
         return
     at = tuple(error.absolute_path)
     kinds = [kind for errors in arms.values() for e in errors if e.validator == "type" for kind in _expected_types(e)]
-    message = _expected(kinds, error.instance)
+    message = _expected_message(kinds, error.instance)
     yield Problem(layered.place_of_value(at), ".".join(map(str, at)), message + _next_step(error, message))
 
 
 def _plain_quotes(value: str) -> str:
-    """Remove typographic quotes from a value."""
+    """Return a value without typographic quotes."""
     return "".join(letter for letter in value if letter not in _TYPOGRAPHIC)
 
 
@@ -153,7 +155,8 @@ def _expected_types(error: ValidationError) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def _expected(kinds: list[str], value: Any) -> str:
+def _expected_message(kinds: list[str], value: Any) -> str:
+    """Return the message that a value should have one of these JSON Schema types."""
     if "integer" in kinds and isinstance(value, float) and abs(value) > MAX_INTEGER:
         return _TOO_MANY_BITS
     if kinds == ["array"] and isinstance(value, (str, int, float)):
@@ -196,11 +199,12 @@ def _example(rule: dict[str, Any]) -> str:
 
 
 def _violation_message(error: ValidationError) -> str:
+    """Return the message for one error of the JSON Schema validator, without the next step."""
     rule: Any = error.validator_value
     value: Any = error.instance
     match error.validator:
         case "type":
-            return _expected(_expected_types(error), value)
+            return _expected_message(_expected_types(error), value)
         case "required":
             missing = [name for name in rule if name not in value]
             return f"missing key{'s' if len(missing) > 1 else ''}: {comma_join(missing)}"
@@ -215,7 +219,7 @@ def _violation_message(error: ValidationError) -> str:
         case "minLength" | "minItems" | "minProperties":
             return "must not be empty" if rule == 1 else f"needs at least {rule} entries"
         case "pattern" if cast("dict[str, Any]", error.schema).get("writeOnly"):
-            remember_secret(value)  # it may be a secret, and its line of the file is shown
+            remember_secret(value)  # the value may be a secret, and the message quotes its line of the file
             return cast("str", cast("dict[str, Any]", error.schema)["patternErrorMessage"])
         case "pattern":
             if isinstance(value, str) and set(value) & _TYPOGRAPHIC:

@@ -1,10 +1,10 @@
-"""Decides which files belong to a spec's project, so that error messages may quote them.
+"""Decide which files belong to a spec's project, so that error messages may quote them.
 
-A spec may come from a stranger and may name any file that its user can read, and messages get copied into mails and
-logs. For a file outside the project, a message says only where the mistake is and of what kind; it never quotes the
-file. The project of a spec is
+A spec may come from a stranger and name any file that the user can read, and users copy messages into mails and logs.
+For a file outside the project, a message says only the place and kind of a mistake; it never quotes the file. The
+project of a spec is
 
-    its git checkout or the current folder, if the spec is inside: the nearer of the two;
+    the git checkout or the current folder that has the spec in it (the inner one, if both have);
     otherwise the folder of the spec.
 
 The home folder and the folders above it are never a project, even if they are a git checkout. Files that ship with the
@@ -31,7 +31,7 @@ class ProjectTree:
 
     @classmethod
     def of(cls, spec: Path) -> Self:
-        """Find the project of a spec's file, after following symbolic links."""
+        """Return the project of a spec file, after following symbolic links."""
         folder = spec.absolute().parent.resolve()
         return cls(next(filter(_is_project, ancestors(folder)), folder))
 
@@ -55,17 +55,17 @@ def ancestors(folder: Path) -> Iterator[Path]:
 
 def _is_project(folder: Path) -> bool:
     """Return whether a folder is a project: the current folder or a git checkout, but not the home folder or above."""
-    return (folder == _current() or (folder / ".git").exists()) and not _home().is_relative_to(folder)
+    return (folder == _current_folder() or (folder / ".git").exists()) and not _home_folder().is_relative_to(folder)
 
 
-def _current() -> Path | None:
+def _current_folder() -> Path | None:
     try:
         return Path.cwd().resolve()
     except OSError:  # the current folder was removed
         return None
 
 
-def _home() -> Path:
+def _home_folder() -> Path:
     try:
         return Path.home().resolve()
     except RuntimeError:  # the user has no home folder: then only the root of the file system is excluded

@@ -9,12 +9,12 @@ import yaml
 from runner.documents.plain_values import KeyPath
 from runner.documents.yaml_writer import dump_inline
 
-New = Callable[[KeyPath, str], str | None]
-"""Returns the new text for a key and its current text, or None to leave it unchanged."""
+NewText = Callable[[KeyPath, str], str | None]
+"""Returns the new text for a key and its current text, or None if the text stays as it is."""
 
 
-def replace_texts(text: str, new: New) -> str:
-    """Replace the texts at some keys of a document that `yaml_reader` has read without problems."""
+def replace_texts(text: str, new: NewText) -> str:
+    """Return a YAML text with the texts of some keys replaced; `yaml_reader` must have read it without problems."""
     # The faster loader in C does not report the character positions of values.
     for at, node in reversed(list(_scalars(yaml.compose(text, Loader=yaml.SafeLoader), ()))):
         value = new(at, node.value)

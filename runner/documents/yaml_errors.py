@@ -31,18 +31,18 @@ class YamlErrorExplanation:
 
 
 def split_lines(text: str) -> list[str]:
-    """Split a text into lines as a YAML parser counts them."""
+    """Return the lines of a text, split where a YAML parser counts a new line."""
     return _LINE_END.split(text)
 
 
 def explain_error(error: yaml.YAMLError, text: str, lines: list[str]) -> YamlErrorExplanation:
-    """Find the most likely mistake in a text that the parser refused."""
+    """Return the most likely mistake in a text that the parser refused with `error`."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         return _explain_control_character(error, lines)
-    where = _Where(mark.line, mark.column, lines, str(getattr(error, "problem", "")))
+    where = _Position(mark.line, mark.column, lines, str(getattr(error, "problem", "")))
     context = getattr(error, "context_mark", None)
-    start = _Where(context.line, context.column, lines, str(getattr(error, "context", ""))) if context else where
+    start = _Position(context.line, context.column, lines, str(getattr(error, "context", ""))) if context else where
     return (
         _explain_tab(where)
         or _explain_scalar(where, start)
@@ -54,8 +54,8 @@ def explain_error(error: yaml.YAMLError, text: str, lines: list[str]) -> YamlErr
 
 
 @dataclass(frozen=True)
-class _Where:
-    """A position that the parser reported, counted from 0, and its message there."""
+class _Position:
+    """A position that the parser reported, with line and column counted from 0, and the parser's message there."""
 
     line: int
     column: int
@@ -87,7 +87,7 @@ def _explain_control_character(error: yaml.YAMLError, lines: list[str]) -> YamlE
     )
 
 
-def _explain_tab(where: _Where) -> YamlErrorExplanation | None:
+def _explain_tab(where: _Position) -> YamlErrorExplanation | None:
     indentation = where.text[: _indent(where.text)]
     if "\t" not in indentation or where.column > len(indentation):
         return None
@@ -95,7 +95,7 @@ def _explain_tab(where: _Where) -> YamlErrorExplanation | None:
     return YamlErrorExplanation(message, where.line + 1, indentation.index("\t") + 1)
 
 
-def _explain_scalar(where: _Where, start: _Where) -> YamlErrorExplanation | None:
+def _explain_scalar(where: _Position, start: _Position) -> YamlErrorExplanation | None:
     """Explain a mistake inside one value."""
     if "end of stream" in where.problem and "quoted" in start.problem:
         return start.explain(f"the quote that opens here is not closed; add {start.character} where the text ends")
@@ -108,11 +108,13 @@ def _explain_scalar(where: _Where, start: _Where) -> YamlErrorExplanation | None
     if "alphabetic or numeric character" in where.problem or "directive" in start.problem:
         return start.explain(f"a text cannot begin with {start.character!r} here; put it in quotes")
     if "comment or line break" in where.problem:
-        return where.explain(f"text after {start.character}; it begins a text in the lines below, so begin it there")
+        return where.explain(
+            f"text after {start.character}, which starts a block of lines; begin the text one line below"
+        )
     return None
 
 
-def _explain_colon(where: _Where, start: _Where) -> YamlErrorExplanation | None:
+def _explain_colon(where: _Position, start: _Position) -> YamlErrorExplanation | None:
     """Explain missing or extra colons, and lists that begin on the line of their key."""
     if "could not find expected ':'" in where.problem:
         return _missing_colon(start)
@@ -132,20 +134,20 @@ def _explain_colon(where: _Where, start: _Where) -> YamlErrorExplanation | None:
     if ": " in above.text or above.text.rstrip().endswith(":"):
         indent = _indent(where.text)
         message = (
-            f"the line is indented deeper ({indent}) than line {above.line + 1} ({above.column}), which has a value "
-            "already; give both the same indentation, or move that value"
+            f"the line is indented deeper ({indent}) than line {above.line + 1} ({above.column}), which already has a "
+            f"value; give both lines the same indentation, or move the value of line {above.line + 1}"
         )
         return YamlErrorExplanation(message, where.line + 1, indent + 1)
     return _missing_colon(above)
 
 
-def _missing_colon(where: _Where) -> YamlErrorExplanation:
+def _missing_colon(where: _Position) -> YamlErrorExplanation:
     _, colon, _ = where.text.partition(":")
     step = "put a space after the colon: KEY: VALUE" if colon else "write KEY: VALUE"
     return where.explain(f"no ': ' after the key; {step}")
 
 
-def _explain_unclosed(where: _Where, text: str) -> YamlErrorExplanation | None:
+def _explain_unclosed(where: _Position, text: str) -> YamlErrorExplanation | None:
     """Explain quotes and brackets that were opened before the place where the parser gave up."""
     opened: list[yaml.Mark] = []
     last: Any = None
@@ -161,7 +163,7 @@ def _explain_unclosed(where: _Where, text: str) -> YamlErrorExplanation | None:
         return _explain_after_quote(where, last)
     if not opened or ("expected ','" not in where.problem and "expected node content" not in where.problem):
         return None
-    opener = _Where(opened[-1].line, opened[-1].column, where.lines, "")
+    opener = _Position(opened[-1].line, opened[-1].column, where.lines, "")
     closes = _PAIRS[opener.character]
     if where.character and where.character in "]}" and where.character != closes:
         return where.explain(
@@ -174,10 +176,10 @@ def _explain_unclosed(where: _Where, text: str) -> YamlErrorExplanation | None:
     )
 
 
-def _explain_after_quote(where: _Where, quoted: Any) -> YamlErrorExplanation:
-    begins = _Where(quoted.start_mark.line, quoted.start_mark.column, where.lines, "")
-    if begins.line != where.line:
-        return begins.explain(
+def _explain_after_quote(where: _Position, quoted: Any) -> YamlErrorExplanation:
+    start = _Position(quoted.start_mark.line, quoted.start_mark.column, where.lines, "")
+    if start.line != where.line:
+        return start.explain(
             f"the quote that opens here is closed only in line {where.line + 1}; add {quoted.style} where the text ends"
         )
     inner = "write '' for one ' in a text" if quoted.style == "'" else 'write \\" for one " in a text'
@@ -192,7 +194,7 @@ def _tokens(text: str) -> Iterator[Any]:
         return
 
 
-def _explain_indentation(where: _Where) -> YamlErrorExplanation | None:
+def _explain_indentation(where: _Position) -> YamlErrorExplanation | None:
     if where.column > _indent(where.text) or "did not find expected" not in where.problem:
         return None
     if "'-' indicator" in where.problem and where.column == 0:
@@ -201,17 +203,17 @@ def _explain_indentation(where: _Where) -> YamlErrorExplanation | None:
     line = (
         ""
         if above is None
-        else (f"; lines of one mapping or list have the same indentation, line {above.line + 1} has {above.column}")
+        else f"; all lines of a mapping or list need the same indentation, and line {above.line + 1} has {above.column}"
     )
-    return where.explain(f"the indentation ({where.column}) matches no line above it{line}")
+    return where.explain(f"the indentation ({where.column}) matches no line above{line}")
 
 
-def _line_above(where: _Where) -> _Where | None:
-    """Return the first character of the nearest line above that is not empty or a comment."""
+def _line_above(where: _Position) -> _Position | None:
+    """Return the start of the nearest line above that is neither empty nor a comment; None if there is none."""
     for number in range(min(where.line, len(where.lines)) - 1, -1, -1):
         line = where.lines[number]
         if line.strip() and not line.lstrip().startswith("#"):
-            return _Where(number, _indent(line), where.lines, "")
+            return _Position(number, _indent(line), where.lines, "")
     return None
 
 

@@ -1,7 +1,7 @@
 """Read a YAML text into plain data with the place of every key, and refuse unsafe or ambiguous documents.
 
-The event stream is scanned before anything is built from it: libyaml's composer recurses and dies on deep
-nesting, and aliases multiply. Values are read by OmegaConf, places from the YAML nodes.
+YAML events are checked before data is built from them, because deep nesting crashes libyaml, and aliases can expand to
+any size. OmegaConf reads the values; the places come from the YAML nodes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ from runner.documents.yaml_writer import dump_inline
 
 MAX_BYTES = 256 << 10
 NOT_READ = "not a document that can be read"
+"""The kind of a problem whose message may quote the file; see `_add_problem`."""
 MAX_NODES = 50_000
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _NUMBER = re.compile(r"[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+")
-"""Matches texts that OmegaConf reads as numbers and YAML as text."""
+"""Matches keys that OmegaConf reads as numbers, but YAML as text."""
 LABELS_KEY: KeyPath = ("dataset", "labels")
-"""The mapping whose keys are labels of a dataset: unquoted `yes` and `no` are texts there, not booleans."""
+"""The mapping whose keys are labels of a dataset. Unquoted `yes` and `no` are text there, not booleans."""
 _NESTED = re.compile(r"(?<!\\)\$\{[^}]*(?<!\\)\$\{")
 _SCALARS = ("str", "int", "float", "bool", "null", "timestamp")
 MAX_DIGITS = 80
@@ -57,7 +58,7 @@ class Document:
     lines: list[str] = field(default_factory=list)
     """The lines of the text, as YAML counts them."""
     labels_path: KeyPath = LABELS_KEY
-    """The path of the mapping whose keys are labels; see `WORDS`."""
+    """The path of the mapping whose keys are labels; see `LABELS_KEY`."""
     content: bytes | None = None
     """The file's bytes; None if there is no file."""
 
@@ -77,7 +78,7 @@ def place_in(places: Mapping[KeyPath, Place], at: KeyPath) -> Place | None:
 
 
 def read(path: Path, display_name: str | None = None, *, is_own: bool = True) -> Document:
-    """Read a YAML file whose root is a mapping; `display_name` is how messages name it."""
+    """Read a YAML file whose root is a mapping; messages name the file by `display_name`."""
     document = Document(display_name or str(path), path.parent, is_own=is_own)
     try:
         raw = read_bounded(path, MAX_BYTES)
@@ -86,9 +87,9 @@ def read(path: Path, display_name: str | None = None, *, is_own: bool = True) ->
         message = large if error.errno == errno.EFBIG else f"cannot read the file: {error.strerror or error}"
         return _add_problem(document, message, kind=message)
     document.content = raw
-    wrong = _encoding_problem(raw)
-    if wrong is not None:
-        return _add_problem(document, wrong, kind=wrong)
+    problem = _encoding_problem(raw)
+    if problem is not None:
+        return _add_problem(document, problem, kind=problem)
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -100,21 +101,21 @@ def read(path: Path, display_name: str | None = None, *, is_own: bool = True) ->
 
 
 def _encoding_problem(raw: bytes) -> str | None:
-    """Return why a file is not UTF-8 text (it is UTF-16 or has null bytes), or None."""
+    """Return a message if a file is UTF-16 or has null bytes; otherwise None."""
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")) or (
         raw[:2].count(0) == 1 and raw[:64].count(0) >= len(raw[:64]) // 2
     ):
         return "the file is UTF-16; save it as UTF-8"
     if b"\0" in raw:
-        return "a binary file, not text; give a YAML file"
+        return "the file is binary, not text; name a YAML file"
     return None
 
 
 def parse(text: str, document: Document) -> Document:
-    """Read YAML text into `document`."""
-    wrong = encoding_problem(text)
-    if wrong is not None:
-        return _add_problem(document, wrong)
+    """Read YAML text into `document`, and return the document."""
+    problem = encoding_problem(text)
+    if problem is not None:
+        return _add_problem(document, problem)
     document.lines = split_lines(text)
     try:
         refused = list(_refusals(text))
@@ -131,16 +132,16 @@ def parse(text: str, document: Document) -> Document:
         return _add_problem(document, empty, kind=empty)
     if not isinstance(node, yaml.MappingNode):
         kind = "a list" if isinstance(node, yaml.SequenceNode) else "a single value"
-        message = f"a mapping (KEY: VALUE lines) belongs here, this is {kind}; `nip-run schema` lists the keys"
+        message = f"a mapping (KEY: VALUE lines) belongs here, but this is {kind}; `nip-run schema` lists the keys"
         return _add_problem(document, message, kind=message)
     return _read_mapping(node, text, document)
 
 
 def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
-    """Read a mapping into `document` with the same checks as for its YAML text; places have no lines."""
+    """Read a mapping into `document` with the same checks as for YAML text; its places have no line numbers."""
     refused: list[tuple[KeyPath, str]] = []
     parse(dump_inline(to_plain_values(data, refused)), document)
-    # The user never saw this text, so its line numbers mean nothing.
+    # The user never saw the YAML text, so its line numbers would mislead.
     nowhere = Place(document.file, is_own=document.is_own)
     document.places = dict.fromkeys(document.places, nowhere)
     document.problems = [replace(problem, place=nowhere) for problem in document.problems]
@@ -149,7 +150,7 @@ def from_mapping(data: Mapping[str, Any], document: Document) -> Document:
 
 
 def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Document:
-    """Read the root mapping of a file, without its invalid values."""
+    """Read the root mapping of a file into `document`; invalid values become problems and are left out."""
     broken: list[Problem] = []
     has_non_text_labels = _make_keys_text(node, document.labels_path)
     _walk(node, (), document, broken)
@@ -159,9 +160,9 @@ def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Docu
         return document
     try:
         if broken or has_non_text_labels:
-            text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # _walk has emptied the invalid nodes
-        elif (settled := read_simple_document(node)) is not None:
-            document.data = settled
+            text = yaml.serialize(node, Dumper=yaml.SafeDumper)  # `_walk` has set the invalid nodes to null
+        elif (data_without_omegaconf := read_simple_document(node)) is not None:
+            document.data = data_without_omegaconf
             return document
         config = OmegaConf.load(io.StringIO(text), max_yaml_expanded_nodes=MAX_NODES)
     except Exception as error:  # noqa: BLE001 - OmegaConf raises its own and antlr's errors; both are about the text
@@ -173,7 +174,7 @@ def _read_mapping(node: yaml.MappingNode, text: str, document: Document) -> Docu
 
 
 def _make_keys_text(node: yaml.Node, at: KeyPath) -> bool:
-    """Turn keys of the mapping at `at` that YAML read as booleans or integers into text; return whether it had any."""
+    """Make text of the boolean and integer keys of the mapping at `at`; return whether there were any."""
     if not isinstance(node, yaml.MappingNode):
         return False
     if at:
@@ -185,28 +186,29 @@ def _make_keys_text(node: yaml.Node, at: KeyPath) -> bool:
 
 
 def _add_problem(document: Document, message: str, line: int = 1, column: int = 1, kind: str = NOT_READ) -> Document:
-    """Add a problem; `kind` is the message without any content of the file."""
+    """Add a problem to a document, and return the document; `kind` is a form of the message that quotes no content."""
     document.problems.append(Problem(document.place_at(line, column), "", message, kind))
     return document
 
 
 def _refusals(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the message, line and column of each thing in a YAML text that is not allowed."""
     depth = documents = 0
     events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
     for count, event in enumerate(events):
         line, column = event.start_mark.line + 1, event.start_mark.column + 1
         if count > MAX_NODES:
-            yield f"more than {MAX_NODES} nodes", line, column
+            yield f"more than {MAX_NODES} nodes (keys and values); is this a spec?", line, column
             return
         for message in _event_refusals(event):
             yield message, line, column
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         documents += isinstance(event, yaml.DocumentStartEvent)
         if depth > MAX_DEPTH:
-            yield f"nested deeper than {MAX_DEPTH} levels", line, column
+            yield f"nested deeper than {MAX_DEPTH} levels; use fewer levels", line, column
             return
         if documents > 1:
-            yield "a second document starts here; one file holds one document", line, column
+            yield "a second document starts here; move it to a file of its own", line, column
             return
 
 
@@ -216,11 +218,11 @@ def _event_refusals(event: Any) -> Iterator[str]:
     elif getattr(event, "anchor", None):
         yield f"anchors (&{event.anchor}) are not allowed; use ${{...}} or extends"
     if getattr(event, "tag", None):
-        yield f"explicit YAML tags ({event.tag}) are not allowed"
+        yield f"explicit YAML tags ({event.tag}) are not allowed; remove the tag"
 
 
 def _scalar_problem(node: yaml.ScalarNode) -> str | None:
-    """Return what is wrong with a scalar: its length, its YAML type or its interpolation; None if it is valid."""
+    """Return a message if a scalar is too long, has an unsupported YAML type or a bad interpolation; otherwise None."""
     if node.tag == _TAG + "int" and len(node.value) > MAX_DIGITS:
         return f"a number of {len(node.value)} characters; a whole number has at most 63 bits here"
     if node.tag.removeprefix(_TAG) not in _SCALARS:
@@ -229,7 +231,7 @@ def _scalar_problem(node: yaml.ScalarNode) -> str | None:
 
 
 def interpolation_problem(text: str) -> str | None:
-    """Return why a text's `${...}` is invalid: grammar, functions or computed keys; None if it is valid."""
+    """Return a message if an interpolation `${...}` in a text is malformed, or not just a key; otherwise None."""
     if "${" not in text:
         return None
     try:
@@ -250,7 +252,7 @@ def _node_kinds(node: Any) -> Iterator[str]:
 
 
 def _walk(node: yaml.Node, at: KeyPath, document: Document, broken: list[Problem]) -> None:
-    """Record the place of every key. Empty each invalid value and add its problem to `broken`."""
+    """Record the place of every key below a node. Set each invalid value to null, and add its problem to `broken`."""
     place = document.places.setdefault(at, _place(node, document))
     if isinstance(node, yaml.ScalarNode):
         message = _scalar_problem(node)
@@ -279,12 +281,12 @@ def _is_valid_key(node: yaml.Node, at: KeyPath, document: Document, seen_keys: s
     if not isinstance(node, yaml.ScalarNode):
         key, message = ".".join(map(str, at)), "a key must be text, not a list or mapping; put it in quotes"
     elif node.tag != _TAG + "str":
-        message = f"a key must be text, YAML reads this one as {node.tag.removeprefix(_TAG)}; put it in quotes"
+        message = f"a key must be text, but YAML reads this one as {node.tag.removeprefix(_TAG)}; put it in quotes"
     elif not node.style and _NUMBER.fullmatch(node.value):
-        message = "a key must be text, this one may be read as a number; put it in quotes"
+        message = "a key must be text, but this one may be read as a number; put it in quotes"
     elif node.value in seen_keys:
         first = document.places[(*at, node.value)].line
-        message = f"a duplicate key; it is already set in line {first}, remove one of the two"
+        message = f"a duplicate key, which is already set in line {first}; remove one of the two"
     else:
         return True
     document.problems.append(Problem(_place(node, document), key, message))

@@ -22,7 +22,7 @@ def dump_inline(value: Any) -> str:
 
 
 def escape_interpolations(value: Any) -> Any:
-    """Escape every `${` in resolved data, so that reading it again does not interpolate."""
+    """Return resolved data with every `${` escaped, so that reading it back does not interpolate."""
     if isinstance(value, dict):
         return {name: escape_interpolations(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -31,7 +31,7 @@ def escape_interpolations(value: Any) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes every text that is not plain words, because YAML readers differ on what looks like a number."""
+    """Writes every text in quotes except plain words, because some YAML readers read other texts as numbers."""
 
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*( [A-Za-z0-9_./-]+)*")

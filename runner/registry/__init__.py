@@ -1,1 +1,1 @@
-"""Publishing runs and components as releases, fetching, verifying and reproducing them, and their lineage."""
+"""Publish runs and components as releases; fetch, verify and reproduce releases; find the lineage of models."""

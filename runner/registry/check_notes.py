@@ -1,4 +1,4 @@
-"""Messages of checks that are not failures, and limits on how many differences a check lists."""
+"""Types for the messages of checks, and a limit on how many differences a check lists."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Self
 
 MAX_LISTED = 20
-"""Differences of one kind that are listed; the others are counted."""
+"""Maximum number of differences of one kind that are listed; the others are only counted."""
 
 
 class CheckNote(str):
@@ -16,13 +16,13 @@ class CheckNote(str):
 
 
 class VersionNote(CheckNote):
-    """A note on a number that another version computed differently or not at all, so that it cannot be checked."""
+    """A note on a number that cannot be checked, because another version computed it differently or not at all."""
 
     __slots__ = ()
 
 
 class OmittedDifferences(str):
-    """A line that stands for differences that are not listed."""
+    """A line that stands for `number` differences that are not listed."""
 
     __slots__ = ("number",)
     number: int
@@ -34,12 +34,12 @@ class OmittedDifferences(str):
 
 
 def count_differences(lines: Iterable[str]) -> int:
-    """Count the differences that lines stand for."""
+    """Return the number of differences, including those that an `OmittedDifferences` stands for."""
     return sum(line.number if isinstance(line, OmittedDifferences) else 1 for line in lines)
 
 
 def limit_differences(lines: Iterable[str], noun: str) -> Iterator[str]:
-    """Yield the first differences, and one line with the number of the others."""
+    """Yield the first `MAX_LISTED` differences, and a line with the number of the others."""
     omitted = 0
     for number, line in enumerate(lines):
         if number < MAX_LISTED:

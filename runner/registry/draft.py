@@ -1,4 +1,4 @@
-"""A release before its files are checked and hashed, and how it is named."""
+"""A release before its files are checked and hashed, and the name and terms that its publisher chose."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Naming:
     owner: str
     version: str = "1"
     name: str | None = None
-    """Name of the release; None means the id of the run in lower case."""
+    """Name of the release; None means the run id in lower case."""
     description: str = ""
     licence: str | None = None
     dataset_licence: str | None = None
-    """The license of a run's dataset, if it differs; with `none` only the hashes of its rows are published."""
+    """The license of a run's dataset; None means `licence`. With `none` only the hashes of the rows are published."""
     visibility: str = "public"
     child_of: str | None = None
-    """The release that this one is based on, `KIND/OWNER/NAME@VERSION`; None means the one the run was played from."""
+    """The release that this one is based on, `KIND/OWNER/NAME@VERSION`; None means the release that was played."""
     child_of_sha256: str | None = None
-    """The hash of that release's manifest."""
+    """The hash of the manifest of `child_of`."""
     sources: Mapping[str, FileSource] | None = None
-    """The sources of a run's files that `--pin` found; None: the sources recorded when the run began."""
+    """The sources of a run's files that `--pin` found; None means the sources recorded when the run started."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Draft:
     release: Release
     contents: Mapping[str, Content]
     notes: tuple[str, ...] = field(default=())
-    """Messages for the publisher, such as what is not in it."""
+    """Messages for the publisher, such as which files are not in the release."""
     derived: Mapping[str, Callable[[Release, Path], bytes]] = field(default_factory=dict)
-    """Files that are built from the others, by path: they are rebuilt from the redacted release in a folder."""
+    """Functions that build a file from the others, by path: after redaction, from the release and its folder."""
     withheld: Mapping[str, Content] = field(default_factory=dict)
-    """Files that are not published but that the checks read, by path: rows that must not be published."""
+    """Files that the checks read but that are not published, by path: dataset rows that must not be published."""
 
     @property
     def all_contents(self) -> Mapping[str, Content]:

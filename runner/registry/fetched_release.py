@@ -31,9 +31,9 @@ PARAMETERS = "parameters.yaml"
 LOCK = "environment.lock"
 
 PIN = f"{DATA}/inputs/dataset.pin.json"
-"""Replaces a dataset's rows if their license forbids to publish them."""
+"""The file that replaces a dataset's rows if their license forbids to publish them; it identifies the rows by hash."""
 MAX_PIN = 64 << 20
-WITHOUT_ROWS = "it was published without the rows of its dataset, which show, compare and play need"
+WITHOUT_ROWS = "the release was published without the rows of its dataset, which show, compare and play need"
 
 PUBLISHED = "published"
 """Folder in a results folder where `reproduce` stores releases, as OWNER/NAME/VERSION."""
@@ -41,24 +41,24 @@ PUBLISHED = "published"
 MAX_SMALL = 2 << 20
 
 _TEMPORARY_FOLDER = re.compile(r"\.nip-run-[0-9a-f]{16}\.(got|new|old)")
-"""Temporary folders of `get`, which stay if it is killed."""
+"""Matches temporary folders of `get`, which remain if `get` is killed."""
 
 _COMMENT = re.compile(r"#(?!.*coding)[ -~]*")
-"""A comment without `coding`: pip decodes a file as its comment says, and could see other lines than this check."""
+"""Matches a comment without `coding`. With it, pip would decode the file differently, and see other lines."""
 MAX_LOCK = 4 << 20
 _PINNED = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
 
 @dataclass(frozen=True)
 class FetchedRelease:
-    """A release in a folder."""
+    """A release in a folder that `get` wrote."""
 
     folder: Path
     release: Release
     sha256: str
     """Hash of the manifest."""
     notes: tuple[str, ...] = ()
-    """Messages for the user: why it was yanked, whether it is signed, what could not be read."""
+    """Messages for the user: why the release was yanked, whether it is signed, what could not be rebuilt."""
 
     @property
     def run(self) -> RunFolder | None:
@@ -67,7 +67,7 @@ class FetchedRelease:
 
     @property
     def is_training_run(self) -> bool:
-        """Whether it is a training run, whose games are in releases of their own."""
+        """Whether the release is a training run, whose games are in releases of their own."""
         return self.release.kind == Kind.RUN and not (self.folder / DATA / "journal.jsonl").is_file()
 
 
@@ -79,14 +79,14 @@ def get(
     *,
     tables: bool = True,
 ) -> FetchedRelease:
-    """Write a release into a folder, by default one with its name in the current folder: all of it, or nothing.
+    """Write a complete release into a folder, by default one with its name in the current folder.
 
-    The tables of a run are rebuilt from its journal unless `tables` is false. That executes nothing: templates are
-    rendered as when the run was played.
+    If an error occurs, nothing is written. Unless `tables` is false, the tables of a run are rebuilt from its journal,
+    which renders its templates but executes no code of the release.
 
     Raises:
         NotPublished, UsageError: there is no such release, or the folder is not empty.
-        ReleaseError: it is damaged, or not signed with `signer_key`; nothing was written.
+        ReleaseError: the release is damaged, or not signed with `signer_key`; nothing was written.
     """
     entry = registry.find(reference)
     signed = check_release(registry, entry, signer_key)
@@ -99,7 +99,10 @@ def get(
         try:
             check_lock(temporary, release)
         except ReleaseError as error:
-            raise type(error)(f"{entry.reference} in {registry.where}: {error}; nothing was written") from error
+            raise type(error)(
+                f"{entry.reference} in {registry.where}: {error}. Nothing was written. Try again; if the error "
+                "repeats, the release is damaged: tell the registry's operator"
+            ) from error
         fetched = FetchedRelease(temporary, release, entry.sha256)
         if release.file(PIN) is not None:
             notes.append(WITHOUT_ROWS)
@@ -108,22 +111,22 @@ def get(
                 write_tables(RunFolder.from_release(temporary / DATA))
             except NipRunError as error:
                 reason = str(error).replace(str(temporary), str(target))
-                notes.append(f"its tables cannot be rebuilt, so show and compare cannot read it: {reason}")
+                notes.append(f"the run's tables cannot be rebuilt, so show and compare cannot read the run: {reason}")
     return FetchedRelease(target, release, entry.sha256, tuple(notes))
 
 
 @contextmanager
 def replace_folder(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `target` at the end, and remove the folders of killed calls of `get`.
+    """Yield a temporary folder that replaces `target` at the end; also remove old temporary folders of `get`.
 
     Raises:
         UsageError: `target` is not empty, or is the current folder.
-        ReleaseError: it cannot be written.
+        ReleaseError: `target` cannot be written.
     """
     if target.resolve() == Path.cwd():
         raise UsageError(
-            f"{target} is the current folder and would be replaced under your shell; name a folder that does not "
-            f"exist yet, or leave this one first: cd .. (and then name {target.resolve().name})"
+            f"{target} is the current folder, which cannot be replaced while your shell uses it; name a folder that "
+            f"does not exist yet, or run `cd ..` first and name {target.resolve().name}"
         )
     with staging_folder(target, "got") as temporary:
         remove_abandoned(target.parent, now=time.time(), pattern=_TEMPORARY_FOLDER)
@@ -131,7 +134,7 @@ def replace_folder(target: Path) -> Iterator[Path]:
 
 
 def check_lock(folder: Path, release: Release) -> None:
-    """Check that a release's environment has only lines that nip-run writes, because `pip install -r` accepts more.
+    """Check that a release's environment.lock has only versions and comments; other lines could make pip execute code.
 
     Raises:
         ReleaseError: a line is neither `NAME==VERSION` nor a comment.
@@ -142,31 +145,31 @@ def check_lock(folder: Path, release: Release) -> None:
     for number, line in enumerate(lines, 1):
         if line and not _PINNED.fullmatch(line) and not _COMMENT.fullmatch(line):
             raise ReleaseError(
-                f"{LOCK}:{number}: expected NAME==VERSION, because pip would execute other lines: "
+                f"{LOCK}:{number}: expected NAME==VERSION, because pip could execute code for other lines: "
                 f"{in_one_line(shortened(line, 80))}"
             )
 
 
 def open_fetched(folder: Path) -> FetchedRelease:
-    """Open a folder that `get` wrote. Its files may have changed since; `registry.verification.verify` checks them.
+    """Return the release in a folder that `get` wrote. Its files may have been changed since; `verify` checks that.
 
     Raises:
-        UsageError: `get` did not write it.
-        ReleaseError: its manifest is missing or damaged.
+        UsageError: `get` did not write the folder.
+        ReleaseError: the manifest is missing or damaged.
     """
     if not is_fetched(folder):
-        raise UsageError(f"{folder} was not written by `nip-run get`: it has no {MARKER}")
+        raise UsageError(f"{folder} was not written by `nip-run get`, because it has no {MARKER}; name another folder")
     data, marker_content = read_small(folder / MANIFEST), read_marker(folder)
     release = Release.from_bytes(data)
     if read_checksum(read_small(folder / CHECKSUM)) != digest(data):
         raise ReleaseError(f"{folder / MANIFEST} is damaged: its SHA-256 differs from the one in {CHECKSUM}")
     if marker_content is None or marker_content != {"release": str(release.reference), "sha256": digest(data)}:
-        raise ReleaseError(f"{folder / MARKER} is damaged: it does not name the release in this folder")
+        raise ReleaseError(f"{folder / MARKER} is damaged: the file does not name the release in this folder")
     return FetchedRelease(folder, release, digest(data))
 
 
 def is_fetched(folder: Path) -> bool:
-    """Tell whether `get` wrote a folder."""
+    """Return whether `get` wrote a folder."""
     return (folder / MARKER).is_file() and (folder / MANIFEST).is_file()
 
 
@@ -176,10 +179,10 @@ def fetched_folders(results: Results) -> list[Path]:
 
 
 def read_small(path: Path, most: int = MAX_SMALL, name: str | None = None) -> bytes:
-    """Read a small file of a fetched folder; `name` is its name in messages.
+    """Return the content of a small file of a fetched folder; `name` is its name in messages.
 
     Raises:
-        ReleaseError: it is missing, or larger than `most` bytes.
+        ReleaseError: the file is missing, or larger than `most` bytes.
     """
     try:
         return read_bounded(path, most)
@@ -188,10 +191,10 @@ def read_small(path: Path, most: int = MAX_SMALL, name: str | None = None) -> by
 
 
 def read_pin(path: Path) -> dict[str, Any]:
-    """Read a pin, which describes rows that are not published.
+    """Return the content of a pin, which identifies dataset rows that are not published.
 
     Raises:
-        ReleaseError: it is missing or damaged.
+        ReleaseError: the pin is missing or damaged.
     """
     try:
         pin = parse_strict_json(read_small(path, MAX_PIN))
@@ -203,8 +206,8 @@ def read_pin(path: Path) -> dict[str, Any]:
 
 
 def find_run(registry: Registry, reference: Reference | Digest) -> ReleaseEntry:
-    """Find the entry of a release, which must be a run. Raises as `Registry.find`; UsageError: it is not a run."""
+    """Return the entry of a run's release. Raises as `Registry.find`; UsageError: the release is not a run."""
     entry = registry.find(reference)
     if entry.reference.kind != Kind.RUN:
-        raise UsageError(f"{entry.reference} is a {entry.reference.kind}; only a run can be reproduced")
+        raise UsageError(f"{entry.reference} is a {entry.reference.kind}; only a run can be reproduced; name a run")
     return entry

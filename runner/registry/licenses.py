@@ -1,4 +1,4 @@
-"""Check license expressions against SPDX's list, and suggest the usual license that is probably meant."""
+"""Check license expressions against the SPDX list, and suggest the license that is probably meant."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ USUAL = frozenset(
 
 
 def canonical_license(option: str, expression: str | None) -> str | None:
-    """Return an SPDX license expression in SPDX's own spelling, or None if none is given.
+    """Return an SPDX license expression in its standard spelling; None if `expression` is None.
 
     Raises:
-        UsageError: it is not one; the message has the identifier that is probably meant.
+        UsageError: it is not an SPDX license expression; the message names `option` and a similar identifier.
     """
     if expression is None:
         return None

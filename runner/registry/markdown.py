@@ -1,4 +1,4 @@
-"""Escaping of untrusted text in Markdown, so that it never becomes markup, a link or HTML."""
+"""Escape untrusted text in Markdown, so that it never becomes markup, a link or HTML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runner.base.text import in_one_line
 
 
 def code(text: str) -> str:
-    """Format a text as inline code on one line, fenced by more backticks than it contains in a row."""
+    """Return a text as inline code on one line, fenced by more backticks than the text has in a row."""
     line = in_one_line(text) or " "
     fence = "`" * (1 + max((len(run) for run in re.findall(r"`+", line)), default=0))
     pad = " " if line[0] == "`" or line[-1] == "`" else ""
@@ -16,12 +16,12 @@ def code(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Format a text as inline code in a table, where `|` would end the cell even inside code."""
+    """Return a text as inline code for a table, where `|` would end the cell even inside code."""
     return code(text).replace("|", "\\|")
 
 
 def plain(text: str) -> str:
-    """Put a text on one line and escape each character that Markdown would interpret at its position.
+    """Return a text on one line, with each character escaped that Markdown would interpret at its position.
 
     Dashes, dots and colons within a line need no escape, except those of an address, which would become a link.
     """
@@ -32,5 +32,5 @@ def plain(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Escape a sentence; full stops and other characters that are not markup within a line stay as they are."""
+    """Return a sentence on one line, escaped except for full stops and other characters that are harmless in a line."""
     return re.sub(r"([\\`*_{}\[\]<>#!|~&@]|(?<=\])\()", r"\\\1", in_one_line(text)).replace("//", "/\\/")

@@ -1,7 +1,7 @@
-"""Comparison of recorded numbers with those recomputed from the journal.
+"""Compare recorded numbers with those recomputed from the journal.
 
-A difference is wrong if this version recorded the number. Version 0.1.0 computed fewer numbers and other intervals: its
-differences are only noted, except for what it counted as this version does.
+A difference is an error if this version recorded the number. If another version did, it is only noted. Version 0.1.0
+computed fewer numbers and other intervals; only numbers that it computed as this version does can be wrong.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from runner.results.manifest import Manifest
 from runner.version import __version__
 
 MAX_SHOWN = 60
-"""Characters shown of a value that is not a number."""
+"""Maximum number of characters shown of a value that is not a number."""
 
 _UNCHANGED_METRICS = re.compile(r"accuracy\w*|decided|decision|precision|recall|episode_length|rounds_played|reward")
+"""Metrics that 0.1.0 computed as this version does, in their `_UNCHANGED_FIELDS`."""
 _UNCHANGED_FIELDS = ("value", "stderr", "n", "clusters")
-"""Metrics and their fields that 0.1.0 computed as this version does."""
 
 _CHANGED_KEYS = ("methods", "original_statistics", "variance", "vote_curve")
 """Keys of metrics.json that 0.1.0 wrote differently."""
@@ -34,23 +34,23 @@ _CHANGED_KEYS = ("methods", "original_statistics", "variance", "vote_curve")
 class MetricDifferences:
     """The differences between a recorded and a recomputed metrics.json."""
 
-    wrong: tuple[str, ...]
+    errors: tuple[str, ...]
     other_version: tuple[str, ...] = ()
-    """Differences that the version that recorded them explains."""
+    """Differences that may be due to the other version of nip-run that recorded the run."""
 
 
 def is_from_0_1(manifest: Manifest) -> bool:
-    """Tell whether 0.1.0 recorded a run; every later version writes a format."""
+    """Return whether nip-run 0.1 recorded a run; every later version writes the manifest's `format`."""
     return manifest.format < RUN_FOLDER and manifest.version.startswith("0.1.")
 
 
 def is_from_other_version(manifest: Manifest) -> bool:
-    """Tell whether a version other than this one recorded a run."""
+    """Return whether a version other than this one recorded a run."""
     return is_from_0_1(manifest) or manifest.version != __version__
 
 
 def describe_versions(manifest: Manifest) -> str:
-    """Name the version that recomputed a run and the one that recorded it."""
+    """Return a text with the version that recomputes a run and the one that recorded it."""
     recorded = f"recorded by an earlier version ({manifest.version})"
     return f"recomputed with {__version__}, {recorded if is_from_0_1(manifest) else f'played with {manifest.version}'}"
 
@@ -73,7 +73,7 @@ class _Kind(Enum):
     """Recomputed, but not recorded."""
     REORDERED = auto()
     MALFORMED = auto()
-    """Cannot be read, or has two meanings."""
+    """Cannot be read, or is ambiguous."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class _Difference:
 
     @property
     def is_wrong_in_0_1(self) -> bool:
-        """Tell whether 0.1.0 computed the number as this version does."""
+        """Whether 0.1.0 computed the number as this version does, so that the difference is an error."""
         if self.metric is None:
             return self.kind == _Kind.CHANGED and self.name not in _CHANGED_KEYS
         is_unchanged = _UNCHANGED_METRICS.fullmatch(self.metric) is not None
@@ -103,34 +103,34 @@ class _Difference:
 def compare_metrics(
     recorded: Mapping[str, Any], recomputed: Mapping[str, Any], manifest: Manifest
 ) -> MetricDifferences:
-    """Compare two metrics.json; differences in values come first."""
+    """Return the differences between two contents of metrics.json; differences in values come first."""
     is_old, is_other = is_from_0_1(manifest), is_from_other_version(manifest)
-    wrong: list[str] = []
+    errors: list[str] = []
     noted: list[str] = []
     intervals: list[str] = []
     not_recorded: list[str] = []
     for difference in sorted(_compare(recorded, recomputed), key=lambda item: item.sort_key):
         if difference.kind == _Kind.MALFORMED:
-            wrong.append(difference.line)
+            errors.append(difference.line)
         elif difference.kind == _Kind.NOT_RECORDED:
             not_recorded.append(difference.name)
         elif difference.kind == _Kind.REORDERED:
-            (noted if is_other else wrong).append(difference.line)
+            (noted if is_other else errors).append(difference.line)
         elif not is_old or difference.is_wrong_in_0_1:
-            wrong.append(difference.line)
+            errors.append(difference.line)
         elif difference.kind == _Kind.CHANGED and difference.field not in _UNCHANGED_FIELDS:
             intervals.append(difference.name)
         else:
             noted.append(difference.line)
     if intervals:
-        noted.append(f"different intervals, or none now: {_unique(intervals)}")
+        noted.append(f"different intervals, or none now: {_join_unique(intervals)}")
     if not_recorded:
         reason = "not computed by that version" if is_other else "not recorded"
-        (noted if is_other else wrong).append(f"{reason}: {_unique(not_recorded)}")
-    return MetricDifferences(tuple(wrong), tuple(noted))
+        (noted if is_other else errors).append(f"{reason}: {_join_unique(not_recorded)}")
+    return MetricDifferences(tuple(errors), tuple(noted))
 
 
-def _unique(names: Sequence[str]) -> str:
+def _join_unique(names: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys(names))
 
 
@@ -159,10 +159,10 @@ def _compare_rows(recorded: Any, recomputed: Any) -> Iterator[_Difference]:
         if key in actual:
             yield from _compare_fields(key, actual[key], row)
         else:
-            yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1])
+            yield _Difference(_Kind.NOT_RECORDED, "", _metric_name(key), key[1])
     for key in actual.keys() - expected.keys():
-        line = f"metric {_name(key)}: recorded, but it does not follow from the journal"
-        yield _Difference(_Kind.NOT_COMPUTED, line, _name(key), key[1])
+        line = f"metric {_metric_name(key)}: recorded, but the journal gives no such metric"
+        yield _Difference(_Kind.NOT_COMPUTED, line, _metric_name(key), key[1])
     if [key for key in actual if key in expected] != [key for key in expected if key in actual]:
         yield _Difference(_Kind.REORDERED, "metrics.json: the metrics are in a different order")
 
@@ -170,14 +170,14 @@ def _compare_rows(recorded: Any, recomputed: Any) -> Iterator[_Difference]:
 def _compare_fields(key: _Key, recorded: _Row, recomputed: _Row) -> Iterator[_Difference]:
     for field in dict.fromkeys((*recorded, *recomputed)):
         if field not in recorded:
-            yield _Difference(_Kind.NOT_RECORDED, "", _name(key), key[1], field)
+            yield _Difference(_Kind.NOT_RECORDED, "", _metric_name(key), key[1], field)
         elif not is_same(recorded[field], recomputed.get(field)):
-            line = f"metric {_name(key)}, {field}: {_describe_both(recorded[field], recomputed.get(field))}"
-            yield _Difference(_Kind.CHANGED, line, _name(key), key[1], field)
+            line = f"metric {_metric_name(key)}, {field}: {_describe_both(recorded[field], recomputed.get(field))}"
+            yield _Difference(_Kind.CHANGED, line, _metric_name(key), key[1], field)
 
 
 def _by_key(rows: Any) -> tuple[dict[_Key, _Row], list[str]]:
-    """Return the first row of each metric, and what is wrong with the list."""
+    """Return the first row of each metric, and messages about malformed and repeated rows."""
     if not isinstance(rows, list):
         return {}, ["metrics.json: `metrics` is not a list"]
     by_key: dict[_Key, _Row] = {}
@@ -187,13 +187,13 @@ def _by_key(rows: Any) -> tuple[dict[_Key, _Row], list[str]]:
         if not isinstance(metric, str) or not isinstance(agent, str | None):
             problems.append("metrics.json: a metric has no name")
         elif (agent, metric) in by_key:
-            problems.append(f"metric {_name((agent, metric))}: recorded twice")
+            problems.append(f"metric {_metric_name((agent, metric))}: recorded twice")
         else:
             by_key[agent, metric] = row
     return by_key, problems
 
 
-def _name(key: _Key) -> str:
+def _metric_name(key: _Key) -> str:
     agent, metric = key
     return shortened(metric if agent is None else f"{metric} of {agent}", MAX_SHOWN)
 
@@ -204,7 +204,7 @@ def _describe_both(recorded: Any, recomputed: Any) -> str:
 
 
 def format_both(first: Any, second: Any) -> Sequence[str]:
-    """Format two different values; numbers have 6 digits, or all digits if 6 do not show the difference."""
+    """Return two different values as text, with 6 digits, or with all digits if 6 do not show the difference."""
     if isinstance(first, (dict, list)) and type(first) is type(second):
         return "one value", "another"
     short = [_format(value, "{:.6g}".format) for value in (first, second)]

@@ -1,6 +1,6 @@
 """Recompute tables, metrics and counts from a run's journal, without calling a model.
 
-The run may come from an untrusted publisher: its plan is compared with the size of its journal before the replay.
+The run may come from an untrusted publisher, so before the replay its number of games is compared with its journal.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from runner.runs.execution.spending import run_costs, spending
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
 SPARE_GAMES = 100_000
-"""Games that a run may plan beyond its answers if it stopped early or judges debates."""
+"""Number of games that a run may plan beyond its answers if it stopped early or judges debates."""
 
 SPARE_SHARE = 1_000
-"""Games that such a run may plan for each of its answers, in addition to `SPARE_GAMES`."""
+"""Number of games that such a run may plan for each of its answers, in addition to `SPARE_GAMES`."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class RecomputedRun:
     """Results recomputed from a journal."""
 
     folder: RunFolder
-    """Temporary folder with the tables and `metrics.json`; it exists until the `with` block ends."""
+    """Temporary folder with the tables and `metrics.json`; it exists until the block of `recompute_run` ends."""
     metrics: Mapping[str, Any]
     counts: Mapping[str, Any]
-    """The counts of the manifest."""
+    """The counts that a manifest records, such as the number of rollouts."""
 
 
 @contextmanager
@@ -48,8 +48,8 @@ def recompute_run(folder: RunFolder, parent: Path | None = None) -> Iterator[Rec
     """Recompute a run from its journal, in a temporary folder in `parent` or in the system's temporary folder.
 
     Raises:
-        RunDirectoryError: its spec or inputs changed since it was played, or it plans more games than its journal has.
-        RunError, SpecError: one of its files is missing or damaged.
+        RunDirectoryError: the spec or inputs changed after the run, or plan more games than the journal has.
+        RunError, SpecError: a file of the run is missing or damaged.
     """
     plan = played_plan(folder)
     experiment = replace(plan.spec.experiment, fine_tune=None)
@@ -80,10 +80,10 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
 
 
 def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
-    """Check that a run does not claim more games than its journal can have, because replaying it would waste time.
+    """Check that a run does not claim more games than its journal can have, because replaying them would waste time.
 
     Raises:
-        RunDirectoryError: it claims more.
+        RunDirectoryError: the run claims more games.
     """
     manifest = folder.manifest()
     planned = plan.blocks * len(plan.variants)
@@ -92,13 +92,13 @@ def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
         limit = SPARE_SHARE * records + SPARE_GAMES
     if planned > limit or (manifest.rollouts or 0) > max(records, 1) * (plan.shape.branches if plan.shape else 1):
         raise RunDirectoryError(
-            f"{folder.path} is not the run that was played: it claims {max(planned, manifest.rollouts or 0):,} games, "
-            f"but its journal has only {records:,} answers"
+            f"{folder.path} is not the run that was played: its manifest and spec claim "
+            f"{max(planned, manifest.rollouts or 0):,} games, but its journal has only {records:,} answers"
         )
 
 
 def write_tables(folder: RunFolder) -> None:
-    """Write the tables of a fetched run, which releases do not contain. Raises as `recompute_run`."""
+    """Rebuild the tables of a fetched run, which its release does not contain. Raises as `recompute_run`."""
     with recompute_run(folder, folder.path.parent) as run:
         for name in COLUMNS:
             run.folder.table(name).replace(folder.table(name))

@@ -1,6 +1,6 @@
-"""The table of a run's rollouts as JSON lines, which can be read without a library.
+"""Write and read the table of a run's rollouts as JSON lines, which every language can read without a library.
 
-The bytes depend only on the table: its rows and columns in order, and numbers with all digits.
+The bytes depend only on the table: rows and columns are in its order, and numbers have all digits.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ ROLLOUTS_FILE = "rollouts.jsonl"
 """The rollouts of a published run, one JSON object per line."""
 
 MAX_ROW = 16 << 20
-"""Maximum size of a row in bytes; the texts of a rollout are in other tables."""
+"""Maximum size of a row in bytes. Rows are small, because the texts of a rollout are in other tables."""
 
 
 def write_rollouts(folder: RunFolder) -> Path:
-    """Write a run's rollouts, one JSON object per line, to a file that is removed when the process ends.
+    """Write a run's rollouts, one JSON object per line, to a file that exists until the process ends; return its path.
 
     The table is read and written in pieces, because it may be larger than memory.
 
     Raises:
-        RunError: there is no such table, or it cannot be read or written.
+        RunError: the run has no table of rollouts, or a file cannot be read or written.
     """
     tables = {TABLE: folder.intact_table(TABLE)}
     if not tables[TABLE].is_file():
@@ -63,7 +63,7 @@ def read_published_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a published `rollouts.jsonl`; their columns are not checked.
 
     Raises:
-        RunError: it cannot be read, or a line is not a JSON object.
+        RunError: the file cannot be read, or a line is not a JSON object.
     """
     try:
         with open_to_read(path) as file:

@@ -30,26 +30,26 @@ _COMPARED = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a `rollouts.jsonl`, with null for columns that its version did not have.
+    """Yield the rows of a `rollouts.jsonl`, with None for columns that the version which wrote the file did not have.
 
     Raises:
-        RunError, ReleaseError: it cannot be read, or a line is not a rollout.
+        RunError, ReleaseError: the file cannot be read, or a line is not a rollout.
     """
     for number, row in enumerate(read_published_rows(path), 1):
         if not row.keys() <= COLUMNS["rollouts"].keys():
-            raise ReleaseError(f"{path.name}:{number}: not a row of the table of rollouts")
+            raise ReleaseError(f"{path.name}:{number} has columns that the table of rollouts does not have")
         yield {name: row.get(name) for name in COLUMNS["rollouts"]}
 
 
 class RolloutChecker:
-    """Checker of the rollouts of one run: compares each with the game at its position in the plan."""
+    """Checks the rollouts of one run: each must be the game at its position in the plan."""
 
     def __init__(self, folder: RunFolder, plan: Plan) -> None:
-        """Compare the number of rows in the folder with the plan.
+        """Check that the number of rows in the folder is the number of games in the plan.
 
         Raises:
-            ReleaseError: the spec plays more or fewer games.
-            RunDirectoryError: the run may stop early, but its spec plays far more games than it has rows.
+            ReleaseError: the plan has more or fewer games.
+            RunDirectoryError: the run may stop early, but the plan has far more games than the folder has rows.
         """
         self._manifest = folder.manifest()
         self._jobs = plan.jobs()
@@ -59,7 +59,8 @@ class RolloutChecker:
         elif row_count != self._planned or row_count != self._manifest.rollouts:
             claimed = self._manifest.rollouts
             raise ReleaseError(
-                f"it has {row_count:,} rollouts, but its manifest says {claimed} and its spec plays {self._planned:,}"
+                f"the run has {row_count:,} rollouts, but its manifest says {claimed}, and its spec plays "
+                f"{self._planned:,}"
             )
         protocol = plan.spec.protocol
         self._metrics = Metrics(protocol, plan.seats)
@@ -73,7 +74,7 @@ class RolloutChecker:
         """Check a row, and add it to the metrics.
 
         Raises:
-            ReleaseError: it is not the game at its position in the plan, or contradicts that game.
+            ReleaseError: the row is not the game at its position in the plan, or contradicts that game.
         """
         name = str(row["rollout_id"])
         job = next(self._jobs, None)
@@ -95,7 +96,7 @@ class RolloutChecker:
         """Check that the values of a row have the types of their columns and are within the limits of a game.
 
         Raises:
-            ReleaseError: they are not.
+            ReleaseError: a value has another type, or is beyond a limit.
         """
         for column, value in row.items():
             if not _TYPE_CHECKS[COLUMNS["rollouts"][column]](value):
@@ -107,15 +108,17 @@ class RolloutChecker:
             raise ReleaseError(f"rollout {name}: a reward exceeds {self._max_reward:g}, the maximum of a game")
 
     def summary(self) -> dict[str, Any]:
-        """Return the metrics of all rows, as they are read from JSON.
+        """Return the metrics of all rows as JSON types.
 
         Raises:
-            ReleaseError: the manifest says another number of rows, or the run stopped before its stopping rule did.
+            ReleaseError: the manifest says another number of rows, or the run stopped before its stopping rule was met.
         """
         if self._row_count != self._manifest.rollouts:
-            raise ReleaseError(f"it has {self._row_count:,} rollouts, but its manifest says {self._manifest.rollouts}")
+            raise ReleaseError(
+                f"the run has {self._row_count:,} rollouts, but its manifest says {self._manifest.rollouts}"
+            )
         if self._decision is not None and self._row_count < self._planned and not self._decision.decided:
-            raise ReleaseError(f"it stopped after {self._row_count:,} rollouts, before its stopping rule was met")
+            raise ReleaseError(f"the run stopped after {self._row_count:,} rollouts, before its stopping rule was met")
         summary = self._metrics.summary()
         summary = summary if self._decision is None else self._decision.applied(summary)
         json_summary: dict[str, Any] = orjson.loads(orjson.dumps(summary))
@@ -129,7 +132,7 @@ _REWARDS = (
 
 
 def _max_reward(parameters: Parameters, rounds: int) -> float:
-    """Return an upper bound on what an agent can win or lose in a game."""
+    """Return an upper bound on the absolute value of an agent's reward in a game."""
     return (1 + rounds) * sum(abs(float(getattr(parameters, name))) for name in _REWARDS)
 
 
@@ -147,7 +150,7 @@ def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
             raise ValueError("stance must be 0 or 1, and confidence_note a text")
         outcome = Outcome(row["outcome"])
         if outcome == Outcome.DECIDED and row["decision"] == 2:
-            raise ValueError("the outcome is that it was decided, but it has no decision")
+            raise ValueError("the outcome is that the game was decided, but there is no decision")
     except (ValueError, TypeError) as error:
         raise ReleaseError(f"rollout {job.rollout_id}: {error}") from error
     return Rollout(
@@ -174,7 +177,7 @@ _TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "DOUBLE": lambda value: value is None or _is_number(value),
     "JSON": lambda value: value is None or isinstance(value, (list, dict)),
 }
-"""A check of a value for each type of column."""
+"""The function that checks a value, by the SQL type of its column."""
 
 
 def _is_number(value: Any) -> bool:
@@ -182,32 +185,32 @@ def _is_number(value: Any) -> bool:
 
 
 def describe_differences(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> list[str]:
-    """Describe each published metric that differs from the recomputed one; metrics that need calls are not compared."""
+    """Return a line for each published metric that differs from the recomputed one, except metrics that need calls."""
     recomputed_metrics = {(row["agent"], row["metric"]): row for row in recomputed["metrics"]}
     published_metrics = {(row["agent"], row["metric"]): row for row in published["metrics"]}
     lines = [] if is_same(published.get("outcomes"), recomputed["outcomes"]) else ["the outcomes"]
     if len(published_metrics) < len(published["metrics"]):
-        lines.append("its metrics (some are listed twice)")
+        lines.append("metrics.json lists some metrics twice")
     for key in recomputed_metrics.keys() | published_metrics.keys():
         if _needs_calls(key[1]):
             continue
         expected, actual = recomputed_metrics.get(key), published_metrics.get(key)
         name = key[1] if key[0] is None else f"{key[0]}.{key[1]}"
         if expected is None or actual is None:
-            lines.append(f"{name} (published or recomputed, but not both)")
-        elif wrong := [field for field in _COMPARED if not is_same(actual.get(field), expected[field])]:
-            field = wrong[0]
-            lines.append(f"{name}: {field} is {actual.get(field)!r}, but {expected[field]!r} by the records")
+            lines.append(f"{name} is {'not published' if actual is None else 'published, but cannot be recomputed'}")
+        elif differing_fields := [field for field in _COMPARED if not is_same(actual.get(field), expected[field])]:
+            field = differing_fields[0]
+            lines.append(f"{name}: {field} is {actual.get(field)!r}, but {expected[field]!r} in the records")
     return sorted(lines)
 
 
 def _needs_calls(name: str) -> bool:
-    """Tell whether a metric is computed from rounds and calls, which the row of a rollout does not have."""
+    """Return whether a metric is computed from rounds and calls, which the row of a rollout does not have."""
     return name in METRICS and METRICS[name].needs_calls
 
 
 def merge_metrics(published: Mapping[str, Any], recomputed: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace published metrics with the recomputed ones, except for metrics that need calls."""
+    """Return the published metrics with the recomputed ones in their place, except for metrics that need calls."""
     needing_calls = [row for row in published["metrics"] if _needs_calls(row["metric"])]
     recomputed_rows = [row for row in recomputed["metrics"] if not _needs_calls(row["metric"])]
     return {**published, "outcomes": recomputed["outcomes"], "metrics": [*recomputed_rows, *needing_calls]}

@@ -1,7 +1,7 @@
-"""A record, in a results folder, of the releases published from each run, by the hashes of their manifests.
+"""Record the releases that were published from each run of a results folder, by the hashes of their manifests.
 
-It tells which releases are the user's own. Nothing in a release can tell that: a redacted run has a different identity
-than the original, and anyone can copy the rest. The record itself is never published.
+The records show which releases are the user's own. A release itself cannot show that: redaction changes a run's
+identity, and anyone can copy the other facts. The records are never published.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def record_release(folder: RunFolder, release: str, sha256: str, where: str) -> 
     """Record that a release was published from a run of a results folder.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: the record cannot be written.
     """
     path = _records_folder(folder)
     try:

@@ -1,8 +1,8 @@
-"""Signatures of manifests with the library `model-signing`, whose command line can check them too.
+"""Sign manifests and check signatures with the library `model-signing`.
 
-`release.json` is signed. It has the hash of every file of a release, so its signature covers all of them. The key is an
+The signature of `release.json` covers all files of a release, because `release.json` has their hashes. The key is an
 elliptic curve key (secp256r1, secp384r1 or secp521r1) in PEM, as `openssl ecparam -genkey` writes it. The signature is
-next to the manifest, in `signature/release.json.sig`:
+next to the manifest, in `signature/release.json.sig`. The command line of `model-signing` can check it, too:
 
     model_signing verify key release.json --signature signature/release.json.sig --public_key PUBLIC.pem
 """
@@ -33,7 +33,7 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
     Raises:
         UsageError: the key cannot be used, or `model-signing` is not installed.
         TakenError: the release is signed with another key.
-        ReleaseError: its manifest is damaged, or the registry cannot be written.
+        ReleaseError: the manifest is damaged, or the registry cannot be written.
     """
     _, manifest = registry.read(entry)
     signature = sign(manifest, key)
@@ -44,7 +44,9 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
             try:
                 check(manifest, registry.signature(entry), public)
             except ReleaseError:
-                raise TakenError(f"{entry.reference} is already signed with another key") from error
+                raise TakenError(
+                    f"{entry.reference} is already signed with another key; use that key, or publish a new version"
+                ) from error
 
 
 def check_release(registry: Registry, entry: ReleaseEntry, signer_key: Path | None) -> str | None:
@@ -88,11 +90,11 @@ def sign(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
 
 
 def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None:
-    """Check that the files are a signature of this manifest by the owner of this public key.
+    """Check that `files` are a signature of this manifest by the owner of this public key.
 
     Raises:
         UsageError: the key cannot be used, or `model-signing` is not installed.
-        ReleaseError: they are not.
+        ReleaseError: the files are not such a signature.
     """
     _, hashing, verifying = _import_model_signing()
     try:
@@ -100,7 +102,7 @@ def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None
     except Exception as error:
         raise UsageError(_describe_bad_key(public_key, "public", error)) from error
     if SIGNATURE_FILE not in files:
-        raise ReleaseError(f"its signature has no file {SIGNATURE_FILE}")
+        raise ReleaseError("the file is missing; ask the publisher to sign the release again")
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
         signed, signature = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
         _write(signed, manifest)
@@ -112,16 +114,19 @@ def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None
         except Exception as error:
             reason = str(error).strip().rstrip(".") or type(error).__name__
             raise ReleaseError(
-                f"its signature does not match this manifest and the key {public_key}: {reason}"
+                f"the signature does not match this manifest and the key {public_key}: {reason}. Check that this is "
+                "the publisher's key; if it is, do not trust the release"
             ) from error
     if signed_hashes != [("sha256", digest(manifest))]:
-        raise ReleaseError(f"its signature with the key {public_key} covers something other than this manifest")
+        raise ReleaseError(
+            f"the signature with the key {public_key} does not cover this manifest; do not trust the release"
+        )
 
 
 def _signed_hashes(signature: bytes) -> list[tuple[str, str]]:
     """Return the algorithm and hash of each file that a signature covers.
 
-    The library skips files that the signature itself lists as ignored, so it would accept a signature of nothing for
+    The library skips files that the signature lists as ignored. So it would accept a signature that covers no file for
     any manifest.
     """
     envelope = json.loads(signature)["dsseEnvelope"]
@@ -160,10 +165,10 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _import_model_signing() -> tuple[Any, Any, Any]:
-    """Import the modules `signing`, `hashing` and `verifying` of `model-signing`.
+    """Return the modules `signing`, `hashing` and `verifying` of `model-signing`.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: `model-signing` is not installed.
     """
     try:
         from model_signing import hashing, signing, verifying

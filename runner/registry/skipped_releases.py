@@ -1,4 +1,4 @@
-"""Errors that concern one release of many: it is skipped with a reason, and the others are read."""
+"""Handle errors of one release among many: the release is skipped with a reason, and the others are read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NO_MEMORY = re.compile("(?i)failed to map|cannot (?:allocate|map)|can't start n
 
 
 def describe_error(error: Exception, folder: Path | None = None) -> str:
-    """Describe in one line why a release is skipped, with paths in the release instead of those in `folder`.
+    """Return in one line why a release is skipped, with paths in `folder` replaced by paths in the release.
 
-    A malformed release can raise any exception in the code that reads it; that must not stop the others.
+    The code that reads a malformed release can raise any exception, which must not affect the other releases.
 
     Raises:
         MemoryError: memory ran out, and the next release would not have enough either.
@@ -29,11 +29,11 @@ def describe_error(error: Exception, folder: Path | None = None) -> str:
         message = message.replace(f"{folder}/", f"{DATA}/").replace(str(folder), DATA)
     if isinstance(error, (NipRunError, OSError)) and message:
         return message
-    return f"its contents are invalid ({type(error).__name__}: {message})" if message else type(error).__name__
+    return f"the release is malformed ({type(error).__name__}: {message})" if message else type(error).__name__
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Tell whether too little memory caused an error; failed imports and threads raise other types than MemoryError."""
+    """Return whether too little memory caused an error; failed imports and threads do not raise MemoryError."""
     return any(
         isinstance(cause, MemoryError)
         or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM)
@@ -43,9 +43,9 @@ def lacks_memory(error: BaseException) -> bool:
 
 
 def is_temporary(error: BaseException, folder: Path) -> bool:
-    """Tell whether reading the same files in `folder` again may succeed.
+    """Return whether reading the same files in `folder` again may succeed.
 
-    It may after a full disk, too many open files or too little memory, but not if the release lacks a file.
+    That is so after a full disk, too many open files or too little memory, but not if the release lacks a file.
     """
     return any(
         isinstance(cause, (OSError, MemoryError, RecursionError)) or is_machine_error(cause)

@@ -127,7 +127,7 @@ def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
     odd = {"seed": {1}, "models": {"offline": {"stop": [object()]}}, "agents": {3: 1}, "dataset": ring}
     said = [
         "agents: a key must be text, not 3",
-        "dataset.stop: the value contains itself; write it out",
+        "dataset.stop: the value contains itself; replace the inner one by a copy",
         "models.offline.stop.0: a text, number, list or mapping belongs here, not object",
         "seed: a text, number, list or mapping belongs here, not set",
     ]
@@ -139,7 +139,7 @@ def test_other_values_are_refused_by_key_and_type(tmp_path: Path) -> None:
         runner.load_spec(odd_keys)
     assert [str(problem).partition(":1:1: ")[2] for problem in refused.value.problems] == [
         "a key must be text, not tuple",
-        "dataset.stop: the value contains itself; write it out",
+        "dataset.stop: the value contains itself; replace the inner one by a copy",
         "seed: a text, number, list or mapping belongs here, not numpy.ndarray",
     ]
     with pytest.raises(SpecError, match="an override must be text"):

@@ -128,8 +128,8 @@ MISTAKES: dict[str, Mistake] = {
         None, "spec.yaml:1:1", "the file is UTF-16", "save it as UTF-8", files={"spec.yaml": SPEC.encode("utf-16")},
         quotes=False),
     "a binary file": Mistake(
-        None, "spec.yaml:1:1", "a binary file", "give a YAML file", files={"spec.yaml": b"\x7fELF\x02\x00\x00\x00" * 9},
-        quotes=False),
+        None, "spec.yaml:1:1", "the file is binary", "name a YAML file",
+        files={"spec.yaml": b"\x7fELF\x02\x00\x00\x00" * 9}, quotes=False),
     "a protocol for a spec": Mistake(
         None, "own.yaml:1:1", "a protocol file, not a spec", "protocol: {use: own.yaml}", spec="own.yaml", quotes=False,
         files={"own.yaml": "name: own\nextends: debate\nparameters: {max_message_rounds: 3}\n"}),
@@ -254,7 +254,7 @@ MISTAKES: dict[str, Mistake] = {
         "description: by ${nme}\n", "spec.yaml:13:1", "no such key", "'name'"),
     "interpolations in a circle": Mistake(
         "description: ${benchmark}\nbenchmark: ${description}\n", "spec.yaml:13:1", "refers to itself",
-        "replace one of them by a value", problems=2),
+        "by a value", problems=2),
     "an environment variable in a spec": Mistake(
         "description: ${oc.env:HOME}\n", "spec.yaml:13:1", "only ${key} is allowed", "write the value out"),
     # Training

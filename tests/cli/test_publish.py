@@ -142,7 +142,7 @@ def test_the_same_again_is_nothing(player: Player, published: tuple[int, str, st
     assert (out.count("with the same content"), "same content" in err) == (1, False), out + err
     assert all_files(player.where) == before
     code, _, err = publish(player, *(word.replace("MIT", "MITT") for word in AS))
-    assert (code, "in its licence (there MIT, here MITT), and a version never changes" in err) == (1, True), err
+    assert (code, "in its licence (published MIT, here MITT). A version never changes" in err) == (1, True), err
     assert all_files(player.where) == before
 
 

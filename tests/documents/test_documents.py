@@ -29,32 +29,47 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     ("text", "first"),
     [
-        ("a: 1\na: 2\n", "a.yaml:2:1: a: a duplicate key; it is already set in line 1, remove one of the two"),
-        ("a: {b: 1, b: 2}\n", "a.yaml:1:11: a.b: a duplicate key; it is already set in line 1, remove one of the two"),
-        ("{a: 1, 'a': 2}\n", "a.yaml:1:8: a: a duplicate key; it is already set in line 1, remove one of the two"),
+        ("a: 1\na: 2\n", "a.yaml:2:1: a: a duplicate key, which is already set in line 1; remove one of the two"),
+        (
+            "a: {b: 1, b: 2}\n",
+            "a.yaml:1:11: a.b: a duplicate key, which is already set in line 1; remove one of the two",
+        ),
+        ("{a: 1, 'a': 2}\n", "a.yaml:1:8: a: a duplicate key, which is already set in line 1; remove one of the two"),
         (
             "l:\n- {b: 1, b: 2}\n",
-            "a.yaml:2:10: l.0.b: a duplicate key; it is already set in line 2, remove one of the two",
+            "a.yaml:2:10: l.0.b: a duplicate key, which is already set in line 2; remove one of the two",
         ),
-        ("x: !!binary aGk=\n", "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:binary) are not allowed"),
+        (
+            "x: !!binary aGk=\n",
+            "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:binary) are not allowed; remove the tag",
+        ),
         (
             "x: !!python/object/apply:os.system [ls]\n",
-            "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:os.system) are not allowed",
+            (
+                "a.yaml:1:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:os.system) are not allowed; "
+                "remove the tag"
+            ),
         ),
         (
             "n: 1\nx: !!python/object/apply:pathlib.PosixPath [/]\n",
-            "a.yaml:2:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:pathlib.PosixPath) are not allowed",
+            (
+                "a.yaml:2:4: explicit YAML tags (tag:yaml.org,2002:python/object/apply:pathlib.PosixPath) are not "
+                "allowed; remove the tag"
+            ),
         ),
-        ("x: !own 1\n", "a.yaml:1:4: explicit YAML tags (!own) are not allowed"),
+        ("x: !own 1\n", "a.yaml:1:4: explicit YAML tags (!own) are not allowed; remove the tag"),
         ("a: &x 1\n", "a.yaml:1:4: anchors (&x) are not allowed; use ${...} or extends"),
         ("a: 1\nb: *x\n", "a.yaml:2:4: aliases (*x) are not allowed; use ${...} or extends"),
         (ALIAS_BOMB, "a.yaml:1:5: anchors (&a0) are not allowed; use ${...} or extends"),
         (MERGE_KEY_BOMB, "a.yaml:1:5: anchors (&a0) are not allowed; use ${...} or extends"),
-        ("<<: {a: 1}\n", "a.yaml:1:1: <<: a key must be text, YAML reads this one as merge; put it in quotes"),
-        ("[" * 100_000, "a.yaml:1:25: nested deeper than 24 levels"),
-        ("a: " + "[" * 100_000, "a.yaml:1:27: nested deeper than 24 levels"),
-        ("{a: " * 50_000, "a.yaml:1:97: nested deeper than 24 levels"),
-        ("\n".join(f"k{i}: 1" for i in range(26_000)), "a.yaml:25000:1: more than 50000 nodes"),
+        ("<<: {a: 1}\n", "a.yaml:1:1: <<: a key must be text, but YAML reads this one as merge; put it in quotes"),
+        ("[" * 100_000, "a.yaml:1:25: nested deeper than 24 levels; use fewer levels"),
+        ("a: " + "[" * 100_000, "a.yaml:1:27: nested deeper than 24 levels; use fewer levels"),
+        ("{a: " * 50_000, "a.yaml:1:97: nested deeper than 24 levels; use fewer levels"),
+        (
+            "\n".join(f"k{i}: 1" for i in range(26_000)),
+            "a.yaml:25000:1: more than 50000 nodes (keys and values); is this a spec?",
+        ),
         ("a: 1\nb: é\n".encode("latin-1"), "a.yaml:2:4: not UTF-8 (byte 0xe9); save the file as UTF-8"),
         ("a: 1\n".encode("utf-16"), "a.yaml:1:1: the file is UTF-16; save it as UTF-8"),
         (
@@ -65,29 +80,35 @@ ALIAS_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("# only a comment\n\n", "a.yaml:1:1: the file is empty; `nip-run schema` lists the keys"),
         (
             "- a\n",
-            "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a list; `nip-run schema` lists the keys",
+            (
+                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, but this is a list; `nip-run schema` lists the "
+                "keys"
+            ),
         ),
         (
             "just text\n",
             (
-                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value; "
+                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, but this is a single value; "
                 "`nip-run schema` lists the keys"
             ),
         ),
         (
             "---\n",
             (
-                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, this is a single value; "
+                "a.yaml:1:1: a mapping (KEY: VALUE lines) belongs here, but this is a single value; "
                 "`nip-run schema` lists the keys"
             ),
         ),
-        ("a: 1\n---\nb: 2\n", "a.yaml:2:1: a second document starts here; one file holds one document"),
+        ("a: 1\n---\nb: 2\n", "a.yaml:2:1: a second document starts here; move it to a file of its own"),
         ("a:\n\tb: 1\n", "a.yaml:2:1: a tab in the indentation; indent with spaces, two for each level"),
         ("a: [1,\n", "a.yaml:1:4: the [ that opens here is not closed; add ] where it ends"),
-        ("on: 1\n", "a.yaml:1:1: on: a key must be text, YAML reads this one as bool; put it in quotes"),
-        ("a:\n  1: x\n", "a.yaml:2:3: a.1: a key must be text, YAML reads this one as int; put it in quotes"),
-        ("~: 1\n", "a.yaml:1:1: ~: a key must be text, YAML reads this one as null; put it in quotes"),
-        ("a: " + "x" * (256 << 10), "a.yaml:1:1: the file is larger than 256 KiB; is this a spec?"),
+        ("on: 1\n", "a.yaml:1:1: on: a key must be text, but YAML reads this one as bool; put it in quotes"),
+        ("a:\n  1: x\n", "a.yaml:2:3: a.1: a key must be text, but YAML reads this one as int; put it in quotes"),
+        ("~: 1\n", "a.yaml:1:1: ~: a key must be text, but YAML reads this one as null; put it in quotes"),
+        (
+            "a: " + "x" * (256 << 10),
+            "a.yaml:1:1: the file is larger than 256 KiB; is this a spec?",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -43,9 +43,9 @@ def test_a_file_in_the_middle_takes_away_and_the_last_one_adds_again(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("m: {xx: null}\n", ("a.yaml:2:5: m.xx: null deletes an inherited key, and it inherits no such key; "
+        ("m: {xx: null}\n", ("a.yaml:2:5: m.xx: null deletes an inherited key, and this file inherits no such key; "
          "did you mean 'x'?")),
-        ("m:\n  zzz:\n", ("a.yaml:3:3: m.zzz: null deletes an inherited key, and it inherits no such key; "
+        ("m:\n  zzz:\n", ("a.yaml:3:3: m.zzz: null deletes an inherited key, and this file inherits no such key; "
          "leave the line out")),
     ],
 )  # fmt: skip

@@ -88,7 +88,7 @@ def test_a_text_that_is_no_interpolation_stays(tmp_path: Path) -> None:
 def test_both_names_at_once_are_an_error(tmp_path: Path, text: str, overrides: tuple[str, ...], problem: str) -> None:
     found = layers(tmp_path, text, *overrides)
     assert [str(p) for p in found.problems] == [
-        f"{problem}the old name of rollouts.max, which is also set; remove one of the two"
+        f"{problem}rollouts.most is the old name of rollouts.max, which is also set; remove one of the two"
     ]
 
 

@@ -72,7 +72,7 @@ YAML: tuple[tuple[str, str | bytes, str], ...] = (
     ("a flag as a name", _without("name: no"), "name"),
     ("UTF-16", BASE.encode("utf-16"), "UTF-16"),
     ("bytes that are no UTF-8", BASE.encode() + b"x: \xff\n", "not UTF-8"),
-    ("binary", b"\x00\x01\x02" * 100, "a binary file"),
+    ("binary", b"\x00\x01\x02" * 100, "the file is binary"),
     ("empty", "", "the file is empty"),
     ("a list", "- a\n", "a mapping"),
     ("a text", "just text\n", "a mapping"),
@@ -157,7 +157,7 @@ PROTOCOLS: tuple[tuple[str, str | bytes, str], ...] = (
     ("a function", 'name: "${oc.env:HOME}"\n', NO_FUNCTION),
     ("a class", "name: x\nclass: os.system\n", "class"),
     ("empty", "", "the file is empty"),
-    ("binary", b"\x00" * 100, "a binary file"),
+    ("binary", b"\x00" * 100, "the file is binary"),
     ("300 KiB", "# " + "x" * (300 << 10), "larger than 256 KiB"),
     ("on itself", "extends: protocol.yaml\n", "extends"),
 )

@@ -60,8 +60,8 @@ def test_a_withheld_datapoint_has_the_hash_in_its_task_that_its_id_group_label_a
     [
         (lambda rows: rows[:-1], "the datapoints differ"),
         (lambda rows: [{**rows[0], "sha256": "ab" * 32}, *rows[1:]], "the datapoints differ"),
-        (lambda rows: [{**row, "group_sha256": "ab" * 32} for row in rows], "does not group its datapoints"),
-        (lambda rows: [{**rows[0], "id": "unplayed"}, *rows[1:]], "no rollout has the label of 1 of them"),
+        (lambda rows: [{**row, "group_sha256": "ab" * 32} for row in rows], "does not group the datapoints"),
+        (lambda rows: [{**rows[0], "id": "unplayed"}, *rows[1:]], "no rollout has the label of 1 datapoint"),
         (lambda rows: [{**rows[0], "content_sha256": "x"}, *rows[1:]], "does not say which datapoints"),
         (lambda rows: 7, "does not say which datapoints"),
     ],

@@ -173,7 +173,7 @@ def test_a_trainer_is_cut_out_of_a_spec_that_trains(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[Kind, str, str, type[NipRunError], str]] = {
     "a broken protocol": (Kind.PROTOCOL, "p.yaml", "cycle: []\n", SpecError, "missing key"),
-    "a protocol that is no file": (Kind.PROTOCOL, "p.txt", "", UsageError, "give a .yaml file"),
+    "a protocol that is no file": (Kind.PROTOCOL, "p.txt", "", UsageError, "name a .yaml file"),
     "a template that calls": (Kind.PROMPTS, "f/a.jinja", "{{ lipsum() }}", SpecError, "a.jinja:1"),
     "a template with the label": (Kind.PROMPTS, "f/a.jinja", "{{ label }}", SpecError, "label must not reach"),
     "a folder without templates": (Kind.PROMPTS, "f/a.txt", "", UsageError, "has no"),

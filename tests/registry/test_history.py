@@ -66,7 +66,7 @@ def test_a_whole_history_needs_no_name_and_games_of_trainings_alone_are_none() -
     tested = measured("t", ONE, step("one", ONE, BASE))
     assert [row.session.run_id for row in full_history([games, tested, made])] == ["one", "t"]
     assert full_history([games]) == []
-    with pytest.raises(UsageError, match="one-i0 is a part of the training run one, which is not here"):
+    with pytest.raises(UsageError, match="one-i0 is a part of the training run one, which is neither in"):
         history_of("one-i0", [games])
 
 

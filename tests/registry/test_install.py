@@ -79,7 +79,7 @@ def test_a_registry_that_now_has_other_bytes_is_not_believed(project: Project, r
     shutil.copy(project.folder / LOCK, other.folder)
     done = other.here("install")
     assert done.returncode == 1
-    assert "it is not the release that was installed before" in done.stderr
+    assert "is not the one that was installed before" in done.stderr
     assert not other.store.exists()
     done = project.here("install", "prompts/acme/terse@1", "--from", registry)
     assert done.returncode == 1
@@ -169,7 +169,7 @@ def test_a_lock_that_is_damaged_is_refused_with_its_line(tmp_path: Path) -> None
     good = Lock(tmp_path / LOCK).add({TERSE: LockedPin("0" * 64, "file:/r")})
     text = good.path.read_text("utf-8")
     bad = {
-        "a merge left a conflict here": text.replace("\n  ", "\n<<<<<<< ours\n  "),
+        "an unresolved merge conflict": text.replace("\n  ", "\n<<<<<<< ours\n  "),
         "twice": text.replace("\n}}", f",\n{text.splitlines()[1]}\n}}}}"),
         "is damaged": text[:-3],
         "sha256 must be 64 hexadecimal digits": text.replace("0" * 64, "0" * 63),

@@ -13,7 +13,7 @@ from runner.registry.skipped_releases import describe_error, is_temporary
 
 
 def test_any_error_is_told_in_one_line_with_the_paths_of_the_release_but_for_want_of_memory(tmp_path: Path) -> None:
-    assert describe_error(ZeroDivisionError("x\ny")) == "its contents are invalid (ZeroDivisionError: x)"
+    assert describe_error(ZeroDivisionError("x\ny")) == "the release is malformed (ZeroDivisionError: x)"
     assert describe_error(ReleaseError(f"{tmp_path}/spec.yaml:3: no"), tmp_path) == "data/spec.yaml:3: no"
     with pytest.raises(MemoryError):
         describe_error(MemoryError())

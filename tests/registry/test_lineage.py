@@ -92,9 +92,9 @@ def test_an_origin_is_declared_by_name_and_proved_by_weights() -> None:
 @pytest.mark.parametrize(
     ("last", "weights", "why"),
     [
-        (step("second", "ft:other", ONE), None, "that run made ft:two"),
+        (step("second", "ft:other", ONE), None, "but that run made ft:two"),
         (step("second", TWO, ONE, dataset_sha256="edited"), None, "ft:two on another dataset"),
-        (step("second", TWO, ONE, iteration=4), None, "that iteration made no model of it"),
+        (step("second", TWO, ONE, iteration=4), None, "but that iteration made none"),
         (step("local", "output", BASE), "22" * 32, "with other weights"),
         (step("second", "output", BASE), "11" * 32, "but its weights were made by run/acme/local@1"),
     ],
@@ -117,7 +117,7 @@ def test_a_lineage_that_ends_with_another_model_than_was_played_is_broken() -> N
     assert origin is not None
     assert (origin.proof, origin.reason) == (
         Proof.BROKEN,
-        f"it was played with ft:better, but its lineage ends with {TWO}",
+        f"the run used ft:better, but the lineage of its model ends with {TWO}",
     )
 
 
@@ -146,8 +146,8 @@ def test_weights_taken_from_a_run_are_known_whatever_they_are_called_and_whoever
     assert "claimed by run/acme/theirs@1 (iteration 0), not confirmed" in marks(end, theirs, mine)
     assert origin_of(mine, theirs).proof == Proof.CLAIMED  # type: ignore[union-attr]
     sent = published_weights("theirs", theirs, b"of theirs")
-    taken = measured("end", "fresh", owner="thief", group={"weights_sha256": sent.holds})
-    assert sent.holds is not None
+    taken = measured("end", "fresh", owner="thief", group={"weights_sha256": sent.published_weights})
+    assert sent.published_weights is not None
     assert origin_of(taken, sent).proof == Proof.PROVED  # type: ignore[union-attr]
     assert rollouts_behind(taken, sent) == (10, False)
 
@@ -245,7 +245,7 @@ def test_a_yanked_ancestor_counts_and_is_told() -> None:
 
 def test_another_release_under_the_name_it_was_made_from_is_told() -> None:
     last = step("first", ONE, BASE, release="run/acme/first@1", release_sha256="cd" * 32)
-    assert "it was made from another run/acme/first@1" in marks(measured("end", ONE, last), FIRST)[0]
+    assert "the lineage names another run/acme/first@1" in marks(measured("end", ONE, last), FIRST)[0]
 
 
 def test_cycles_are_told_and_end() -> None:

@@ -59,7 +59,7 @@ def is_no_whole_number(said: Metrics) -> str:
 
 def has_another_agents_name(said: Metrics) -> str:
     said["metrics"].append({**accuracy(said), "agent": "accuracy", "metric": "accuracy of accuracy"})
-    return "metric accuracy of accuracy of accuracy: recorded, but it does not follow from the journal"
+    return "metric accuracy of accuracy of accuracy: recorded, but the journal gives no such metric"
 
 
 def has_another_interval(said: Metrics) -> str:
@@ -91,8 +91,8 @@ def test_a_metric_that(forge: Callable[[Metrics], str], wrong_in: tuple[str, ...
     said = copy.deepcopy(again)
     expected = forge(said)
     found = compare_metrics(said, again, VERSIONS[version])
-    assert any(line.startswith(expected) for line in found.wrong) == (version in wrong_in), found
-    assert bool(found.wrong or found.other_version)
+    assert any(line.startswith(expected) for line in found.errors) == (version in wrong_in), found
+    assert bool(found.errors or found.other_version)
     assert compare_metrics(again, again, VERSIONS[version]).other_version == ()
 
 

@@ -191,12 +191,12 @@ def test_one_cause_is_one_line_with_the_number_of_its_occurrences_and_their_firs
     (said,) = found(find_secret_forms, {"a": token * 40, "b": b"\n" + token * 2})
     assert said == (
         "a token of Hugging Face: 42 occurrences in 2 files: a:1, a:2, a:3, a:4, a:5, ...; "
-        "remove it and publish again; no option allows a secret"
+        "remove this text and publish again; no option allows a secret"
     )
     (said,) = found(NAMES, {"a": b"carol and carol\n", "b": b"\ncarol", "c": b" " * (BLOCK - 5) + b"carol"})
     assert said == (
-        "'carol' (your user name): 4 occurrences in 3 files: a:1, b:2, c:1, ...; remove it and publish again; if it "
-        "identifies no one, add --allow-name carol"
+        "'carol' (your user name): 4 occurrences in 3 files: a:1, b:2, c:1, ...; remove this text and publish again; "
+        "if it identifies no one, add --allow-name carol"
     )
 
 
@@ -210,7 +210,7 @@ def test_one_cause_in_several_releases_is_one_problem() -> None:
     private, terms = list_failures(made)
     assert private == (
         "nothing private: 'carol' (your user name): 2 occurrences in 2 files: prompts/acme/one@1:x:1, "
-        "prompts/acme/two@1:x:1; remove it and publish again; if it identifies no one, add --allow-name carol"
+        "prompts/acme/two@1:x:1; remove this text and publish again; if it identifies no one, add --allow-name carol"
     )
     assert terms == "prompts/acme/one@1 and 1 more: terms: no licence"
 

@@ -77,7 +77,7 @@ def test_what_no_getter_could_load_is_told_before_it_is_sent(on_vllm: tuple[Path
     contents = {**draft.contents, "data/spec.yaml": spec}
     assert list(find_spec_problems(lay_out(contents, tmp_path / "as_ones_own"))) == []
     (said,) = find_spec_problems(lay_out_as_fetched(draft.release, contents, tmp_path / "as_got"))
-    assert "dataset.path: it is outside" in said
+    assert "dataset.path: the path is outside" in said
 
 
 def test_a_large_file_is_not_written_once_more_to_be_read_as_got(tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ def test_a_folder_that_nip_run_chose_and_that_is_damaged_is_named_to_be_removed(
             fetch_into_results(registry, entry, results)
             (folder / name).write_bytes(b"{}")
             with pytest.raises(
-                ReleaseError, match=re.escape(f"remove it and repeat the command: rm -r {shlex.quote(str(folder))}")
+                ReleaseError,
+                match=re.escape(f"remove the folder and repeat the command: rm -r {shlex.quote(str(folder))}"),
             ):
                 fetch_into_results(registry, entry, results)
             shutil.rmtree(folder)
@@ -342,7 +343,7 @@ def test_a_model_that_is_as_it_was_is_reproduced_if_its_interval_is_within_the_m
     narrower = compare_with_published(got, FinishedRun(folder, folder.manifest(), {}), results, "accuracy", 0.01)
     assert narrower.outcome == "undecided"
     assert "undecided: the difference is between " in narrower.verdict
-    assert narrower.verdict.endswith("it is reproduced if it is within 1 point")
+    assert narrower.verdict.endswith("the result is reproduced if the difference is within 1 point")
 
 
 @pytest.mark.full
@@ -375,7 +376,9 @@ def test_a_model_that_is_gone_is_said(seer: tuple[Path, float], tmp_path: Path) 
         done = nip_run_here(
             "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
         )
-    assert (done.returncode, "cannot be run: model gone" in done.stderr) == (4, True), done.stderr
+    assert (done.returncode, "cannot be played again: a model no longer exists" in done.stderr) == (4, True), (
+        done.stderr
+    )
 
 
 def test_another_refusal_is_no_gone_model(seer: tuple[Path, float], tmp_path: Path) -> None:
@@ -384,8 +387,8 @@ def test_another_refusal_is_no_gone_model(seer: tuple[Path, float], tmp_path: Pa
             "reproduce", seer[0], "--fresh", "--set", f"models.seer.base_url={server.base_url}", cwd=tmp_path
         )
     assert done.returncode == 4, done.stderr
-    assert "cannot be run. " in done.stderr
-    assert "gone" not in done.stderr
+    assert "the run cannot be played again. " in done.stderr
+    assert "no longer exists" not in done.stderr
 
 
 def test_an_address_that_was_not_published_is_asked_for_once(seer: tuple[Path, float], tmp_path: Path) -> None:
@@ -401,7 +404,7 @@ def test_an_address_that_was_not_published_is_asked_for_once(seer: tuple[Path, f
      "models={m: {provider: dummy}}", "agents.verifier.max_response_words=3", "dataset.path=mine.jsonl"],
 )  # fmt: skip
 def test_what_would_play_another_game_cannot_be_set(word: str, unedited: FetchedRelease) -> None:
-    with pytest.raises(UsageError, match=rf"--set {word.partition('=')[0]}: this would play other games"):
+    with pytest.raises(UsageError, match=rf"--set {word.partition('=')[0]} would change the games"):
         fresh_plan(unedited, [word])
 
 

@@ -53,7 +53,7 @@ def added(rows: Rows) -> list[str]:
 def moved(rows: Rows) -> list[str]:
     row = rows.pop(1)
     rows.append(row)
-    said = "the rows are in another order; this is the first that is out of place"
+    said = "the rows are in another order; this row is the first that is out of place"
     return [f"{ROLLOUTS_FILE}, row 6, rollout {row['rollout_id']}: {said}"]
 
 

@@ -336,7 +336,7 @@ def test_facts_that_are_not_those_of_the_files_are_named(there: Path, tmp_path: 
     ("name", "before", "after", "told"),
     [
         ("parameters.yaml", "votes: 1", "votes: 3", "votes: 3, but data/ has 1"),
-        ("parameters.yaml", "votes: 1", "votes: 1\nhooks: 1", "hooks: 1, which is not in"),
+        ("parameters.yaml", "votes: 1", "votes: 1\nhooks: 1", "hooks: 1, but data/ has no such value"),
         ("parameters.yaml", "votes: 1", "votes: &a 1", "cannot be read"),
         ("spec.yaml", "data/spec.yaml, ", "", "extends: [parameters.yaml]"),
         ("run_data.yaml", "benchmark: ", "benchmark: better-", "benchmark: better-"),
@@ -399,9 +399,10 @@ def test_a_run_that_claims_more_games_than_it_has_answers_is_refused_at_once(the
     reference = publish(tmp_path / "registry", bundle_of(tmp_path / "run"))
     with connect(str(tmp_path / "registry")) as registry:
         found = get(registry, parse(reference), tmp_path / "got")
-    assert any("is not the run that was played: it claims 8,000,000,000 games" in line for line in found.notes), (
-        found.notes
-    )
+    assert any(
+        "is not the run that was played: its manifest and spec claim 8,000,000,000 games" in line
+        for line in found.notes
+    ), found.notes
     done = nip_run_here("reproduce", "got", cwd=tmp_path)
     assert (done.returncode, "8,000,000,000 games" in done.stderr) == (1, True), done.stderr
     assert not (tmp_path / "results").exists()

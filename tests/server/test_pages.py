@@ -157,7 +157,7 @@ def test_a_row_says_how_far_it_is_checked_and_how_often_its_owner_tried(site: Si
     told = list(csv.DictReader(io.StringIO(site.browser().ask(f"{site.board}.csv").body.decode())))
     assert [row["release"] for row in told] == [row["release"] for row in rows]
     with site.served.registry() as registry:
-        assert {str(one.reference): one.vouched for one in registry.entries()} == {
+        assert {str(one.reference): one.tier for one in registry.entries()} == {
             ALICE: "recomputed", AGAIN: "recomputed"
         }  # fmt: skip
     page = site.browser().page("/run/alice/first/1")

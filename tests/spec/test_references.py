@@ -198,7 +198,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "of another kind": (
         {"prompts": "dataset/acme/sums@1"},
-        ["prompts: 'dataset/acme/sums@1' is a dataset; a prompts belongs here"],
+        ["prompts: 'dataset/acme/sums@1' is a dataset; name a prompts here"],
     ),
     "another mistake beside it": (
         {"prompts": "acme/quick@1", "seed": -1},

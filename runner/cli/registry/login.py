@@ -108,7 +108,7 @@ def _find_account(base: str, token: str) -> tuple[str, list[str]]:
         api.close()
     if response.status not in (200, 401, 403):
         raise UsageError(f"{base}: {response.message}")
-    account = parse_account(response.body) if response.status == 200 else None
+    account = parse_account(response.body, base) if response.status == 200 else None
     if account is None:
         raise UsageError(f"{base} does not know this token; create a new one, as it may have expired")
     return account

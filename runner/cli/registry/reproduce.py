@@ -163,7 +163,7 @@ def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, r
         print_json(
             {
                 "release": str(fetched.release.reference),
-                "follows": not chain.wrong,
+                "follows": not chain.has_differences,
                 "different": list(chain.different),
                 "parts": [replay_json(part) for part in chain.parts],
             }
@@ -171,11 +171,11 @@ def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, r
     else:
         for part in chain.parts:
             _show_replay(part)
-        summary = "its parts and the chain of its models follow" if not chain.wrong else "does not follow:"
+        summary = "its parts and the chain of its models follow" if not chain.has_differences else "does not follow:"
         heading(f"{fetched.release.reference}: {summary}")
         for line in chain.different:
             say(line)
-    return ExitCode.FAILED if chain.wrong else ExitCode.DONE
+    return ExitCode.FAILED if chain.has_differences else ExitCode.DONE
 
 
 def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease) -> Registry:

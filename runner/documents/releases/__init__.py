@@ -1,1 +1,1 @@
-"""Releases: what is published under a name, a version and the hash of its bytes; without any run, and any network."""
+"""Releases: files that are published under a name, a version and a hash. This package uses no runs and no network."""

@@ -47,17 +47,17 @@ def open_content(content: Content) -> IO[bytes]:
 
 @dataclass(frozen=True)
 class Bundle:
-    """A release, and the content of each of its files, by path."""
+    """A release with the content of each of its files, by path."""
 
     release: Release
     contents: Mapping[str, Content]
 
     @classmethod
     def of(cls, release: Release, contents: Mapping[str, Content], limits: Limits = USUAL) -> Bundle:
-        """Read and hash the files, and add their entries to the release.
+        """Return the bundle of a release and its files, which are read and hashed to add their entries to the release.
 
         Raises:
-            ReleaseError: a file cannot be read, a release may not contain it, or the manifest would be invalid.
+            ReleaseError: a file cannot be read or is not allowed in a release, or the manifest would be invalid.
         """
         entries = tuple(_hash_entry(path, contents[path]) for path in sorted(contents))
         for message in file_problems(entries, limits):
@@ -76,7 +76,7 @@ class Bundle:
         return digest(self.manifest)
 
     def files(self) -> Iterator[tuple[str, Content]]:
-        """Yield paths and contents in the order of writing: the files, the manifest, and last its checksum."""
+        """Yield paths and contents in the order of writing: the files, then the manifest, and the checksum last."""
         for entry in self.release.files:
             yield entry.path, self.contents[entry.path]
         yield MANIFEST, self.manifest
@@ -96,16 +96,16 @@ def _hash_entry(path: str, content: Content) -> FileEntry:
 
 
 def entries_by_path(files: Iterable[tuple[str, Content]]) -> dict[str, FileEntry]:
-    """Return the manifest's entries of the other files by path, if a manifest is among these files of a release.
+    """Return the entries of a release's files by path, from the manifest among `files`; empty if there is none.
 
-    A file may change after it was hashed, so code that copies it checks it again with `checked_copy`.
+    A file may change after it was hashed, so code that copies a file checks it again with `checked_copy`.
     """
     manifests = [content for path, content in files if path == MANIFEST and isinstance(content, bytes)]
     return {entry.path: entry for manifest in manifests for entry in Release.from_bytes(manifest).files}
 
 
 def checked_copy(source: IO[bytes], entry: FileEntry, write: Callable[[bytes], object]) -> None:
-    """Copy a file of a release piece by piece, and check it against its entry in the manifest.
+    """Copy a file of a release piece by piece, and check its size and hash against its entry in the manifest.
 
     At most `entry.size` bytes are written, even if the source is longer.
 
@@ -140,11 +140,10 @@ def unpack(
     *,
     also: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write a release into a new or empty folder: all of it, or nothing.
+    """Write a complete release into a new or empty folder, or nothing if an error occurs.
 
-    Only files that the manifest names are read, through `open_file`, and written as regular files. `also` are extra
-    files that are written first. The release is written to a temporary folder next to `target`, which is renamed
-    when everything is checked.
+    Only files in the manifest are read, with `open_file`. They are written as regular files, after the extra files in
+    `also`. The release is written to a temporary folder next to `target`, which is renamed when everything is checked.
 
     Raises:
         UsageError: the folder is not empty.
@@ -163,9 +162,9 @@ def unpack(
 
 @contextmanager
 def staging_folder(target: Path, ending: str) -> Iterator[Path]:
-    """Yield the path of a temporary folder next to `target`, and rename it to `target` if the block succeeds.
+    """Yield the path of a temporary folder next to `target`, and rename the folder to `target` if the block succeeds.
 
-    The block creates the folder.
+    The block must create the folder. Its name ends with `.{ending}`.
 
     Raises:
         UsageError: the target exists and is not empty.
@@ -200,7 +199,7 @@ def _exists_error(target: Path) -> UsageError:
 
 
 def _write_error(target: Path, error: OSError) -> UsageError | ReleaseError:
-    """Return the error for a failed write or rename: another process may have created the target first."""
+    """Return the error for a failed write or rename; another process may have created the target in the meantime."""
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR) and target.exists():
         return _exists_error(target)
     return ReleaseError(f"cannot write {target}: {error.strerror}")

@@ -1,6 +1,6 @@
 """Check the type, form and size of values from untrusted JSON before they are used.
 
-A failed check raises `TypeError` or `ValueError` with a message of bounded length, which the caller wraps.
+A failed check raises `TypeError` or `ValueError` with a short message, which the caller puts into its own error.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_fields(value: Any, cls: type) -> dict[str, Any]:
     names = {field.name for field in fields(cls)}
     if set(check_type(value, dict)) != names:
         differing = [shortened(name) for name in sorted(set(value) ^ names)[:5]]
-        raise ValueError(f"missing or unknown keys: {differing}")
+        raise ValueError(f"missing or unknown keys: {', '.join(differing)}")
     return dict(value)
 
 
@@ -58,7 +58,7 @@ def check_names(value: Any) -> dict[str, Any]:
 
 
 def is_too_deep(value: Any) -> bool:
-    """Return whether data is nested deeper than `MAX_DEPTH` levels; it does not recurse."""
+    """Return whether data is nested deeper than `MAX_DEPTH` levels, without recursion."""
     level, depth = [value], 0
     while level and depth <= MAX_DEPTH:
         inner = [container for container in level if isinstance(container, (dict, list))]

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 MAX_MANIFEST = 1 << 20
 MAX_TRAINER_FILES, MAX_TRAINER_BYTES = 200, 16 << 20
-"""The most files of one trainer that are stored and published with a run, and their most bytes in total."""
+"""Maximum number of files of one trainer that are stored and published with a run, and their maximum total size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The most files and bytes that are read from one release."""
+    """The maximum number and sizes of the files in one release."""
 
     files: int = 2_000
     file_bytes: int = 4 << 30

@@ -1,7 +1,7 @@
-"""The manifest of a release, `release.json`: what it is, where it came from, and each of its files by hash.
+"""The manifest of a release, `release.json`: its name, sources, links and facts, and the hash of each file.
 
-Its exact bytes are the release's identity: the same release has the same bytes on every machine, so nothing in it
-depends on the clock, the machine, or the publisher. The bytes are hashed as they are and never rewritten.
+The hash of the manifest's bytes is the release's identity. The same release has the same manifest on every machine, so
+no value depends on the time, the machine or the publisher. The hashed bytes are stored as they are, never rewritten.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from runner.documents.releases.reference import Kind, Reference, identifier_prob
 
 MANIFEST = "release.json"
 CHECKSUM = "release.sha256"
-"""The file with the manifest's hash, in the format of `sha256sum -c`; a manifest cannot contain its own hash."""
+"""The file with the manifest's hash in the format of `sha256sum -c`, because a manifest cannot contain its own hash."""
 
 FORMAT = 1
 VISIBILITIES = ("public", "private")
@@ -55,19 +55,19 @@ class FileEntry:
 
 
 BUILTIN = "nip-run:"
-"""Prefix of the path of a file that ships with nip-run and is in no repository; `why` has the nip-run version."""
+"""Prefix of `FileSource.path` for a file that ships with nip-run and is in no repository; `why` has the version."""
 
 
 RELEASE = "release:"
-"""Prefix of `repository` for a file that came with a release; `commit` is then the hash of its manifest."""
+"""Prefix of `FileSource.repository` for a file of a release; `commit` is then the hash of the release's manifest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileSource:
     """The commit that a file came from.
 
-    `clean` is true if others can fetch that commit and the file was unchanged. For a file that is in no repository, not
-    committed or not pushed it is false, and `why` has the reason.
+    `clean` is true if others can fetch the commit, and the file is the same in it. Otherwise the file is in no
+    repository, changed, not committed or not pushed, and `why` has the reason.
     """
 
     repository: str | None
@@ -79,18 +79,18 @@ class FileSource:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseLink:
-    """A release, or something unpublished that could be one, that this release was made with, from or for.
+    """A link to another release, or to an unpublished component, run or model, that this release depends on.
 
-    `role` is protocol, prompts, dataset, `agent:NAME`, `trainer:GROUP`; `input` (a model that it starts from), `output`
-    (a model that it produced), `part`, `parent`, `judges`, `reproduces` or `child_of`. If no release is known, only
-    `identity` is set: the canonical hash of a component, or the proof of a model's identity.
+    `role` is protocol, prompts, dataset, `agent:NAME`, `trainer:GROUP`; `input` (a model that a run starts from),
+    `output` (a model that a run produced), `part`, `parent`, `judges`, `reproduces` or `child_of`. If the target is
+    not published, only `identity` is set: the canonical hash of a component or run, or a model's identity.
     """
 
     role: str
     release: str | None = None
     """`kind/owner/name@version`."""
     sha256: str | None = None
-    """The SHA-256 of that release's manifest."""
+    """The SHA-256 of the manifest of `release`."""
     identity: str | None = None
 
 
@@ -107,12 +107,12 @@ class Release:
     """An SPDX identifier or a name; None if the publisher named no license, so no permission can be assumed."""
     visibility: str = "public"
     identity: Mapping[str, str] = field(default_factory=dict)
-    """Canonical hashes by part: equal if the parts are equal, however their files are formatted."""
+    """Canonical hashes by part. Equal parts have equal hashes, even if their files are formatted differently."""
     sources: Mapping[str, FileSource] = field(default_factory=dict)
-    """Sources by part: spec, prompts, protocol, dataset; for a component, its own kind."""
+    """The source of each part: spec, prompts, protocol, dataset. A component has one part, named after its kind."""
     links: tuple[ReleaseLink, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Facts that lists and boards show without opening the files; each kind has its own."""
+    """Facts that lists and boards show without opening the files. Each kind of release has other facts."""
     files: tuple[FileEntry, ...] = ()
 
     @property
@@ -138,7 +138,7 @@ class Release:
         try:
             return orjson.dumps(data, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
         except TypeError as error:
-            raise ReleaseError(f"{self.reference} has a value that {MANIFEST} cannot hold: {error}") from error
+            raise ReleaseError(f"{self.reference} has a value that cannot be written to {MANIFEST}: {error}") from error
 
     @classmethod
     def from_bytes(cls, data: bytes, limits: Limits = USUAL) -> Self:
@@ -166,7 +166,7 @@ class Release:
         except (KeyError, TypeError, ValueError) as error:
             raise ReleaseError(f"{MANIFEST} is not a valid manifest of nip-run: {error}") from error
         if release.to_bytes() != data:
-            raise ReleaseError(f"{MANIFEST} is damaged: it is not formatted as nip-run writes it")
+            raise ReleaseError(f"{MANIFEST} is damaged: not formatted as nip-run writes it")
         for message in file_problems(release.files, limits):
             raise ReleaseError(f"{release.reference}: {message}")
         return release
@@ -198,25 +198,25 @@ def read_checksum(data: bytes) -> str:
 
 
 def file_problems(files: Iterable[FileEntry], limits: Limits = USUAL) -> Iterable[str]:
-    """Yield what is wrong with the files of a release."""
+    """Yield a message for each problem with the paths, sizes, number or order of a release's files."""
     files = list(files)
     if len(files) > limits.files:
-        yield f"{len(files)} files; at most {limits.files} are allowed"
+        yield f"the release has {len(files)} files; at most {limits.files} are allowed"
         return
     for entry in files:
-        if wrong := path_problem(entry.path):
-            yield f"file {shortened(entry.path)!r}: {wrong}"
+        if problem := path_problem(entry.path):
+            yield f"file {shortened(entry.path)!r}: {problem}"
         if entry.size > limits.file_bytes:
             yield f"file {shortened(entry.path)!r} has {entry.size:,} bytes; at most {limits.file_bytes:,} are allowed"
     yield from (f"file {shortened(path)!r}: {reason}" for path, reason in path_conflicts(entry.path for entry in files))
     if [entry.path for entry in files] != sorted(entry.path for entry in files):
         yield "its files are not sorted by path"
     if (total := sum(entry.size for entry in files)) > limits.total_bytes:
-        yield f"{total:,} bytes in all; at most {limits.total_bytes:,} are allowed"
+        yield f"the release has {total:,} bytes in all; at most {limits.total_bytes:,} are allowed"
 
 
 def _to_json(value: Any) -> Any:
-    """Convert a field of a release to JSON types."""
+    """Return the value of a release's field as JSON types."""
     if isinstance(value, (FileEntry, FileSource, ReleaseLink)):
         return {item.name: getattr(value, item.name) for item in fields(value)}
     if isinstance(value, (tuple, list)):
@@ -229,7 +229,7 @@ def _to_json(value: Any) -> Any:
 def _parse_file(value: Any) -> FileEntry:
     values = check_fields(value, FileEntry)
     if check_type(values["size"], int) < 0:
-        raise ValueError("a size below 0")
+        raise ValueError(f"a file's size cannot be {values['size']}")
     check_pattern(_HEX, values["sha256"])
     check_pattern(_MEDIA, values["media_type"])
     check_text(values["path"])
@@ -237,7 +237,7 @@ def _parse_file(value: Any) -> FileEntry:
 
 
 def is_builtin(path: str | None) -> bool:
-    """Return whether a source's path is that of a file that ships with nip-run, whose version pins it."""
+    """Return whether a source's path is that of a file that ships with nip-run."""
     return path is not None and path.startswith("nip-run:")
 
 
@@ -250,9 +250,9 @@ def _parse_source(value: Any) -> FileSource:
         check_pattern(_COMMIT, values["commit"])
     where = (values["repository"], values["commit"], values["path"])
     if values["clean"] and None in where and not is_builtin(values["path"]):
-        raise ValueError("a source that is marked clean but has no repository, commit or path")
+        raise ValueError("a source is marked clean, but has no repository, commit or path")
     if _PASSWORD.search(values["repository"] or ""):
-        raise ValueError("a repository with a password in its URL")
+        raise ValueError("the URL of a source's repository has a password")
     return FileSource(**values)
 
 
@@ -263,22 +263,22 @@ def _parse_link(value: Any) -> ReleaseLink:
     if values["release"] is not None:
         folder, sign, version = check_text(values["release"]).rpartition("@")
         if not sign or Reference.of_folder(f"{folder}/{version}") is None:
-            raise ValueError(f"a link to {shortened(values['release'])!r}, which is not KIND/OWNER/NAME@VERSION")
+            raise ValueError(f"a link names {shortened(values['release'])!r}, which is not KIND/OWNER/NAME@VERSION")
     if values["sha256"] is not None:
         check_pattern(_HEX, values["sha256"])
     return ReleaseLink(**values)
 
 
 def _parse_fields(cls: type[Release], content: Any) -> dict[str, Any]:
-    """Check the fields of a manifest and convert each to its type."""
+    """Return the fields of a manifest, checked and converted to their types."""
     values = check_fields(content, cls)
     for name in ("owner", "name", "version"):
-        if wrong := identifier_problem(check_text(values[name])):
-            raise ValueError(wrong)
+        if problem := identifier_problem(check_text(values[name])):
+            raise ValueError(problem)
     if values["visibility"] not in VISIBILITIES:
         raise ValueError(f"unknown visibility {shortened(repr(values['visibility']))}")
     if is_too_deep(values["facts"]):
-        raise ValueError(f"its facts are nested deeper than {MAX_DEPTH} levels")
+        raise ValueError(f"the facts are nested deeper than {MAX_DEPTH} levels")
     return {
         **values,
         "kind": Kind(check_text(values["kind"], 20)),

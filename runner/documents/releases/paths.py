@@ -1,4 +1,4 @@
-"""Rules for file paths in a release: a path must mean the same file, inside the release, on every file system."""
+"""Rules for file paths in a release: a path must lead to the same file in the release on every file system."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REGISTRY_FILES = frozenset(("release.json", "release.sha256", "yanked", "signatu
 CODE_SUFFIXES = frozenset(
     (".py", ".pyc", ".pyd", ".pyo", ".pth", ".so", ".dylib", ".dll", ".exe", ".com", ".bat", ".cmd", ".ps1", ".sh")
 )
-"""Suffixes of files that an operating system or Python would execute. A release contains data, not code."""
+"""Suffixes of files that an operating system or Python would execute. A release may contain only data."""
 
 
 def path_problem(path: str) -> str | None:
@@ -45,7 +45,7 @@ def path_problem(path: str) -> str | None:
 
 
 def path_conflicts(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each path that conflicts with an earlier one, and why: equal, differing only in case, file and folder."""
+    """Yield each path that conflicts with an earlier one, with the reason."""
     files: dict[str, str] = {}
     folders: dict[str, str] = {}
     for path in paths:
@@ -54,15 +54,15 @@ def path_conflicts(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
         if lower in files:
             yield (
                 path,
-                "it is listed twice"
+                "the file is listed twice"
                 if files[lower] == path
-                else f"it differs from {shortened(files[lower])!r} only in case",
+                else f"the path differs from {shortened(files[lower])!r} only in case",
             )
         elif lower in folders or any(parent in files for parent in parents):
             yield path, "the same path is a file and a folder"
         elif other_spelling := next(
             (folders[p] for p in parents if folders.get(p, path[: len(p)]) != path[: len(p)]), None
         ):
-            yield path, f"its folder differs from {shortened(other_spelling)!r} only in case"
+            yield path, f"the file's folder differs from {shortened(other_spelling)!r} only in case"
         files.setdefault(lower, path)
         folders.update({parent: path[: len(parent)] for parent in parents if parent not in folders})

@@ -11,7 +11,7 @@ from runner.base.errors import UsageError
 from runner.base.text import comma_join, did_you_mean, shortened
 
 LATEST = "latest"
-"""A version for the command line and specs. It is resolved immediately and never recorded."""
+"""The version that means the newest one, in commands and specs. It is resolved immediately and never recorded."""
 
 IDENTIFIER = r"[a-z0-9](?:[a-z0-9._-]{0,98}[a-z0-9])?"
 """Pattern of an owner, name or version. It is lower case because some file systems ignore case."""
@@ -22,7 +22,7 @@ _DIGEST = re.compile(r"sha256:(?P<hex>[0-9a-f]{12,64})")
 RESERVED = frozenset(
     ("con", "prn", "aux", "nul", "latest", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10)))
 )
-"""Reserved names: devices on Windows, and `latest`."""
+"""Names that are not allowed in a release: devices on Windows, and `latest`."""
 
 
 class Kind(StrEnum):
@@ -60,6 +60,7 @@ class Reference:
         return f"{self.kind}/{self.owner}/{self.name}/{self.version}"
 
     def at(self, version: str) -> Self:
+        """Return the reference with another version."""
         return replace(self, version=version)
 
     @classmethod
@@ -87,14 +88,14 @@ def identifier_problem(identifier: str) -> str | None:
         form = "1 to 100 of a-z, 0-9, '.', '_' and '-', and begin and end with a letter or a digit"
         return f"{shortened(identifier)!r} must be {form}"
     if ".." in identifier:
-        return f"{shortened(identifier)!r} has two dots in a row"
+        return f"{shortened(identifier)!r} has two dots in a row, which is not allowed"
     if identifier.partition(".")[0] in RESERVED:
-        return f"{shortened(identifier)!r} is a reserved name"
+        return f"{shortened(identifier)!r} is a reserved name; choose another one"
     return None
 
 
 def parse(text: str, kind: Kind | None = None) -> Reference | Digest:
-    """Parse a reference that a user wrote. `kind` is the required kind, and the default if the text has none.
+    """Return the reference that a user wrote. If `kind` is given, the text must be of this kind, or name no kind.
 
     Raises:
         UsageError: the text is not a valid reference of that kind.
@@ -112,12 +113,12 @@ def parse(text: str, kind: Kind | None = None) -> Reference | Digest:
         hint = did_you_mean(kind_text[:40], map(str, Kind)) or f"; the kinds are {comma_join(Kind)}"
         raise UsageError(f"{text!r}: unknown kind {shortened(kind_text)!r}{hint}")
     if kind_text is not None and kind is not None and kind_text != kind:
-        raise UsageError(f"{text!r} is a {kind_text}; a {kind} belongs here")
+        raise UsageError(f"{text!r} is a {kind_text}; name a {kind} here")
     version = shape["version"]
     parts = [shape["owner"], shape["name"], *([] if version in (None, LATEST) else [version])]
-    wrong = [message for part in parts if (message := identifier_problem(part))]
-    if wrong:
-        raise UsageError(f"{text!r} is not a valid reference: {wrong[0]}")
+    problems = [message for part in parts if (message := identifier_problem(part))]
+    if problems:
+        raise UsageError(f"{text!r} is not a valid reference: {problems[0]}")
     return Reference(
         Kind(str(kind_text or kind)), shape["owner"], shape["name"], None if version == LATEST else version
     )

@@ -14,9 +14,9 @@ Key = tuple[tuple[tuple[int, int, str], ...], str]
 
 
 def version_order(version: str) -> Key:
-    """Return a sort key: 1.2 before 1.10, 1.0-rc2 before 1.0-rc10, both before 1.0, and 1.0 before 1.0-1.
+    """Return a sort key for versions, so that 1.2 < 1.10 and 1.0-rc2 < 1.0-rc10 < 1.0 < 1.0-1.
 
-    No two versions are equal: if their parts are, as in 1.0 and 1.00, their spelling decides.
+    No two versions have the same key: 1.0 and 1.00 are ordered by their text.
     """
     release, dash, suffix = version.removeprefix("v").partition("-")
     parts = [_part(part) for part in _PART.findall(release)]

@@ -1,4 +1,4 @@
-"""The leaderboard of a registry: published runs by task, with the training behind each row."""
+"""The leaderboard of a registry: its published runs ranked by task, each with the training behind its models."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from runner.results.leaderboard.database import Leaderboard
 from runner.results.leaderboard.model import OTHER_TASK, LeaderboardRow, rows_of_view
 
 DEFAULT_TIER = "self-reported"
-"""The tier of a row if the registry states none. Nothing shows that the games were played: a board replays no journal,
-and a publisher can write records that agree with each other."""
+"""The tier (level of verification) of a row if the registry states none. It does not show that the games were played:
+a board replays no journal, and a publisher can invent records that agree with each other."""
 RECOMPUTED, AS_PUBLISHED = "recomputed from its records", "as published"
-"""How far the numbers of a row were checked."""
+"""Values of `PublishedRow.numbers`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,15 +44,16 @@ class PublishedRow(LeaderboardRow):
     owner: str
     signed: bool
     effort: Mapping[str, Any]
-    """See `total_json`."""
+    """The effort of all training behind the run; see `total_json`."""
     trained_on: Mapping[str, Any] | None
-    """The datapoints of its task that its models were trained on; None if it is not known."""
+    """How many of its datapoints its models were trained on; None if that is not known."""
     lineage: Sequence[Mapping[str, Any]]
-    """See `origin_json`."""
+    """The origins of the models; see `origin_json`."""
     tier: str
     numbers: str
     """How far its numbers were checked."""
     marks: Sequence[str]
+    """Short remarks about the run, such as "yanked: a leak"."""
 
 
 @dataclass
@@ -64,11 +65,13 @@ class RegistryBoard:
     left_out: list[tuple[str, str]] = field(default_factory=list)
     """Releases that are damaged or contradict themselves, each with the reason."""
     private: int = 0
+    """Number of runs that are not shown because they are private."""
     yanked: int = 0
+    """Number of runs that are not shown because they were yanked."""
     older: int = 0
-    """The numbers of releases that are private, yanked, or older versions of a row."""
+    """Number of runs that are not shown because a newer version is."""
     cycles: list[list[str]] = field(default_factory=list)
-    """Runs that claim that their models come from each other."""
+    """Groups of runs that claim to have made each other's models, which is impossible."""
 
     def to_json(self) -> dict[str, Any]:
         left_out = [{"release": release, "why": reason} for release, reason in self.left_out]
@@ -92,7 +95,7 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
     A release that is damaged, or whose numbers do not follow from its records, is left out, with the reason.
 
     Raises:
-        ReleaseError: the registry cannot be read, or the cache not be written.
+        ReleaseError: the registry cannot be read, or the cache cannot be written.
         LeaderboardError: another process keeps the board in the cache locked.
         UsageError: nothing is published for the benchmark.
     """
@@ -100,9 +103,9 @@ def registry_board(registry: Registry, benchmark: str | None = None, cache: Path
 
 
 def load_board(registry: Registry, cache: BoardCache, benchmark: str | None = None) -> LoadedBoard:
-    """Return `registry_board` with the releases that it read. Raises as `registry_board`."""
+    """Return the board of `registry_board` with the releases that were read for it. Raises as `registry_board`."""
     board = RegistryBoard(registry.where)
-    releases = dict(_manifests(registry, cache, board))
+    releases = dict(_read_manifests(registry, cache, board))
     sessions = dict(_read_sessions(registry, cache, releases, board))
     lineage = Lineage(sessions.values())
     listed = {entry.sha256: entry for entry in _listed_runs(releases, board) if entry.sha256 in sessions}
@@ -132,8 +135,10 @@ def _omit_on_error(board: RegistryBoard, entry: ReleaseEntry) -> Iterator[None]:
         board.left_out.append((str(entry.reference), describe_error(error)))
 
 
-def _manifests(registry: Registry, cache: BoardCache, board: RegistryBoard) -> Iterator[tuple[ReleaseEntry, Release]]:
-    """Yield the manifests of runs and models."""
+def _read_manifests(
+    registry: Registry, cache: BoardCache, board: RegistryBoard
+) -> Iterator[tuple[ReleaseEntry, Release]]:
+    """Yield each run and model release with its manifest."""
     entries = [entry for entry in registry.entries() if entry.reference.kind in (Kind.RUN, Kind.MODEL)]
     registry.expect((entry, MANIFEST) for entry in entries if not cache.has_manifest(entry))
     for entry in entries:
@@ -144,6 +149,7 @@ def _manifests(registry: Registry, cache: BoardCache, board: RegistryBoard) -> I
 def _read_sessions(
     registry: Registry, cache: BoardCache, releases: Mapping[ReleaseEntry, Release], board: RegistryBoard
 ) -> Iterator[tuple[str, LineageSession]]:
+    """Yield each run and model by the hash of its release, with its datapoints looked up on demand."""
     for entry, release in releases.items():
         with _omit_on_error(board, entry):
             session = cache.session(entry, release)
@@ -152,13 +158,13 @@ def _read_sessions(
                     cache.check_training(registry, entry, release)
                 stated = session.datapoints
                 read = partial(cache.datapoints, registry, entry, release)
-                # The inputs show what was played; the manifest's hashes are for releases without inputs.
+                # The inputs show what was played; the manifest's hashes are used only for releases without inputs.
                 session = session.with_points(lambda read=read, stated=stated: read() or stated)  # type: ignore[misc]
             yield entry.sha256, session
 
 
 def _listed_runs(releases: Mapping[ReleaseEntry, Release], board: RegistryBoard) -> Iterator[ReleaseEntry]:
-    """Yield the benchmarks on the board: the newest version of each name that is neither private nor yanked."""
+    """Yield the benchmark runs for the board: the newest public version of each name that is not yanked."""
     newest: dict[str, ReleaseEntry] = {}
     for entry, release in releases.items():  # from the oldest version of a name
         if entry.reference.kind != Kind.RUN or release.facts.get("kind") == "training":
@@ -181,6 +187,7 @@ def _read_runs(
     listed: Mapping[str, ReleaseEntry],
     board: RegistryBoard,
 ) -> Iterator[tuple[str, CachedRun]]:
+    """Yield each listed run by the hash of its release, with its metrics checked."""
     registry.expect((entry, path) for entry in listed.values() for path in cache.files_to_read(entry, releases[entry]))
     for sha256, entry in listed.items():
         with _omit_on_error(board, entry):
@@ -194,7 +201,7 @@ def _rank_runs(
     board: RegistryBoard,
     registry: Registry,
 ) -> list[LeaderboardRow]:
-    """Update the leaderboard in the cache to exactly these runs, and return the rows of its view `leaderboard`."""
+    """Update the leaderboard database in the cache to have exactly these runs, and return its ranked rows."""
     database = Leaderboard(cache.path, cache.runs)
     cached: set[str] = set()
     if database.path.is_file():
@@ -210,7 +217,10 @@ def _rank_runs(
 
 
 def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]) -> LeaderboardRow:
-    """Replace the hash of the release that a row shares answers with, its name in the cache, by its reference."""
+    """Return the row with the reference, not the hash, of the release that it shares answers with.
+
+    The cache names runs by the hashes of their releases.
+    """
     if (sha256 := row.shared_with) is None or sha256 not in listed:
         return row
     release = str(listed[sha256].reference)
@@ -218,14 +228,14 @@ def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]
 
 
 def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
-    """Put each task's runs into a list of their own; the view puts those of some tasks below another task's list."""
+    """Return the rows with one list per task; the database puts the rows of some tasks below another task's list."""
     last: dict[str | None, int] = {}
     lists: dict[tuple[str | None, str | None], int] = {}
     started: set[tuple[str | None, int]] = set()
     for row in rows:
         benchmark, number = row.benchmark, row.list
         last[benchmark] = max(last.get(benchmark, 0), number)
-        if (benchmark, number) not in started:  # the first row of a list is of the list's own task
+        if (benchmark, number) not in started:  # the first row of a list defines the list's task
             started.add((benchmark, number))
             lists[benchmark, row.task] = number
     placed = []
@@ -243,15 +253,16 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
 def _check_benchmark(benchmark: str | None, rows: Sequence[LeaderboardRow], where: str) -> None:
     names = sorted({str(row.benchmark) for row in rows})
     if benchmark is not None and benchmark not in names:
-        hint = did_you_mean(benchmark, names) or (f"; its benchmarks: {comma_join(names)}" if names else "")
+        published = f"; published are runs of {comma_join(names)}" if names else "; publish one with nip-run publish"
+        hint = did_you_mean(benchmark, names) or published
         raise UsageError(f"no run of benchmark {benchmark!r} is published in {where}{hint}")
 
 
 def _repeat_marks(releases: Mapping[ReleaseEntry, Release], listed: Sequence[ReleaseEntry]) -> dict[str, list[str]]:
     """Return, by release hash, the marks of rows that repeat one spec or copy one run.
 
-    Runs with the same canonical identity are samples of one system, each with a row and a rank. Copies of one run are
-    one sample.
+    Runs with the same identity are samples of one system, each with its own row and rank. Copies of the same rollouts
+    are one sample.
     """
     runs_of_spec: dict[str, list[ReleaseEntry]] = defaultdict(list)
     for entry in listed:
@@ -282,7 +293,7 @@ def _published_row(
     row: LeaderboardRow, entry: ReleaseEntry, cached: CachedRun, lineage: Lineage,
     sessions: Mapping[str, LineageSession],
 ) -> PublishedRow:  # fmt: skip
-    """Return a row under its run's own id, with its release and the training behind it."""
+    """Return the row of a run with the run's own id, its release, and the training behind its models."""
     session = sessions[entry.sha256]
     ancestry: Ancestry = lineage.ancestry(session)
     contact = lineage.contact(session, ancestry)
@@ -297,7 +308,7 @@ def _published_row(
         effort=total_json(ancestry),
         trained_on=None if contact is None else {**vars(contact), "shown": str(contact)},
         lineage=[origin_json(origin) for origin in ancestry.origins],
-        tier=entry.vouched or DEFAULT_TIER,
+        tier=entry.tier or DEFAULT_TIER,
         numbers=AS_PUBLISHED if is_published else RECOMPUTED,
         marks=[*cached.marks, *shared, *describe_relations(session), *describe_marks(session, ancestry, contact)],
     )

@@ -1,7 +1,7 @@
-"""Cache of what a board reads from a registry: manifests, and the checked metrics and rows of each benchmark.
+"""Cache of the files that a board reads from a registry: manifests, and the checked metrics and rows of benchmark runs.
 
 The key is the hash of the release's manifest: nothing is read twice, and later changes in the registry have no effect.
-A cached run has that hash as its id, so that ids are unique.
+A cached run has this hash as its run id, so that ids are unique.
 """
 
 from __future__ import annotations
@@ -48,16 +48,17 @@ def default_cache() -> Path:
 
 @dataclass(frozen=True)
 class CachedRun:
-    """A published run whose numbers follow from its records."""
+    """A published run whose metrics were checked against its records."""
 
     folder: RunFolder
     marks: tuple[str, ...]
     """Notes on its metrics."""
     run_id: str
+    """The published id of the run; in the cache, the run has the hash of its release as id."""
 
 
 class RefusedRelease(ReleaseError):
-    """Raised if a release is intact but contradicts itself."""
+    """Raised if a release is intact, but its files contradict each other or are malformed."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class BoardCache:
 
     @classmethod
     def of(cls, registry: Registry, root: Path | None = None) -> Self:
-        """Return the cache of a registry, whose folder is created.
+        """Return the cache of a registry, and create its folder in `root` or in the default folder.
 
         Raises:
             ReleaseError: the folder cannot be created.
@@ -77,11 +78,11 @@ class BoardCache:
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """Return the cache in a folder, which is created. Raises as `of`."""
+        """Return the cache in the folder `path`, and create the folder. Raises as `of`."""
         try:
             for name in ("manifests", "kept", "inputs", "refused", "trained"):
                 make_folders(path / name)
-            atomic_write(path / MARKER, b"{}\n")  # its contents are untrusted
+            atomic_write(path / MARKER, b"{}\n")  # marks the folder's contents as untrusted
         except OSError as error:
             raise ReleaseError(f"cannot write {path}: {error.strerror}; set another XDG_CACHE_HOME") from error
         return cls(path)
@@ -99,15 +100,15 @@ class BoardCache:
         return release
 
     def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
-        """Return a published run or model as its manifest describes it. Raises as `session_of_release`."""
+        """Return the published run or model that a manifest describes. Raises as `session_of_release`."""
         return session_of_release(entry, release)
 
     def has_manifest(self, entry: ReleaseEntry) -> bool:
-        """Tell whether the manifest of a release is cached."""
+        """Return whether the manifest of a release is cached."""
         return (self.path / "manifests" / f"{entry.sha256}.json").is_file()
 
     def files_to_read(self, entry: ReleaseEntry, release: Release) -> list[str]:
-        """Return the files that `run` reads from the registry, in this order; none if it has read them already."""
+        """Return the files that `run` will read from the registry, in this order; none if its result is cached."""
         results = (self.path / "kept" / entry.sha256 / _CHECKED, self.path / "refused" / f"{entry.sha256}.json")
         if any(path.is_file() for path in results):
             return []
@@ -116,11 +117,11 @@ class BoardCache:
         return [*first, rows] if release.file(rows) is not None else first
 
     def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
-        """Return a benchmark run with everything that its rows are computed from.
+        """Return a benchmark run whose metrics were checked, with the files that its row is computed from.
 
         Raises:
-            RefusedRelease: it is intact, but its metrics do not follow from its records.
-            ReleaseError: it cannot be read now, or is damaged.
+            RefusedRelease: the release is intact, but its metrics do not follow from its records.
+            ReleaseError: the release cannot be read now, or is damaged.
         """
         folder = RunFolder(self.path / "kept" / entry.sha256)
         rollouts = release.file(DATA + ROLLOUTS_FILE)
@@ -129,7 +130,7 @@ class BoardCache:
             fetch(registry, entry, release, folder.path, _is_read_first)
             if rollouts is not None:
                 fetch(registry, entry, release, folder.path, lambda path: path == rollouts.path, most=MAX_ROLLOUTS)
-            with _refusing_malformed(entry, folder):
+            with _refuse_malformed(entry, folder):
                 marks, run_id = check_run(folder, release, entry.sha256, has_rollouts=rollouts is not None)
             return {"marks": marks, "run_id": run_id}
 
@@ -137,17 +138,17 @@ class BoardCache:
         return CachedRun(folder, tuple(result["marks"]), str(result["run_id"]))
 
     def check_training(self, registry: Registry, entry: ReleaseEntry, release: Release) -> None:
-        """Check what a release says about the models that its run trained against the stages of the run.
+        """Check that the trained models in a release's facts are those in the run's stage log.
 
         Raises:
-            RefusedRelease: they disagree.
-            ReleaseError: it cannot be read now, or is damaged.
+            RefusedRelease: the facts and the stage log disagree.
+            ReleaseError: the release cannot be read now, or is damaged.
         """
         folder = RunFolder(self.path / "trained" / entry.sha256)
 
         def check() -> dict[str, Any]:
             fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL, STAGES))
-            with _refusing_malformed(entry, folder):
+            with _refuse_malformed(entry, folder):
                 for problem in find_kind_problems(folder, release.facts):
                     raise RefusedRelease(problem)
             return {}
@@ -160,8 +161,8 @@ class BoardCache:
         """Return the cached result of checking a release, or run `check` and cache its result or refusal.
 
         Raises:
-            RefusedRelease: this version refuses it, or refused it before.
-            ReleaseError: it cannot be read now; the next call tries again.
+            RefusedRelease: this version of nip-run refuses the release, or refused it before.
+            ReleaseError: the release cannot be read now; the next call tries again.
         """
         result_path, refusal_path = folder.path / _CHECKED, self.path / "refused" / f"{entry.sha256}.json"
         with locked(self.path / ".lock", str(self.path), 600):
@@ -195,7 +196,7 @@ class BoardCache:
             return content_hashes(RunFolder(folder))
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001 - malformed inputs must not stop other rows that ask for them
+        except Exception:  # noqa: BLE001 - malformed inputs must not affect the other rows
             remove_folder(folder)
             return None
 
@@ -209,19 +210,19 @@ def _is_read_first(path: str) -> bool:
 
 
 @contextmanager
-def _refusing_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
-    """Turn errors that a release's contents cause into refusals, and errors of this machine into ReleaseError.
+def _refuse_malformed(entry: ReleaseEntry, folder: RunFolder) -> Iterator[None]:
+    """Convert any exception in the block: the release is refused if its contents caused the exception.
 
     Raises:
-        RefusedRelease: it contradicts itself, or is malformed.
-        ReleaseError: it cannot be read now.
+        RefusedRelease: the release contradicts itself, or is malformed.
+        ReleaseError: this machine cannot read the release now.
     """
     try:
         yield
     except Exception as error:
         reason = describe_error(error, folder.path)
         if is_temporary(error, folder.path):
-            raise ReleaseError(f"{entry.reference} cannot be read now: {reason}") from error
+            raise ReleaseError(f"{entry.reference} cannot be read now: {reason}; try again") from error
         raise RefusedRelease(reason) from error
 
 
@@ -237,8 +238,8 @@ def fetch(
     """Copy the selected files of a release's run into a folder, and check their hashes.
 
     Raises:
-        ReleaseError: one is damaged, missing, or too large.
-        OSError: one cannot be written.
+        ReleaseError: a file is damaged, missing, or too large.
+        OSError: a file cannot be written.
     """
     for file in release.files:
         if not is_selected(file.path):

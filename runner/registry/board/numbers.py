@@ -1,4 +1,4 @@
-"""Checks of a published benchmark run: its metrics recomputed from its records, and the table that a board reads."""
+"""Check a published benchmark run: recompute its metrics from its records, and write the table that a board reads."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ from runner.spec.origin import DATA
 from runner.version import __version__
 
 NOT_RECOMPUTED = "not recomputed"
-"""Prefix of the mark of a row that has the published metrics."""
+"""Prefix of the mark of a row whose metrics are those that were published, without a check."""
 
 
 def check_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bool) -> tuple[tuple[str, ...], str]:
-    """Check that a run matches its release, and write its table of rollouts; return its marks and the run's id.
+    """Check that a run agrees with its release, and write its table of rollouts with `key` as the run's id.
+
+    Returns:
+        The marks of the run's row, and the published id of the run.
 
     Raises:
-        NipRunError: it does not match, or is malformed.
+        NipRunError: the run disagrees with its release, or is malformed.
         OSError: a file cannot be written.
     """
     manifest = folder.manifest()
@@ -54,7 +57,7 @@ def check_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bo
     accuracy = None
     if manifest.status in PLAYED:
         if not has_rollouts:
-            raise ReleaseError(f"it has no {DATA}/{ROLLOUTS_FILE}, which its metrics are recomputed from")
+            raise ReleaseError(f"the release has no {DATA}/{ROLLOUTS_FILE} to recompute its metrics from")
         published = read_json(folder.metrics)
         withheld = load_withheld(folder) if release.file(PIN) is not None and release.file(ROWS) is None else None
         marks, numbers = _recompute_metrics(folder, published, withheld)
@@ -65,7 +68,9 @@ def check_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bo
         _write_rows(folder, key)
     stated = release.facts.get("accuracy")
     if not is_same((stated or {}).get("value"), accuracy):
-        raise ReleaseError(f"its release says accuracy {(stated or {}).get('value')}, but its records give {accuracy}")
+        raise ReleaseError(
+            f"the release says accuracy {(stated or {}).get('value')}, but the run's records give {accuracy}"
+        )
     folder.write_manifest(replace(manifest, run_id=key))
     return marks, manifest.run_id
 
@@ -74,22 +79,22 @@ def _check_counts(manifest: Manifest) -> None:
     for name in (*COUNTED, "cost_usd"):
         value = getattr(manifest, name)
         if value is not None and not 0 <= value <= MAX_COUNT:
-            raise ReleaseError(f"its manifest says {name} {value!r}, which is out of range")
+            raise ReleaseError(f"the run's manifest says {name} {value!r}, which is out of range")
 
 
 def _check_facts(release: Release, facts: Mapping[str, Any]) -> None:
     for name, value in facts.items():
         if not is_same(release.facts.get(name), value):
-            raise ReleaseError(f"its release says {name} {release.facts.get(name)!r}, but its run says {value!r}")
+            raise ReleaseError(f"the release says {name} {release.facts.get(name)!r}, but its run says {value!r}")
 
 
 def _recompute_metrics(
     folder: RunFolder, published: Mapping[str, Any], withheld: Dataset | None
 ) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Recompute a run's metrics from its records; return marks and metrics.
+    """Recompute a run's metrics from its records, and return the marks of its row and the metrics.
 
     Raises:
-        ReleaseError: the manifest names this version, but the published metrics differ.
+        ReleaseError: this version of nip-run played the run, but the published metrics differ.
     """
     plan, manifest = played_plan(folder, withheld), folder.manifest()
     if plan.shape is not None:
@@ -99,16 +104,16 @@ def _recompute_metrics(
         records.add(row)
     recomputed = records.summary()
     if plan.debates is not None and plan.debates.stopped is not None:
-        return (f"{NOT_RECOMPUTED}: it judges the debates of a run that had stopped",), dict(published)
+        return (f"{NOT_RECOMPUTED}: the run judges the debates of a run that had stopped",), dict(published)
     differences = describe_differences(published, recomputed)
     if differences and manifest.version == __version__:
-        raise ReleaseError(f"its numbers do not follow from its records: {'; '.join(differences[:5])}")
+        raise ReleaseError(f"the run's metrics do not follow from its records: {'; '.join(differences[:5])}")
     marks = (f"recomputed with {__version__} (published with {manifest.version}): {'; '.join(differences[:3])}",)
     return marks if differences else (), merge_metrics(published, recomputed)
 
 
 def _write_rows(folder: RunFolder, key: str) -> None:
-    """Write a run's rows as the Parquet table that a board reads, through JSON files of a bounded size."""
+    """Write a run's rows with `key` as run id to the Parquet table that a board reads, through small JSON files."""
     paths: list[Path] = []
     longest = size = rows = 0
     file: IO[bytes] | None = None

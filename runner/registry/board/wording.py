@@ -1,4 +1,4 @@
-"""Texts that explain a registry's board and its rows."""
+"""Text that explains the board of a registry and its rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SELF_REPORTED = (
 
 
 def explain_tiers(board: RegistryBoard) -> str:
-    """Explain the tiers of the rows, and name the command that checks one run further."""
+    """Return an explanation of the tiers of the rows, with the command that checks one run further."""
     tiers = {row.tier.partition(" ")[0] for row in board.rows}
     explanations = [
         f"recomputed: {board.where} says that it recomputed the metrics from the journal; only the publisher vouches "
@@ -32,8 +32,8 @@ def explain_tiers(board: RegistryBoard) -> str:
 
 
 def describe_tier(entry: ReleaseEntry, where: str) -> str | None:
-    """Describe how far the server says it checked one run; None if it does not say, or is not a server."""
-    return f"{entry.vouched}, says {where}" if entry.vouched else None
+    """Return the level of verification that the server at `where` states for a run; None if it states none."""
+    return f"{entry.tier}, says {where}" if entry.tier else None
 
 
 def verify_command(board: RegistryBoard, release: str) -> str:
@@ -42,7 +42,7 @@ def verify_command(board: RegistryBoard, release: str) -> str:
 
 
 def describe_training_games(effort: Mapping[str, Any]) -> str:
-    """Describe how many games all training behind a run learned from."""
+    """Return how many games the models behind a run were trained on in total, as text."""
     rollouts = effort["rollouts"] or 0
     if "rollouts" in effort["at_least"]:
         return f"at least {counted(rollouts, 'rollout')}" if rollouts else "not known"
@@ -50,10 +50,10 @@ def describe_training_games(effort: Mapping[str, Any]) -> str:
 
 
 def describe_omissions(board: RegistryBoard) -> list[str]:
-    """Describe what a board omits and why, one line each."""
+    """Return lines that say which releases a board omits, and why."""
     lines = [f"left out: {release}: {reason}" for release, reason in board.left_out]
     lines += [
-        f"these claim that their models come from each other, which is impossible: {', '.join(cycle)}"
+        f"these releases claim that their models come from each other, which is impossible: {', '.join(cycle)}"
         for cycle in board.cycles
     ]
     hidden = {"private": board.private, "yanked": board.yanked, "of an older version": board.older}

@@ -1,1 +1,1 @@
-"""The files of a run's release."""
+"""Build and check the files of a run's release."""

@@ -1,6 +1,6 @@
-"""Check the files that a run's release has outside `data/` against `data/`.
+"""Check that the files of a run's release outside `data/` agree with `data/`.
 
-A reader sees them first: the hyperparameters, the spec that names them, and the metrics.
+These files are what users see first: the hyperparameters, the spec that includes them, and the metrics.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from runner.spec.origin import DATA
 def find_extra_file_problems(
     fetched: FetchedRelease, run: RunFolder, ignored: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """Yield the differences between these files and the run's own, except in files that a reader may have edited.
+    """Yield a message for each difference between these files and the run's own files, except in `ignored` files.
 
-    They may have fewer values, and metrics of another version may have more.
+    The files may have fewer values. If another version wrote the metrics, they may also have more.
 
     Raises:
         NipRunError: a file of the run cannot be read.
@@ -67,7 +67,7 @@ def _differences(name: str, path: Path, expected: bytes, *, may_have_more: bool)
     for key, value in sorted(values.items()):
         statement = f"{name} says {in_one_line(shortened(key, MAX_SHOWN))}: {_format_value(value)}"
         if key not in expected_values and not may_have_more:
-            yield f"{statement}, which is not in {DATA}/"
+            yield f"{statement}, but {DATA}/ has no such value"
         elif key in expected_values and not is_same(value, expected_values[key]):
             yield f"{statement}, but {DATA}/ has {_format_value(expected_values[key])}"
 

@@ -22,12 +22,12 @@ OPTION = "dataset.path"
 
 
 def lacks_rows(fetched: FetchedRelease) -> bool:
-    """Tell whether the rows of its dataset are neither in a release nor added to its folder."""
+    """Return whether the rows of a release's dataset are neither published nor added to the release's folder."""
     return fetched.release.file(PIN) is not None and not (fetched.folder / ROWS).is_file()
 
 
 def describe_missing_rows(fetched: FetchedRelease) -> str:
-    """Describe the dataset that a release needs, and the command that adds it."""
+    """Return a message with the dataset that a release needs, and the command that adds its rows."""
     pin = read_pin(fetched.folder / PIN)
     source = pin.get("source") if isinstance(pin.get("source"), dict) else {}
     parts = [f"{name} {source[name]}" for name in ("repository", "commit", "path") if source and source.get(name)]
@@ -36,23 +36,23 @@ def describe_missing_rows(fetched: FetchedRelease) -> str:
     digest = shortened(str(pin.get("source_sha256")), 64)
     command = f"nip-run reproduce {shlex.quote(str(fetched.folder))} --set {OPTION}=FILE"
     return (
-        f"it needs the dataset, whose rows are not in the release: {origin} (sha256 of the file: {digest}). "
-        f"Add it once: {command}; its rows are checked by hash"
+        f"the rows of its dataset are not in the release: {origin} (sha256 of the file: {digest}). Add them once: "
+        f"{command}; all rows are checked by hash"
     )
 
 
 def add_rows(fetched: FetchedRelease, file: Path) -> None:
-    """Add the rows that were played to a fetched folder, from a dataset's file or the rows of another run.
+    """Add the dataset rows that were played to a fetched folder, from a dataset's file or another run's stored rows.
 
     Raises:
-        UsageError: there is no such file, it has other rows, or the release has the rows already.
+        UsageError: the file is missing or has other rows, or the release already has the rows.
         ReleaseError: a file of the release is damaged.
     """
     if not file.is_file():
-        raise UsageError(f"--set {OPTION}={file}: there is no such file")
+        raise UsageError(f"--set {OPTION}={file}: there is no such file; correct the path")
     run = fetched.run
     if run is None or fetched.release.file(PIN) is None:
-        raise UsageError(f"--set {OPTION}: {fetched.release.reference} has the rows of its dataset, or needs none")
+        raise UsageError(f"--set {OPTION}: {fetched.release.reference} needs no rows of a dataset; omit the option")
     manifest = run.manifest()
     problems = []
     for settings in _possible_settings(fetched, file):
@@ -73,7 +73,7 @@ def add_rows(fetched: FetchedRelease, file: Path) -> None:
 
 
 def _possible_settings(fetched: FetchedRelease, file: Path) -> Iterator[DatasetSettings]:
-    """Yield the ways to read the rows from a file: as a run stores them, or as the original dataset has them."""
+    """Yield settings that may read the rows from a file: for a run's stored rows, and for the original dataset."""
     yield DatasetSettings(path=str(file))
     selection = read_pin(fetched.folder / PIN).get("selection")
     try:

@@ -1,4 +1,4 @@
-"""Drafts of the models that a training run made: settings, lineage, effort, and small weights."""
+"""Drafts of releases for the models that a training run made: settings, lineage, effort, and small weights."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from runner.training.stages import Switched
 from runner.training.weights import Weights, is_path, public_model_name, weights_at
 
 MAX_WEIGHTS = 64 << 20
-"""Larger weights are not published, only their hash."""
+"""Maximum size of weights in bytes. Of larger weights only the hash is published."""
 MAX_WEIGHT_FILES = 200
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _REQUEST_SETTINGS = ("chat_format", "system_role", "send_name")
-"""Settings of requests, which do not depend on the server."""
+"""Settings for requests to a model that do not depend on its server."""
 
 
 def model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
-    """Return drafts for the last model of each group that a training run made; other runs have none.
+    """Return a draft for the last model that a training run made in each model group; empty for other runs.
 
-    Models of earlier iterations are in the release of the run (`RUN@i3`).
+    Models of earlier iterations are in the release of the run, as `RUN@i3`.
 
     Raises:
         RunError: a file of the run is missing or damaged.
@@ -58,18 +58,18 @@ def model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     groups = zip(trained_as_recorded(folder), _links(folder, manifest, naming), strict=True)
     switched = read_stages(folder.path, manifest.identity).all(Switched)
     return [
-        _draft(folder, manifest, naming, group, _last_state(switched, group["group"]), links=links)
+        _model_draft(folder, manifest, naming, group, _last_state(switched, group["group"]), links=links)
         for group, links in groups
         if group["made"]
     ]
 
 
 def _last_state(switched: list[Switched], group: str) -> Mapping[str, Any]:
-    """Return a group's model after all iterations, by its original name."""
+    """Return the settings of a group's model after all iterations, with its original name."""
     return [record.models[group] for record in switched if group in record.models][-1]
 
 
-def _draft(
+def _model_draft(
     folder: RunFolder,
     manifest: Manifest,
     naming: Naming,
@@ -78,13 +78,13 @@ def _draft(
     *,
     links: tuple[ReleaseLink, ...],
 ) -> Draft:
-    """Return the draft of one model, with original names: it is redacted together with its run."""
+    """Return the draft of one model. Its names are the original ones: it is redacted later, together with its run."""
     name, last = group["group"], group["made"][-1]
     weights, notes = _find_weights(state["model"], last["weights_sha256"])
     files, omitted = _weight_files(weights, state["model"], naming) if weights is not None else ({}, [])
-    began = ModelSource(folder.path).groups[name]
-    entry = _settings(began, state)
-    address = "weights/" if files else _address(began, state["model"])
+    start_settings = ModelSource(folder.path).groups[name]
+    entry = _settings(start_settings, state)
+    address = "weights/" if files else _address(start_settings, state["model"])
     if is_path(state["model"]) or weights is not None:
         sha256 = last["weights_sha256"] if weights is None else weights.sha256
         entry["weights"] = {
@@ -120,7 +120,7 @@ def _draft(
             "effort": effort["own"],
             "continues": effort["continues"],
             "trained": [dict(group)],
-            **_shutdown(group["provider"], last["model"], began.get("base_url")),
+            **_shutdown_fact(group["provider"], last["model"], start_settings.get("base_url")),
         },
     )
     texts = {
@@ -131,14 +131,14 @@ def _draft(
     return Draft(release, {**texts, **files}, (*notes, *omitted))
 
 
-def _shutdown(provider: str, model: str, address: object) -> dict[str, Any]:
-    """Return the fact of the model's shutdown date, if it is asked at OpenAI itself."""
+def _shutdown_fact(provider: str, model: str, address: object) -> dict[str, Any]:
+    """Return the fact with the shutdown date of a model that OpenAI serves; empty for other servers."""
     is_at_openai = provider == DEFAULT_PROVIDER and address is None
     return shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])
 
 
 def _settings(group: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of `models`, without the server's address."""
+    """Return the entry for the `models` section of a spec, without the server's address."""
     steps = [shown_step(step) for step in state["lineage"]]
     address = {"base_url": "???"} if group.get("base_url") is not None else {}
     return {
@@ -152,7 +152,7 @@ def _settings(group: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, A
 
 
 def _find_weights(model: str, recorded: str | None) -> tuple[Weights | None, list[str]]:
-    """Return the weights, or None with a note if they are not here or have changed."""
+    """Return the weights and no notes; None with a note if they are missing on this machine, unreadable or changed."""
     name = public_model_name(model)
     try:
         weights = weights_at(model)
@@ -183,19 +183,19 @@ def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[st
     return {}, [f"the weights {name} are not published, only their hash: {reason}"]
 
 
-def _address(began: Mapping[str, Any], model: str) -> str | None:
-    """Return the address of a model if its name identifies one; never a path on this machine."""
-    if is_path(model) or not traits_of(began.get("provider")).trains:
+def _address(start_settings: Mapping[str, Any], model: str) -> str | None:
+    """Return where others find a model, `PROVIDER:MODEL` or `hf:MODEL`; None if the name does not say that."""
+    if is_path(model) or not traits_of(start_settings.get("provider")).trains:
         return None
-    if began.get("base_url") is None:
-        return f"{began['provider']}:{model}"
+    if start_settings.get("base_url") is None:
+        return f"{start_settings['provider']}:{model}"
     return f"hf:{model}" if _HUB_NAME.fullmatch(model) else None
 
 
 def _effort_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the effort of each training of a run, and their sum; `in all` is null if the run has ancestors.
+    """Return the effort of each training of a run, and the sum; `in all` is None if the run continues a trained model.
 
-    The effort of ancestors is in their releases, and `nip-run history` adds it up.
+    The effort of ancestors is in their own releases, and `nip-run history` adds it up.
     """
     games = {row["iteration"]: row for row in group["games"]}
     steps = [
@@ -214,25 +214,25 @@ def _effort_of(group: Mapping[str, Any]) -> dict[str, Any]:
     iterations = _training_iterations(group)
     rows = [games.get(iteration, {}) for iteration in sorted(iterations)]
     total = {name: _sum([row.get(name) for row in rows]) for name in EFFORT}
-    continued = _continued(group)
-    return {"steps": steps, "continues": continued, "own": total, "in all": total if continued is None else None}
+    ancestor = _ancestor_of(group)
+    return {"steps": steps, "continues": ancestor, "own": total, "in all": total if ancestor is None else None}
 
 
-def _continued(group: Mapping[str, Any]) -> str | None:
-    """Return the release, or else the run, that made the model at the start; None if it was not trained."""
+def _ancestor_of(group: Mapping[str, Any]) -> str | None:
+    """Return the release that made the model at the start, or its run id; None if that model was not trained."""
     step = group["lineage"][-1] if group["lineage"] else None
     return None if step is None else step["release"] or step["run_id"]
 
 
 def _describe(group: str, run_id: str, base: str, continues: str | None) -> str:
-    """Describe a model in one line."""
+    """Return a one-line description of a model."""
     past = f"trained from {base}" if continues is None else f"continues {continues}, its base is {base}"
     return f"Model group {group} of {run_id}, {past}"
 
 
 def _training_iterations(group: Mapping[str, Any]) -> set[int]:
-    """Return the iterations whose games the last model or its predecessors were trained on."""
-    models = {model_["iteration"]: model_ for model_ in group["made"]}
+    """Return the iterations whose games the last model, or a model that it was trained from, was trained on."""
+    models = {made_model["iteration"]: made_model for made_model in group["made"]}
     model, iterations = group["made"][-1], set()
     while model is not None:
         iterations |= set(model["trained_on"])

@@ -1,6 +1,6 @@
-"""The file with a run's hyperparameters, nested as in a spec; edits in it override the run's own spec.
+"""Build the file with a run's hyperparameters, nested as in a spec, which users can edit before playing the run again.
 
-`spec.yaml` of a release extends the run's resolved spec and then this file, so without edits it is the same spec.
+The `spec.yaml` of a release extends the run's resolved spec and then this file. Without edits it is the same spec.
 """
 
 from __future__ import annotations

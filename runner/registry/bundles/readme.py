@@ -1,6 +1,6 @@
-"""README.md of a run's release: what was played, the result, and the commands to play, check and compare it.
+"""Build the README.md of a run's release: what was played, the result, and commands to play, check and compare the run.
 
-It quotes no model and no dataset, and shows the names that its publisher chose as code.
+It quotes no text of a model or dataset. Names that the publisher chose are formatted as code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_MODELS = 40
 def build_readme(
     release: Release, manifest: Manifest, spec: Mapping[str, Any], metrics: Mapping[str, Any], *, has_rows: bool
 ) -> bytes:
-    """Return the file; `spec` is the run's resolved spec, and `has_rows` tells whether it has the dataset's rows."""
+    """Return the file's content; `spec` is the run's resolved spec, `has_rows` whether the release has dataset rows."""
     parts = [
         f"# {code(str(release.reference))}",
         *([plain(release.description)] if release.description else []),
@@ -51,7 +51,7 @@ def _introduction(manifest: Manifest) -> str:
 
 
 def _parents(release: Release, manifest: Manifest) -> Iterator[str]:
-    """Yield what it continues or is a child of; for a part of a training run, only that run's README has this."""
+    """Yield a sentence on the releases that this one continues or is based on; parts of a training run have none."""
     links = () if manifest.parent_run_id is not None else release.links
     phrases = [plain(phrase) for phrase in describe_parents(groups_of(release.facts), links)]
     if phrases:
@@ -68,6 +68,7 @@ def _model_table(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """Return the server that an agent's model is called at, and the variable with its key."""
     provider = group.get("provider") or row["provider"]
     if not PROVIDERS[provider if provider in PROVIDERS else DEFAULT_PROVIDER].remote:
         return "no server"
@@ -144,6 +145,7 @@ def _remote_groups(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[tupl
 
 
 def _key_approvals(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the values of `--allow-key` that are needed to play the run again."""
     for _, group in _remote_groups(manifest, spec):
         is_provider_api = group.get("base_url") is None
         traits = traits_of(group.get("provider") or DEFAULT_PROVIDER)

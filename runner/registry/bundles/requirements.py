@@ -29,22 +29,22 @@ class PlayRequirements:
 
     command: str
     keys: tuple[KeyUse, ...] = ()
-    """The keys sent to each server, also to servers without a key; the host is `???` if the user gives the address."""
+    """The API key sent to each server, or none; the host is `???` if the user has to set the server's address."""
     addresses: tuple[str, ...] = ()
     """Spec keys of server addresses that the user has to set."""
     calls: tuple[int, int] | None = None
-    """The number of calls if all games are as short or as long as possible, without retries."""
+    """The minimum and maximum number of calls, for the shortest and the longest games, without retries."""
     cost_usd: tuple[float, float] | None = None
     """The cost of these calls; None if the price of a model is unknown."""
     missing: tuple[str, ...] = ()
-    """Files that its trainers need and the release does not have."""
+    """Files that the trainers need, but the release does not have."""
     prices: tuple[str, ...] = ()
     """Messages about the prices that the release sets, each with the known price."""
     problem: str | None = None
-    """The reason why it cannot be played as it is."""
+    """The reason why the spec cannot be played as it is; None if it can."""
 
     def fresh(self, command: str) -> str:
-        """Return a `reproduce` command with the options needed to play it again."""
+        """Return a `reproduce` command with the options that are needed to play the run again."""
         options = (f"--set {key}=http://HOST:PORT/v1" for key in self.addresses)
         return " ".join([command, "--fresh", *options, *allow_options(self.keys)])
 
@@ -57,7 +57,7 @@ class PlayRequirements:
 
 
 def reproduce_command(fetched: FetchedRelease) -> str:
-    """Return the command that reproduces a fetched run, with its registry or its rows if they are needed."""
+    """Return the command that reproduces a fetched run, with options for its registry or dataset rows if needed."""
     arguments = ["nip-run", "reproduce", str(fetched.folder)]
     where = fetched_registry(fetched.folder) if fetched.is_training_run else None
     arguments += ["--from", where] if where else []
@@ -66,7 +66,7 @@ def reproduce_command(fetched: FetchedRelease) -> str:
 
 
 def find_requirements(folder: Path) -> PlayRequirements:
-    """Return the requirements of a folder that `get` wrote, without asking any server."""
+    """Return the requirements for playing the spec in a folder that `get` wrote, without contacting any server."""
     command = f"nip-run {shlex.quote(str(folder))}"
     try:
         plans = [plan_of(spec) for spec in load_specs(folder)]

@@ -1,4 +1,4 @@
-"""The file with a run's results for people and tables: metrics, counts, cost, models and versions."""
+"""Build the file with a run's results for people and tables: metrics, counts, cost, models and versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ESTIMATE = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
 def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
-    """Return the file; `metrics` is the run's `metrics.json`, or empty if it has none."""
+    """Return the file's content; `metrics` is the run's `metrics.json`, or empty if the run has none."""
     counts = {name: getattr(manifest, name) for name in COUNTS}
     if manifest.is_training_run:
         counts |= metrics.get("games", {})
@@ -47,7 +47,7 @@ def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
 
 
 def accuracy_of(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the accuracy of the game with its interval; None if there is none."""
+    """Return a run's accuracy with its confidence interval; None if the run has no accuracy."""
     rows = (
         row for row in metrics.get("metrics", []) if (row.get("agent"), row.get("metric")) == (None, RANKING_METRIC)
     )

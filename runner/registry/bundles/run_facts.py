@@ -1,4 +1,4 @@
-"""Facts of a run in the manifest of its release, for lists, boards and lineage, computed from the run's folder."""
+"""Compute the facts in the manifest of a run's release, which lists, boards and lineage show, from the run's folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.results.manifest import Manifest
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints
 
 MAX_DATAPOINTS = 8_000
-"""Maximum number of datapoints whose hashes are in the manifest; with more, readers would refuse it as too large."""
+"""Maximum number of datapoints whose hashes are in the manifest; with more, the manifest would be too large."""
 
 _FACTS = (
     "run_id", "name", "kind", "benchmark", "protocol", "seed", "version", "python", "started_at", "finished_at",
@@ -33,7 +33,7 @@ def datapoints_of(folder: RunFolder) -> list[PlayedDatapoint]:
     """Return the datapoints that were saved with a run.
 
     Raises:
-        RunError: they are missing or damaged.
+        RunError: the datapoints are missing or damaged.
     """
     try:
         return list(played_datapoints(folder, saved_value(folder, "dataset", "group_by")))
@@ -65,7 +65,7 @@ def facts_of(
 
 
 def _models_of_agents(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSettings]:
-    """Yield the agents' models, with what decides which server is asked."""
+    """Yield the agents' models, with the provider and address that decide which server is called."""
     for row in manifest.agents:
         provider = cast("ProviderName", row["provider"])
         if provider in PROVIDERS:
@@ -75,7 +75,7 @@ def _models_of_agents(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSe
 
 
 def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapoint]) -> dict[str, str]:
-    """Return hashes that are equal for equal runs, regardless of how their files are written."""
+    """Return hashes that are equal for equal runs, even if their files are formatted differently."""
     return {
         "run": manifest.identity,
         "game": manifest.game_sha256,
@@ -87,10 +87,10 @@ def identity_of(folder: RunFolder, manifest: Manifest, points: list[PlayedDatapo
 
 
 def sources_of_manifest(manifest: Manifest) -> dict[str, FileSource]:
-    """Return the source of each part of a run, recorded when it began; runs of 0.1.0 have none.
+    """Return the source of each part of a run, as recorded when the run started; runs of 0.1.0 have no sources.
 
     Raises:
-        RunError: the sources in its manifest are damaged.
+        RunError: the sources in the manifest are damaged.
     """
     try:
         return {
@@ -102,19 +102,19 @@ def sources_of_manifest(manifest: Manifest) -> dict[str, FileSource]:
 
 
 def with_sources(manifest: Manifest, sources: Mapping[str, FileSource] | None) -> Manifest:
-    """Return a manifest whose files come from `sources`; None keeps what was recorded."""
+    """Return a manifest with these sources of its files; None keeps the recorded sources."""
     if sources is None:
         return manifest
     return replace(manifest, sources={part: asdict(source) for part, source in sources.items()})
 
 
 def is_pinned(manifest: Manifest) -> bool:
-    """Tell whether others can get the original of every part of a run, from a commit or as a release."""
+    """Return whether others can get the original files of every part of a run, from a commit or a release."""
     return not any(unpinned_reasons(sources_of_manifest(manifest)))
 
 
 def unpinned_reasons(sources: Mapping[str, FileSource]) -> Iterator[str]:
-    """Yield the reasons why others cannot get the original parts of a run or component."""
+    """Yield a reason for each part of a run or component whose original files others cannot get."""
     if not sources:
         yield "the commit of its files was not recorded"
     for part, source in sorted(sources.items()):

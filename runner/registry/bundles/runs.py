@@ -1,6 +1,7 @@
-"""Drafts of a run's releases: everything that determines the run, and nothing that depends on this machine.
+"""Drafts of the releases of a run, with everything that determines the run.
 
-The same folder gives the same bytes everywhere: they depend on no clock, machine or order of a folder's entries.
+The same folder gives the same bytes everywhere: they do not depend on the time, the machine, or the order of a folder's
+entries.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from runner.spec.trainer_files import FOLDER, INDEX, read_index, stored_name
 from runner.training.trainer_files import missing_lines
 
 NO_ROWS = "none"
-"""The license of a dataset whose rows must not be published."""
+"""The value of `--dataset-licence` for a dataset whose rows must not be published."""
 ROWS = f"{DATA}/inputs/dataset.jsonl"
 REPLAYED = "inputs/replayed"
-"""The path of a replayed run in a published spec; its answers are in the run's own journal."""
+"""Replaces the folder of a replayed run in a published spec. Its answers are in the replay's own journal."""
 
 _LOGS = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "manifest.json")
 _INPUTS = ("protocol.yaml", DEBATES, baseline_scores.FILE)
@@ -100,8 +101,7 @@ def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
 
 
 def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> Sequence[Draft]:
-    """Return the drafts of a run and of everything that is published with it, in order: a training run's parts, the
-    models that it made, and the run itself.
+    """Return the drafts of a run and everything that is published with it: its parts, its models, and the run last.
 
     Raises:
         RunError, SpecError: a file of the run, or of a part, is missing or damaged.
@@ -124,7 +124,7 @@ def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[Release
 
 
 def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]:
-    """Return the files of the run's folder, without derived ones."""
+    """Return the files of the run's folder that a release has, except those that can be derived from others."""
     inputs = folder.path / "inputs"
     trainers = inputs / FOLDER
     stored = read_index(trainers)
@@ -139,7 +139,7 @@ def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]
 
 
 def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
-    """Return the resolved spec; the path of a replayed run becomes a placeholder."""
+    """Return the resolved spec with a placeholder for the path of each replayed run."""
     replaying = {name: group for name, group in spec["models"].items() if group.get("run") is not None}
     if not replaying:
         return folder.spec
@@ -149,7 +149,7 @@ def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
 
 
 def _start_files(folder: RunFolder) -> dict[str, Content]:
-    """Return the files that were saved when the run began; runs of 0.1.0 have none."""
+    """Return the user's specs and the package versions, which are saved when a run starts; 0.1.0 saved neither."""
     inputs = folder.path / "inputs"
     written = sorted(path for path in (inputs / WRITTEN).iterdir()) if (inputs / WRITTEN).is_dir() else []
     files: dict[str, Content] = {f"{WRITTEN}/{path.name}": path for path in written if not path.name.endswith(".new")}
@@ -166,7 +166,7 @@ def _read(path: Path) -> bytes:
 
 
 def _rows(folder: RunFolder, release: Release, manifest: Manifest, naming: Naming) -> dict[str, Content]:
-    """Return the rows that were played, and their description in Croissant."""
+    """Return the dataset rows that were played, and their description in the Croissant format."""
     path = folder.path / "inputs" / "dataset.jsonl"
     try:
         columns = croissant.column_kinds(_lines(path))
@@ -190,7 +190,7 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
-    """Describe the rows that were played by their source and hashes, without their content."""
+    """Return JSON that identifies the dataset rows that were played by source and hashes, without their content."""
     source = sources_of_manifest(manifest).get("dataset")
     pin = {
         "file": None if source is None or source.path is None else PurePath(source.path).name,
@@ -223,6 +223,6 @@ def _notes(
     if ENVIRONMENT not in contents:
         yield f"no {ENVIRONMENT}: the run was started by nip-run {manifest.version}, which did not record its packages"
     if not has_rows:
-        yield "the dataset's rows are not published; their ids, hashes and source are, and so are the models' messages"
+        yield "the dataset's rows are not published, but their ids, hashes and source and the models' messages are"
     for group in (group for group in spec["models"].values() if group.get("run") is not None):
-        yield f"the run that it replays, {PurePath(group['run']).name}, is not part of the release; its answers are"
+        yield f"the replayed run {PurePath(group['run']).name} is not part of the release, but its answers are"

@@ -1,9 +1,9 @@
 """Build the datapoints of a published run whose dataset rows are withheld, to check its games against them.
 
-Its pin has the hashes of the datapoints and of their groups' names, and its rollouts have the labels. The task follows
-from these, so the run ranks with another run only if both have the same datapoints, labels and groups. The contents of
-the datapoints are unknown, and the names of games follow from the hashes. Only the publisher vouches that such rows
-were played, so its metrics are marked as published.
+The run's pin has the hashes of the datapoints and of the names of their groups, and its rollouts have the labels. From
+these a board derives the task, so that the run ranks with another run only if both have the same datapoints, labels and
+groups. The contents of the datapoints are unknown, so only the publisher vouches that they were played, and the run's
+metrics are marked as published.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import orjson
 
 from runner.base.errors import ReleaseError
 from runner.base.storage.atomic_files import atomic_write
+from runner.base.text import counted
 from runner.game.prompts.templates import VARIABLES
 from runner.registry.fetched_release import PIN, read_pin
 from runner.registry.records import ROLLOUTS_FILE
@@ -30,7 +31,7 @@ from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.datasets.loader import Dataset
 
 MARK = "labels withheld: as published"
-"""The mark of a board row whose datapoints only the publisher has."""
+"""The mark of a board row whose dataset rows only the publisher has."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -49,14 +50,15 @@ def load_withheld(folder: RunFolder) -> Dataset:
     """Return the datapoints of a run without contents, and write them to the file that a board reads.
 
     Raises:
-        ReleaseError: its pin and rollouts lack hashes or labels of datapoints, or are damaged.
-        OSError: they cannot be read or written.
+        ReleaseError: the run's pin and rollouts lack hashes or labels of datapoints, or are damaged.
+        OSError: a file cannot be read or written.
     """
     manifest = folder.manifest()
     group_by = saved_value(folder, "dataset", "group_by")
     rows = list(_pinned_rows(folder.path / PIN.partition("/")[2]))
     labels = {str(row["datapoint_id"]): row["y"] for row in read_rows(folder.path / ROLLOUTS_FILE)}
-    are_labels_withheld = bool(labels) and all(label is None for label in labels.values())  # by the dataset's owner
+    # The owner of a dataset may withhold all labels.
+    are_labels_withheld = bool(labels) and all(label is None for label in labels.values())
     unknown = [
         row["id"]
         for row in rows
@@ -65,11 +67,11 @@ def load_withheld(folder: RunFolder) -> Dataset:
     ]
     if unknown or len({row["id"] for row in rows}) < len(rows):
         raise ReleaseError(
-            f"its datapoints are withheld, and no rollout has the label of {len(unknown)} of them, so its task and "
-            "metrics cannot be recomputed"
+            f"the run's dataset rows are withheld, and no rollout has the label of "
+            f"{counted(len(unknown), 'datapoint')}, so the task and metrics cannot be recomputed"
         )
     if group_by is None and any(row["group_sha256"] is not None for row in rows):
-        raise ReleaseError(f"its spec does not group its datapoints, but {PIN} does")
+        raise ReleaseError(f"the run's spec does not group the datapoints, but {PIN} does")
     played = [_played_datapoint(row, labels[row["id"]]) for row in rows]
     lines = [orjson.dumps(vars(point), option=orjson.OPT_APPEND_NEWLINE) for point in played]
     atomic_write(folder.path / WITHHELD, b"".join(lines))

@@ -1,6 +1,6 @@
-"""A dataset's description in Croissant 1.1 (JSON-LD of schema.org), which dataset searches and loaders read.
+"""Describe a dataset in Croissant 1.1, a JSON-LD format that dataset search engines and loaders read.
 
-`.ci/tools/croissant.py` validates it, and loads rows with it, with the format's own package.
+`.ci/tools/croissant.py` validates the description, and loads rows with it, with the format's own package.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _CONTEXT: Mapping[str, Any] = dict(
         }.items()
     )
 )
-"""The context in the format's own examples."""
+"""The JSON-LD context from the examples of the Croissant format."""
 
 _FORMATS = {".jsonl": "application/jsonlines", ".csv": "text/csv", ".parquet": "application/x-parquet"}
 _TYPES = {"text": "sc:Text", "integer": "sc:Integer", "number": "sc:Float", "boolean": "sc:Boolean", "json": "sc:Text"}
 _SPDX = "https://spdx.org/licenses/"
-UNSAID = "not stated: nobody may assume that they may use it"
+NO_LICENSE = "not stated: nobody may assume that they may use it"
 
 
 def croissant_of(
@@ -59,10 +59,11 @@ def croissant_of(
     *,
     published: str | None = None,
 ) -> bytes:
-    """Describe a dataset whose rows are in files of one format; `files` has their contents by path in the release.
+    """Return the Croissant file of a dataset.
 
-    `columns` maps each column to `text`, `integer`, `number`, `boolean`, or `json` for nested or mixed values.
-    `published` is a date such as `2026-11-22`.
+    `files` has the contents of the files with rows, all in one format, by path in the release. `columns` maps each
+    column to `text`, `integer`, `number`, `boolean`, or `json` for nested or mixed values. `published` is a date such
+    as `2026-11-22`.
 
     Raises:
         OSError: a file cannot be read.
@@ -74,7 +75,7 @@ def croissant_of(
         "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": name,
         "description": description or name,
-        "license": UNSAID if licence is None else _license_url(licence),
+        "license": NO_LICENSE if licence is None else _license_url(licence),
         "version": "1.0.0",
         **({} if published is None else {"datePublished": published}),
         "distribution": distribution,

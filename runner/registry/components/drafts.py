@@ -1,4 +1,4 @@
-"""Drafts of components of every kind."""
+"""Build the drafts of components of every kind."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def component_draft(path: Path, kind: Kind, naming: Naming, part: str | None = N
     `agent`), the model group (`model`) or the group of the trainer (`trainer`) in that spec.
 
     Raises:
-        UsageError: its name is missing or invalid, or the spec has no such part.
-        SpecError: its files have mistakes; the error lists them all.
-        ReleaseError: it names something that others cannot get, such as a run.
+        UsageError: the name is missing or invalid, or the spec has no such part.
+        SpecError: the files have mistakes; the error lists them all.
+        ReleaseError: the component names something that others cannot get, such as a run.
     """
     if kind not in COMPONENTS:
         raise UsageError(f"a {kind} is not a component; components are {comma_join(COMPONENTS)}")

@@ -1,7 +1,7 @@
 """Build components from a file or folder: protocols, prompts and datasets, with their facts and identity.
 
-Each is checked as if a spec named it. The identity is the hash that runs record. It does not depend on how the files
-are written, so two releases, or a release and a run, can be compared by it.
+Each component is checked as if a spec named it. Its identity is the hash that runs record. Files that mean the same
+have the same identity, so it shows whether two releases, or a release and a run, have the same component.
 """
 
 from __future__ import annotations
@@ -46,28 +46,30 @@ _TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet")
 
 @dataclass(frozen=True)
 class UnnamedComponent:
-    """A component before it is named."""
+    """A component without owner, name and version."""
 
     parts: Mapping[str, PinnedFiles]
-    """The source files, by kind."""
+    """The source files by kind, whose commits the release records."""
     contents: Mapping[str, Content]
     identity: Mapping[str, str]
     facts: Mapping[str, Any]
     links: tuple[ReleaseLink, ...] = ()
     notes: tuple[str, ...] = ()
     description: str = ""
-    """The default description."""
+    """The description of the release, unless the publisher gives another."""
 
 
 # Protocols
 
 
 def protocol_file(path: Path) -> tuple[bytes, Protocol]:
-    """Return a protocol and its file for a release: as written, or merged with what it extends.
+    """Return the file of a protocol for a release, and the protocol.
+
+    The file is the user's file, or merged with the protocols that it extends.
 
     Raises:
         SpecError: the file has mistakes; the error lists them all.
-        ReleaseError: it cannot be read.
+        ReleaseError: the file cannot be read.
     """
     protocol = load_protocol(path.name, folder=path.absolute().parent, where=lambda _: Place(str(path)))
     stands_alone = EXTENDS not in read(path).data
@@ -76,7 +78,7 @@ def protocol_file(path: Path) -> tuple[bytes, Protocol]:
 
 def _plain_protocol(protocol: Protocol) -> dict[str, Any]:
     data: dict[str, Any] = to_plain(protocol.file)
-    if not protocol.is_turned:  # a file that has this key declares that either agent can be first
+    if not protocol.is_turned:  # with this key, a protocol's file would declare that either agent can be first
         del data["parameters"]["verifier_first"]
     without_null_values: dict[str, Any] = without_nulls(data)
     return without_null_values
@@ -90,7 +92,7 @@ def without_nulls(value: Any) -> Any:
 
 def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     if path.suffix not in (".yaml", ".yml"):
-        raise UsageError(f"{path} is not a protocol file; give a .yaml file")
+        raise UsageError(f"{path} is not a protocol file; name a .yaml file")
     data, protocol = protocol_file(path)
     parameters = to_plain(protocol.parameters)
     return UnnamedComponent(
@@ -112,14 +114,14 @@ def build_protocol(path: Path, naming: Naming, part: str | None) -> UnnamedCompo
 
 
 def template_files(folder: Path) -> dict[str, bytes]:
-    """Read the templates of a folder, by file name.
+    """Return the templates of a folder, by file name.
 
     Raises:
-        UsageError: there are none.
-        SpecError: they have mistakes; the error lists them all.
+        UsageError: the folder has no templates.
+        SpecError: templates have mistakes; the error lists them all.
     """
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder; prompts are a folder of *{SUFFIX} files")
+        raise UsageError(f"{folder} is not a folder; name a folder with *{SUFFIX} files")
     files = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX) and not path.name.startswith("."))
     if not files:
         raise UsageError(f"{folder} has no *{SUFFIX} file; add a template for each agent")
@@ -130,7 +132,7 @@ def template_files(folder: Path) -> dict[str, bytes]:
         try:
             problems.extend(template_problems(data.decode("utf-8-sig"), Place(str(path)), None, names_columns=True))
         except UnicodeDecodeError as error:
-            problems.append(Problem(Place(str(path)), "", f"not UTF-8 at byte {error.start}"))
+            problems.append(Problem(Place(str(path)), "", f"not UTF-8 at byte {error.start}; save the file as UTF-8"))
     if problems:
         raise SpecError(problems)
     return contents
@@ -166,7 +168,7 @@ def build_prompts(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
 
 def build_dataset(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
     if path.suffix not in _TABLE_SUFFIXES:
-        raise UsageError(f"{path} is not a dataset file; give a file with suffix {comma_join(_TABLE_SUFFIXES)}")
+        raise UsageError(f"{path} is not a dataset file; name a file with suffix {comma_join(_TABLE_SUFFIXES)}")
     settings = DatasetSettings(path=path.name)
     dataset = load_dataset(settings, path, 0, lambda _: Place(str(path)))
     name = f"dataset{path.suffix}"

@@ -1,4 +1,4 @@
-"""Pin everything that a spec names, and write a copy of the spec with a version in every reference."""
+"""List the release or commit of each part that a spec names, and write a copy of the spec with all versions."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from runner.spec.loader import Spec
 
 @dataclass(frozen=True)
 class FrozenPin:
-    """A part of a spec, and the release or the commit that pins it, or the reason why it is not pinned."""
+    """A part of a spec, with the release or commit that pins it, or with the reason why the part is not pinned."""
 
     part: str
-    """`spec`, `protocol`, `prompts`, `dataset`, or the slot of a release, such as `agents.verifier`."""
+    """`spec`, `protocol`, `prompts`, `dataset`, or the key that names a release, such as `agents.verifier`."""
     source: FileSource | None = None
     release: str | None = None
     sha256: str | None = None
@@ -35,7 +35,7 @@ class FrozenPin:
 
     @property
     def description(self) -> str:
-        """A description in one line."""
+        """The release or commit that pins the part, in one line; empty if it is not pinned."""
         if self.release is not None:
             return f"{self.release} sha256:{self.sha256}"
         if self.source is None or not self.source.clean:
@@ -54,7 +54,7 @@ class FrozenPin:
 
     @property
     def state(self) -> str:
-        """`installed`, `clean`, or the reason why it is not pinned."""
+        """`installed` for a release, `clean` for a commit, or the reason why the part is not pinned."""
         if self.is_pinned:
             return "clean" if self.release is None else "installed"
         return self.why_not or "not known"
@@ -88,14 +88,16 @@ _REFERENCE_KINDS: dict[KeyPath, Kind] = {
 
 
 def write_frozen(path: Path, specs: Iterable[Spec], target: Path) -> None:
-    """Write a copy of a spec file with its comments and with the version of every release that it names.
+    """Write a copy of a spec file, including comments, with the version of every release that it names.
 
     Raises:
-        UsageError: the file exists, or is not in the folder of the spec, whose paths are relative to that folder.
-        RunError: it cannot be written.
+        UsageError: the target exists, or is not in the folder of the spec, which the spec's paths are relative to.
+        RunError: the target cannot be written.
     """
     if target.absolute().parent.resolve() != path.absolute().parent.resolve():
-        raise UsageError(f"-o {target}: the paths in {path} are relative to its folder; choose a file in that folder")
+        raise UsageError(
+            f"-o {target}: the paths in {path} are relative to the folder of {path}; name a file in that folder"
+        )
     uses = [use for spec in specs for use in spec.components.values()]
 
     def with_version(keys: KeyPath, text: str) -> str | None:
@@ -121,7 +123,7 @@ def _kind_at(keys: KeyPath) -> Kind | None:
 
 
 def _with_version(text: str, kind: Kind, uses: Iterable[ComponentUse]) -> str | None:
-    """Return a reference with the version of the release that is used; None if it has a version already."""
+    """Return a reference with the version of the release that is used; None if the text already has a version."""
     written = parse(text, kind)
     if isinstance(written, Digest) or written.version is not None:
         return None

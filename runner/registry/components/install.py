@@ -1,4 +1,4 @@
-"""Install releases by reference or from a lock: find everything that they need first, then install all of it."""
+"""Install releases by reference or from a lock: first find all releases that they need, then install all of them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ class InstallResult:
     sha256: str
     where: str
     was_there: bool
+    """Whether the release was installed before."""
     notes: tuple[str, ...] = ()
 
 
-_Selected = dict[Reference, tuple[Registry | None, ReleaseEntry]]
-"""Releases to install, each with its registry, or None if it is installed already."""
+_Selection = dict[Reference, tuple[Registry | None, ReleaseEntry]]
+"""Releases to install, each with its registry, or with None if it is already installed."""
 
 
 class Installer:
-    """Installer of releases into a store, which pins them in a lock; it closes the registries that it opens."""
+    """Installs releases into a store and pins them in a lock. Closing it closes the registries that it opened."""
 
     def __init__(self, store: Store, lock: Lock, where: str | None = None) -> None:
         self.store, self.lock, self.where = store, lock, where
@@ -49,7 +50,7 @@ class Installer:
         self._stack.close()
 
     def install(self, references: Sequence[str]) -> list[InstallResult]:
-        """Install releases by reference with everything that they need, and pin them.
+        """Install releases by reference with all releases that they need, and pin them.
 
         Raises:
             UsageError: a reference does not name a component, or no registry is known.
@@ -57,7 +58,7 @@ class Installer:
             TakenError: the store or the lock has another release of this name; the lock is unchanged.
             ReleaseError: a file is damaged.
         """
-        selected: _Selected = {}
+        selected: _Selection = {}
         for text in references:
             reference = parse(text)
             registry, entry = self._find(reference)
@@ -71,7 +72,7 @@ class Installer:
         Raises:
             NotPublished, ReleaseError: as `install`; also if a registry has another release than the lock pins.
         """
-        selected: _Selected = {}
+        selected: _Selection = {}
         for reference, pin in sorted(self.lock.pins.items(), key=lambda item: str(item[0])):
             if self.store.has(reference) and self.store.check(reference).sha256 == pin.sha256:
                 selected[reference] = (None, ReleaseEntry(reference, pin.sha256))
@@ -81,8 +82,8 @@ class Installer:
             if entry.sha256 != pin.sha256:
                 raise ReleaseError(
                     f"{reference} in {registry.where} is sha256:{entry.sha256[:12]}, but {self.lock.path} pins "
-                    f"sha256:{pin.sha256[:12]}: it is not the release that was installed before; to accept it, "
-                    "remove its line from the lock"
+                    f"sha256:{pin.sha256[:12]}: the registry's release is not the one that was installed before. To "
+                    f"accept it, remove the line of {reference} from the lock, and install it again"
                 )
             selected[reference] = (registry, entry)
         return self._install_all(selected)
@@ -94,7 +95,10 @@ class Installer:
         return self._registries[key]
 
     def _find(self, reference: Reference | Digest) -> tuple[Registry | None, ReleaseEntry]:
-        """Find a release: in its registry if it is pinned, in the store if it is installed, else in the default one."""
+        """Return a release with the registry to install it from, or with None if it is already installed.
+
+        A pinned release comes from the registry in the lock, and one that is not installed from the default registry.
+        """
         if self.where is None and isinstance(reference, Reference) and reference in self.lock.pins:
             registry = self._registry(self.lock.where(reference))
             return registry, registry.find(reference)
@@ -104,11 +108,11 @@ class Installer:
         return registry, registry.find(reference)
 
     def _default_where(self) -> str | None:
-        """Return the default registry: None for that of the environment, else the only one in the lock."""
+        """Return the only registry in the lock; None if there are several or `NIP_RUN_REGISTRY` names the default."""
         return None if os.environ.get(VARIABLE) else self.lock.only_where()
 
-    def _select(self, registry: Registry | None, entry: ReleaseEntry, selected: _Selected) -> None:
-        """Select a release and everything that it needs, which is in the same registry."""
+    def _select(self, registry: Registry | None, entry: ReleaseEntry, selected: _Selection) -> None:
+        """Select a release and all releases that it needs, which are in the same registry."""
         pending = [(registry, entry)]
         while pending:
             registry, entry = pending.pop()
@@ -116,7 +120,10 @@ class Installer:
                 continue
             selected[entry.reference] = (registry, entry)
             if len(selected) > MAX_DEPENDENCIES:
-                raise ReleaseError(f"a release needs more than {MAX_DEPENDENCIES:,} others; nothing was installed")
+                raise ReleaseError(
+                    f"the releases need more than {MAX_DEPENDENCIES:,} others, the limit; nothing was installed. Tell "
+                    f"the publisher of {entry.reference}"
+                )
             release = self._read_manifest(registry, entry)
             for reference, sha256 in find_dependencies(release):
                 pending.append(self._find_needed(registry, entry.reference, reference, sha256))
@@ -129,6 +136,7 @@ class Installer:
     def _find_needed(
         self, registry: Registry | None, dependent: Reference, reference: Reference, sha256: str | None
     ) -> tuple[Registry | None, ReleaseEntry]:
+        """Return a release that another one needs, with its registry; None if it is already installed."""
         try:
             if registry is not None:
                 match: tuple[Registry | None, ReleaseEntry] = registry, registry.find(reference)
@@ -136,16 +144,16 @@ class Installer:
                 match = None, ReleaseEntry(reference, self.store.check(reference).sha256)
         except NotPublished as error:
             if not self.store.has(reference):
-                raise NotPublished(f"{dependent} needs {reference}: {error}; nothing was installed") from error
+                raise NotPublished(f"nothing was installed, because {dependent} needs {reference}: {error}") from error
             match = None, ReleaseEntry(reference, self.store.check(reference).sha256)
         if sha256 is not None and match[1].sha256 != sha256:
             raise ReleaseError(
-                f"{dependent} needs {reference} as sha256:{sha256[:12]}, but found sha256:{match[1].sha256[:12]}; "
-                "nothing was installed"
+                f"{dependent} needs {reference} as sha256:{sha256[:12]}, but the registry has "
+                f"sha256:{match[1].sha256[:12]}; nothing was installed. Tell the publisher of {dependent}"
             )
         return match
 
-    def _install_all(self, selected: _Selected) -> list[InstallResult]:
+    def _install_all(self, selected: _Selection) -> list[InstallResult]:
         results = []
         for reference in sorted(selected, key=str):
             registry, entry = selected[reference]
@@ -165,7 +173,7 @@ _NEEDED_ROLE_PREFIXES = ("agent:", "trainer:", "model:", "extends:")
 
 
 def find_dependencies(release: Release) -> Iterator[tuple[Reference, str | None]]:
-    """Yield the releases that a component names and needs, with their hashes if they are known."""
+    """Yield the releases that a component needs, each with its hash, or None if the component does not pin it."""
     for link in release.links:
         if link.release is not None and (link.role in _NEEDED_ROLES or link.role.startswith(_NEEDED_ROLE_PREFIXES)):
             reference = parse(link.release)
@@ -175,4 +183,6 @@ def find_dependencies(release: Release) -> Iterator[tuple[Reference, str | None]
 
 def _check_component(reference: Reference) -> None:
     if reference.kind not in COMPONENTS:
-        raise UsageError(f"{reference} is a {reference.kind}, which no spec names; run nip-run get {reference} DIR")
+        raise UsageError(
+            f"{reference} is a {reference.kind}, which cannot be installed; run nip-run get {reference} DIR instead"
+        )

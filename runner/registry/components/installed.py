@@ -1,4 +1,4 @@
-"""Find the installed releases that a spec names by reference, with the lock and the store."""
+"""Find the installed releases that a spec names by reference, using the lock and the store."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ MAIN_FILES: Mapping[Kind, str] = {
     Kind.SPEC: "spec.yaml",
     Kind.MODEL: "model.yaml",
 }
-"""The file that a reference to a release stands for. For prompts it is the folder, for a dataset its one table."""
+"""The file that a spec gets for a reference. For prompts it gets the folder, and for a dataset one of `DATASETS`."""
 
 DATASETS = ("dataset.jsonl", "dataset.csv", "dataset.parquet", "dataset.json")
 
 
 @dataclass(frozen=True)
 class Finder:
-    """Finder of the releases that the specs of a folder name."""
+    """Finds the installed releases that the specs in a folder name."""
 
     folder: Path
     store: Store
@@ -40,12 +40,12 @@ class Finder:
         return Lock.find_nearest(self.folder)
 
     def find(self, kind: Kind, text: str) -> ComponentUse:
-        """Find the installed release that a reference in a spec means; see `FindComponent`.
+        """Return the installed release that a reference in a spec means; see `FindComponent`.
 
         Raises:
-            UsageError: it is not a reference to a release of this kind.
-            NotPublished: it is not installed, or the lock does not name it.
-            ReleaseError: it is damaged, or another release than the lock pins.
+            UsageError: the text is not a reference to a release of this kind.
+            NotPublished: the release is not installed, or the lock does not pin it.
+            ReleaseError: the release is damaged, or another one than the lock pins.
         """
         parsed = parse(text, kind)
         reference = self._by_hash(parsed, kind) if isinstance(parsed, Digest) else self._find_pinned(parsed)
@@ -58,16 +58,17 @@ class Finder:
         return ComponentUse(_main_path(installed), str(reference), installed.sha256)
 
     def _by_hash(self, digest: Digest, kind: Kind) -> Reference:
-        """Return the release with a hash, which needs no pin."""
+        """Return the installed release with a hash. It needs no pin, because the hash identifies it."""
         try:
             reference = self.store.by_hash(digest)
         except NotPublished as error:
             raise NotPublished(f"{digest} is not installed; {self._install_command(digest)}") from error
         if reference.kind != kind:
-            raise ReleaseError(f"{digest} is {reference}, but a {kind} is expected here")
+            raise ReleaseError(f"{digest} is {reference}, not a {kind}; name a {kind} here")
         return reference
 
     def _find_pinned(self, reference: Reference) -> Reference:
+        """Return the release that the lock pins for a reference. Raises NotPublished: the lock pins none."""
         pinned = self.lock.find(reference)
         if pinned is not None:
             return pinned
@@ -109,15 +110,17 @@ def suggest_release(reference: Reference, candidates: Iterable[Reference]) -> st
 
 
 def _main_path(installed: Installed) -> Path:
-    """Return the file or folder that an installed release stands for.
+    """Return the file or folder of an installed release that a spec uses.
 
     Raises:
-        ReleaseError: it has none.
+        ReleaseError: the release has no such file.
     """
     if installed.release.kind == Kind.PROMPTS:
         return installed.folder
     names = DATASETS if installed.release.kind == Kind.DATASET else (MAIN_FILES.get(installed.release.kind, ""),)
     main_file = next((name for name in names if installed.release.file(name) is not None), None)
     if main_file is None:
-        raise ReleaseError(f"{installed.release.reference} cannot be used: it has no {names[0]}")
+        raise ReleaseError(
+            f"{installed.release.reference} cannot be used, because it has no {names[0]}; tell its publisher"
+        )
     return installed.folder / main_file

@@ -1,6 +1,6 @@
-"""The file `nip-run.lock`: the release that each reference in a project's specs means, by hash, and its registry.
+"""The file `nip-run.lock`: the hash and the registry of each release that a project's specs name.
 
-It belongs under version control: JSON, sorted, one line per release.
+Users put the lock under version control. It is sorted JSON with one line per release.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from runner.registry.transports.registry import version_order
 
 LOCK = "nip-run.lock"
 WRITE_LOCK = ".nip-run.lock.held"
-"""The file that a process locks while it writes the lock."""
+"""The file that a process locks while it writes `nip-run.lock`."""
 
 FORMAT = 1
 MAX_BYTES = 1 << 20
@@ -43,24 +43,24 @@ class LockedPin:
 
     sha256: str
     where: str
-    """The registry that it was installed from; a folder in the project is relative to the lock."""
+    """The registry that the release was installed from; a folder in the project is relative to the lock."""
 
 
 @dataclass(frozen=True)
 class Lock:
-    """The pins in a lock file; a missing file has none."""
+    """The pins in a lock file. A missing file has no pins."""
 
     path: Path
     pins: Mapping[Reference, LockedPin] = field(default_factory=dict)
 
     @classmethod
     def find_nearest(cls, folder: Path) -> Lock:
-        """Read the nearest lock in a folder or above it, else that of the current folder.
+        """Return the nearest lock in a folder or above it, or else the lock of the current folder.
 
-        A lock in a fetched release is skipped: it does not pin what this user installed.
+        A lock in a fetched release is skipped, because its pins are not the user's own.
 
         Raises:
-            ReleaseError: it is damaged.
+            ReleaseError: the lock is damaged.
         """
         start = folder.absolute()
         while (got := fetched_folder([start])) is not None and got != got.parent:
@@ -71,7 +71,7 @@ class Lock:
 
     @classmethod
     def read(cls, path: Path) -> Lock:
-        """Read a lock file. Raises ReleaseError: it is damaged, or cannot be read."""
+        """Return the lock in a file. Raises ReleaseError: the file is damaged, or cannot be read."""
         try:
             data = read_bounded(path, MAX_BYTES)
         except FileNotFoundError:
@@ -81,15 +81,17 @@ class Lock:
         if conflict := _CONFLICT.search(data):
             line = data[: conflict.start()].count(b"\n") + 1
             raise ReleaseError(
-                f"{path}:{line}: a merge left a conflict here; keep one line for each release, and remove the markers"
+                f"{path}:{line}: an unresolved merge conflict; keep one line for each release, and remove the markers"
             )
         try:
             return cls(path, _parse_pins(parse_strict_json(data)))
         except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
-            raise ReleaseError(f"{path} is damaged: {error}; restore it, or remove it and install again") from error
+            raise ReleaseError(
+                f"{path} is damaged: {error}; restore the file, or remove it and run nip-run install REFERENCE again"
+            ) from error
 
     def find(self, reference: Reference) -> Reference | None:
-        """Return the pinned release that a reference means: without a version, the newest of that name."""
+        """Return the pinned release that a reference means, the newest if it has no version; None if there is none."""
         if reference.version is not None:
             return reference if reference in self.pins else None
         versions = [pinned for pinned in self.pins if pinned.at("") == reference.at("")]
@@ -106,18 +108,18 @@ class Lock:
         return where if inside == where else f"file:{(self.path.parent / inside).absolute()}"
 
     def only_where(self) -> str | None:
-        """Return the registry that all releases were installed from; None if there are several or none."""
+        """Return the registry that all releases were installed from; None if there are several registries or none."""
         registries = {self.where(reference) for reference in self.pins}
         return registries.pop() if len(registries) == 1 else None
 
     def add(self, pins: Mapping[Reference, LockedPin]) -> Lock:
-        """Add pins to the file, even while other processes change it.
+        """Add pins to the file, and return the new lock; other processes may change the file at the same time.
 
         Raises:
             TakenError: a reference is pinned to another release; nothing was written.
-            RunError: it cannot be written.
+            RunError: the file cannot be written.
         """
-        with self._locked() as lock:
+        with self._lock_file() as lock:
             conflicts = [
                 f"{reference} is pinned to sha256:{pinned.sha256[:12]} from {pinned.where}, but {pin.where} has "
                 f"sha256:{pin.sha256[:12]}"
@@ -126,17 +128,19 @@ class Lock:
             ]
             if conflicts:
                 raise TakenError(
-                    f"{'; '.join(conflicts)}. A version never changes, so one of the two is not genuine; to "
-                    f"use the other one, remove the line from {self.path}"
+                    f"{'; '.join(conflicts)}. A version never changes, so one of the two is not genuine. To use the "
+                    f"new one, remove the line of the release from {self.path} and install it again"
                 )
             new = {reference: pin for reference, pin in pins.items() if reference not in lock.pins}
             return (
-                lock.write({**lock.pins, **{name: self._relative(pin) for name, pin in new.items()}}) if new else lock
+                lock.write({**lock.pins, **{name: self._relative_pin(pin) for name, pin in new.items()}})
+                if new
+                else lock
             )
 
     def remove(self, references: set[Reference]) -> Lock:
-        """Remove pins from the file. Raises as `add`."""
-        with self._locked() as current:
+        """Remove pins from the file, and return the new lock. Raises as `add`."""
+        with self._lock_file() as current:
             return current.write(
                 {reference: pin for reference, pin in current.pins.items() if reference not in references}
             )
@@ -146,13 +150,13 @@ class Lock:
         return Lock(self.path, pins)
 
     @contextmanager
-    def _locked(self) -> Iterator[Lock]:
-        """Yield the current pins while no other process can write the file."""
+    def _lock_file(self) -> Iterator[Lock]:
+        """Yield the current lock while no other process can write the file."""
         with locked(self.path.with_name(WRITE_LOCK), str(self.path), WAIT_SECONDS):
             yield Lock.read(self.path)
 
-    def _relative(self, pin: LockedPin) -> LockedPin:
-        """Make the path of a registry folder in the project relative, because the project may move."""
+    def _relative_pin(self, pin: LockedPin) -> LockedPin:
+        """Return a pin whose registry folder, if it is in the project, is relative: the project may be moved."""
         if not pin.where.startswith("file:"):
             return pin
         with suppress(ValueError):
@@ -190,7 +194,7 @@ def _parse_pin(name: str, entry: Any) -> LockedPin:
 
 
 def _format_pins(pins: Mapping[Reference, LockedPin]) -> str:
-    """Format pins with one line per release, so that users who install different ones change different lines."""
+    """Return the text of a lock, with one line per release to avoid merge conflicts."""
     lines = [
         f"  {json.dumps(str(name))}: {json.dumps({'sha256': pins[name].sha256, 'where': pins[name].where})}"
         for name in sorted(pins, key=str)

@@ -1,4 +1,4 @@
-"""Find the releases that a spec names; the registry is imported at the first one, because most specs name none."""
+"""Find the releases that a spec names. The code for this is imported only if needed: most specs name no release."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def finder(spec: Path | None = None, store: Store | None = None) -> FindComponent:
-    """Return a finder of what a spec file names, with the nearest lock; None means a spec of the current folder."""
+    """Return a function that finds the releases that a spec names, with the lock nearest to the spec.
+
+    Without `spec`, the lock nearest to the current folder is used.
+    """
     folder = Path.cwd() if spec is None else spec.absolute().parent
 
     @cache
@@ -33,7 +36,7 @@ def finder(spec: Path | None = None, store: Store | None = None) -> FindComponen
 
 
 def finder_of(source: str | Path | Mapping[str, Any]) -> FindComponent:
-    """Return the `finder` of a spec that is given as a file, built in or not, as a run's folder, or as a mapping."""
+    """Return the `finder` for a spec that is given as a file, a run's folder, or a mapping."""
     if isinstance(source, Mapping):
         return finder()
     path = Path(source)

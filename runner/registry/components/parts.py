@@ -1,4 +1,4 @@
-"""Build a component from an entry of a spec: an agent with its model group, a trainer, or a model."""
+"""Build the release of one entry of a spec: an agent with its model group, a trainer, or a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
-    """Build a component from one agent of a spec, with its model group."""
+    """Return the component of one agent of a spec, with its model group."""
     specs = load_specs(path, (), find_component=finder_of(path))
     name = _select_part(part, specs[0].protocol.agent_names, "agent", path)
     settings: AgentSettings = _shared_value([spec.experiment.agents[name] for spec in specs], f"agents.{name}", path)
@@ -69,12 +69,12 @@ def build_agent(path: Path, naming: Naming, part: str | None) -> UnnamedComponen
 
 
 def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
-    """Build a component from the trainer of one model group of a spec that trains."""
+    """Return the component of the trainer of one model group, from a spec that trains."""
     specs = load_specs(path, (), find_component=finder_of(path))
     sections = [spec.experiment.training for spec in specs]
     trainers = [section.trainers for section in sections if section is not None]
     if len(trainers) < len(specs):
-        raise UsageError(f"{path} trains nothing; to publish a trainer, give a spec of kind: training")
+        raise UsageError(f"{path} trains nothing; to publish a trainer, name a spec with kind: training")
     group = _select_part(part, list(trainers[0]), "trainer", path)
     settings = _shared_value([point[group] for point in trainers], f"training.trainers.{group}", path)
     content = _explicit_settings(settings, set())
@@ -99,7 +99,7 @@ def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
 
 
 def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return the files that store the scripts of a release's trainers, and notes on what is not in the release.
+    """Return the files with the scripts of a release's trainers, and notes on files that are not in the release.
 
     Raises:
         RunError: a file of a fetched trainer is damaged.
@@ -114,7 +114,7 @@ def trainer_contents(trainers: Mapping[str, TrainerSettings], spec: Spec) -> tup
 
 
 def build_model(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
-    """Build a component from a model group of a spec, or from a hand-written model file and its weights."""
+    """Return the component of a model group of a spec, or of a hand-written model file and its weights."""
     if part is not None:
         specs = load_specs(path, (), find_component=finder_of(path))
         group = _select_part(part, list(specs[0].experiment.models), "model group", path)
@@ -122,14 +122,16 @@ def build_model(path: Path, naming: Naming, part: str | None) -> UnnamedComponen
         return _model_component(settings, group, {}, {}, _spec_files(Kind.MODEL, specs[0]))
     file = path / MODEL if path.is_dir() else path
     if not file.is_file():
-        raise UsageError(f"there is no file {file}; a model is described by a {MODEL}: provider, model, base_model ...")
+        raise UsageError(
+            f"there is no file {file}; name a {MODEL} (provider, model, base_model ...), or a spec with --part GROUP"
+        )
     settings, weights = _read_model_file(file)
     files = _weight_files(file.parent) if path.is_dir() else {}
     return _model_component(settings, settings.name, weights, files, {Kind.MODEL: PinnedFiles(file, (file,))})
 
 
 def _read_model_file(file: Path) -> tuple[ModelSettings, dict[str, Any]]:
-    """Read a model file, and return its settings and the description of its weights.
+    """Return the settings of a model file, and the description of its weights.
 
     Raises:
         SpecError: the file has mistakes; the error lists them all.
@@ -145,7 +147,9 @@ def _read_model_file(file: Path) -> tuple[ModelSettings, dict[str, Any]]:
                 Problem(layered.place((key,)), key, "a published model cannot name a run of yours; remove it")
             )
     if weights is not None and not isinstance(weights, dict):
-        problems.append(Problem(layered.place((WEIGHTS,)), WEIGHTS, "must be a mapping: sha256, address, bytes"))
+        problems.append(
+            Problem(layered.place((WEIGHTS,)), WEIGHTS, "must be a mapping with the keys sha256, address, bytes")
+        )
     if problems:
         raise SpecError(problems)
     return from_plain(ModelSettings, layered.data), weights or {}
@@ -174,13 +178,15 @@ def _model_component(
 
 
 def model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a model group without its address and paths, and notes on what was removed.
+    """Return a model group's settings without its address and paths, and notes on what was removed.
 
     Raises:
-        ReleaseError: it replays a run.
+        ReleaseError: the model group replays a run.
     """
     if settings.traits.needs_run:
-        raise ReleaseError(f"models.{group} replays a run of yours, so others cannot use it as a model")
+        raise ReleaseError(
+            f"models.{group} replays a run of yours, so others cannot use it as a model; choose another --part"
+        )
     data, notes = _explicit_settings(settings, {"from_run", "from_group"}), []
     data = {"provider": settings.provider, **data}
     if settings.base_url is not None:
@@ -199,7 +205,7 @@ def model_entry(settings: ModelSettings, group: str) -> tuple[dict[str, Any], tu
 
 
 def _spec_files(kind: Kind, spec: Spec) -> dict[str, PinnedFiles]:
-    """Return the files of the spec that has the part."""
+    """Return the spec's own files, under the kind of the component, to record which commit they come from."""
     spec_files = parts_of(spec).get("spec")
     return {} if spec_files is None else {kind: spec_files}
 
@@ -244,5 +250,5 @@ def _select_part(part: str | None, available: Iterable[str], kind: str, path: Pa
 def _shared_value(values: list[Any], key: str, path: Path) -> Any:
     """Return the value that all points of a sweep share."""
     if any(value != values[0] for value in values):
-        raise UsageError(f"{path} sweeps over {key}, so it has several values; publish a spec without this sweep")
+        raise UsageError(f"{path} sweeps over {key}, so {key} has several values; publish a spec without this sweep")
     return values[0]

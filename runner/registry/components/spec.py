@@ -1,4 +1,4 @@
-"""Build a component from a spec: one file merged from its layers, and copies of the files that it names."""
+"""Build the release of a spec: one file merged from the spec and its bases, and copies of the files that it names."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
-    """Build a component from a spec merged with its bases; its sweep stays, and each `base_url` is removed."""
+    """Return the component of a spec, merged with its bases; the sweep stays, and each `base_url` is removed."""
     find = finder_of(path)
     specs = load_specs(path, (), find_component=find)
     layered = read_spec_data(path, find)
@@ -58,7 +58,7 @@ def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent
     training = specs[0].experiment.training
     trainers = {} if training is None else dict(training.trainers)
     for name in list(trainers):
-        if f"training.trainers.{name}" in files.uses:  # its release has its files
+        if f"training.trainers.{name}" in files.uses:  # the trainer's own release has its files
             del trainers[name]
     stored, missing = trainer_contents(trainers, specs[0])
     return UnnamedComponent(
@@ -104,8 +104,8 @@ def _facts(specs: list[Spec], published_names: Mapping[str, str]) -> dict[str, A
 
 
 def _keep_chat_formats(data: dict[str, Any], loaded: Spec, files: _ReleaseFiles) -> None:
-    """Write the chat formats that depended on the removed addresses into the data."""
-    for group in files.unserved:
+    """Write each chat format into the data that was a default for a `base_url` that is removed."""
+    for group in files.groups_without_url:
         group_data, settings = data["models"][group], loaded.experiment.models.get(group)
         if settings is not None and settings.chat_format is not None:
             group_data.setdefault("chat_format", settings.chat_format)
@@ -121,16 +121,17 @@ class _ReleaseFiles:
     """The published name of each model name that is a path."""
     contents: dict[str, Content] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    unserved: list[str] = field(default_factory=list)
+    groups_without_url: list[str] = field(default_factory=list)
     """Model groups whose `base_url` was removed."""
     uses: dict[str, ComponentUse] = field(default_factory=dict)
+    """The installed releases that the spec uses, by the key that names them."""
     _release_paths: dict[tuple[str, Path], str] = field(default_factory=dict)
 
     def rewrite(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a spec's data with the files and releases that it names replaced by those of the release.
+        """Return a spec's data with file names replaced by paths in the release, and releases pinned to a version.
 
         Raises:
-            ReleaseError: it names something that others cannot get.
+            ReleaseError: the spec names a file or a run that others cannot get.
         """
         rewritten: dict[str, Any] = {}
         for name, value in data.items():
@@ -175,8 +176,8 @@ class _ReleaseFiles:
         """Rewrite the value of a dotted key of the spec; `at` is where it is written."""
         if value is not None and _RUN_KEYS.fullmatch(key):
             raise ReleaseError(
-                f"{self.layered.place(at)}: {key} names a run of yours, which others do not have; remove it, or write "
-                "out what it stands for"
+                f"{self.layered.place(at)}: {key} names a run of yours, which others do not have; remove {key}, or "
+                "replace it by the settings that it takes from the run"
             )
         if isinstance(value, dict):
             return {name: self._rewrite_value(item, f"{key}.{name}", (*at, name)) for name, item in value.items()}
@@ -187,6 +188,7 @@ class _ReleaseFiles:
         return self._rewrite_text(value, key, at)
 
     def _rewrite_text(self, value: str, key: str, at: KeyPath) -> str:
+        """Return the text to publish for the value of a dotted key."""
         above, _, last = key.rpartition(".")
         section, _, entry = above.rpartition(".")
         if key in _NAMES:
@@ -194,7 +196,7 @@ class _ReleaseFiles:
         if last == USE and section in _USES:
             return self._use_release(above, _USES[section], value)
         if last == "base_url" and section == "models":
-            self.unserved += [entry] if at[0] == "models" else []
+            self.groups_without_url += [entry] if at[0] == "models" else []
             self.notes.append(f"{key} was removed: users set the address of their own server")
             return NOT_PUBLISHED
         if last in ("model", "base_model") and section == "models" and is_path(value):
@@ -204,7 +206,7 @@ class _ReleaseFiles:
         return value
 
     def _rewrite_name(self, value: str, key: str, at: KeyPath) -> str:
-        """Return what replaces the name of a file or release: a path in the release, or a reference."""
+        """Return the replacement for the name of a file or release: a path in the release, or a reference."""
         folder = self.layered.folder(at)
         if key == _DATASET and value.startswith(HUB):
             return value
@@ -212,7 +214,7 @@ class _ReleaseFiles:
         if path is None and is_reference(value):
             return self._use_release(key.partition(".")[0], _NAMES[key], value)
         if path is None:
-            raise ReleaseError(f"{self.layered.place(at)}: {key}: {value!r} does not exist")
+            raise ReleaseError(f"{self.layered.place(at)}: {key}: there is no file or release {value!r}; correct it")
         return self._add_path(key, path.resolve())
 
     def _use_release(self, slot: str, kind: Kind, value: str) -> str:
@@ -224,7 +226,7 @@ class _ReleaseFiles:
         return use.release
 
     def _add_path(self, key: str, path: Path) -> str:
-        """Add a file or folder to the release, unless it has it, and return its path in the release."""
+        """Return the path of a file or folder in the release, and add it if it is new."""
         existing = self._release_paths.get((key, path))
         if existing is not None:
             return existing

@@ -1,7 +1,7 @@
-"""The store of a user's installed components from any registry; each is checked when it is used.
+"""The store of the components that a user installed from any registry. Each component is checked when it is used.
 
-It is a folder registry (`runner.registry.transports.folder`). Its contents are not the user's own, so each release's
-folder has the same marker as one that `get` wrote.
+The store is a folder registry (`runner.registry.transports.folder`). Its files were written by others, so each
+release's folder has the same marker as a folder that `get` wrote.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from runner.spec.origin import MARKER
 
 VARIABLE = "NIP_RUN_STORE"
 WEIGHTS = "weights/"
-"""Folder of a model's weights, which no spec needs and which can be large: only the sizes of its files are checked."""
+"""The folder of a model's weights. No spec needs them and they can be large, so only the sizes are checked."""
 
 MAX_MARKER = 64 << 10
 
 _checked_files: dict[Path, tuple[tuple[int, ...], str]] = {}
-"""The state (modification times, size, inode) and hash of each file that this process checked."""
+"""The state (modification times, size, inode) and the hash of each file that this process has checked."""
 
 
 def store_folder() -> Path:
-    """Return the folder of the store: `NIP_RUN_STORE`, else one in the user's data folder."""
+    """Return the folder of the store: `NIP_RUN_STORE`, or by default a folder in the user's data folder."""
     if folder := os.environ.get(VARIABLE):
         return Path(folder).expanduser().absolute()
     data = os.environ.get("XDG_DATA_HOME", "")
@@ -43,7 +43,7 @@ def store_folder() -> Path:
 
 @dataclass(frozen=True)
 class Installed:
-    """A release in the store that was checked."""
+    """An installed release whose files were checked."""
 
     release: Release
     folder: Path
@@ -70,22 +70,22 @@ class Store:
         """Return the installed release whose manifest has this hash.
 
         Raises:
-            NotPublished: there is none.
-            UsageError: there are several, because the hash has too few digits.
+            NotPublished: no installed release has this hash.
+            UsageError: several releases have it, because the hash has too few digits.
         """
         matches = [entry for entry in self.entries() if entry.sha256.startswith(hash_prefix.hex)]
         if len({entry.sha256 for entry in matches}) > 1:
             raise UsageError(f"{hash_prefix} matches {len(matches)} installed releases; give more digits")
         if not matches:
-            raise NotPublished(f"{hash_prefix} is not installed")
+            raise NotPublished(f"{hash_prefix} is not installed; nip-run install {hash_prefix} installs it")
         return matches[0].reference
 
     def check(self, reference: Reference) -> Installed:
-        """Check every file of an installed release against its manifest.
+        """Check every file of an installed release against its manifest, and return the release.
 
         Raises:
-            NotPublished: it is not installed.
-            ReleaseError: it is damaged; the message names the files.
+            NotPublished: the release is not installed.
+            ReleaseError: the release is damaged; the message names the damaged files.
         """
         folder = self.folder(reference)
         repair = f"; repair it: nip-run uninstall {reference}, then nip-run install {reference}"
@@ -93,13 +93,13 @@ class Store:
             data = read_bounded(folder / MANIFEST, MAX_MANIFEST)
             release = Release.from_bytes(data)
         except FileNotFoundError as error:
-            raise NotPublished(f"{reference} is not installed") from error
+            raise NotPublished(f"{reference} is not installed; nip-run install {reference} installs it") from error
         except OSError as error:
             raise ReleaseError(f"cannot read {folder / MANIFEST}: {error.strerror}") from error
         except ReleaseError as error:
             raise type(error)(f"{folder}: {error}{repair}") from error
         if release.reference != reference:
-            raise ReleaseError(f"{folder} contains {release.reference}{repair}")
+            raise ReleaseError(f"{folder} contains another release, {release.reference}{repair}")
         damaged = [damage for file in release.files if (damage := _describe_damage(folder, file))]
         if damaged:
             raise ReleaseError(f"{reference} is damaged in {folder}: {'; '.join(damaged)}{repair}")
@@ -114,7 +114,7 @@ class Store:
             return None
 
     def add(self, registry: Registry, entry: ReleaseEntry) -> Installed:
-        """Install a release from a registry, and check it; do nothing if the same release is installed.
+        """Install a release from a registry unless it is installed, check its files, and return it.
 
         Raises:
             TakenError: the store has another release of this name and version.
@@ -141,16 +141,16 @@ class Store:
         """Uninstall a release.
 
         Raises:
-            NotPublished: it is not installed.
+            NotPublished: the release is not installed.
             ReleaseError: its folder cannot be removed.
         """
         folder = self.folder(reference)
         if not folder.exists():
-            raise NotPublished(f"{reference} is not installed")
+            raise NotPublished(f"{reference} is not installed, so there is nothing to uninstall")
         try:
             remove_folder(folder)
             current = folder.parent
-            with suppress(OSError):  # not empty: other releases of its name, owner or kind
+            with suppress(OSError):  # the folder has other releases of the same name, owner or kind
                 while current != self.root:
                     current.rmdir()
                     current = current.parent
@@ -159,7 +159,7 @@ class Store:
 
 
 def _describe_damage(folder: Path, file: FileEntry) -> str | None:
-    """Describe the damage of an installed file; None if there is none. An unchanged file is read only once."""
+    """Return a message if an installed file is damaged; otherwise None. An unchanged file is read only once."""
     path = folder / file.path
     try:
         with open_to_read(path) as source:

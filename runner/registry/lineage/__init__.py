@@ -1,1 +1,1 @@
-"""The origins of runs and models: which others they came from."""
+"""The lineage of runs and models: which other runs and models they came from."""

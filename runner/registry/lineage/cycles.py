@@ -14,10 +14,10 @@ from runner.registry.transports.registry import Registry, ReleaseEntry
 
 
 def closed_cycle(release: Release, together: Iterable[Release], registry: Registry) -> str | None:
-    """Describe the cycle that a release would close with those published together with it; None if there is no cycle.
+    """Return a message if a release, with those published `together` with it, would close a cycle; otherwise None.
 
-    The result is a `CheckNote` if the cycle includes releases of other owners, who could otherwise prevent an owner
-    from publishing. Only a run that trained can close a cycle; for one, the manifests of all runs and models are read.
+    The message is a `CheckNote` if the cycle includes releases of other owners, because other owners must not be able
+    to prevent a publish. Only a run that trained can close a cycle; only then are all published manifests read.
     """
     if release.kind not in (Kind.RUN, Kind.MODEL) or not _session(release).trains:
         return None
@@ -25,13 +25,16 @@ def closed_cycle(release: Release, together: Iterable[Release], registry: Regist
     lineage = Lineage([*map(_session, new.values()), *_published_sessions(registry, new.keys())])
     key = str(release.reference)
     if own_chain := lineage.find_cycle(key, release.owner):
-        return f"{_describe_chain(own_chain)}; one of these claims is wrong, and {registry.where} accepts none of them"
+        return (
+            f"{_describe_chain(own_chain)}; one of these claims is wrong, so {registry.where} refuses the release; "
+            "correct the lineage"
+        )
     chain = lineage.find_cycle(key)
     return CheckNote(f"{_describe_chain(chain)}; other owners claim this, and one claim is wrong") if chain else None
 
 
 def _describe_chain(chain: Sequence[str]) -> str:
-    return f"its model would come from itself: {', whose model comes from '.join(chain)}"
+    return f"the release's model would come from itself: {', whose model comes from '.join(chain)}"
 
 
 def _session(release: Release) -> LineageSession:
@@ -39,11 +42,12 @@ def _session(release: Release) -> LineageSession:
 
 
 def _as_publisher(session: LineageSession) -> LineageSession:
-    """Return a session as a publisher sees it, who can read private releases too."""
+    """Return a session as its publisher sees it: a private session is treated like a public one."""
     return replace(session, private=False)
 
 
 def _published_sessions(registry: Registry, excluded: Iterable[str]) -> Iterator[LineageSession]:
+    """Yield the published runs and models, except `excluded` releases and those that cannot be read."""
     excluded_names = set(excluded)
     for kind in (Kind.RUN, Kind.MODEL):
         for entry in registry.entries(kind):

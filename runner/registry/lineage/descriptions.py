@@ -1,4 +1,4 @@
-"""Descriptions of where a run's models came from: marks of a row, and JSON."""
+"""Describe where a run's models came from, as marks of a board row and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_WEIGHTS = "weights not known"
 
 
 def describe_marks(session: LineageSession, ancestry: Ancestry, contact: Contact | None) -> list[str]:
-    """Return what a reader must know about a run, the worst first."""
+    """Return the marks of a run: warnings about its training data, ancestors and files, the most serious first."""
     missing = _missing_runs(ancestry.origins)
     marks = []
     if contact is not None and (contact.trained_on or (contact.at_least and not missing)):
@@ -43,7 +43,7 @@ def describe_marks(session: LineageSession, ancestry: Ancestry, contact: Contact
 
 
 def _missing_runs(origins: Iterable[ModelOrigin]) -> dict[str, str]:
-    """Return the name of each ancestor that is not here, by run id: its release if any lineage names it."""
+    """Return the name of each ancestor that is not among the sessions, by run id: its release, or its run id."""
     names: dict[str, str] = {}
     for origin in origins:
         if origin.missing_run is not None:
@@ -53,13 +53,15 @@ def _missing_runs(origins: Iterable[ModelOrigin]) -> dict[str, str]:
 
 
 def describe_makers(origin: ModelOrigin) -> str:
-    """Name the runs that made a model and the iterations; a model release only if its run is not among them."""
+    """Return the runs and iterations that made a model, as text; a model release counts only if its run is missing."""
     runs = {maker.session.run for maker in origin.makers if maker.session.kind != "model"}
-    return _names([maker for maker in origin.makers if maker.session.kind != "model" or maker.session.run not in runs])
+    return _makers_text(
+        [maker for maker in origin.makers if maker.session.kind != "model" or maker.session.run not in runs]
+    )
 
 
-def _names(makers: Sequence[ModelMaker]) -> str:
-    """Name makers by release and iteration; a run of this results folder hides its releases."""
+def _makers_text(makers: Sequence[ModelMaker]) -> str:
+    """Return makers by release and iteration, as text; a run of this results folder replaces its releases."""
     local = {maker.session.run for maker in makers if maker.session.owner is None}
     makers = [maker for maker in makers if maker.session.owner is None or maker.session.run not in local]
     names = (f"{maker.session.key} (iteration {maker.made_model.step.iteration})" for maker in makers)
@@ -67,11 +69,11 @@ def _names(makers: Sequence[ModelMaker]) -> str:
 
 
 def _describe_claims(origin: ModelOrigin) -> str:
-    return f"claimed by {_names(origin.claimed_by)}, not confirmed"
+    return f"claimed by {_makers_text(origin.claimed_by)}, not confirmed"
 
 
 def _has_unknown_weights(origin: ModelOrigin) -> bool:
-    """Tell whether a trained model has neither a hash of its weights nor a unique name."""
+    """Return whether a trained model has neither a hash of its weights nor a unique name."""
     use = origin.use
     last = use.lineage[-1] if use.lineage else None
     is_trained = last is not None or bool(origin.makers)
@@ -118,7 +120,7 @@ def total_json(ancestry: Ancestry) -> dict[str, Any]:
 
 
 def describe_effort(total: Total, *names: str) -> str:
-    """Describe effort, as `24 rollouts`, `at least 24 rollouts`, `not known`, or `none` if nothing was trained."""
+    """Return effort as text: `24 rollouts`, `at least 24 rollouts`, `not known`, or `none` without training."""
     parts = []
     for name in names:
         if value := getattr(total.effort, name):
@@ -129,7 +131,7 @@ def describe_effort(total: Total, *names: str) -> str:
 
 
 def describe_origin(origin: ModelOrigin) -> str:
-    """Describe how the makers of a model are known, and name them."""
+    """Return the makers of a model and how they are known, as text."""
     if origin.proof == Proof.CLAIMED:
         return _describe_claims(origin)
     if origin.proof in (Proof.MISSING, Proof.BROKEN):
@@ -147,7 +149,7 @@ _PROOFS = {
 
 
 def legend(marks: Iterable[str]) -> str | None:
-    """Explain the terms in marks; None if they need no explanation."""
+    """Return an explanation of the terms in marks; None if no term needs one."""
     marks = set(marks)
     first_words = {mark.split(" ", 1)[0].rstrip(":") for mark in marks}
     proofs = "; ".join(f"{proof}: {explanation}" for proof, explanation in _PROOFS.items() if proof in first_words)

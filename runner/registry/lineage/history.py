@@ -1,7 +1,8 @@
 """The history of an agent, a model group, a model or a run: its sessions in order, with their ancestors and results.
 
-A session is one run, however often it is published. The training games of a run belong to its row; its tests are
-sessions of their own. A replay belongs to the row of the run that it replays; a run that is played again is a session.
+A session is one run, however often it is published. The training games of a run belong to the row of the run, and a
+replay belongs to the row of the run that it replays. The tests of a training run are sessions of their own, and so is
+a run that is played again.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class HistoryRow:
 
     session: LineageSession
     groups: tuple[Group, ...]
-    """The groups that the name of the history selects."""
+    """The model groups that the history is about."""
     origins: tuple[ModelOrigin, ...]
     own_training: Ancestry
     """The run's own training, without its ancestors."""
@@ -43,12 +44,13 @@ class HistoryRow:
     published: tuple[LineageSession, ...]
     """The releases of the run and of the models that it made."""
     replays: tuple[LineageSession, ...] = ()
-    """Replays of the run, which are not sessions of their own."""
+    """Replays of the run, which have no rows of their own."""
     after: tuple[RunKey, ...] = ()
+    """The runs in this history that made the models at the start of this run."""
     datapoints: int | None = None
-    """The number of distinct datapoints that it was measured or trained on."""
+    """The number of distinct datapoints that the run was measured or trained on; None if unknown."""
     depth: int = 0
-    """The level of the row in the tree."""
+    """The level of the row in the tree of ancestors and descendants, from 0."""
     marks: tuple[str, ...] = field(default=())
 
     @property
@@ -60,12 +62,12 @@ class HistoryRow:
 
     @property
     def start_models(self) -> list[str]:
-        """The models at the start."""
+        """The models of the selected groups that the run started from."""
         return [group.model or group.provider for group in self.groups]
 
     @property
     def final_models(self) -> list[str]:
-        """The last models that it made."""
+        """The last model that the run made in each selected group."""
         return [group.made_models[-1].step.model for group in self.groups if group.made_models]
 
     def to_json(self) -> dict[str, Any]:
@@ -102,10 +104,10 @@ class HistoryRow:
 
 
 def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """Return the sessions that a name selects, each below its ancestor, the oldest first.
+    """Return the sessions of an agent, a model group, a model or a run, each below its ancestor, the oldest first.
 
     Raises:
-        UsageError: the name selects no session; the message suggests the nearest name.
+        UsageError: nothing has this name; the message suggests the nearest name.
     """
     sessions = unify_identities(list(sessions))
     lineage = Lineage(sessions)
@@ -113,18 +115,22 @@ def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow
     selected = _select(name, runs, replays, lineage)
     parents = (session.parent_run_id for session in sessions if name in _run_names(session))
     parent = next(filter(None, parents), None)
-    if not selected and parent is not None:  # a part of a training run belongs to the row of that run
+    if not selected and parent is not None:  # the name is a part of a training run, which belongs to the run's row
         selected = _select(parent, runs, replays, lineage)
         if not selected:
-            raise UsageError(f"{name} is a part of the training run {parent}, which is not here")
+            raise UsageError(
+                f"{name} is a part of the training run {parent}, which is neither in the results folder nor in the "
+                "registry; add --from WHERE with the registry that has it"
+            )
     if not selected:
         names = {name for session in sessions for name in _all_names(session)} - {name}
-        raise UsageError(f"no agent, model group, model or run {name!r}{did_you_mean(name, names)}")
+        hint = did_you_mean(name, names) or "; add --from WHERE to look in a registry, too"
+        raise UsageError(f"there is no agent, model group, model or run {name!r}{hint}")
     return _build_rows(selected, runs, replays, lineage)
 
 
 def full_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """Return all sessions in the order of `history_of`, without training games whose run is not here."""
+    """Return all sessions in the order of `history_of`, without training games whose training run is missing."""
     sessions = unify_identities(list(sessions))
     runs, replays = _by_run(sessions)
     selected = {key: trained_groups(copies[0]) for key, copies in runs.items()}
@@ -133,13 +139,14 @@ def full_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
 
 Runs = Mapping[RunKey, Sequence[LineageSession]]
 Selection = Mapping[RunKey, tuple[Group, ...]]
-"""Runs with the groups that a name selects."""
+"""Runs, each with its selected model groups."""
 
 
 def _by_run(sessions: Sequence[LineageSession]) -> tuple[Runs, Runs]:
-    """Group sessions by run, local ones first, and replays by the run that they replay.
+    """Return the sessions by run, local ones first, and the replays by the run that they replay.
 
-    Training games belong to their parent, and a replay belongs to the run that it replays if that is here.
+    Training games are left out, because they belong to the row of their parent. A replay whose original is missing is
+    returned as a run.
     """
     runs: dict[RunKey, list[LineageSession]] = {}
     replays: dict[RunKey, list[LineageSession]] = {}
@@ -153,6 +160,7 @@ def _by_run(sessions: Sequence[LineageSession]) -> tuple[Runs, Runs]:
 
 
 def _all_names(session: LineageSession) -> Iterator[str]:
+    """Yield all names that `history_of` accepts for a session."""
     yield session.run_id
     yield session.key
     for group in session.groups:
@@ -165,7 +173,7 @@ def _model_names(group: Group) -> list[str]:
 
 
 def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection:
-    """Return the runs that a name selects, with the selected groups."""
+    """Return the runs that a name selects with their selected groups; for a model or run, also its relatives."""
     by_agent = _select_groups(runs, lambda group: group.name == name or name in group.agents)
     if by_agent:
         return by_agent
@@ -193,7 +201,7 @@ def _build_rows(selected: Selection, runs: Runs, replays: Runs, lineage: Lineage
 
 
 def trained_groups(session: LineageSession) -> tuple[Group, ...]:
-    """Return the groups that were trained before or that the run trains; all groups if there are none."""
+    """Return the groups whose model was trained before the run or by it; all groups if there are none."""
     return tuple(group for group in session.groups if group.made_models or group.lineage) or session.groups
 
 
@@ -203,9 +211,10 @@ def _select_groups(runs: Runs, is_selected: Callable[[Group], bool]) -> Selectio
 
 
 def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Selection:
-    """Add the ancestors and descendants of runs, and the tests of each training.
+    """Return the selected runs with all their ancestors and descendants, including the tests of each training run.
 
-    The test before the first training has no ancestor; the other tests are compared with it.
+    A test counts as a descendant of its training run: the test before the first training uses no trained model, but
+    the other tests are compared with it.
     """
     trainings = {(copies[0].run_id, copies[0].owner): key for key, copies in runs.items()}
     ancestors = {
@@ -237,6 +246,7 @@ def _makers(session: LineageSession, group: Group, lineage: Lineage) -> Iterator
 def _build_row(
     copies: Sequence[LineageSession], replays: Sequence[LineageSession], groups: tuple[Group, ...], lineage: Lineage
 ) -> HistoryRow:
+    """Return the row of a run from its copies (local and published), its replays and its selected groups."""
     session = copies[0]
     origins_of_groups = (lineage.origin_of(session, group) for group in groups)
     origins = tuple(origin for origin in origins_of_groups if origin is not None)
@@ -263,9 +273,10 @@ def _unique_replays(replays: Sequence[LineageSession]) -> tuple[LineageSession, 
 
 
 def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
-    """Yield the rows, each after its first ancestor; a single descendant keeps the level, several are one level deeper.
+    """Yield the rows, each after its first ancestor, with its depth in the tree.
 
-    A test is below the training run that it is a part of, so that time goes down. A cycle starts with its oldest row.
+    A single descendant has the depth of its ancestor; several descendants are one level deeper. A test is below the
+    training run that it is a part of, so that rows are in the order of time. A cycle starts with its oldest row.
     """
     parents = {(row.session.run_id, row.session.owner): key for key, row in rows.items()}
     below: dict[RunKey | None, list[RunKey]] = {}

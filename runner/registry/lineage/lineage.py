@@ -14,7 +14,7 @@ from runner.registry.lineage.sessions import LineageSession
 
 @dataclass(frozen=True)
 class Total:
-    """A sum of effort; the fields in `at_least` are lower bounds, because some training is not known."""
+    """A sum of training effort; the fields in `at_least` are lower bounds, because some training is not known."""
 
     effort: Effort
     at_least: frozenset[str] = frozenset()
@@ -26,11 +26,13 @@ class Total:
 
 @dataclass(frozen=True)
 class Contact:
-    """The number of a benchmark's datapoints that its models were trained on."""
+    """How many of a benchmark's datapoints its models were trained on."""
 
     trained_on: int
     datapoints: int
+    """The number of datapoints of the benchmark."""
     at_least: bool
+    """Whether `trained_on` is a lower bound."""
 
     def __str__(self) -> str:
         if self.at_least and not self.trained_on:
@@ -46,7 +48,7 @@ class TrainedGames:
     run_id: str
     effort: Effort
     owners: frozenset[str | None]
-    """The owners of the releases that say so, whose word counts for the datapoints."""
+    """The owners of the releases that declare these games. Only these owners' releases are read for the datapoints."""
 
 
 @dataclass
@@ -77,7 +79,7 @@ class Ancestry:
 
     @property
     def runs(self) -> list[str]:
-        """The ids of all runs that trained."""
+        """The ids of all runs whose games models were trained on."""
         return list(dict.fromkeys(run[0] for run, _ in self.trained))
 
 
@@ -85,7 +87,7 @@ class Lineage(OriginIndex):
     """The graph of sessions and of the models that they made."""
 
     def ancestry(self, session: LineageSession, groups: Sequence[Group] | None = None) -> Ancestry:
-        """Collect all the training behind a run's models, or those of some groups, each iteration once.
+        """Return all training behind the models of a run, or of some of its groups; each iteration is counted once.
 
         For a training run or a model release this includes its own training.
         """
@@ -102,13 +104,14 @@ class Lineage(OriginIndex):
             if isinstance(source, ModelUse):
                 pending.extend(self._trace_use(source, ancestry))
             elif (source.session.key, *source.key) not in visited:
-                # Every copy of a run is read, because one may say less.
+                # Every copy of a run is read, because a copy may declare less than another.
                 visited.add((source.session.key, *source.key))
                 self._count_games(source, ancestry)
                 pending.append(_trained_from(source))
         return ancestry
 
     def _trace_use(self, use: ModelUse, ancestry: Ancestry) -> Iterator[ModelUse | ModelMaker]:
+        """Add the origin of a model to the ancestry, and yield the models to trace next."""
         is_first = use.lineage is use.group.lineage
         origin = self.origin_of(use.session, use.group) if is_first else self.find_origin(use)
         if origin is None:
@@ -117,14 +120,14 @@ class Lineage(OriginIndex):
         if origin.proof in (Proof.BROKEN, Proof.MISSING):
             ancestry.unknown.append(origin.reason or str(origin.proof))
         elif origin.proof == Proof.CLAIMED and use.has_unique_name:
-            ancestry.unknown.append(f"{use.model} is a fine-tuned model, and who trained it is claimed, not confirmed")
+            ancestry.unknown.append(f"{use.model} is a fine-tuned model, and the claim who trained it is not confirmed")
         if origin.makers:
             yield from origin.makers
         elif use.lineage:
             yield use.before_last_training()
 
     def _count_games(self, maker: ModelMaker, ancestry: Ancestry) -> None:
-        """Count the games that a model was trained on; if copies or parts disagree, the largest numbers count."""
+        """Add the games that a model was trained on; if copies or parts disagree, use the largest numbers."""
         for iteration in maker.made_model.trained_on:
             key = (maker.session.run, iteration)
             run_id, effort = maker.group.games.get(iteration, ("", Effort()))
@@ -137,18 +140,21 @@ class Lineage(OriginIndex):
             ancestry.trained[key] = TrainedGames(run_id, effort, owners)
 
     def contact(self, session: LineageSession, ancestry: Ancestry | None = None) -> Contact | None:
-        """Count the datapoints of a benchmark that its models were trained on; None if either is unknown."""
+        """Return how many datapoints of a benchmark its models were trained on.
+
+        None if the session is not a benchmark, has no training behind it, or its datapoints are unknown.
+        """
         training = ancestry or self.ancestry(session)
         if session.kind != "benchmark" or not (training.trained or training.unknown):
             return None
-        measured = session.datapoints  # may read the inputs, so only if it is needed
+        measured = session.datapoints  # may read the run's inputs from disk
         if not measured:
             return None
         trained, at_least = self.trained_on(training)
         return Contact(len(trained & measured), len(measured), at_least)
 
     def trained_on(self, ancestry: Ancestry) -> tuple[set[str], bool]:
-        """Return the content hashes of the datapoints that models were trained on, and whether more are possible."""
+        """Return the content hashes of the datapoints that models were trained on, and whether there may be more."""
         trained: set[str] = set()
         at_least = bool(ancestry.unknown)
         for (run, _), games in ancestry.trained.items():
@@ -159,26 +165,26 @@ class Lineage(OriginIndex):
         return trained, at_least
 
     def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[LineageSession]:
-        """Yield the sessions of a part of a training run that are of these owners."""
+        """Yield the sessions of one part of the training run `parent` that these owners published."""
         for part in self._by_run.get(run_id, ()):
             if part.parent_run_id == parent and part.owner in owners and not part.private:
                 yield part
 
     def cycles(self) -> list[list[str]]:
-        """Return the groups of sessions whose models come from each other, so that some of them must be wrong."""
+        """Return the groups of sessions that claim to have made each other's models, so that some claims are wrong."""
         makers = self._makers_by_session()
         chains = (_find_cycle(key, makers) for key in sorted(makers))
         return [list(cycle) for cycle in dict.fromkeys(tuple(sorted(set(chain))) for chain in chains if chain)]
 
     def find_cycle(self, key: str, owner: str | None = None) -> list[str]:
-        """Return the shortest chain of makers from a session back to itself, or an empty list.
+        """Return the shortest chain of makers from a session back to the same session; empty if there is none.
 
-        With an owner, the chain has only that owner's releases.
+        If an owner is given, only that owner's releases are used.
         """
         return _find_cycle(key, self._makers_by_session(owner))
 
     def _makers_by_session(self, owner: str | None = None) -> dict[str, set[str]]:
-        """Map each session, or each of an owner, to the makers of the models that it began with."""
+        """Return the makers of the models that each session started from; only sessions of `owner` if given."""
         by_session: dict[str, set[str]] = {}
         for session in (item for item in self.sessions if owner in (None, item.owner)):
             origins = [self.origin_of(session, group) for group in session.groups]
@@ -189,6 +195,7 @@ class Lineage(OriginIndex):
 
 
 def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
+    """Return the shortest chain of makers from `key` back to `key`; empty if there is none."""
     previous: dict[str, str] = {}
     pending = deque([key])
     while pending and key not in previous:
@@ -204,7 +211,7 @@ def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
 
 
 def _trained_from(maker: ModelMaker) -> ModelUse | ModelMaker:
-    """Return what a model was trained from: an earlier model of the same run, or the one that the run began with."""
+    """Return the model that a model was trained from: an earlier one of its run, or the one its run started from."""
     iteration = maker.made_model.from_iteration
     earlier = None if iteration is None else maker.group.model_of_iteration(iteration)
     if earlier is None:

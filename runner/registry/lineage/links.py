@@ -1,4 +1,4 @@
-"""Links of a run's release to other releases, and facts on the models that it started from and made."""
+"""Links of a run's release to other releases, and facts about the models that the run started from and made."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from runner.training.weights import is_path
 
 _STEP_FIELDS = tuple(FineTuneStep.__dataclass_fields__)
 EFFORT = ("datapoints", "rollouts", "completions", "prompt_tokens", "completion_tokens", "cost_usd")
-"""Effort of training in data; tokens and cost are those of the games, since trainers do not report their own."""
+"""The fields that measure training effort. Tokens and cost are those of the games; trainers do not report their own."""
 
 
 MAX_NAME = 100
+"""Maximum number of characters in the name of a release."""
 
 
 def release_name(run_id: str) -> str:
@@ -41,21 +42,21 @@ def run_reference(run_id: str, owner: str, version: str = "1") -> Reference:
 
 
 def model_reference(run_id: str, group: str, owner: str, version: str = "1") -> Reference:
-    """Return the reference of the release of the last model that a training run made of a group."""
+    """Return the reference of the release of the last model that a training run made for a model group."""
     return Reference(Kind.MODEL, owner, release_name(f"{run_id}-{group}"), version)
 
 
 def model_identity(provider: str | None, model: str | None, weights_sha256: str | None) -> str | None:
-    """Identify a model by the hash of its weights, or by its name at its provider; None if neither is known."""
+    """Return a model's identity: the hash of its weights, or its name at its provider; None if both are unknown."""
     if weights_sha256 is not None:
         return f"weights:{weights_sha256}"
     return None if model is None or is_path(model) else f"{provider or 'openai'}:{model}"
 
 
 def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1") -> tuple[ReleaseLink, ...]:
-    """Return links to every release that a run used, came from or belongs to, and to those made from it.
+    """Return links to each release that a run used, came from or belongs to, and to the models that it made.
 
-    Parts, parents and judged runs are the owner's if their folders are in `results`; `version` is theirs.
+    Links to parts, parents and judged runs have this owner and version, and are made if the runs are in `results`.
 
     Raises:
         RunError: a file of the run is missing or damaged.
@@ -63,15 +64,17 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
     manifest = folder.manifest()
     groups = trained_facts(folder)
     return (
-        *_family(folder, results, manifest, owner, version),
-        *_input_and_output_models(folder, manifest.components or {}, groups, owner, version),
+        *_family_links(folder, results, manifest, owner, version),
+        *_model_links(folder, manifest.components or {}, groups, owner, version),
         *links_of_manifest(manifest),
-        *_components(manifest.components or {}),
+        *_component_links(manifest.components or {}),
     )
 
 
-def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str) -> Iterator[ReleaseLink]:
-    """Yield links to its parts, its parent and the run that it judges, all in the same results folder."""
+def _family_links(
+    folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str
+) -> Iterator[ReleaseLink]:
+    """Yield links to a run's parts, its parent and the run that it judges, all in the same results folder."""
     for part in results.parts_of(folder.run_id) if manifest.is_training_run else ():
         yield ReleaseLink(
             role="part",
@@ -91,9 +94,10 @@ def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str,
         )
 
 
-def _input_and_output_models(
+def _model_links(
     folder: RunFolder, components: Mapping[str, Any], groups: Iterable[Mapping[str, Any]], owner: str, version: str
 ) -> Iterator[ReleaseLink]:
+    """Yield links to the models that a run started from (`input`) and made (`output`)."""
     for group in groups:
         step = group["lineage"][-1] if group["lineage"] else {}
         source = components.get(f"models.{group['group']}") or {
@@ -113,7 +117,7 @@ def _input_and_output_models(
 
 
 def links_of_manifest(manifest: Manifest) -> tuple[ReleaseLink, ...]:
-    """Return links to the release that a run reproduces and to the one that it is a child of."""
+    """Return links to the release that a run reproduces, and to the release that it is based on (`child_of`)."""
     sources = {"reproduces": manifest.reproduces, "child_of": manifest.got_from}
     return tuple(
         ReleaseLink(role=role, release=link.get("release"), sha256=link.get("sha256"), identity=link.get("identity"))
@@ -125,8 +129,11 @@ def links_of_manifest(manifest: Manifest) -> tuple[ReleaseLink, ...]:
 _ROLES = {"agents": "agent", "training.trainers": "trainer"}
 
 
-def _components(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
-    """Yield links to components by slot: `protocol`, `extends:0`, `agents.verifier`; models are inputs instead."""
+def _component_links(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
+    """Yield links to components, which are keyed by their place in the spec, such as `extends:0`, `agents.verifier`.
+
+    Models are left out: they have links with the role `input`.
+    """
     for slot, use in sorted(components.items()):
         section, _, name = slot.rpartition(".")
         if section == "models":
@@ -136,7 +143,7 @@ def _components(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
 
 
 def trained_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
-    """Return `trained_as_recorded` with public names for models whose names are paths. Raises as that."""
+    """Return `trained_as_recorded` with a public name for each model whose name is a path. Raises as that function."""
     recorded = trained_as_recorded(folder, source)
     published_names = renamed_models(name for key, name in strings_in(recorded) if key in MODEL_KEYS)
     renamed: list[dict[str, Any]] = _rename_models(recorded, "", published_names)
@@ -191,7 +198,7 @@ def _group(
         "provider": provider,
         "model": model,
         "base_model": model if base is None else base,
-        "weights_sha256": lineage[-1]["weights_sha256"] if lineage else None,  # as recorded: nothing is hashed here
+        "weights_sha256": lineage[-1]["weights_sha256"] if lineage else None,  # as recorded, not computed
         "lineage": lineage,
         "made": models,
         "games": games if models else [],
@@ -199,12 +206,12 @@ def _group(
 
 
 def shown_step(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one step of a lineage, with null for what was not recorded."""
+    """Return one step of a lineage with all fields; fields that were not recorded are None."""
     return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP_FIELDS}
 
 
 def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[str, Any]]:
-    """Return the models that a training run made of a group, by iteration."""
+    """Return the models that a training run made for a model group, in the order of iterations."""
     training = source.spec.get("training") or {}
     models: list[dict[str, Any]] = []
     names: dict[str, int] = {}
@@ -228,7 +235,7 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
 
 
 def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
-    """Return the effort of each iteration's games; null if their run is missing."""
+    """Return the effort of each iteration's games; its fields are None if the run of the games is missing."""
     return [
         {"iteration": record.iteration, **_effort(folder.sibling(part_id(folder.run_id, record.iteration, "training")))}
         for record in stages.all(Switched)

@@ -1,4 +1,4 @@
-"""Facts of a release that lists and boards show without its files, as texts of a bounded length."""
+"""Facts of a release that lists and boards show without reading its files, as texts of limited length."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from runner.registry.transports.listing import ReleaseEntry
 
 TEXTS = ("kind", "benchmark", "protocol")
 MAX_TEXT = 300
-"""Maximum number of characters of such a text, and of a model's name."""
+"""Maximum number of characters of each fact in `TEXTS`, and of a model's name."""
 MAX_MODELS = 100
 _TEXT_LENGTH, _MODELS_LENGTH = 200, 1_000
 
 
 def find_wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
-    """Yield the errors in a manifest's facts that prevent lists and boards from showing the release."""
+    """Yield a message for each invalid fact in a manifest that lists and boards could not show."""
     facts = release.facts
     try:
         if release.kind in (Kind.RUN, Kind.MODEL):
@@ -42,7 +42,7 @@ def find_wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
 
 
 def listed_facts(release: Release) -> dict[str, str | None]:
-    """Return `TEXTS`, and `models` as one text; None for a fact that is missing or not a text."""
+    """Return the facts in `TEXTS`, and `models` as one text; None for a fact that is missing or invalid."""
     facts = release.facts
     values = {name: facts.get(name) for name in TEXTS}
     texts = {name: shortened(text, _TEXT_LENGTH) if isinstance(text, str) else None for name, text in values.items()}

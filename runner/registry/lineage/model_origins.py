@@ -1,20 +1,21 @@
-"""Find the run that produced the model that another run began with.
+"""Find the run that produced the model that another run started from (the origin of the model).
 
-An origin is found by the identity of the model, not by the declared lineage: it is *proved* by the hash of the weights,
-*declared* by the model's name at its provider, and *broken* if a lineage names a run that did not produce the model.
-So an origin is still found if a publisher removes it from a lineage.
+An origin is found by the identity of the model, not by the declared lineage, so a publisher cannot hide an origin by
+removing it from a lineage. An origin is *proved* by the hash of the weights, *declared* by the model's name at its
+provider, and *broken* if a lineage names a run that did not produce the model.
 
-Anyone can publish a run that claims to have produced another's model: a stage log can be written by hand, and a
-registry does not record who was first. A claim counts (its effort and its datapoints) only if one of these confirms it:
+Anyone can publish a run that claims to have produced someone else's model: a stage log can be written by hand, and a
+registry does not record who was first. The effort and datapoints of such a claim count only if it is confirmed:
 
-- the owner of the run that began with the model also owns the run that claims it;
-- the lineage of the run that began with the model names the claiming run, and the owner of that release;
-- the claiming owner published a model release whose files have the hash of the weights. This shows that they had the
-  weights, not that no one else had them. If the weights are public, it only shows the owner's claim and name.
+- the same owner published the claiming run and the run that started from the model; or
+- the lineage of the run that started from the model names the claiming run and its owner; or
+- the claiming owner published a model release whose files have the hash of the weights. This shows that the owner had
+  the weights, not that no one else had them.
 
-Any other claim is *claimed*: it is shown with its author and adds nothing to the row. So strangers cannot add marks to
-another owner's run, and a run that hides that it continues another's model shows the other owner's claim. If the name
-of a model says that it was fine-tuned, the training behind it is "at least" what is known, regardless of claims.
+An origin that only unconfirmed claims show is *claimed*. Such claims are shown with their owners, and add nothing to
+the row, so strangers cannot add marks to another owner's run. If a run hides that it continues someone else's model,
+the claim of the other owner is shown. If the name of a model says that it was fine-tuned, the known training behind it
+is a lower bound, whether or not a claim is confirmed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from runner.registry.lineage.session_facts import Group, MadeModel, TrainingStep
 from runner.registry.lineage.sessions import LineageSession
 
 UNIQUE_PREFIX = "ft:"
-"""The start of names of fine-tuned models, which a provider never gives twice."""
+"""Prefix of names that a provider gives to fine-tuned models. A provider never gives the same name twice."""
 
 
 class Proof(StrEnum):
@@ -37,15 +38,16 @@ class Proof(StrEnum):
     PROVED = "proved"
     DECLARED = "declared"
     CLAIMED = "claimed"
-    """Others claim to have produced the model, and nothing confirms it."""
+    """Another owner claims to have produced the model, and nothing confirms the claim."""
     BROKEN = "broken"
+    """The lineage names a run that did not produce the model."""
     MISSING = "missing"
-    """The run that is named is not here, or is private."""
+    """The run that produced the model is not among the sessions, or is private."""
 
 
 @dataclass(frozen=True)
 class ModelUse:
-    """A model that a run began with."""
+    """A model that a run started from."""
 
     session: LineageSession
     group: Group
@@ -55,10 +57,11 @@ class ModelUse:
 
     @classmethod
     def from_group(cls, session: LineageSession, group: Group) -> ModelUse:
+        """Return the model that a run started from in a model group."""
         return cls(session, group, group.model, group.weights_sha256, group.lineage)
 
     def before_last_training(self) -> ModelUse:
-        """Return the model that its last training started from, according to its own lineage."""
+        """Return the model that the last training of this model started from, according to its lineage."""
         return ModelUse(self.session, self.group, self.lineage[-1].from_model, None, self.lineage[:-1])
 
     @property
@@ -76,16 +79,18 @@ class ModelMaker:
 
     @property
     def key(self) -> tuple[tuple[str, str], str, int]:
+        """The run, the model group and the iteration that made the model."""
         return self.session.run, self.group.name, self.made_model.step.iteration
 
     @property
     def step_key(self) -> tuple[str, int]:
+        """The run id and iteration that made the model, as a lineage names them."""
         return self.session.run_id, self.made_model.step.iteration
 
 
 @dataclass(frozen=True)
 class ModelOrigin:
-    """The origin of a model. Without makers, `reason` has everything that is known."""
+    """The origin of a model. If `makers` is empty, `reason` says what is known."""
 
     use: ModelUse
     proof: Proof
@@ -93,15 +98,15 @@ class ModelOrigin:
     reason: str | None = None
     """A remark for the reader."""
     is_undeclared: bool = False
-    """The lineage that the run declares does not name the origin."""
+    """Whether the lineage that the run declares does not name the origin."""
     claimed_by: tuple[ModelMaker, ...] = ()
-    """Others that claim to have produced the model, without confirmation."""
+    """Runs that claim to have produced the model, without confirmation."""
     missing_run: str | None = None
-    """The id of the run that the lineage names, if neither it nor another maker of the model is here."""
+    """The id of the run that the lineage names, if no maker of the model is among the sessions."""
 
 
 class OriginIndex:
-    """The origins of models among the sessions of a registry, of a results folder, or of both."""
+    """Finds the origins of models among the sessions of a registry, of a results folder, or of both."""
 
     def __init__(self, sessions: Iterable[LineageSession]) -> None:
         self.sessions = list(sessions)
@@ -124,22 +129,22 @@ class OriginIndex:
             self._by_weights[step.weights_sha256].append(maker)
 
     def origin_of(self, session: LineageSession, group: Group) -> ModelOrigin | None:
-        """Return the origin of the model that a run began with in a group; the result is cached."""
+        """Return the origin of the model that a run started from in a model group, from a cache if possible."""
         key = (id(session), group.name)
         if key not in self._cache:
             self._cache[key] = self.find_origin(ModelUse.from_group(session, group))
         return self._cache[key]
 
     def find_origin(self, use: ModelUse) -> ModelOrigin | None:
-        """Find the origin of a model; None if no training before it is known."""
-        with_weights = _of_other_runs(self._by_weights.get(use.weights_sha256 or "", ()), use)
+        """Return the origin of a model; None if the model is not known to be trained."""
+        with_weights = _without_own_run(self._by_weights.get(use.weights_sha256 or "", ()), use)
         makers, claims = _split_claims(with_weights, use)
         origin = self._find_by_weights(use, makers) if makers else self._find_by_declaration(use)
         if not claims:
             return origin
         if origin is None:
-            return ModelOrigin(use, Proof.CLAIMED, claimed_by=_public(claims))
-        more = [maker for maker in _public(claims) if maker not in origin.claimed_by]
+            return ModelOrigin(use, Proof.CLAIMED, claimed_by=_public_makers(claims))
+        more = [maker for maker in _public_makers(claims) if maker not in origin.claimed_by]
         return replace(origin, claimed_by=(*origin.claimed_by, *more))
 
     def _find_by_declaration(self, use: ModelUse) -> ModelOrigin | None:
@@ -152,6 +157,7 @@ class OriginIndex:
         return origin
 
     def _find_by_weights(self, use: ModelUse, makers: Sequence[ModelMaker]) -> ModelOrigin:
+        """Return the origin of a model whose weights the makers produced."""
         if not use.lineage:
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=True))
         last = use.lineage[-1]
@@ -159,12 +165,17 @@ class OriginIndex:
         named_makers = self._by_step[last.run_id, last.iteration]
         if is_declared or not any(_is_meant(maker.session, use, last) for maker in named_makers):
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=not is_declared))
-        reason = f"its lineage says that {last.run_id} made it, but its weights were made by {_names(makers)}"
+        reason = (
+            f"the lineage says that {last.run_id} made the model, but its weights were made by {_makers_text(makers)}"
+        )
         return _hide_private(ModelOrigin(use, Proof.BROKEN, tuple(makers), reason))
 
     def _find_by_lineage(self, use: ModelUse, last: TrainingStep) -> ModelOrigin:
+        """Return the origin that the last step of the declared lineage names."""
         if use.model is not None and use.model != last.model:
-            return self._broken(use, f"it was played with {use.model}, but its lineage ends with {last.model}")
+            return self._broken_origin(
+                use, f"the run used {use.model}, but the lineage of its model ends with {last.model}"
+            )
         same_step = self._by_step[last.run_id, last.iteration]
         candidates = _meant_or_all(same_step, use, last)
         makers = [maker for maker in candidates if _matches(maker, use, last)]
@@ -173,54 +184,58 @@ class OriginIndex:
             copies = [
                 maker for maker in same_step if maker.session.run in runs and not _is_meant(maker.session, use, last)
             ]
-            claims = _public(_without_copies(copies, makers))
-            reason = _other_release(makers, last)
+            claims = _public_makers(_without_copies(copies, makers))
+            reason = _describe_other_release(makers, last)
             return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, claimed_by=claims))
         meant = [maker for maker in candidates if _is_meant(maker.session, use, last)]
         if meant:
             models = _describe_other_models(meant, last)
-            return self._broken(use, f"its lineage says that {_names(meant)} made it, but that run made {models}")
+            return self._broken_origin(
+                use, f"the lineage says that {_makers_text(meant)} made the model, but that run made {models}"
+            )
         step = f"iteration {last.iteration} of {last.run_id}"
         sessions = (session for session in self._by_run[last.run_id] if _is_meant(session, use, last))
         if any(session.kind == "training" for session in sessions):
-            return self._broken(use, f"its lineage says that {step} made it, but that iteration made no model of it")
+            return self._broken_origin(
+                use, f"the lineage says that {step} made the model, but that iteration made none"
+            )
         missing = ModelOrigin(use, Proof.MISSING, reason=_describe_missing(last), missing_run=last.run_id)
-        return self._find_by_name(use, f"its lineage names {step}") or missing
+        return self._find_by_name(use, f"the lineage names {step}") or missing
 
-    def _broken(self, use: ModelUse, reason: str) -> ModelOrigin:
+    def _broken_origin(self, use: ModelUse, reason: str) -> ModelOrigin:
         makers, claims = _split_claims(self._with_name(use), use)
-        return ModelOrigin(use, Proof.BROKEN, _public(makers), reason, claimed_by=_public(claims))
+        return ModelOrigin(use, Proof.BROKEN, _public_makers(makers), reason, claimed_by=_public_makers(claims))
 
     def _find_by_name(self, use: ModelUse, reason: str | None) -> ModelOrigin | None:
-        """Find an origin by the model's name alone; None if no run made a model of this name."""
+        """Return the origin that the model's name alone shows; None if no run made a model with this name."""
         makers, claims = _split_claims(self._with_name(use), use)
         if not makers:
-            return ModelOrigin(use, Proof.CLAIMED, reason=reason, claimed_by=_public(claims)) if claims else None
+            return ModelOrigin(use, Proof.CLAIMED, reason=reason, claimed_by=_public_makers(claims)) if claims else None
         if len({maker.session.run for maker in makers}) > 1:
-            reason = f"several runs say that they made {use.model}: {_names(makers)}"
+            reason = f"several runs say that they made {use.model}: {_makers_text(makers)}"
             return ModelOrigin(use, Proof.MISSING, reason=reason, is_undeclared=True)
         is_undeclared = not use.lineage
         return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, is_undeclared=is_undeclared))
 
     def _with_name(self, use: ModelUse) -> list[ModelMaker]:
-        """Return the makers of a model of this name: those of the same owner, or any if the name is unique.
+        """Return the makers of models with this name that the same owner published, or all if the name is unique.
 
         If anyone can choose the name, another owner's claim to have made such a model means nothing.
         """
         if use.model is None:
             return []
-        makers = _of_other_runs(self._by_name.get((use.group.provider, use.model), ()), use)
+        makers = _without_own_run(self._by_name.get((use.group.provider, use.model), ()), use)
         own_makers = [maker for maker in makers if maker.session.owner == use.session.owner]
         return own_makers or (makers if use.has_unique_name else [])
 
 
-def _of_other_runs(makers: Iterable[ModelMaker], use: ModelUse) -> list[ModelMaker]:
+def _without_own_run(makers: Iterable[ModelMaker], use: ModelUse) -> list[ModelMaker]:
     return [maker for maker in makers if maker.session.run != use.session.run]
 
 
 def _hide_private(origin: ModelOrigin) -> ModelOrigin:
-    """Return an origin without private makers; of a private release only its existence may be shown."""
-    public = _public(origin.makers)
+    """Return an origin without private makers. If all are private, it says only that a private release exists."""
+    public = _public_makers(origin.makers)
     if public:
         return replace(origin, makers=public)
     reason = f"made by a private release, sha256:{origin.makers[0].session.sha256}"
@@ -228,13 +243,15 @@ def _hide_private(origin: ModelOrigin) -> ModelOrigin:
 
 
 def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[ModelMaker], list[ModelMaker]]:
-    """Split makers into confirmed ones and those with different, unconfirmed claims.
+    """Return the confirmed makers, and the others, whose claims are not confirmed; see the module's docstring.
 
-    An owner who published the weights is confirmed, too, unless the run's own owner published them.
+    Publishing the weights confirms another owner only if the run's own owner did not publish them.
     """
     confirmed = [maker for maker in makers if maker.session.owner in (None, use.session.owner)]
     holders = [
-        maker for maker in makers if maker.session.holds is not None and maker.session.holds == use.weights_sha256
+        maker
+        for maker in makers
+        if maker.session.published_weights is not None and maker.session.published_weights == use.weights_sha256
     ]
     if not any(maker in confirmed for maker in holders):
         holder_runs = {(maker.session.run, maker.session.owner) for maker in holders}
@@ -247,29 +264,29 @@ def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[Mod
 
 
 def _without_copies(makers: Sequence[ModelMaker], confirmed: Sequence[ModelMaker]) -> list[ModelMaker]:
-    """Return makers that are neither confirmed nor identical copies of a confirmed run."""
+    """Return the makers that are neither confirmed, nor identical copies of a confirmed maker's run."""
     same = [(maker.session.run, group) for maker in confirmed for group in maker.session.groups]
     return [maker for maker in makers if maker not in confirmed and (maker.session.run, maker.group) not in same]
 
 
 def _meant_or_all(makers: Sequence[ModelMaker], use: ModelUse, last: TrainingStep) -> list[ModelMaker]:
-    """Return the makers that a lineage means, or all of them if it means none and names no owner."""
+    """Return the makers that the last step of a lineage means; all makers if it means none and names no owner."""
     meant = [maker for maker in makers if _is_meant(maker.session, use, last)]
     return meant or (list(makers) if last.release is None else [])
 
 
 def _is_meant(session: LineageSession, use: ModelUse, last: TrainingStep) -> bool:
-    """Tell whether a lineage means this run, not another owner's run with the same id."""
+    """Return whether the last step of a lineage means this run, not another owner's run with the same id."""
     owner = [] if last.release is None else last.release.split("/")[-2:-1]
     return session.owner in (None, use.session.owner, *owner)
 
 
-def _public(makers: Sequence[ModelMaker]) -> tuple[ModelMaker, ...]:
+def _public_makers(makers: Sequence[ModelMaker]) -> tuple[ModelMaker, ...]:
     return tuple(maker for maker in makers if not maker.session.private)
 
 
 def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
-    """Tell whether a maker made the model that a lineage describes."""
+    """Return whether a maker made the model that the last step of a lineage describes."""
     step = maker.made_model.step
     hashes = {digest for digest in (use.weights_sha256, last.weights_sha256) if digest is not None}
     return (
@@ -279,31 +296,31 @@ def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
     )
 
 
-def _other_release(makers: Sequence[ModelMaker], last: TrainingStep) -> str | None:
-    """Return a remark if the release that the model was taken from is here with other bytes."""
+def _describe_other_release(makers: Sequence[ModelMaker], last: TrainingStep) -> str | None:
+    """Return a remark if the lineage names a maker's release with another hash; otherwise None."""
     for maker in makers:
         session = maker.session
         if session.key == last.release and last.release_sha256 not in (None, session.sha256):
-            return f"it was made from another {session.key} (sha256:{last.release_sha256}) than the one that is here"
+            return f"the lineage names another {session.key} (sha256:{last.release_sha256}) than the one that is here"
     return None
 
 
 def _describe_missing(last: TrainingStep) -> str:
-    """Describe an ancestor that is not here."""
+    """Return a remark about an ancestor that is not among the sessions."""
     release = f", {last.release}" if last.release else ""
     digest = last.release_sha256 or last.weights_sha256
     hash_text = f"sha256:{digest}" if digest else f"trained on a dataset of sha256:{last.dataset_sha256}"
     return f"made by {last.run_id}{release}, which is not here ({hash_text})"
 
 
-def _names(makers: Sequence[ModelMaker]) -> str:
+def _makers_text(makers: Sequence[ModelMaker]) -> str:
     names = ("a private release" if maker.session.private else maker.session.key for maker in makers)
     return " and ".join(dict.fromkeys(names))
 
 
 def _describe_other_models(makers: Sequence[ModelMaker], last: TrainingStep) -> str:
-    """Describe how the models of the makers differ from the one in a lineage."""
-    models = {maker.made_model.step.model for maker in _public(makers)}
+    """Return how the models of the makers differ from the one in a lineage, as text."""
+    models = {maker.made_model.step.model for maker in _public_makers(makers)}
     if last.model not in models:
         return " and ".join(sorted(models)) or "another model"
     steps = [maker.made_model.step for maker in makers if maker.made_model.step.model == last.model]

@@ -1,6 +1,7 @@
 """Relations between runs: replays, runs played again, judged debates, children, and parts of training runs.
 
-A release whose paths and addresses are redacted has another identity than its run; here both are recognized as one run.
+If redaction changes paths or addresses in a release, the release has another identity than its local run. This module
+also recognizes that both are the same run.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def reproduced_by(session: LineageSession) -> ReleaseLink | None:
 
 
 def replayed_run(session: LineageSession) -> str | None:
-    """Return the run that a session replays completely, without asking any model; None for other sessions."""
+    """Return the run that a session replays completely, without calling any model; None for other sessions."""
     replay_of = session.facts.get("replay_of")
     is_complete = isinstance(replay_of, (list, tuple)) and replay_of[1] is None and not session.trains
     return replay_of[0] if is_complete and replay_of is not None else None
@@ -53,7 +54,7 @@ def describe_dependencies(session: LineageSession) -> Iterator[str]:
 
 
 def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *described: str | None) -> Iterator[str]:
-    """Yield what a run continues and which release it is a child of, except for releases described already."""
+    """Yield phrases that say what a run continues and which release it is a child of, except those in `described`."""
     before = continued_releases(groups)
     if before:
         yield f"continues {comma_join(before)}"
@@ -63,7 +64,7 @@ def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *des
 
 
 def continued_releases(groups: Iterable[Group]) -> list[str]:
-    """Return the releases, or else the runs, that made the models at the start of a training."""
+    """Return the releases, or if unknown the runs, that made the models that a training run started from."""
     steps = [group.lineage[-1] for group in groups if group.made_models and group.lineage]
     return list(dict.fromkeys(step.release or step.run_id for step in steps))
 
@@ -74,7 +75,7 @@ def parent_release(links: Iterable[ReleaseLink]) -> str | None:
 
 
 def describe_relations(session: LineageSession) -> list[str]:
-    """Describe how a session depends on other runs, or which part of a training run it is."""
+    """Return descriptions of how a session depends on other runs, and which part of a training run it is."""
     lines = list(describe_dependencies(session))
     if session.parent_run_id is not None:
         lines.append(_describe_part(session, session.facts.get("iteration")))
@@ -84,12 +85,13 @@ def describe_relations(session: LineageSession) -> list[str]:
 def _describe_part(session: LineageSession, iteration: int | None) -> str:
     if session.kind == "training":
         return f"games of iteration {iteration} of {session.parent_run_id}"
-    when = f"after iteration {iteration - 1}" if iteration else "before its training"  # it is played before that one
+    # The test of an iteration is played before the iteration.
+    when = f"after iteration {iteration - 1}" if iteration else "before its training"
     return f"test of {session.parent_run_id}, {when}"
 
 
 class Originals:
-    """Finder of the sessions that replays replay, in a results folder and a registry."""
+    """Finds the originals of replays among the sessions of a results folder and a registry."""
 
     def __init__(self, sessions: Iterable[LineageSession]) -> None:
         self._by_sha256: dict[str | None, LineageSession] = {}
@@ -100,7 +102,7 @@ class Originals:
                 self._by_run.setdefault(session.run_id, session)
 
     def first_of(self, session: LineageSession) -> LineageSession:
-        """Return the original of a replay, or the session itself if it is not a replay or its original is not here."""
+        """Return the original of a replay; the session itself if it is not a replay, or its original is missing."""
         chain = [session]
         while (original := self._of(chain[-1])) is not None:
             if original in chain:
@@ -109,9 +111,10 @@ class Originals:
         return chain[-1]
 
     def _of(self, session: LineageSession) -> LineageSession | None:
-        """Find the replayed session by its release, because other runs may have the same id, or else by the run id.
+        """Return the session that a session replays; None if it is missing.
 
-        If that release is not here, a run of this machine with the same identity may be.
+        The session is found by the hash of its release, because other runs may have the same run id. Without a hash the
+        run id is used. If the release is missing, a local run with the same run id and identity is used.
         """
         run_id, link = replayed_run(session), reproduced_by(session)
         if run_id is None:
@@ -124,11 +127,11 @@ class Originals:
 
 
 def unify_identities(sessions: Sequence[LineageSession]) -> list[LineageSession]:
-    """Return the sessions after giving the releases of each local run the identity of that run.
+    """Return the sessions; the releases of a local run get the identity of that run.
 
     A model whose name is a path is published under another name, so that the run's identity changes. No hash of the
-    path is published, because it could be guessed: the local record of what was published (`sent/`) identifies the run.
-    A release that only has the same facts stays a run of its own.
+    path is published, because it could be guessed. So the local records of published releases (`sent/`) show which
+    releases belong to a run. A release that only has the same facts stays a run of its own.
     """
     local_runs = {session.run_id: session for session in sessions if session.owner is None}
     return [_with_local_identity(session, local_runs.get(session.run_id)) for session in sessions]

@@ -1,4 +1,4 @@
-"""Facts of a run's release as typed records. They are untrusted, so their types are checked here, for all readers."""
+"""Typed records of the facts in a run's release. The facts are untrusted, so this module checks their types."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class WrongFact(Exception):
 
 
 def read_typed(facts: Mapping[str, Any], name: str, *types: type) -> Any:
+    """Return a fact that has one of these types, or None if it is missing. Raises WrongFact: it has another type."""
     value = facts.get(name)
     if value is not None and type(value) not in types:
         raise WrongFact(f"{name} cannot be {str(value)[:60]!r}")
@@ -30,7 +31,7 @@ def _rows(facts: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One training in a model's past: the run and iteration, the model before it, and the dataset."""
+    """One training of a model: the run and iteration, the model that it started from, and the dataset."""
 
     model: str
     from_model: str
@@ -52,12 +53,13 @@ class TrainingStep:
 
 @dataclass(frozen=True)
 class MadeModel:
-    """A model that a training run made, the iteration that it continues, and the iterations of its training games."""
+    """A model that a training run made."""
 
     step: TrainingStep
     from_iteration: int | None
     """The iteration of the model that it was trained from; None for the model at the start of the run."""
     trained_on: tuple[int, ...]
+    """The iterations whose games it was trained on."""
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
@@ -70,7 +72,7 @@ class MadeModel:
 
 @dataclass(frozen=True)
 class Effort:
-    """The effort of training in data; None for an unknown number."""
+    """The amount of data that a training used; None for an unknown number."""
 
     datapoints: int | None = None
     rollouts: int | None = None
@@ -89,7 +91,7 @@ class Effort:
 
 @dataclass(frozen=True)
 class Group:
-    """A model group of a run: its model at the start, past trainings, and the models that the run made."""
+    """A model group of a run: its model at the start, the past trainings of that model, and the models the run made."""
 
     name: str
     provider: str
@@ -98,7 +100,7 @@ class Group:
     lineage: tuple[TrainingStep, ...] = ()
     made_models: tuple[MadeModel, ...] = ()
     games: Mapping[int, tuple[str, Effort]] = field(default_factory=dict)
-    """The run of each iteration's games, and their effort."""
+    """The run id and the effort of each iteration's games, by iteration."""
     agents: tuple[str, ...] = ()
     base_model: str | None = None
 
@@ -134,11 +136,11 @@ _TEXTS = (
     "version", "python", "group", "provider", "model", "base_model", "address",
 )  # fmt: skip
 MAX_COUNT = 10**15
-"""Maximum of games, calls, tokens and dollars; larger numbers are refused."""
+"""Maximum number of games, calls, tokens and dollars in a fact; larger numbers are refused."""
 
 
 def check_types(facts: Mapping[str, Any]) -> None:
-    """Check the types of all facts that are read anywhere."""
+    """Check the types of all facts that are used. Raises WrongFact: a fact has a wrong type or is out of range."""
     for name in _TEXTS:
         read_typed(facts, name, str)
     for name in ("seed", "iteration"):

@@ -1,4 +1,4 @@
-"""Runs and models of a registry or a results folder, as one type for lineage."""
+"""The type `LineageSession`: a run or model of a registry or a results folder, with the facts that lineage uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.results.metric_table import RANKING_METRIC
 from runner.results.tasks import played_datapoints
 
 Points = Callable[[], frozenset[str] | None]
-"""Return the content hashes of the datapoints that a run played, or None if they are not known."""
+"""A function that returns the content hashes of the datapoints that a run played, or None if they are not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class LineageSession:
     """A run, or a model that a run made, published or local."""
 
     key: str
-    """The reference of its release, or its id in the results folder."""
+    """The reference of its release, or its run id in the results folder."""
     kind: str
     """`training`, `benchmark`, or `model`."""
     run_id: str
@@ -44,21 +44,21 @@ class LineageSession:
     private: bool = False
     yanked: str | None = None
     points: Points = field(default=lambda: None)
-    holds: str | None = None
-    """The hash of the weights whose files are in the release, computed from the files' hashes."""
+    published_weights: str | None = None
+    """The hash of the weights whose files are in a model release; None if it has no weights."""
     where: str | None = None
     """The registry that its release is in."""
     sent_hashes: frozenset[str] = frozenset()
-    """The manifest hashes of the releases that were made from a local run on this machine."""
+    """The manifest hashes of the releases that this machine published from a local run."""
     looks_like: str | None = None
-    """The local run that a release has the same facts as, without a record that it was made from it."""
+    """The local run with the same facts as a release, if no record says that the release was published from it."""
 
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
         return self.points()
 
     def with_points(self, points: Points) -> Self:
-        """Return the session with another way to look up its datapoints."""
+        """Return the session with another function that looks up its datapoints."""
         return replace(self, points=points)
 
     @property
@@ -84,7 +84,7 @@ def session_of_release(entry: ReleaseEntry, release: Release, where: str | None 
     """Return the session of a published run or model, from its manifest only.
 
     Raises:
-        ReleaseError: its facts are invalid.
+        ReleaseError: the facts in the manifest are invalid.
     """
     facts = release.facts
     try:
@@ -117,9 +117,9 @@ _WEIGHTS = "weights/"
 
 
 def _weights_in(release: Release) -> str | None:
-    """Return the hash of the weights whose files a model release has, as `weights_at` computes it, or None.
+    """Return the hash of the weights in a model release, as `weights_at` computes it; None if the facts have another.
 
-    The name of a single file does not count: the model may have been the file itself instead of a folder.
+    A single file may be hashed without its name, because the model may have been the file itself instead of a folder.
     """
     files = [file for file in release.files if file.path.startswith(_WEIGHTS)]
     declared = release.identity.get("weights")
@@ -146,7 +146,7 @@ def session_of_folder(folder: RunFolder) -> LineageSession:
     """Return the session of a run in a results folder.
 
     Raises:
-        RunError: one of its files is missing or damaged.
+        RunError: a file of the run is missing or damaged.
     """
     manifest = folder.manifest()
     trained = trained_facts(folder)

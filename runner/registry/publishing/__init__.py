@@ -1,1 +1,1 @@
-"""Checks and uploads of releases."""
+"""Check releases and send them to a registry."""

@@ -1,6 +1,7 @@
 """Checks before a release is published. All failures of all checks are reported together.
 
-A run is checked as users will get it: the journal that is checked is the one that is sent.
+The redacted files are checked, which are the ones that are sent. Each check function yields a message per failure, and
+notes; the first line of its docstring says what must hold.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MAX_TEMPLATE = 1 << 20
 
 @dataclass(frozen=True)
 class Subject:
-    """A release to be published, and what its checks need."""
+    """A release to publish, with everything that its checks read."""
 
     raw: Draft
     """The release before redaction."""
@@ -55,7 +56,9 @@ class Subject:
     batch: Sequence[Release]
     """The releases that are published together, before redaction."""
     names: MachineNames
+    """Names of this machine and its user, which must not be published."""
     force: bool = False
+    """Whether files that are in no public commit may be published."""
 
     @property
     def release(self) -> Release:
@@ -88,10 +91,10 @@ class CheckOutcome(NamedTuple):
 
 
 CheckFunction = Callable[[Subject], Iterator[str]]
-"""Yield what is wrong with a subject, and notes."""
+"""A check: yields a message for each failure of a subject, and a `CheckNote` for each note."""
 
 
-def _finished(subject: Subject) -> Iterator[str]:
+def _check_finished(subject: Subject) -> Iterator[str]:
     """The run is finished, and its logs are complete."""
     run, manifest = subject.run, subject.manifest
     if run is None or manifest is None:
@@ -102,34 +105,37 @@ def _finished(subject: Subject) -> Iterator[str]:
         return
     if manifest.status == Status.INCOMPLETE:
         yield CheckNote(
-            f"it is incomplete: {manifest.transport_failed} of {manifest.rollouts} rollouts were lost in transport"
+            f"the run is incomplete: {manifest.transport_failed} of {manifest.rollouts} rollouts were lost in transport"
         )
     for line in find_torn_logs(run, manifest.identity):
-        yield f"{line}; run the same command again, which removes them"
+        yield f"{line}; run the run's command again, which removes these lines"
 
 
-def _inputs_saved(subject: Subject) -> Iterator[str]:
-    """The resolved spec and its inputs were saved; `numbers` checks that they belong to the journal."""
+def _check_inputs_saved(subject: Subject) -> Iterator[str]:
+    """The resolved spec and its inputs were saved; the check `numbers` compares them with the journal."""
     if subject.manifest is None:
         return
     missing = [path for path in (SPEC, f"{DATA}/inputs/protocol.yaml", ROWS) if path not in subject.draft.all_contents]
     if missing or not subject.manifest.spec_sha256:
-        yield f"missing inputs of the run: {comma_join(missing) or 'the hash of its spec'}"
+        yield (
+            f"the run lacks {comma_join(missing) or 'the hash of its spec'}, so others cannot reproduce it; play it "
+            "again to publish it"
+        )
 
 
-def _references(subject: Subject) -> Iterator[str]:
-    """Every release that it names is known by hash, and is visible to everybody who can see this one."""
+def _check_references(subject: Subject) -> Iterator[str]:
+    """Every release that this one names is known by hash, and visible to everybody who can see this one."""
     batch = {str(release.reference) for release in subject.batch}
     for link in subject.release.links:
         if link.release is None or link.release in batch:
             continue
         if link.role == "child_of" and link.sha256 is None:
             problem = (
-                "the registry is not known; add --to WHERE"
+                "no registry is given; add --to WHERE"
                 if subject.registry is None
-                else f"it is not in {subject.registry.where}"
+                else f"{subject.registry.where} does not have this release; publish it there first"
             )
-            yield f"--child-of {link.release}: {problem}; publish that release there first"
+            yield f"--child-of {link.release}: {problem}"
             continue
         reference = parse(link.release)
         if not isinstance(reference, Reference) or reference.version in (None, LATEST):
@@ -137,78 +143,84 @@ def _references(subject: Subject) -> Iterator[str]:
         elif link.role not in _ROLES_IN_RUN and link.sha256 is None:
             yield f"{link.role} names {link.release} without its hash; `nip-run install {link.release}` pins it"
         elif subject.registry is not None:
-            yield from _link(subject, link.role, reference, link.sha256, subject.registry)
+            yield from _check_link(subject, link.role, reference, link.sha256, subject.registry)
     if subject.registry is not None and (cycle := closed_cycle(subject.release, subject.batch, subject.registry)):
         yield cycle
 
 
-def _kind(subject: Subject) -> Iterator[str]:
-    """The run's kind is `training` exactly if it trains models."""
+def _check_kind(subject: Subject) -> Iterator[str]:
+    """The run's kind is `training` if it trains models, and `benchmark` otherwise."""
     if subject.run is not None:
         yield from find_kind_problems(subject.run, subject.release.facts)
 
 
 _ROLES_IN_RUN = ("part", "parent", "judges", "output", "input")
-"""Links that follow from the run; their releases may be published later."""
+"""Roles of links that follow from the run itself; their releases may be published later."""
 
 
-def _link(subject: Subject, role: str, target: Reference, sha256: str | None, registry: Registry) -> Iterator[str]:
+def _check_link(
+    subject: Subject, role: str, target: Reference, sha256: str | None, registry: Registry
+) -> Iterator[str]:
+    """Yield a failure or note if a linked release is not published, differs, or is private."""
     entry = next((entry for entry in registry.entries(target.kind) if entry.reference == target), None)
     if entry is None:
         yield CheckNote(f"{role}: {target} is not in {registry.where}; publish it there too, so that others find it")
     elif sha256 is not None and entry.sha256 != sha256:
-        yield f"{role}: {target} in {registry.where} is not the release that was used (sha256:{sha256[:12]})"
+        yield (
+            f"{role}: {target} in {registry.where} is not the release that was used (sha256:{sha256[:12]}); publish "
+            "that one under another name or version"
+        )
     elif subject.release.visibility == "public" and registry.read(entry)[0].visibility == "private":
-        yield f"{role}: {target} is private, but this release is public; make that one public, or use --private"
+        yield f"{role}: {target} is private, but this release is public; make {target} public, or add --private"
 
 
-def _pinned(subject: Subject) -> Iterator[str]:
-    """Every part is in a public commit, or has no public remote, which marks the release as not pinned."""
-    could_be = {part for part, source in subject.release.sources.items() if source.repository is not None}
+def _check_pinned(subject: Subject) -> Iterator[str]:
+    """Every part is in a public commit; a part without a public remote only marks the release as not pinned."""
+    with_remote = {part for part, source in subject.release.sources.items() if source.repository is not None}
     for reason in unpinned_reasons(subject.release.sources):
-        if subject.force or reason.partition(":")[0] not in could_be:
+        if subject.force or reason.partition(":")[0] not in with_remote:
             yield CheckNote(f"not pinned: {reason}")
         else:
             later = " (then add --pin SPEC)" if subject.release.kind in (Kind.RUN, Kind.MODEL) else ""
             yield f"{reason}{later}, or publish it as not pinned with --force"
 
 
-def _versions(subject: Subject) -> Iterator[str]:
+def _check_versions(subject: Subject) -> Iterator[str]:
     """The versions of nip-run, Python and packages are recorded."""
     manifest = subject.manifest
     if manifest is None:
         return
     if not manifest.version or not manifest.python:
-        yield "the versions of nip-run and Python that played it are not recorded; play it again to publish it"
+        yield "the run does not record the versions of nip-run and Python that played it; play it again to publish it"
     if "environment.lock" not in subject.draft.contents:
-        message = "there is no environment.lock with the versions of the packages that it was played with"
-        yield CheckNote(message) if manifest.sources is None else message  # earlier versions did not record them
+        message = "the run has no environment.lock with its package versions; play it again to record them"
+        yield CheckNote(message) if manifest.sources is None else message  # old versions recorded neither of the two
 
 
-def _nothing_private(subject: Subject) -> Iterator[str]:
-    """No byte has a secret or a name of this machine or its user."""
+def _check_nothing_private(subject: Subject) -> Iterator[str]:
+    """No file has a secret, or a name of this machine or its user."""
     yield from find_private_text(subject.release, subject.draft.contents, subject.raw, subject.names)
 
 
-def _readable(subject: Subject) -> Iterator[str]:
-    """Readers accept it: files that nip-run refuses from others are not published."""
+def _check_readable(subject: Subject) -> Iterator[str]:
+    """Others can read the release: no file has what nip-run refuses in files of others."""
     for path in sorted(subject.draft.contents):
         if path.endswith((".yaml", ".yml")):
             for problem in read(subject.folder / path, path).problems:
-                yield f"{problem}; a reader refuses it"
+                yield f"{problem}; nip-run refuses such a file from others"
         elif path.endswith(".jinja"):
-            yield from _template(subject.folder / path, path)
-    of_a_run = subject.manifest is not None and subject.manifest.format > 0
-    if of_a_run or (subject.release.kind == Kind.SPEC and not subject.release.links):  # no release to install first
+            yield from _check_template(subject.folder / path, path)
+    is_run = subject.manifest is not None and subject.manifest.format > 0
+    if is_run or (subject.release.kind == Kind.SPEC and not subject.release.links):  # no release to install first
         yield from find_spec_problems(subject.folder)
 
 
-def _template(file: Path, path: str) -> Iterator[str]:
+def _check_template(file: Path, path: str) -> Iterator[str]:
     for line, message in scan_template(read_bounded(file, MAX_TEMPLATE).decode("utf-8", "replace")).refused:
-        yield f"{path}:{line}: {message}; a reader refuses it"
+        yield f"{path}:{line}: {message}; nip-run refuses such a file from others"
 
 
-def _numbers(subject: Subject) -> Iterator[str]:
+def _check_numbers(subject: Subject) -> Iterator[str]:
     """The records and numbers follow from the journal that is sent."""
     if subject.run is None or subject.manifest is None or subject.manifest.status not in PLAYED:
         return
@@ -217,47 +229,47 @@ def _numbers(subject: Subject) -> Iterator[str]:
         yield CheckNote(message) if isinstance(line, CheckNote) else message
 
 
-def _manifest(subject: Subject) -> Iterator[str]:
-    """Readers accept its manifest, and the names, number and size of its files."""
+def _check_manifest(subject: Subject) -> Iterator[str]:
+    """The manifest is valid, with the names, number and sizes of its files."""
     Release.from_bytes(subject.bundle.manifest)
     yield from ()
 
 
-def _terms(subject: Subject) -> Iterator[str]:
+def _check_terms(subject: Subject) -> Iterator[str]:
     """A public release has a license."""
     if subject.release.visibility == "public" and subject.release.licence is None:
         yield "a public release needs a license: add --license NAME (such as CC-BY-4.0), or --private"
 
 
-def _available(subject: Subject) -> Iterator[str]:
+def _check_available(subject: Subject) -> Iterator[str]:
     """The name and version are free in the registry."""
     if subject.registry is not None:
         yield from find_name_conflict(subject.registry, subject.bundle)
 
 
 CHECKS: Mapping[str, CheckFunction] = {
-    "finished": _finished,
-    "captured": _inputs_saved,
-    "kind": _kind,
-    "references": _references,
-    "pinned": _pinned,
-    "versions": _versions,
-    "nothing private": _nothing_private,
-    "readable": _readable,
-    "numbers": _numbers,
-    "manifest": _manifest,
-    "terms": _terms,
-    "name": _available,
+    "finished": _check_finished,
+    "captured": _check_inputs_saved,
+    "kind": _check_kind,
+    "references": _check_references,
+    "pinned": _check_pinned,
+    "versions": _check_versions,
+    "nothing private": _check_nothing_private,
+    "readable": _check_readable,
+    "numbers": _check_numbers,
+    "manifest": _check_manifest,
+    "terms": _check_terms,
+    "name": _check_available,
 }
-"""The checks in order; the last one asks the registry."""
+"""The checks by name, in the order of execution."""
 
 
 def run_checks(subject: Subject) -> list[CheckOutcome]:
     """Run all checks of a release."""
-    return [_outcome(name, check, subject) for name, check in CHECKS.items()]
+    return [_run_check(name, check, subject) for name, check in CHECKS.items()]
 
 
-def _outcome(name: str, check: CheckFunction, subject: Subject) -> CheckOutcome:
+def _run_check(name: str, check: CheckFunction, subject: Subject) -> CheckOutcome:
     messages: list[str] = []
     try:
         messages.extend(check(subject))

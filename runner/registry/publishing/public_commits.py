@@ -1,4 +1,4 @@
-"""Find the files of a finished run in a public commit that was pushed after the run began."""
+"""Find the files of a finished run in a public commit that was pushed after the run had started (`--pin`)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runner.training.trainer_files import CollectedFiles, collect_files
 
 
 def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
-    """Return where the files of a run are now; `path` is the spec that it was played from.
+    """Return the current sources of a run's files; `path` is the spec that was played.
 
     Raises:
         ReleaseError: a file differs from what was played, or is in no public commit.
@@ -36,15 +36,20 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
         overrides = read_bounded(written / OVERRIDES, MAX_WRITTEN).decode().splitlines()
     except OSError as error:
         raise ReleaseError(
-            f"--pin: run {folder.run_id} does not record how its spec was written, so it cannot be pinned: "
-            f"{error.strerror}"
+            f"--pin: run {folder.run_id} cannot be pinned, because it has no copy of its original spec "
+            f"({error.strerror}); publish it as not pinned with --force"
         ) from error
     spec = load_spec(path, overrides, Results.of(folder).path_of, finder_of(path))
     sources = sources_of(spec)
     trainers = {f"trainer of {group}": part for group, part in _trainer_parts(spec).items()}
-    problems = [*_changed(spec, folder, written), *unpinned_reasons({**sources, **file_pins.find_sources(trainers)})]
+    problems = [
+        *_find_changes(spec, folder, written),
+        *unpinned_reasons({**sources, **file_pins.find_sources(trainers)}),
+    ]
     if problems:
-        raise ReleaseError(f"--pin {path}: run {folder.run_id} cannot be pinned").with_notes(problems)
+        raise ReleaseError(
+            f"--pin {path}: run {folder.run_id} cannot be pinned; restore, commit and push the files that were played"
+        ).with_notes(problems)
     return sources
 
 
@@ -57,7 +62,7 @@ def _trainers(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
 
 
 def _trainer_parts(spec: Spec) -> dict[str, PinnedFiles]:
-    """The user's own files of each trainer; those of a fetched one are pinned by its release."""
+    """Return the user's own files of each trainer; a fetched trainer is pinned by its release instead."""
     own_files = [
         (group, files) for group, files in _trainers(spec) if group not in spec.trainer_files and files.contents
     ]
@@ -65,18 +70,18 @@ def _trainer_parts(spec: Spec) -> dict[str, PinnedFiles]:
     return {group: PinnedFiles(here, tuple(here / path for path in files.contents)) for group, files in own_files}
 
 
-def _saved(path: Path) -> bytes | None:
+def _read_saved(path: Path) -> bytes | None:
     try:
         return read_bounded(path, MAX_WRITTEN)
     except OSError:
         return None
 
 
-def _changed(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
-    """Yield each part of a spec that differs from what the run was played with."""
+def _find_changes(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
+    """Yield a message for each part of a spec that differs from the one that was played."""
     manifest = folder.manifest()
     for name, content in written_files(spec.origin.written).items():
-        if name != INDEX and _saved(written / name) != content:
+        if name != INDEX and _read_saved(written / name) != content:
             yield f"spec: {name} is not the file that was played"
     prompts = {name: tagged_hash("prompt", text) for name, text in spec.prompts.sources.items()}
     for name in sorted({name for name, _ in prompts.items() ^ manifest.prompts_sha256.items()}):

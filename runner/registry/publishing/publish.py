@@ -1,4 +1,4 @@
-"""Publishing of drafts: they are redacted and checked, and sent only if every check of every draft passes."""
+"""Publish drafts: redact and check them, and send them only if every draft passes every check."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from runner.registry.transports.registry import Published, Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of a publish."""
+    """The options of one publish."""
 
     names: MachineNames
     """Names of this machine that must not be published."""
@@ -43,14 +43,14 @@ class ReadyRelease:
     draft: Draft
     outcomes: Sequence[CheckOutcome]
     bundle: Bundle | None
-    """The release to send; None if it cannot be built, and an outcome has the reason."""
+    """The release to send; None if it cannot be built, for a reason that is in an outcome."""
 
     @property
     def passed(self) -> bool:
         return self.bundle is not None and all(outcome.passed for outcome in self.outcomes)
 
     def to_json(self, where: str | None) -> dict[str, Any]:
-        """Return everything that would be sent, and the results of the checks."""
+        """Return what would be sent to the registry at `where`, and the results of the checks."""
         release = self.draft.release if self.bundle is None else self.bundle.release
         return {
             "reference": str(release.reference),
@@ -80,12 +80,12 @@ class ReadyRelease:
 def prepare_releases(
     families: Sequence[Sequence[Draft]], registry: Registry | None, options: Options
 ) -> Iterator[list[ReadyRelease]]:
-    """Redact and check drafts, each family together; their files exist until the block ends.
+    """Redact and check drafts, and yield them ready to send; their temporary files exist until the block ends.
 
-    A family is a training run with its parts, or a single draft; families do not depend on each other.
+    A family is a training run with its parts, or a single draft. It is redacted as a whole, independently of others.
 
     Raises:
-        ReleaseError: something cannot be redacted; nothing may be published.
+        ReleaseError: a draft cannot be redacted; nothing may be published.
     """
     with ExitStack() as stack:
         prepared: list[ReadyRelease] = []
@@ -102,7 +102,7 @@ def prepare_releases(
 
 
 def _resolve(draft: Draft, registry: Registry | None) -> Draft:
-    """Return the draft with the version and hash of the release that it is a child of, if the registry has it."""
+    """Return the draft with the version and hash of its parent release (`child_of`), if the registry has the parent."""
     links = tuple(_resolve_link(link, registry, draft.release.kind) for link in draft.release.links)
     return draft if links == draft.release.links else replace(draft, release=replace(draft.release, links=links))
 
@@ -113,19 +113,19 @@ def _resolve_link(link: ReleaseLink, registry: Registry | None, kind: Kind) -> R
     try:
         entry = registry.find(parse(link.release, kind if link.release.count("/") == 1 else None))
     except (NotPublished, UsageError):
-        return link  # the check of references reports it
+        return link  # the check `references` reports the missing release
     return replace(link, release=str(entry.reference), sha256=entry.sha256)
 
 
 def _with_notes(draft: Draft) -> Draft:
-    """Return the draft with the fact whether it is pinned, and with notes about models that are shut down."""
+    """Return the draft with the fact `pinned`, and with a note for each of its models that is shut down."""
     release, notes = draft.release, (*draft.notes, *shutdown_notes(draft.release.facts))
     marked = replace(release, facts={**release.facts, "pinned": not any(unpinned_reasons(release.sources))})
     return replace(draft, release=marked, notes=notes)
 
 
 def _with_hashes(draft: Draft, prepared: Sequence[ReadyRelease]) -> Draft:
-    """Return the draft with the hashes of its parts and models, which are published with it and before it."""
+    """Return the draft with the hashes of its parts and models, which were prepared before it in the same publish."""
     hashes = {str(item.bundle.release.reference): item.bundle.sha256 for item in prepared if item.bundle is not None}
     links = tuple(
         replace(link, sha256=hashes.get(link.release)) if link.release and link.role in ("part", "output") else link
@@ -143,20 +143,20 @@ def _check(subject: Subject) -> ReadyRelease:
 
 
 def list_failures(releases: Sequence[ReadyRelease]) -> list[str]:
-    """Return all problems, one line for each cause, even if several releases have it."""
+    """Return all problems of all releases, one line for each cause: a cause that several releases share is one line."""
     causes: dict[tuple[str, object], list[tuple[str, str]]] = {}
     for release in releases:
         for outcome in release.outcomes:
             for failure in outcome.failures:
                 cause = failure.occurrences[0].cause if isinstance(failure, PrivateText) else failure
                 causes.setdefault((outcome.check, cause), []).append((str(release.draft.release.reference), failure))
-    return [_problem(check, failures, several=len(releases) > 1) for (check, _), failures in causes.items()]
+    return [_describe_cause(check, failures, names=len(releases) > 1) for (check, _), failures in causes.items()]
 
 
-def _problem(check: str, failures: Sequence[tuple[str, str]], *, several: bool) -> str:
-    """Describe one cause that some releases have."""
+def _describe_cause(check: str, failures: Sequence[tuple[str, str]], *, names: bool) -> str:
+    """Describe the failures of a check with the same cause; with `names`, say which releases have it."""
     reference, message = failures[0]
-    if not several:
+    if not names:
         return f"{check}: {message}"
     if isinstance(message, PrivateText):
         texts = [(release, text) for release, text in failures if isinstance(text, PrivateText)]
@@ -175,12 +175,12 @@ def send(releases: Sequence[ReadyRelease], registry: Registry) -> tuple[list[Pub
 
     Raises:
         ReleaseError: a check failed and nothing was sent, or the registry cannot be written.
-        TakenError: a name and version is another release's; nothing was sent.
+        TakenError: another release has the same name and version; nothing was sent.
     """
     problems = list_failures(releases)
     bundles = [release.bundle for release in releases if release.bundle is not None]
     if problems or len(bundles) < len(releases):
-        raise ReleaseError(f"nothing was published: {counted(len(problems), 'problem')}").with_notes(problems)
+        raise ReleaseError(f"nothing was published: {counted(len(problems), 'problem')} to fix").with_notes(problems)
     return registry.publish(bundles, _message(bundles))
 
 

@@ -1,4 +1,4 @@
-"""Obstacles to publishing a run, found without reading its records."""
+"""Find obstacles to publishing a run without reading its records."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from runner.results.manifest import PLAYED, Manifest, Status
 
 
 def find_obstacles(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
-    """Yield the obstacles to publishing a run, from its manifest and file names; a `CheckNote` is not an obstacle."""
+    """Yield the obstacles to publishing a run, and notes as `CheckNote`, from its manifest and file names."""
     if manifest.shard is not None:
-        yield f"shard {manifest.shard} of a run: merge the shards first"
+        yield f"shard {manifest.shard} of a run; merge the shards first"
     if manifest.status not in PLAYED:
         yield "being played" if manifest.status == Status.RUNNING else f"{manifest.status}: not finished"
     elif manifest.status == Status.INCOMPLETE:

@@ -17,11 +17,11 @@ from runner.training.plan import plan_of
 
 SPEC = "spec.yaml"
 _READERS_ADDRESS = "http://127.0.0.1:1/v1"
-"""The address that replaces a removed one, as a reader would set it; it is never contacted."""
+"""Stands for the address that a user of the release would set; it is never contacted."""
 
 
 def find_spec_problems(folder: Path) -> Iterator[str]:
-    """Yield the reasons why the spec in a folder that `get` wrote cannot be loaded; nothing is played."""
+    """Yield the reasons why others could not load the spec in a folder as `get` writes it; nothing is played."""
     files = [path for path in (folder / SPEC, folder / DATA / SPEC) if path.is_file()]
     if folder / SPEC not in files:
         return
@@ -39,4 +39,4 @@ def find_spec_problems(folder: Path) -> Iterator[str]:
             plan_of(spec)
     except NipRunError as error:
         for problem in error.problems if isinstance(error, SpecError) else (error,):
-            yield f"{problem}; a reader cannot load it".replace(f"{folder}/", "")
+            yield f"{problem}; so others could not load the spec".replace(f"{folder}/", "")

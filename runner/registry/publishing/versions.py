@@ -1,4 +1,4 @@
-"""Check that a release's name and version are free, or describe how the published release differs."""
+"""Check that a release's name and version are free; if not, describe how the published release differs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from runner.registry.check_notes import CheckNote
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.spec.origin import DATA
 
-ALREADY_PUBLISHED = "it is published there already, with the same bytes"
+ALREADY_PUBLISHED = "this release is already published there, with the same bytes"
 
 
 def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
-    """Yield the reason why a release cannot be published under its name, or a note if it is published already."""
+    """Yield a message if another release has this name and version, or a note if the same release is published."""
     entries = {entry.reference: entry for entry in registry.entries(bundle.release.kind)}
     published = entries.get(bundle.release.reference)
     if published is None:
@@ -24,14 +24,14 @@ def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
         yield CheckNote(ALREADY_PUBLISHED)
         return
     yield (
-        f"this differs from {published.reference} in {registry.where} (sha256:{published.sha256[:12]}) in "
-        f"{_describe_difference(registry, bundle, published)}, and a version never changes; give another with "
-        "--as OWNER/NAME@VERSION"
+        f"{registry.where} already has another {published.reference} (sha256:{published.sha256[:12]}), which differs "
+        f"from this release in {_describe_difference(registry, bundle, published)}. A version never changes, so give "
+        "another version with --as OWNER/NAME@VERSION"
     )
 
 
 def _describe_difference(registry: Registry, bundle: Bundle, entry: ReleaseEntry) -> str:
-    """Name the terms that differ, because files repeat them, or else the files that differ."""
+    """Return the terms (license, visibility, description) that differ, or else the files that differ, as text."""
     try:
         published, _ = registry.read(entry)
     except (ReleaseError, NewerFormatError):

@@ -1,1 +1,1 @@
-"""Redaction of releases: private values are replaced, and private text is found."""
+"""Redact releases: replace private values in structured data, and find private text in all files."""

@@ -1,4 +1,4 @@
-"""The fields of the chat completions and Messages formats; servers add others, which say where they run."""
+"""The fields of the chat completions and Messages formats. Servers add other fields, which may show where they run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 _ANY = "any"
-"""Any value, because a model wrote it."""
+"""Allows any value, because a model wrote it."""
 _SCALAR = "scalar"
 _NUMBERS = "numbers"
-"""Counts, however a server nests them."""
+"""Allows numbers, also in nested objects and lists."""
 _REST = "*"
-"""Key for all other fields of an object."""
+"""The key that stands for all other fields of an object."""
 _REMOVED = object()
 
 _TOKEN = {"token": _SCALAR, "logprob": _SCALAR, "bytes": _NUMBERS}
@@ -38,7 +38,7 @@ MODEL_TEXT = ("choices", "content", "stop_details")
 
 
 def select_known_fields(answer: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-    """Return an answer with the fields of the format only, and how many other fields it had."""
+    """Return an answer with only the fields of the format, and the number of other fields that were removed."""
     selected = _select_members(answer, _ANSWER)
     return selected, 0 if selected == answer else _count_fields(answer) - _count_fields(selected) or 1
 

@@ -1,4 +1,4 @@
-"""The files of a draft, written to a folder as `get` would leave them."""
+"""Write the files of a draft to a folder, as `get` would write them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _LARGE = 1 << 20
 
 
 def lay_out(contents: Mapping[str, Content], target: Path) -> Path:
-    """Write contents to a folder, with links to files, and return the folder.
+    """Write contents to a folder, with symbolic links for files on disk, and return the folder.
 
     Raises:
-        ReleaseError: it cannot be written.
+        ReleaseError: the folder cannot be written.
     """
     return _write(contents, target, lambda _: True)
 
 
 def lay_out_as_fetched(release: Release, contents: Mapping[str, Content], target: Path) -> Path:
-    """Write the folder that `get` would leave, with its marker; only logs and rollouts are links.
+    """Write a folder as `get` would, with its marker, and return the folder; only logs and rollouts are symbolic links.
 
     Raises:
-        ReleaseError: it cannot be written.
+        ReleaseError: the folder cannot be written.
     """
     marked = {MARKER: marker_bytes(str(release.reference), "0" * 64, "nowhere yet"), **contents}
     return _write(marked, target, lambda path: path == ROLLOUTS or path in LOGS)
@@ -64,11 +64,11 @@ def _write(contents: Mapping[str, Content], target: Path, is_linked: Callable[[s
 
 
 def _hard_link(content: Path, target: Path) -> bool:
-    """Hard-link a large file instead of copying it; return whether that was done."""
+    """Hard-link a file if it is large and the file system allows it; return whether it was linked."""
     status = content.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_size >= _LARGE and hard_link(content, target)
 
 
 def run_folder(target: Path) -> RunFolder:
-    """Return the run folder in a folder that was laid out. Raises as `RunFolder.got`."""
+    """Return the run in a folder that `lay_out` wrote. Raises as `RunFolder.from_release`."""
     return RunFolder.from_release(target / DATA)

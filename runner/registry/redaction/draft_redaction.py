@@ -1,6 +1,6 @@
-"""Redaction of drafts: private values are removed from structured data, and free text is never changed.
+"""Redact drafts: remove private values from structured data, and leave free text as it is.
 
-Free text is what a person or a model wrote: prompts, rows of a dataset, messages. If it has a private text, the checks
+Free text is what a person or a model wrote: prompts, rows of a dataset, messages. If it has private text, the checks
 stop the publish. The same run is redacted to the same bytes on every machine, and redacting twice changes nothing.
 """
 
@@ -37,21 +37,22 @@ INPUTS = f"{DATA}/inputs/"
 ROWS = f"{INPUTS}dataset.jsonl"
 FREE_TEXT = (f"{FOLDER}/", *(f"{INPUTS}{name}" for name in ("prompts/", "dataset.", "protocol.yaml", f"{FOLDER}/")))
 """Files and folders of free text, which the hashes of a run depend on."""
-_WRITTEN = ("written/", f"{INPUTS}written/")
-"""Specs as they were written. Their comments are removed, because a finished run's spec cannot be edited."""
+_USER_SPECS = ("written/", f"{INPUTS}written/")
+"""Folders with specs as the user wrote them. Comments in them are removed, because the user can no longer edit them:
+the run is finished."""
 
 _REDACTED_KINDS = (Kind.RUN, Kind.SPEC, Kind.AGENT, Kind.TRAINER, Kind.MODEL)
-"""Kinds with structured data; the others are free text only."""
+"""Kinds of releases with structured data; the others are free text only."""
 _URL = re.compile(r"https?://[^\s\"',}\]]+")
 _BASE_URL_OVERRIDE = re.compile(rf"base_url\s*[=:]\s*[\"']?(\[[^\]]*|{_URL.pattern})")
 _PUBLIC_HOSTS = ("api.openai.com", "api.anthropic.com")
 
 
 def redact_drafts(drafts: Sequence[Draft], work: Path) -> list[Draft]:
-    """Redact drafts that belong together, such as a training run and its parts; new files are written to `work`.
+    """Return redacted drafts that belong together, such as a training run and its parts; new files are in `work`.
 
     Raises:
-        ReleaseError: something cannot be redacted; nothing may be published.
+        ReleaseError: a draft cannot be redacted; nothing may be published.
     """
     strings = [pair for draft in drafts for pair in _structured_strings(draft)]
     models = renamed_models(text for key, text in strings if key in MODEL_KEYS)
@@ -60,7 +61,7 @@ def redact_drafts(drafts: Sequence[Draft], work: Path) -> list[Draft]:
 
 
 def rules_for(draft: Draft) -> RedactionRules:
-    """Return the rules with the server addresses of one draft that is not redacted yet."""
+    """Return the redaction rules for the server addresses in one draft that is not redacted yet."""
     return RedactionRules({}, _private_urls(_structured_strings(draft)))
 
 
@@ -94,6 +95,7 @@ def _read(content: Content) -> bytes:
 
 
 def _redact(draft: Draft, rules: RedactionRules, work: Path) -> Draft:
+    """Return a redacted draft; its new files are written to `work`."""
     release = _without_logins(draft.release)
     if release.kind not in _REDACTED_KINDS:
         return replace(draft, release=release)
@@ -168,7 +170,7 @@ def _redact_rollouts(content: Content, target: Path, rules: RedactionRules, rena
 
 
 def _redact_first_line(content: Content, target: Path, rules: RedactionRules) -> Content:
-    """Redact the first line of recorded debates, which names their models."""
+    """Redact the first line of a file of recorded debates, which names the models of the debates."""
     with open_content(content) as file, create(target) as out:
         line = file.readline()
         head = orjson.loads(line)
@@ -197,7 +199,7 @@ def _redact_lines(_: str, data: bytes, rules: RedactionRules) -> bytes:
 
 
 def _redact_yaml(path: str, data: bytes, rules: RedactionRules) -> bytes:
-    return redact_yaml(data.decode("utf-8-sig"), rules, comments=not path.startswith(_WRITTEN)).encode()
+    return redact_yaml(data.decode("utf-8-sig"), rules, comments=not path.startswith(_USER_SPECS)).encode()
 
 
 def _redact_readme(_: str, data: bytes, rules: RedactionRules) -> bytes:
@@ -207,7 +209,7 @@ def _redact_readme(_: str, data: bytes, rules: RedactionRules) -> bytes:
 _BY_SUFFIX: Mapping[str, Callable[[str, bytes, RedactionRules], bytes]] = {
     ".json": _redact_json, ".yaml": _redact_yaml, ".txt": _redact_lines, ".lock": _redact_lines, ".md": _redact_readme
 }  # fmt: skip
-"""How files are redacted, by suffix; all others are free text."""
+"""The function that redacts a file, by the file's suffix; files with other suffixes are free text."""
 
 
 def _without_logins(release: Release) -> Release:
@@ -234,4 +236,4 @@ def _public_source_facts(facts: Any) -> Any:
     try:
         return {**facts, **vars(public_source(FileSource(**names, clean=bool(facts.get("clean")))))}
     except (TypeError, ValueError, AttributeError) as error:
-        raise ReleaseError(f"{MANIFEST}: its sources are damaged: {error}") from error
+        raise ReleaseError(f"{MANIFEST}: the value of sources is damaged: {error}") from error

@@ -1,6 +1,6 @@
-"""Redaction of a journal or a stage log, line by line: lines without private values stay as they are, byte for byte.
+"""Redact a journal or a stage log line by line. Lines without private values keep their exact bytes.
 
-A changed line gets a new checksum. All checksums start from the first line: if it changes, every checksum does.
+A changed line gets a new checksum. All checksums depend on the first line, so if it changes, all checksums change.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from runner.registry.redaction.rules import RedactionRules
 _CALL_KINDS = ("call", "ended", "failure")
 
 RehashParameters = Callable[[SampleKey, str], str]
-"""Return the new hash of a sample's model parameters, given the recorded one."""
+"""A function that returns the new hash of a sample's model parameters, given the recorded hash."""
 
 
 def redact_log(source: Path, target: Path, rules: RedactionRules, rehash: RehashParameters) -> bool:
-    """Write a redacted log; return whether anything changed.
+    """Write the redacted log to `target`; return whether any line changed.
 
     Raises:
         JournalError: the log is damaged.
@@ -37,7 +37,7 @@ def redact_log(source: Path, target: Path, rules: RedactionRules, rehash: Rehash
     with open_to_read(source) as file, create(target) as out:
         for sequence, (_, line, record) in enumerate(scan(file, source)):
             if record is None:
-                out.write(line)  # a torn last line, which the checks report
+                out.write(line)  # an incomplete last line, which the checks report
                 continue
             redacted = rules.redact_value(record) if "stage" in record else _redact_record(record, rules, rehash)
             if sequence == 0:
@@ -83,4 +83,6 @@ def _redact_answer(content: bytes, rules: RedactionRules) -> bytes:
             return with_values(content, changed)  # everything else byte for byte
         return orjson.dumps(redacted)
     except (RecursionError, TypeError) as error:
-        raise ReleaseError("the journal has an answer that is nested too deeply to be redacted") from error
+        raise ReleaseError(
+            "the journal has an answer that is nested too deeply to be redacted, so the run cannot be published"
+        ) from error

@@ -1,4 +1,4 @@
-"""Patterns of locations in a text: URLs, users at hosts, IP addresses, internal hosts, buckets, sockets and paths."""
+"""Find private locations in a text: URLs, users at hosts, IP addresses, internal hosts, buckets, sockets and paths."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}:///?(?P<host>[^\s/'\"<>()\[\]]*
 _STORE = re.compile(
     r"(?i)(?:unix|ipc|s3[an]?|gs|gcs|az|azure|abfss?|wasbs?|hdfs|dbfs|r2|oci|swift|minio|rsync|sftp|scp)://"
 )
-"""Schemes of buckets and sockets, which are private with any host."""
+"""Matches schemes of buckets and sockets, which are private for every host."""
 _WEB = re.compile(
     r"(?i)(?:https?|wss?|tcp|udp|grpcs?|rpc|rediss?|file|ftp|ssh|nfs|smb|zmq|amqps?|postgres(?:ql)?|mysql)://"
 )
@@ -41,7 +41,7 @@ _USER = re.compile(
     r"(?<![\w/.@-])(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z0-9][\w-]*(?:\.[\w-]+)*)(?::(?P<rest>\S+))?"
 )
 _VERSION = re.compile(r"(?i)v?\d[\w.]*|i\d+|latest|main|master|stable")
-"""Versions, iterations and branches, which also follow an `@`."""
+"""Matches versions, iterations and branches, which may follow an `@` like a host."""
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?:/\d{1,2})?(?![\w.]*\d)(?:(?::|', ?)\d{1,5})?")
 _IPV6 = re.compile(
     r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]+(?:%\w+)?\](?::\d+)?"
@@ -55,7 +55,7 @@ _INTERNAL_HOST = re.compile(
 
 
 def is_public_host(host: str) -> bool:
-    """Tell whether anyone can look up a host name."""
+    """Return whether anyone can look up a host name."""
     return _PUBLIC_HOST.fullmatch(host) is not None
 
 
@@ -63,18 +63,18 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
     (_ENCODED, PATH), (_VARIABLE, PATH), (_MOUNT, PATH), (_SHARE, PATH), (_DRIVE, PATH), (_USER, ADDRESS),
     (_IPV6, ADDRESS), (_IPV4, ADDRESS), (_ABSOLUTE, PATH), (_HOME, PATH), (_INTERNAL_HOST, ADDRESS),
 )  # fmt: skip
-"""The patterns in the order of their application, after the pattern of URLs."""
+"""The patterns of private locations. They are applied in this order, after the pattern of URLs."""
 
 
 def redact_locations(text: str, count: Callable[[str], None]) -> str:
-    """Replace each private location by `???`; `count` is called with "address" or "path" for each."""
+    """Return a text with each private location replaced by `???`; call `count` with "address" or "path" for each."""
     public_urls: list[str] = []
 
     def redact_url(match: re.Match[str]) -> str:
         if _is_private_url(match):
             count(ADDRESS)
             return REMOVED
-        public_urls.append(match[0])  # no other pattern may match a part of it
+        public_urls.append(match[0])  # hidden from the other patterns, which could match a part of the URL
         return f"\0{len(public_urls) - 1}\0"
 
     text = _URL.sub(redact_url, text.replace("\0", ""))
@@ -97,7 +97,7 @@ def _is_private_url(match: re.Match[str]) -> bool:
 
 
 def _is_public(match: re.Match[str]) -> bool:
-    """Tell whether a match is a public host's path, a version after `@`, or a public git remote."""
+    """Return whether a match is a public host's path, a version after `@`, or a public git remote."""
     if match.re is _MOUNT:
         return is_public_host(match["host"])
     if match.re is _USER:

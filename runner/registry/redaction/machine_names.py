@@ -1,4 +1,4 @@
-"""Names of this machine and its user, which must not be published: home, user, host, results folder, neighbors."""
+"""Find names of this machine and its user, which must not be published: home, user, hosts, and results folder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from runner.base.storage.safe_files import read_bounded
 from runner.registry.redaction.text_search import Cause
 
 MIN_LENGTH = 3
-"""A shorter name would match in any text."""
+"""Minimum length of a name; shorter names would match in any text."""
 _MIN_HOST_LENGTH = 2
-"""The same for hosts that the spec names, such as `g7`."""
+"""Minimum length of a host that the spec names, such as `g7`."""
 
 GENERIC = frozenset(
     (
@@ -38,6 +38,7 @@ _HOSTS_FILE = Path("/etc/hosts")
 _LOCAL_ADDRESS = re.compile(r"127\.|0\.0\.0\.0|255\.|::1?(?![0-9a-f:])|f[ef][0-9a-f]{2}:", re.IGNORECASE)
 """Loopback, broadcast and multicast addresses."""
 MAX_NEIGHBORS = 500
+"""Maximum number of other machines whose names are searched for."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class MachineNames:
 
     @classmethod
     def of_process(cls, runs_folder: Path | None = None) -> MachineNames:
-        """Collect the names of this process without asking the network: home, user, host, results folder."""
+        """Return the names of this machine and its user that are known without using the network."""
         paths: dict[str, str] = {}
         folders = ((_home(), "the path of your home"), (runs_folder, "the path of the results folder"))
         for path, description in folders:
@@ -63,18 +64,20 @@ class MachineNames:
             **dict.fromkeys(_own_hosts(), "the name of this machine"),
             **dict.fromkeys(_users(), "your user name"),
         }
-        return cls(paths, _identifying(terms))
+        return cls(paths, _identifying_names(terms))
 
     def allow(self, allowed: Collection[str]) -> MachineNames:
-        """Return these names with more allowed words and paths."""
+        """Return these names with additional words and paths that may be published."""
         return replace(self, allowed=self.allowed | {name.lower() for name in allowed})
 
     def with_terms(self, terms: Collection[str], description: str) -> MachineNames:
-        """Return these names with further words, such as hosts."""
-        return replace(self, terms={**_identifying(dict.fromkeys(terms, description), _MIN_HOST_LENGTH), **self.terms})
+        """Return these names with additional words that must not be published, such as hosts."""
+        return replace(
+            self, terms={**_identifying_names(dict.fromkeys(terms, description), _MIN_HOST_LENGTH), **self.terms}
+        )
 
     def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
-        """Find the names in bytes."""
+        """Yield the offset and cause of each name in `data`."""
         for pattern, cause in self._patterns:
             for match in pattern.finditer(data):
                 yield match.start(), cause
@@ -89,12 +92,12 @@ class MachineNames:
         ]
 
 
-def _identifying(names: Mapping[str, str], min_length: int = MIN_LENGTH) -> dict[str, str]:
+def _identifying_names(names: Mapping[str, str], min_length: int = MIN_LENGTH) -> dict[str, str]:
     return {name: text for name, text in names.items() if len(name) >= min_length and name.lower() not in GENERIC}
 
 
 def path_pattern(path: str) -> re.Pattern[bytes]:
-    """Return a pattern of a path in plain text, in JSON or percent-encoded, not followed by more of a name."""
+    """Return a pattern that matches a path in plain text, in JSON or percent-encoded, but not a longer file name."""
     encoded = quote(path, safe="")
     lower = re.sub("%..", lambda match: match[0].lower(), encoded)
     forms = {path, path.replace("/", "\\/"), path.replace("\\", "\\\\"), encoded, lower, quote(encoded, safe="")}
@@ -103,7 +106,7 @@ def path_pattern(path: str) -> re.Pattern[bytes]:
 
 
 def term_pattern(term: str) -> re.Pattern[bytes]:
-    """Return a pattern of a complete word, as it is or in lower case; a JSON or percent escape may precede it."""
+    """Return a pattern that matches a complete word, as it is or in lower case, also after a JSON or percent escape."""
     before = rb"(?:(?<![A-Za-z0-9_])|(?<=\\[nrtbf])|(?<=\\u[0-9a-fA-F]{4})|(?<=%[0-9a-fA-F]{2})"
     before += rb"|(?<=%25[0-9a-fA-F]{2}))"
     joined = b"|".join(re.escape(form.encode("utf-8", "surrogateescape")) for form in sorted({term, term.lower()}))
@@ -121,7 +124,7 @@ def _users() -> Iterator[str]:
         yield getpass.getuser()
     yield from filter(None, (os.environ.get(name) for name in ("USER", "LOGNAME", "SUDO_USER")))
     home = _home()
-    if home is not None and len(home.parts) > 2:  # not a system user's
+    if home is not None and len(home.parts) > 2:  # not the home of a system user, such as /root
         yield home.name
 
 
@@ -134,7 +137,7 @@ def _host_entries() -> Iterator[list[str]]:
 
 
 def _neighbor_hosts() -> list[str]:
-    """Return the names of other machines in the hosts file; names with a dot may be public and are left out."""
+    """Return the names of other machines in the hosts file, except names with a dot, which may be public."""
     entries = (names for address, *names in _host_entries() if not _LOCAL_ADDRESS.match(address))
     return list(dict.fromkeys(name for name in chain.from_iterable(entries) if "." not in name))[:MAX_NEIGHBORS]
 

@@ -1,4 +1,4 @@
-"""Search of a release for private text: secrets, names of this machine and its user, addresses of the run's servers."""
+"""Search a release for private text: secrets, names of this machine and its user, addresses of the run's servers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from runner.registry.redaction.text_search import Cause, Finder, group_by_cause,
 from runner.spec.trainer_files import FOLDER
 
 _API_PATH = re.compile(r"/?((api|openai)/)?(v\d+)?/?")
-"""Usual paths of a server's API."""
+"""Matches the usual paths of a server's API, which are not secret."""
 
 
 def find_private_text(
     release: Release, contents: Mapping[str, Content], original: Draft, names: MachineNames
 ) -> Iterator[str]:
-    """Yield one message for each cause; `original` is the draft before it was redacted."""
+    """Yield a message for each private text in a release; `original` is the draft before redaction."""
     rules = rules_for(original)
     names = names.with_terms(rules.host_words, "the host of a server that the spec names")
     allowed = names.allow({release.owner, *_parts_of_public_sources(release)})
@@ -50,13 +50,13 @@ def _parts_of_public_sources(release: Release) -> set[str]:
 
 
 def _has_more_than_host(address: str) -> bool:
-    """Tell whether an address has a login, a query or an unusual path, which may be secret."""
+    """Return whether an address has a login, a query or an unusual path, which may be secret."""
     parts = urlsplit(address if "://" in address else f"//{address}")
     return "@" in parts.netloc or bool(parts.query) or not _API_PATH.fullmatch(parts.path)
 
 
 class _ServerAddresses:
-    """A finder of the addresses of a spec's servers, grouped by host."""
+    """Finds the addresses of a spec's servers; all addresses of one host have one cause."""
 
     def __init__(self, base_urls: Collection[str], allowed: Collection[str]) -> None:
         by_host: dict[str, dict[str, None]] = {}

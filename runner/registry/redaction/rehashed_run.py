@@ -1,6 +1,6 @@
-"""The hashes of a run, recomputed for redacted model settings, so that the published journal replays.
+"""Recompute the hashes of a run for redacted model settings, so that the published journal can be replayed.
 
-If redaction does not change the settings, the hashes stay as they are.
+If redaction does not change the settings, the hashes stay the same.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class RehashedRun:
     """The plans and hashes of a run before and after redaction."""
 
     hashes: Mapping[str, str]
-    """The new value of each hash that changes: those of the game, the identity and the spec."""
+    """The new value of each hash that changes: of the game, of the run (its identity) and of the spec."""
     before: Plan
     after: Plan
     _parameters: Mapping[str, tuple[str, str]] = field(repr=False)
-    """The hash of each model group's parameters, before and after."""
+    """The hash of each model group's parameters, before and after redaction."""
 
     def rehash_parameters(self, sample: SampleKey, recorded: str) -> str:
         """Return the new hash of a sample's model parameters, with as many digits as were recorded.
@@ -47,15 +47,15 @@ class RehashedRun:
             return recorded
         if not before.startswith(recorded):
             raise ReleaseError(
-                f"the journal's answer for {sample.datapoint} was requested with other parameters than the spec's, so "
-                "the path in its model's name cannot be redacted"
+                f"the journal's answer for {sample.datapoint} was requested with other parameters than those in the "
+                "spec, so the path in the model's name cannot be redacted; play the run again to publish it"
             )
         return after[: len(recorded)]
 
     def rollout_renamer(self) -> Callable[[str], str]:
-        """Return a function from old to new rollout ids, to be called in the order of the plan.
+        """Return a function that converts old rollout ids to new ones; call it in the order of the plan.
 
-        It stores only the ids of rollouts that were skipped, so its memory does not grow with the run.
+        It stores only the ids of skipped rollouts, so its memory does not grow with the run.
         """
         if self.before.game_hash == self.after.game_hash:
             return str
@@ -97,8 +97,8 @@ def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:
             continue
         if recorded != old:
             raise ReleaseError(
-                f"{manifest.run_id}: a private value in its model settings cannot be redacted, because its spec or "
-                "inputs changed after it was played"
+                f"{manifest.run_id}: a private value in the model settings cannot be redacted, because the run's spec "
+                "or inputs changed after the run; restore them, or play the run again"
             )
         hashes[recorded] = new
     old, new = spec_hash(before), spec_hash(after)
@@ -112,7 +112,7 @@ def rehash_run(folder: RunFolder, rules: RedactionRules) -> RehashedRun:
 
 
 def _redact_spec(spec: Spec, rules: RedactionRules) -> Spec:
-    """Redact a spec as its file is redacted; replacements are counted there, not here."""
+    """Return a spec redacted like its file. Replacements are not counted, because they are counted for the file."""
     counts = rules.counts.copy()
     experiment = spec.experiment
     redacted = replace(

@@ -1,4 +1,4 @@
-"""Redaction of structured data: addresses, users at hosts, buckets, sockets and paths are replaced under fixed rules.
+"""Rules that replace private locations in structured data: addresses, users at hosts, buckets, sockets and paths.
 
 The rules depend on the run and its spec, never on the machine that publishes, so every publisher gets the same bytes.
 """
@@ -44,7 +44,7 @@ _HOME = re.compile(r"(?:.*[\\/])?(?:home|users|homes)[\\/][^\\/]+[\\/]*", re.IGN
 
 
 def is_open(key: str) -> bool:
-    """Tell whether a key, possibly of several parts joined by dots, is in a mapping with keys of any name."""
+    """Return whether a dotted key is in a mapping whose keys a user or a server chooses; see `_OPEN_KEYS`."""
     return not _OPEN_KEYS.isdisjoint(key.split("."))
 
 
@@ -61,7 +61,7 @@ def strings_in(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def renamed_models(names: Iterable[str]) -> dict[str, str]:
-    """Map each model name that is a path to its last part; a hash is added if several paths end alike."""
+    """Return the public name of each name that is a path: its last part, with a hash if several paths share it."""
     paths = sorted({name for name in names if is_path(name)})
     short_names = {name: public_model_name(name) or "path" for name in paths}
     by_end: dict[str, set[str]] = {}
@@ -79,7 +79,7 @@ def _without_slash(path: str) -> str:
 
 
 def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
-    """Return the texts that identify servers, longest first: URLs, hosts with ports, hosts that are not just a word."""
+    """Return the texts that identify servers, longest first: URLs, hosts with ports, hosts that are not plain words."""
     addresses: set[str] = set()
     for url in base_urls:
         addresses |= {url, url.rstrip("/")}
@@ -95,7 +95,7 @@ def addresses_of(base_urls: Iterable[str]) -> tuple[str, ...]:
 
 
 def _idna_forms(host: str) -> Iterator[str]:
-    """Yield an international host name in its other spelling."""
+    """Yield the other spelling of an international host name: ASCII (IDNA) for a Unicode name, and vice versa."""
     with suppress(UnicodeError):
         yield host.encode("idna").decode() if not host.isascii() else host.encode().decode("idna")
 
@@ -112,21 +112,25 @@ class RedactionRules:
     """The public name of each model whose name is a path."""
     base_urls: tuple[str, ...]
     hashes: dict[str, str] = field(default_factory=dict)
-    """Identities that depend on a redacted value, each with its new value."""
+    """The new value of each hash that depends on a redacted value."""
     counts: Counter[str] = field(default_factory=Counter)
+    """The number of replacements so far, by the name of the rule."""
 
     def __post_init__(self) -> None:
         addresses = addresses_of(self.base_urls)
         hosts = {urlsplit(url).hostname or "" for url in self.base_urls} - {"", *_LOOPBACK, *addresses}
         self.host_words = sorted(hosts, key=lambda host: (-len(host), host))
-        """Hosts that are a plain word, which may mean something else in free text."""
+        """Hosts that are plain words, which may mean something else in free text."""
         longest_first = sorted(self.models.items(), key=lambda item: (-len(item[0]), item[0]))
         self._models = [(re.compile(re.escape(path) + r"(?![\w-])"), name) for path, name in longest_first]
         self._addresses = [_address_pattern(text) for text in addresses]
         self._hosts = [_address_pattern(host) for host in self.host_words]
 
     def redact_value(self, value: Any, key: str = "", *, in_open: bool = False) -> Any:
-        """Redact structured data, such as a manifest or a spec; `in_open`: its keys may have any name."""
+        """Return structured data redacted, such as a manifest or a spec.
+
+        `key` is the key of the value. If `in_open`, the value is in a mapping whose keys a user or a server chooses.
+        """
         if isinstance(value, Mapping):
             prefix = "execution." if key == "execution" else ""
             return {
@@ -138,7 +142,7 @@ class RedactionRules:
         return self.redact_string(value, key, in_open=in_open) if isinstance(value, str) else value
 
     def redact_string(self, text: str, key: str = "", *, in_open: bool = False) -> str:
-        """Redact one string of structured data."""
+        """Return one string of structured data redacted; `key` and `in_open` are those of `redact_value`."""
         is_cluster = key == _CLUSTER_KEY
         in_open, key = in_open or is_open(key), key.rpartition(".")[2]
         if text in ("", NOT_PUBLISHED):
@@ -151,21 +155,21 @@ class RedactionRules:
             return self.hashes[text]
         if key in _MESSAGE_KEYS:
             return self.redact_message(text)
-        may_be_path = key in _PATH_KEYS or not in_open  # a command to a model may begin with a slash: `/no_think`
+        may_be_path = key in _PATH_KEYS or not in_open  # in open mappings, `/no_think` is a command to a model
         has_blanks = " " in text and key in _PATH_KEYS
         if may_be_path and (_ABSOLUTE.fullmatch(text) or (has_blanks and _WITH_BLANKS.fullmatch(text))):
             return self._replace_all(PATH, key if key == "cache" else _last_part(text))
         return self._redact_text(text)
 
     def redact_message(self, text: str) -> str:
-        """Redact a message of a program, where a plain word that is the name of a spec's host means that host."""
+        """Return a program's message redacted, including hosts whose names are plain words."""
         text = self._redact_text(text)
         for pattern in self._hosts:
             text = self._substitute(pattern, NOT_PUBLISHED, text, ADDRESS)
         return text
 
     def redact_lines(self, text: str) -> str:
-        """Redact lines of `KEY=VALUE` or of any text."""
+        """Return lines redacted, which may be `KEY=VALUE` or any text."""
         return "".join(self._redact_line(line) for line in text.splitlines(keepends=True))
 
     def _redact_line(self, line: str) -> str:
@@ -179,7 +183,7 @@ class RedactionRules:
         return line if redacted == inner else key + equals + value.replace(inner, redacted)
 
     def redact_answer(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        """Redact a server's answer: remove fields that the format does not have; what the model wrote stays."""
+        """Return a server's answer without unknown fields, and redacted except for the text that the model wrote."""
         selected, removed = select_known_fields(answer)
         self.counts[ANSWER_FIELD] += removed
         return {name: item if name in MODEL_TEXT else self._redact_field(name, item) for name, item in selected.items()}
@@ -189,7 +193,7 @@ class RedactionRules:
         return self.redact_message(value) if is_message else self.redact_value(value, name)
 
     def _redact_text(self, text: str) -> str:
-        """Replace model paths by names, then private locations, then the spec's own addresses and hashes."""
+        """Return text with model paths, private locations, the spec's addresses, and hashes replaced, in this order."""
         for pattern, name in self._models:
             text = self._substitute(pattern, name, text, MODEL)
         text = redact_locations(text, lambda rule: self.counts.update([rule]))
@@ -214,7 +218,7 @@ class RedactionRules:
 
 
 def _last_part(path: str) -> str:
-    """Return a path's last part, or "path" if that is a home folder or the only part."""
+    """Return a path's last part, or "path" if the last part is a home folder or the only part."""
     path = path.removeprefix("file:").removeprefix("//")
     if _HOME.fullmatch(path) or re.fullmatch(r"~[^\\/]*|[\\/][^\\/]+[\\/]?", path):
         return "path"

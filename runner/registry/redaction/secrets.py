@@ -1,7 +1,7 @@
-"""Secrets in bytes: keys of known forms, values that this process holds, and settings whose keys name a secret.
+"""Find secrets: keys of known forms, values in this process's environment, and settings whose names say "secret".
 
 A secret is reported by its kind and place, and never shown. Two kinds are not found: a secret of an unknown form that
-no variable of this process holds, and anything inside a compressed file.
+is in no environment variable of this process, and a secret inside a compressed file.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.spec.trainer_files import FOLDER, INDEX
 
 @dataclass(frozen=True)
 class _SecretForm:
-    """A form of secrets; bytes without any of the `hints` have none, and are not searched further."""
+    """A form of secrets. The pattern is searched only in bytes that contain one of the `hints`."""
 
     description: str
     hints: tuple[bytes, ...]
@@ -28,9 +28,9 @@ class _SecretForm:
 
 
 _BEFORE = rb"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrtbf]))"
-"""The start of a word; in JSON it may follow an escape, which ends in a letter."""
+"""Matches the start of a word, also after an escape in JSON, which ends in a letter."""
 _MIXED = rb"(?=[A-Za-z_-]{0,80}[0-9])"
-"""A digit within 80 characters, which a sequence of words does not have."""
+"""Matches if a digit follows within 80 characters; words joined by `-` or `_` have none."""
 
 _VALUE = rb"(?:" + _MIXED + rb"[A-Za-z0-9+/=._~-]{8,}|[A-Za-z+/=]{20,})"
 
@@ -77,7 +77,7 @@ FORMS: tuple[_SecretForm, ...] = (
 
 
 def find_secret_forms(data: bytes) -> Iterator[tuple[int, Cause]]:
-    """Find secrets of known forms."""
+    """Yield the offset and cause of each secret of a known form."""
     for form in FORMS:
         if any(hint in data for hint in form.hints):
             for match in form.pattern.finditer(data):
@@ -85,7 +85,7 @@ def find_secret_forms(data: bytes) -> Iterator[tuple[int, Cause]]:
 
 
 class ProcessSecrets:
-    """A finder of secrets that this process holds, in variables or as keys that it used."""
+    """Finds secrets that this process knows: values of environment variables, and keys that it used."""
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self._redactor = redactor or current_redactor()
@@ -111,7 +111,7 @@ _ASSIGNMENT_FILES = (".env", ".ini", ".toml", ".cfg")
 
 
 def is_secret_setting(key: str, text: str) -> bool:
-    """Tell whether a key names a secret and its value is not just a placeholder."""
+    """Return whether a key names a secret and its value is not just a placeholder."""
     name = key.rpartition(".")[2]
     names_secret = _SECRET_KEYS.fullmatch(name) is not None and _TEXT_TOKEN_KEYS.fullmatch(name) is None
     return names_secret and _PLACEHOLDERS.fullmatch(text.strip()) is None
@@ -133,6 +133,6 @@ def secret_settings(contents: Mapping[str, Content]) -> Iterator[str]:
         for key, value in settings:
             if (is_trainer_file or is_open(key)) and is_secret_setting(key, value):
                 yield (
-                    f"{path}: {key} has a value that everyone could read, but its name says that it is a secret; "
-                    "use `api_key_env` for keys, and run it again"
+                    f"{path}: {key} has a value that everyone could read, but the name of the key says that the value "
+                    "is secret; name an environment variable in `api_key_env` instead, and play the run again"
                 )

@@ -1,4 +1,4 @@
-"""Search of all bytes of a release, block by block, with the files and lines of each occurrence."""
+"""Search all bytes of a release, block by block, and report the files and lines of each occurrence."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from runner.documents.releases.bundle import Content, open_content
 
 BLOCK = 1 << 20
 OVERLAP = 1 << 14
-"""Bytes of a block that are searched again with the next one, to find texts that cross the boundary."""
+"""Number of bytes of a block that are searched again with the next block, to find texts that cross the boundary."""
 
 MAX_PLACES = 5
-"""Places of one cause that a message lists."""
+"""Maximum number of places that a message lists for one cause."""
 
 
 class Cause(NamedTuple):
-    """A reason why some text must not be published."""
+    """A reason why a text must not be published."""
 
     description: str
     """A description that does not contain the text."""
     text: str | None = None
-    """The text itself, which `--allow-name` allows; None for a secret, which is never shown or allowed."""
+    """The text itself, which the user can allow with `--allow-name`; None for a secret, which is never shown."""
 
     def __str__(self) -> str:
         return self.description if self.text is None else f"{self.text!r} ({self.description})"
 
 
 Finder = Callable[[bytes], Iterable[tuple[int, Cause]]]
-"""A function that finds text that must not be published: the offset of each occurrence in the bytes, and its cause."""
+"""A function that returns the offset and cause of each text in the given bytes that must not be published."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Occurrences:
 
 
 class PrivateText(str):
-    """The message of a failed check: all occurrences of one cause, in one line."""
+    """The message of a failed check about all occurrences of one cause, in one line."""
 
     __slots__ = ("occurrences",)
     occurrences: tuple[Occurrences, ...]
 
     @classmethod
     def from_occurrences(cls, occurrences: Iterable[Occurrences]) -> PrivateText:
-        """Describe occurrences of one cause: what it is, how often, where, and what to do."""
+        """Return the message about occurrences of one cause: the cause, their number and places, and what to do."""
         files = tuple(occurrences)
         cause, count = files[0].cause, sum(file.count for file in files)
         places = [f"{file.file}:{line}" for file in files for line in file.lines]
@@ -64,14 +64,14 @@ class PrivateText(str):
             remedy = f"if it identifies no one, add {shlex.join(['--allow-name', cause.text])}"
         message = cls(
             f"{cause}: {counted(count, 'occurrence')} in {counted(len(files), 'file')}: "
-            f"{', '.join([*places[:MAX_PLACES], *more])}; remove it and publish again; {remedy}"
+            f"{', '.join([*places[:MAX_PLACES], *more])}; remove this text and publish again; {remedy}"
         )
         message.occurrences = files
         return message
 
 
 def group_by_cause(occurrences: Iterable[Occurrences]) -> list[PrivateText]:
-    """Group occurrences by cause, in the order of their first occurrence."""
+    """Return one message for each cause, in the order of first occurrence."""
     by_cause: dict[Cause, list[Occurrences]] = {}
     for in_file in occurrences:
         by_cause.setdefault(in_file.cause, []).append(in_file)
@@ -79,7 +79,7 @@ def group_by_cause(occurrences: Iterable[Occurrences]) -> list[PrivateText]:
 
 
 def search(contents: Mapping[str, Content], finders: Sequence[Finder]) -> Iterator[Occurrences]:
-    """Search files with all finders.
+    """Yield the occurrences that the finders find in each file, by cause.
 
     Raises:
         OSError: a file cannot be read.

@@ -1,4 +1,4 @@
-"""Redaction of YAML texts; all other text, its order and its layout stay as they were written."""
+"""Redact the values of YAML texts, without changing anything else in the text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from runner.registry.redaction.rules import COMMENT, RedactionRules, is_open
 
 
 def redact_yaml(text: str, rules: RedactionRules, *, comments: bool = True) -> str:
-    """Redact the values of a YAML text, and remove its comments unless `comments` is true.
+    """Return a YAML text with redacted values, and without comments unless `comments` is true.
 
-    Values are redacted exactly as those of the loaded spec, which its hash depends on. A text that is not YAML is
-    redacted line by line.
+    Values are redacted exactly like those of the loaded spec, because the spec's hash depends on them. A text that is
+    not YAML is redacted line by line.
     """
     try:
         changes = {start: (end, value) for start, end, value in _changes(text, rules)}
@@ -39,7 +39,7 @@ def values_in(text: str) -> Iterator[tuple[str, str]]:
 
 def _changes(text: str, rules: RedactionRules) -> Iterator[tuple[int, int, str]]:
     """Yield the start and end of each value to replace, and its replacement."""
-    # The loader in Python: it counts characters, as a text does.
+    # The loader written in Python is used, because its positions count characters, not bytes.
     for key, node in _nodes(text, yaml.SafeLoader):
         redacted = rules.redact_string(node.value, key.rpartition(".")[2], in_open=is_open(key))
         if redacted != node.value:
@@ -56,7 +56,7 @@ def _in_one_line(value: str) -> str:
 
 
 def _comments(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each comment: between tokens, and after the indicator of a block scalar."""
+    """Yield the start and end of each comment, between tokens or after the `|` or `>` of a block scalar."""
     if len(text) > MAX_BYTES:
         return
     position = 0

@@ -1,1 +1,1 @@
-"""The places that store releases, with one interface: a folder, a git repository, a server, the Hugging Face Hub."""
+"""Transports to registries, with one interface: a folder, a git repository, a server, and the Hugging Face Hub."""

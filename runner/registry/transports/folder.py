@@ -21,11 +21,11 @@ from runner.registry.transports.local_path import local_path
 from runner.registry.transports.staging import INCOMING, remove_abandoned
 
 DEEPEST = 4 + MAX_SEGMENTS
-"""Maximum number of names in a path: of a release's folder, and inside it. A registry has no deeper files."""
+"""Maximum number of names in a path: 4 for the release's folder, and those inside it. No file is deeper."""
 
 
 class FolderTransport:
-    """See `Transport`. A release's folder is written elsewhere on the same disk, and renamed once it is complete."""
+    """A `Transport` for a folder. A release is written to `INCOMING` on the same disk, and renamed when complete."""
 
     def __init__(self, folder: str) -> None:
         self._root = local_path(folder)
@@ -35,7 +35,7 @@ class FolderTransport:
         return f"file:{self._root}"
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
-        # Only the common folder of all such paths is listed; no name in a registry begins with a dot.
+        # Only the folder that all paths with the prefix share is listed; no name in a registry begins with a dot.
         start = prefix.rpartition("/")[0]
         pending = [start] if self._leads_through_folders(start) else []
         while pending:
@@ -44,7 +44,7 @@ class FolderTransport:
                 path = f"{folder}/{entry.name}" if folder else entry.name
                 if entry.name.startswith(".") or not (path.startswith(prefix) or prefix.startswith(f"{path}/")):
                     continue
-                with suppress(FileNotFoundError):  # it may be removed at the same time
+                with suppress(FileNotFoundError):  # another process may remove the entry at the same time
                     if entry.is_dir(follow_symlinks=False):
                         if path.count("/") + 1 < DEEPEST:
                             pending.append(path)
@@ -52,7 +52,7 @@ class FolderTransport:
                         yield StoredFile(path, entry.stat(follow_symlinks=False).st_size)
 
     def _leads_through_folders(self, path: str) -> bool:
-        """Tell whether no name of a path is a link; the root may be one."""
+        """Return whether no name of a path is a symbolic link; the root may be a link."""
         names = [name for name in path.split("/") if name]
         return not any((self._root / "/".join(names[:end])).is_symlink() for end in range(1, len(names) + 1))
 
@@ -79,9 +79,9 @@ class FolderTransport:
     def _add(self, folder: str, files: Sequence[tuple[str, Content]]) -> None:
         target = self._root / folder
         entries = entries_by_path(files)
-        is_there = False
+        is_renamed = False
         if self._root.is_file():
-            raise ReleaseError(f"{self._root} cannot be a registry: it is a file")
+            raise ReleaseError(f"{self._root} cannot be a registry, because it is a file; name a folder")
         try:
             make_folders(self._root)
             mode = stat.S_IMODE(self._root.stat().st_mode)
@@ -99,25 +99,25 @@ class FolderTransport:
                 if os.path.lexists(target):
                     raise TakenError(f"{self.where} has {folder} already")
                 incoming.rename(target)  # this fails if the target is a folder with files
-                is_there = True
+                is_renamed = True
                 fsync_dir(parent)
             finally:
                 with suppress(OSError):
                     remove_folder(incoming)
         except OSError as error:
-            if not is_there and os.path.lexists(target):
+            if not is_renamed and os.path.lexists(target):
                 raise TakenError(f"{self.where} has {folder} already") from error
             raise ReleaseError(f"cannot write {target}: {error.strerror}") from error
 
     def close(self) -> None:
-        """Do nothing: no file stays open."""
+        """Do nothing, because no file stays open."""
 
 
 def _split_path(path: str) -> list[str]:
     """Split a path into its names.
 
     Raises:
-        ReleaseError: a name does not lead downwards.
+        ReleaseError: a name is empty, `.` or `..`, or has a null character.
     """
     names = path.split("/")
     if any(name in ("", ".", "..") or "\0" in name for name in names):
@@ -165,6 +165,6 @@ def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> 
             try:
                 checked_copy(source, entry, file.write)
             except ReleaseError as error:
-                raise ReleaseError(f"{error}; it changed while it was published, publish again") from error
+                raise ReleaseError(f"{entry.path} changed during the publish; publish again") from error
         file.flush()
         os.fsync(file.fileno())

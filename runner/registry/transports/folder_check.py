@@ -1,4 +1,4 @@
-"""Check that a folder is a registry: a misspelled or unrelated folder must not look like an empty registry."""
+"""Check that a folder is a registry, so that a misspelled or unrelated folder is not taken for an empty one."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ from runner.registry.transports.staging import INCOMING
 
 
 def check_registry(folder: Path) -> None:
-    """Check that a folder exists, and has releases or nothing but a README and a license.
+    """Check that a folder exists, and has releases, or no other files than a README and a license.
 
     Raises:
-        ReleaseError: it does not; the message suggests a registry.
+        ReleaseError: the folder is not a registry; the message suggests one if there is one nearby.
     """
     if not folder.exists():
-        raise ReleaseError(f"no registry is at {folder}: there is no such folder{_suggest_registry(folder)}")
+        hint = _suggest_registry(folder) or "; check the path"
+        raise ReleaseError(f"no registry is at {folder}: there is no such folder{hint}")
     if not folder.is_dir():
-        raise ReleaseError(f"no registry is at {folder}: it is a file")
+        raise ReleaseError(f"no registry is at {folder}, because it is a file; name a folder")
     if not _has_releases(folder) and any(not _is_allowed_file(name) for name in _names(folder)):
         inside = next((name for name in _names(folder) if _has_releases(folder / name)), None)
-        hint = "" if inside is None else f"; did you mean {str(folder / inside)!r}?"
-        raise ReleaseError(f"no registry is at {folder}: it has other files, but no release{hint}")
+        hint = "; check the path" if inside is None else f"; did you mean {str(folder / inside)!r}?"
+        raise ReleaseError(f"no registry is at {folder}: the folder has other files, but no release{hint}")
 
 
 def _has_releases(folder: Path) -> bool:
-    """Tell whether a folder has a version of a release, or a publish was started in it."""
+    """Return whether a folder has a version of a release, or a publish to it was started."""
     versions = (path for kind in Kind for path in folder.glob(f"{kind}/[!.]*/[!.]*/[!.]*"))  # KIND/OWNER/NAME/VERSION
     return (folder / INCOMING).is_dir() or any(path.is_dir() for path in versions)
 
 
 def _is_allowed_file(name: str) -> bool:
-    """Tell whether a file may be next to the releases, as in a copy of a repository."""
+    """Return whether an empty registry may have a file with this name, as a new repository has."""
     return name.upper().startswith(("README", "LICEN"))
 
 

@@ -1,4 +1,4 @@
-"""The HTTP client for registry servers and the Hub: limited in time and size, and its token goes to one origin only."""
+"""The HTTP client for registry servers and the Hub. It limits time and size, and sends its token to one origin only."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _FILE = "nip_run_file"
 
 
 class TransferError(Exception):
-    """A server did not answer as it should. Not an error of `httpx2`, so no library repeats the request."""
+    """Raised if a server's answer is refused. Not an error of `httpx2`, so that no library repeats the request."""
 
 
 class ConnectionFailed(TransferError):
-    """There was no complete answer, so the server may have received the request or not."""
+    """Raised if no complete answer arrived; the server may have received the request or not."""
 
 
 class HttpClient(httpx2.Client):
-    """Connections to one server, and to others after a redirect."""
+    """An HTTP client for one server, and for others that it redirects to."""
 
     def __init__(
         self, base: str, timeouts: Timeouts, *, headers: Mapping[str, str] | None = None,
@@ -71,10 +71,11 @@ class HttpClient(httpx2.Client):
     def open_file(
         self, url: str, name: str, check: Callable[[httpx2.Response], object], headers: Mapping[str, str] | None = None
     ) -> IO[bytes]:
-        """Open a file to read while it arrives. `name` begins its error messages; `check` raises for a bad status.
+        """Open a file to read while it arrives. `name` begins the error messages; `check` raises for a bad status.
 
         Raises:
-            TransferError, Exception: it cannot be read; or what `check` raises.
+            TransferError: the file cannot be read.
+            Exception: any exception of `check`.
         """
         return io.BufferedReader(_RemoteFile(self, url, name, check, headers or {}), 1 << 16)
 
@@ -84,12 +85,12 @@ class HttpClient(httpx2.Client):
         return self.send(request, stream=True)
 
     def explain(self, request: httpx2.Request, error: Exception) -> str:
-        """Return an error message for a request without a response."""
+        """Return the error message for a request that got no response."""
         host, reason = request.url.netloc.decode("ascii", "replace"), in_one_line(str(error)[:200])
         if isinstance(error, httpx2.ConnectTimeout | httpx2.ConnectError):
             return f"cannot reach {host} ({reason}). Check the network and the address."
         if isinstance(error, httpx2.TooManyRedirects):
-            return f"{host} redirects again and again"
+            return f"{host} redirects without end. Check the address."
         return f"the connection to {host} broke ({reason or type(error).__name__}); run the same command again"
 
     def _is_repeatable(self, request: httpx2.Request) -> bool:
@@ -102,7 +103,9 @@ class HttpClient(httpx2.Client):
             for name in ("authorization", "cookie"):
                 request.headers.pop(name, None)
             if self._base.scheme == "https" and request.url.scheme != "https":
-                raise TransferError(f"it redirects to {request.url.host} without TLS, which is not followed")
+                raise TransferError(
+                    f"the server redirects to {request.url.host} without TLS, which is not followed. Tell its operator."
+                )
         request.headers["accept-encoding"] = "identity"
         timeout = httpx2.Timeout(self.timeouts.read, connect=self.timeouts.connect).as_dict()
         request.extensions = {**request.extensions, "timeout": timeout}
@@ -111,9 +114,11 @@ class HttpClient(httpx2.Client):
         """Check each response before its body is read, and limit the body."""
         if response.is_redirect and not self.follow_redirects:
             target = in_one_line(shortened(response.headers.get("location", ""), 200))
-            raise TransferError(f"it redirects to {target}. If that is the registry, use its address.")
+            raise TransferError(f"the server redirects to {target}. If that is the registry, use its address.")
         if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
-            raise TransferError(f"it answers in the encoding {encoding[:40]!r}, which was not requested")
+            raise TransferError(
+                f"the server answers in the encoding {encoding[:40]!r}, which was not requested. Tell its operator."
+            )
         assert isinstance(response.stream, httpx2.SyncByteStream)
         if not (_FILE in response.request.extensions and response.status_code < 300):
             response.stream = _LimitedBody(response.stream, self.timeouts.answer_bytes)
@@ -130,7 +135,7 @@ class _LimitedBody(httpx2.SyncByteStream):
         for piece in self._stream:
             size += len(piece)
             if size > self._limit:
-                raise TransferError(f"its answer is longer than {self._limit:,} bytes")
+                raise TransferError(f"the server's answer is longer than {self._limit:,} bytes. Check the address.")
             yield piece
 
     def close(self) -> None:
@@ -138,7 +143,7 @@ class _LimitedBody(httpx2.SyncByteStream):
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file as it arrives. If the connection breaks, the next request asks for the rest."""
+    """A file that is read while it arrives. If the connection breaks, the next request asks for the rest."""
 
     def __init__(
         self, client: HttpClient, url: str, name: str, check: Callable[[httpx2.Response], object],
@@ -151,13 +156,14 @@ class _RemoteFile(io.RawIOBase):
         self._request()
 
     def _request(self) -> None:
+        """Request the file, or the rest of it after a broken connection."""
         resumed = {"range": f"bytes={self._position}-", "if-range": self._etag or ""} if self._position else {}
         self._response = response = self._client.stream_file(self._url, {**self._headers, **resumed})
         try:
             self._check(response)
             etag = response.headers.get("etag")
             if self._position and etag != self._etag:
-                raise TransferError("it changed while it was read")
+                raise TransferError("the file changed while it was read; run the same command again")
         except BaseException:
             response.close()
             raise
@@ -186,6 +192,7 @@ class _RemoteFile(io.RawIOBase):
         return size
 
     def _next_piece(self) -> bytes | None:
+        """Return the next bytes of the file, or None at its end; request the rest if the connection breaks."""
         while True:
             try:
                 return next(self._pieces, None)

@@ -1,7 +1,7 @@
-"""A registry in a dataset repository of the Hugging Face Hub, read at one commit; through `huggingface_hub`.
+"""A registry in a dataset repository of the Hugging Face Hub, read at one commit with the library `huggingface_hub`.
 
-No fetched file is stored on disk, so no old file is mistaken for a new one. The content of a repository is bytes:
-nothing in it is loaded or executed.
+No fetched file is stored on disk, so no old file is mistaken for a new one. Nothing in a repository is executed or
+deserialized: its files are read as bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class HubClient(HttpClient):
 
     def __init__(self, endpoint: str, timeouts: Timeouts) -> None:
         super().__init__(endpoint, timeouts, follow_redirects=True)
-        self.question = _Question()
+        self.action = _ActionRequests()
 
     def request(self, method: str, url: Any, *, data: Any = None, **options: Any) -> httpx2.Response:
         """Send a request. `huggingface_hub` passes a file as `data`, which this kind of client calls `content`."""
@@ -69,17 +69,17 @@ class HubClient(HttpClient):
         if request.method == "PUT":  # `huggingface_hub` rewinds the file and repeats the request itself
             response = httpx2.Client.send(self, request, **options)
             if response.status_code in BUSY:
-                for name in ("retry-after", "ratelimit"):  # it would wait without a limit
+                for name in ("retry-after", "ratelimit"):  # `huggingface_hub` would wait that long, without a limit
                     response.headers.pop(name, None)
             return response
         response = super().send(request, **options)
         if response.status_code in BUSY:  # otherwise `huggingface_hub` would repeat the request, too
             response.close()
             seconds = requested_wait(response.headers)
-            wait = f"; it asks to wait {seconds:,.0f} s" if seconds else ""
+            when = f"in {seconds:,.0f} s" if seconds else "later"
             reason = "received too many requests" if response.status_code == 429 else "cannot answer now"
             raise TransferError(
-                f"{request.url.host} {reason} (HTTP {response.status_code}){wait}; run the same command again later"
+                f"{request.url.host} {reason} (HTTP {response.status_code}); run the same command again {when}"
             )
         return response
 
@@ -88,14 +88,17 @@ class HubClient(HttpClient):
         return request.method in ("GET", "HEAD") or "/preupload/" in path or path.endswith("/info/lfs/objects/batch")
 
     def _check_request(self, request: httpx2.Request) -> None:
-        self.question.requests += request.method in ("GET", "HEAD")
-        if self.question.requests > self.timeouts.requests:
-            raise TransferError(f"it needs more than {self.timeouts.requests:,} requests, such as pages of a listing")
+        self.action.requests += request.method in ("GET", "HEAD")
+        if self.action.requests > self.timeouts.requests:
+            raise TransferError(
+                f"more than {self.timeouts.requests:,} requests would be needed: the repository has too many files for "
+                "a registry. Ask its owner to split it."
+            )
         super()._check_request(request)
 
 
-class _Question(threading.local):
-    """The number of requests for the current question of a thread."""
+class _ActionRequests(threading.local):
+    """The number of requests for the current action of a thread; see `HubSession.map_errors`."""
 
     requests = 0
 
@@ -103,10 +106,9 @@ class _Question(threading.local):
 class HubSession:
     """One repository, at the endpoint of `HF_ENDPOINT`, with the token of `HF_TOKEN` or of `hf auth login`."""
 
-    _factory_of: tuple[str, Timeouts] | None = None
-    """The endpoint and limits of the HTTP client of `huggingface_hub`. A process has one."""
-    _users = 0
-    """The number of open sessions, which share that client."""
+    _client_settings: tuple[str, Timeouts] | None = None
+    """The endpoint and limits of the HTTP client of `huggingface_hub`, which all sessions of a process share."""
+    _open_sessions = 0
     _lock = threading.Lock()
 
     def __init__(self, where: str, repository: str, timeouts: Timeouts) -> None:
@@ -114,7 +116,7 @@ class HubSession:
         self._hub = _import_library()
         self._endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or self._hub.constants.ENDPOINT
         if not (self._endpoint.startswith("https://") or _LOOPBACK.fullmatch(self._endpoint)):
-            raise UsageError(f"HF_ENDPOINT is {self._endpoint!r}; it must begin with https://")
+            raise UsageError(f"HF_ENDPOINT is {self._endpoint!r}; set it to an address that begins with https://")
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             raise ReleaseError(f"{where} cannot be reached because HF_HUB_OFFLINE is set. Unset it.")
         token = self._hub.get_token()
@@ -126,23 +128,23 @@ class HubSession:
         )
         self._is_closed = False
         with HubSession._lock:
-            HubSession._users += 1
+            HubSession._open_sessions += 1
 
     def newest_commit(self, revision: str) -> tuple[str, bool]:
         """Return the current commit of a revision, and whether the repository is private.
 
         Raises:
-            RepositoryNotFound, ReleaseError: see `mapped_errors`.
+            RepositoryNotFound, ReleaseError: see `map_errors`.
         """
-        with self.mapped_errors("look up its newest commit"):
+        with self.map_errors("look up the newest commit"):
             info = self.api.dataset_info(self._repository, revision=revision)
             if not isinstance(info.sha, str) or not _COMMIT.fullmatch(info.sha):
-                raise ValueError(f"its commit is {str(info.sha)[:60]!r}")
+                raise ValueError(f"{str(info.sha)[:60]!r} is not a commit")
             return info.sha, bool(info.private)
 
     def open_file(self, path: str, commit: str) -> IO[bytes]:
-        """Open a file at a commit to read. Raises: NotPublished, ReleaseError: see `mapped_errors`."""
-        with self.mapped_errors(f"read {path}"):
+        """Open a file at a commit to read. Raises: NotPublished, ReleaseError: see `map_errors`."""
+        with self.map_errors(f"read {path}"):
             url = self._hub.hf_hub_url(
                 self._repository, path, repo_type=_TYPE, revision=commit, endpoint=self._endpoint
             )
@@ -155,12 +157,12 @@ class HubSession:
     def commit(
         self, files: Sequence[tuple[str, io.BufferedIOBase]], message: str, parent: str, **options: Any
     ) -> Any | None:
-        """Commit files onto a parent. Return None if that is not the newest commit any more."""
-        # A file is passed open: a path could be sent by another package than our client.
+        """Commit files on top of `parent`. Return the commit, or None if `parent` is no longer the newest commit."""
+        # Files are passed open: the library could send a path with another package than our client.
         additions = [self._hub.CommitOperationAdd(path_in_repo=path, path_or_fileobj=file) for path, file in files]
         # With more threads the library would read files of the same content from one open file at the same time.
         options |= {"repo_type": _TYPE, "num_threads": 1}
-        # With a .gitignore of the repository the Hub would leave files out without an error.
+        # If the repository has a .gitignore, the Hub would omit the files that it matches, without an error.
         self.api.preupload_lfs_files(self._repository, additions, gitignore_content="", free_memory=False, **options)
         try:
             return self.api.create_commit(
@@ -178,8 +180,8 @@ class HubSession:
         return client
 
     @contextmanager
-    def mapped_errors(self, action: str) -> Iterator[None]:
-        """Replace the errors of an action by errors for users.
+    def map_errors(self, action: str) -> Iterator[None]:
+        """Replace the errors in the block by errors for users, which say that `action` failed.
 
         Raises:
             NotPublished: there is no such file.
@@ -187,37 +189,40 @@ class HubSession:
             ReleaseError: all other errors.
         """
         with HubSession._lock:
-            if HubSession._factory_of != (self._endpoint, self._timeouts):
+            if HubSession._client_settings != (self._endpoint, self._timeouts):
                 self._hub.set_client_factory(lambda: HubClient(self._endpoint, self._timeouts))
-                HubSession._factory_of = (self._endpoint, self._timeouts)
-        self._client.question.requests = 0
+                HubSession._client_settings = (self._endpoint, self._timeouts)
+        self._client.action.requests = 0
         try:
             yield
         except (NipRunError, GeneratorExit):
             raise
-        except Exception as error:  # of any class if an answer has not the form that the library expects
-            for cause in (error, error.__cause__):  # the second is that of a failed upload
+        except Exception as error:  # any class, if an answer does not have the form that the library expects
+            for cause in (error, error.__cause__):  # a failed upload has its reason in `__cause__`
                 if isinstance(cause, self._hub.errors.HfHubHTTPError):
                     raise self._explain_status(action, cause) from error
                 if isinstance(cause, TransferError | OSError | httpx2.TransportError):
                     raise ReleaseError(self._message(action, str(cause))) from error
-            reason = f"it does not answer as the Hub does ({type(error).__name__}: {str(error)[:300]})"
+            reason = (
+                f"the server does not answer as the Hub does ({type(error).__name__}: {str(error)[:300]}). Check "
+                "HF_ENDPOINT, or try again later."
+            )
             raise ReleaseError(self._message(action, reason)) from error
 
     def _message(self, action: str, reason: str) -> str:
         return f"{self._where}: cannot {action}: {current_redactor().redact_text(' '.join(reason.split()))}"
 
     def _explain_status(self, action: str, error: Any) -> ReleaseError:
-        """Return an error for users from an HTTP status."""
+        """Return the error for users that explains the HTTP status of `error`."""
         errors, status = self._hub.errors, error.response.status_code
         page = f"{self._endpoint}/datasets/{self._repository}"
         detail = f" ({error.server_message[:300]})" if error.server_message else ""
         token = "that the token has access" if self.has_token else "that HF_TOKEN is set, or run `hf auth login`"
         kind: type[ReleaseError] = ReleaseError
         if isinstance(error, errors.GatedRepoError):
-            reason = f"it is gated{detail}. Ask for access at {page}, and check {token}."
+            reason = f"the repository is gated{detail}. Ask for access at {page}, and check {token}."
         elif isinstance(error, errors.RevisionNotFoundError):
-            reason = "it has no such branch, tag or commit. Check what follows @."
+            reason = "the repository has no such branch, tag or commit. Correct the part after @."
         elif isinstance(error, errors.EntryNotFoundError):
             kind, reason = NotPublished, "there is no such file"
         elif isinstance(error, errors.RepositoryNotFoundError) or (status in (401, 404) and not self.has_token):
@@ -228,15 +233,15 @@ class HubSession:
         elif status == 403:
             reason = f"that is not allowed (HTTP 403){detail}. Check {token}."
         else:
-            reason = f"HTTP {status}{detail}"
+            reason = f"HTTP {status}{detail}. Try again later."
         return kind(self._message(action, reason))
 
     def close(self) -> None:
         """Close the connections, unless another session in this process uses them."""
         with HubSession._lock:
-            HubSession._users -= not self._is_closed
+            HubSession._open_sessions -= not self._is_closed
             self._is_closed = True
-            if HubSession._users == 0:
+            if HubSession._open_sessions == 0:
                 self._hub.close_session()
 
 
@@ -257,7 +262,7 @@ def _import_library() -> Any:
 
 
 class HubTransport:
-    """See `Transport`. A publish is one commit onto the newest one, or a pull request of one commit."""
+    """A `Transport` for a repository of the Hub. A publish is one commit on the newest one, or in a pull request."""
 
     def __init__(
         self, place: str, *, pull_request: bool = False, timeouts: Timeouts | None = None, most_files: int = MOST_FILES
@@ -287,16 +292,20 @@ class HubTransport:
         for file in self._list(folder):
             files.append(file)
             if len(files) > self._most_files:
-                raise ReleaseError(f"{self.where} lists more than {self._most_files:,} files, which is the limit")
+                raise ReleaseError(
+                    f"{self.where} has more than {self._most_files:,} files, too many for a registry. Ask its owner to "
+                    "split it."
+                )
         if not folder:
             self._read_checksums(files)
         yield from (file for file in files if file.path.startswith(prefix))
 
     def _list(self, folder: str) -> Iterator[StoredFile]:
+        """Yield the files in a folder at the current commit."""
         commit = self._current_commit()
         if commit is None:
             return
-        with suppress(NotPublished), self._hub.mapped_errors("list its files"):
+        with suppress(NotPublished), self._hub.map_errors("list the files"):
             tree = self._hub.api.list_repo_tree(
                 self._repository, folder or None, recursive=True, revision=commit, repo_type=_TYPE
             )
@@ -304,17 +313,20 @@ class HubTransport:
                 if hasattr(entry, "size"):
                     path, size = entry.path, entry.size
                     if not isinstance(path, str) or not isinstance(size, int) or size < 0 or not _is_inside(path):
-                        raise ValueError(f"it lists a file {str(path)[:100]!r} of {str(size)[:30]} bytes")
+                        raise ValueError(f"{str(path)[:100]!r} of {str(size)[:30]} bytes is not a valid file")
                     yield StoredFile(path, size)
 
     def _read_checksums(self, files: Sequence[StoredFile]) -> None:
-        """Read what a list of releases needs of each at the same time, instead of one by one."""
+        """Read the checksum files of all releases in parallel; a listing opens them one after the other."""
         paths = [file.path for file in files if file.path.endswith(f"/{CHECKSUM}") and (file.size or 0) <= 1_000]
         if len(paths) < 3:
             return
 
         def read(path: str) -> None:
-            with suppress(ReleaseError), self.open(path) as file:  # the caller opens it again, and gets the error
+            with (
+                suppress(ReleaseError),
+                self.open(path) as file,
+            ):  # the listing opens the file again, and gets the error
                 self._small[path] = file.read(1_001)
 
         with ThreadPoolExecutor(max_workers=8) as pool:
@@ -329,7 +341,7 @@ class HubTransport:
         return self._hub.open_file(path, commit)
 
     def _current_commit(self) -> str | None:
-        """Return the commit that is read, which is looked up once. None: there is no repository yet."""
+        """Return the commit to read, which is looked up once; None if the repository does not exist yet."""
         if self._commit is None:
             try:
                 self._commit, _ = self._hub.newest_commit(self._revision)
@@ -353,28 +365,32 @@ class HubTransport:
             for folder in folders:
                 if any(True for _ in self._list(folder)):
                     raise TakenError(f"{self.where} has {folder} already")
-            with self._hub.mapped_errors("publish there"), ExitStack() as stack:
+            with self._hub.map_errors("publish"), ExitStack() as stack:
                 contents = [(f"{folder}/{path}", _open(content, stack)) for folder in folders
                             for path, content in folders[folder]]  # fmt: skip
                 info = self._hub.commit(contents, summary, head, revision=self._revision, create_pr=self._pull_request)
                 if info is not None:
                     return self._check_added(info, [path for path, _ in contents])
             time.sleep(random.uniform(0.05, 0.2) * min(attempt + 1, 10))
-        raise ReleaseError(f"others publish to {self.where} at the same time; run the same command again")
+        raise ReleaseError(
+            f"cannot publish to {self.where}: other publishers changed it during each of {ATTEMPTS} attempts; run the "
+            "same command again later"
+        )
 
     def _newest_for_publishing(self, *, private: bool) -> str:
-        """Return the newest commit. Create the repository if there is none."""
+        """Return the newest commit; create the repository if it does not exist."""
         try:
             head, is_private = self._hub.newest_commit(self._revision)
         except RepositoryNotFound:
             if not self._hub.has_token:
                 raise
-            with self._hub.mapped_errors("create the repository"):
+            with self._hub.map_errors("create the repository"):
                 self._hub.api.create_repo(self._repository, repo_type=_TYPE, private=private, exist_ok=True)
             head, is_private = self._hub.newest_commit(self._revision)
         if private and not is_private:
             raise ReleaseError(
-                f"{self.where} is public, and this release is private. Publish it to a private one, or as public."
+                f"{self.where} is public, and this release is private. Publish it to a private repository, or without "
+                "--private."
             )
         self._read_at(head)
         return head
@@ -385,19 +401,23 @@ class HubTransport:
             self._small.clear()
 
     def _check_added(self, info: Any, paths: Sequence[str]) -> AddResult:
+        """Check that a commit has all published files, and return the result of the publish."""
         commit = str(info.oid)
         if not _COMMIT.fullmatch(commit):
-            raise ReleaseError(f"{self.where}: the Hub returned no commit, but {commit[:60]!r}. Check the repository.")
+            raise ReleaseError(
+                f"{self.where}: the Hub returned {commit[:60]!r} instead of a commit. Look on the repository's page "
+                "whether the release is there; if not, run the same command again."
+            )
         if self._pull_request:
-            note = f"pull request {info.pr_url}: others see it once it is merged"
+            note = f"others see the release once pull request {info.pr_url} is merged"
             return AddResult(commit, note, f"hf:{self._repository}@{commit}")
         self._read_at(commit)
         folders = {path.rpartition("/")[0] for path in paths}
         stored = {file.path for folder in folders for file in self._list(folder)}
         if missing := [path for path in paths if path not in stored]:
             raise ReleaseError(
-                f"{self.where}: the commit {commit[:12]} lacks {len(missing)} files, such as {missing[0]}. Remove the "
-                "release there, then run the same command again."
+                f"{self.where}: the new commit {commit[:12]} lacks {len(missing)} files, such as {missing[0]}. Remove "
+                "the release's folder from the repository, then run the same command again."
             )
         return AddResult(commit)
 
@@ -416,7 +436,7 @@ def _is_private(manifest: Content) -> bool:
 
 
 def _open(content: Content, stack: ExitStack) -> io.BufferedIOBase:
-    """Open what is sent of a file, which the stack closes."""
+    """Open the content of a file to send; `stack` closes it."""
     try:
         if isinstance(content, Path) and content.stat().st_size > IN_MEMORY:
             file = stack.enter_context(open_content(content))

@@ -1,12 +1,12 @@
-"""The interface of the places that store registries: list, read and add files. All other code is the same for all.
+"""The interface of transports, which list, read and add the files of a registry at one kind of address.
 
-In every place a registry is a tree of files:
+At every address a registry is a tree of files:
 
     {kind}/{owner}/{name}/{version}/release.sha256   the hash of the manifest, written last: a release has this file
     {kind}/{owner}/{name}/{version}/release.json     the manifest
-    {kind}/{owner}/{name}/{version}/...              the files that it lists, by their own paths
-    {kind}/{owner}/{name}/{version}/yanked/yanked.json       why it was yanked, if it was
-    {kind}/{owner}/{name}/{version}/signature/...    the signature of the manifest, if it is signed
+    {kind}/{owner}/{name}/{version}/...              the files in the manifest, by their paths there
+    {kind}/{owner}/{name}/{version}/yanked/yanked.json       the reason, if the release was yanked
+    {kind}/{owner}/{name}/{version}/signature/...    the signature of the manifest, if the release is signed
 """
 
 from __future__ import annotations
@@ -32,43 +32,43 @@ class AddResult:
     """The result of a publish."""
 
     revision: str | None = None
-    """The commit, if the place has commits."""
+    """The new commit, if the registry has commits."""
     note: str | None = None
     """A note for the user, such as the pull request that has to be merged."""
     proposed_at: str | None = None
-    """The address where it can be read until it is merged; None if everyone can see it already."""
+    """The address of the publish until its pull request is merged; None if everyone can see the publish already."""
 
 
 @dataclass(frozen=True)
 class IndexedRelease:
-    """A release in the index of a place."""
+    """A release in the index that a server sends."""
 
     folder: str
     """KIND/OWNER/NAME/VERSION."""
     sha256: str
     """The hash of its manifest."""
     yanked: bytes | None
-    """The content of its `yanked.json`; None if it has none."""
+    """The content of its `yanked.json`; None if the release has no such file."""
     signed: bool
-    vouched: str = ""
-    """The level of verification that the place states for a run; empty if it states none."""
+    tier: str = ""
+    """The level of verification that the server states for a run; empty if it states none."""
 
 
 class Transport(Protocol):
-    """A place that stores a registry.
+    """Access to the files of one registry.
 
     A folder is read in its current state. A repository is read at one commit: the newest one, or the requested one.
     """
 
     @property
     def where(self) -> str:
-        """The address of the place for messages, locks and links, without secrets and without a commit."""
+        """The registry's address for messages, locks and links, without secrets and without a commit."""
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
-        """Yield all files whose path starts with `prefix`, in any order, without incompletely written ones.
+        """Yield all completely written files whose path starts with `prefix`, in any order.
 
         Raises:
-            ReleaseError: the place cannot be read.
+            ReleaseError: the registry cannot be read.
         """
 
     def open(self, path: str) -> IO[bytes]:
@@ -76,17 +76,17 @@ class Transport(Protocol):
 
         Raises:
             NotPublished: there is no such file.
-            ReleaseError: it cannot be read, or is not a regular file.
+            ReleaseError: the file cannot be read, or is not a regular file.
         """
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:
-        """Add folders with their files, by paths inside them, in this order. Readers see a complete folder or none.
+        """Add folders, in this order, each with its files by paths inside it.
 
-        If the call is interrupted, readers see nothing of it, and the same call again completes it.
+        Readers never see an incomplete folder. If a call is interrupted, the same call again adds the missing folders.
 
         Raises:
             TakenError: a folder exists already, with any content.
-            ReleaseError: it cannot be written; readers see nothing of it.
+            ReleaseError: a folder cannot be written; readers do not see it.
         """
 
     def close(self) -> None:
@@ -101,8 +101,8 @@ class BulkTransport(Protocol):
         """Yield all releases whose folder's path, with a slash at its end, starts with `prefix`, in any order.
 
         Raises:
-            ReleaseError: the place cannot be read.
+            ReleaseError: the registry cannot be read.
         """
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Announce files that are opened soon, in this order, to fetch small ones together. They may be missing."""
+        """Announce files that will be opened soon, in this order, to fetch small ones together. Some may not exist."""

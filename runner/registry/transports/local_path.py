@@ -1,4 +1,4 @@
-"""Normalize a path that a user wrote, so that locks, caches and links always name a place alike."""
+"""Normalize a path that a user wrote, so that locks, caches and links always use the same name for a folder."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from runner.base.errors import UsageError
 
 
 def local_path(text: str) -> Path:
-    """Return an absolute path without `.`, `..`, `~` and doubled slashes, which the system would resolve alike.
+    """Return the absolute path without `.`, `..`, `~` and doubled slashes that leads to the same file.
 
-    A link keeps its own name, because it may lead elsewhere later; only a link before a `..` is followed.
+    A symbolic link keeps its own name, because it may be changed later; only a link before a `..` is followed.
 
     Raises:
-        UsageError: there is no such user's home, or a link that has to be followed is circular or cannot be read.
+        UsageError: the user after `~` has no home folder, or a link before a `..` is circular or cannot be read.
     """
     try:
         absolute = Path(text).expanduser().absolute()
@@ -25,7 +25,7 @@ def local_path(text: str) -> Path:
         for part in absolute.parts[1:]:
             path = path / part if part != ".." else _follow_link(path).parent
     except OSError as error:
-        raise UsageError(f"{text} cannot be followed: {path}: {error.strerror}") from error
+        raise UsageError(f"cannot resolve the path {text}: {path}: {error.strerror}") from error
     return path
 
 

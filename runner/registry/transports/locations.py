@@ -26,7 +26,7 @@ def default_where() -> str:
     """
     where = os.environ.get(VARIABLE, "")
     if not where:
-        raise UsageError(f"no registry is named; name {FORMS}; or set {VARIABLE}")
+        raise UsageError(f"no registry is given; name {FORMS}; or set {VARIABLE}")
     return where
 
 
@@ -43,10 +43,10 @@ def connect(where: str | None = None, *, pull_request: bool = False) -> Registry
 
 
 def connect_to_read(where: str | None = None) -> Registry:
-    """Open a registry only to read. If it is a folder, it must exist and have releases or nothing.
+    """Open a registry only to read. A folder must pass `check_registry`.
 
     Raises:
-        UsageError, ReleaseError: as `connect`; or the folder is missing, or has other files.
+        UsageError, ReleaseError: as `connect` and `check_registry`.
     """
     registry = connect(where)
     if registry.where.startswith("file:"):
@@ -57,7 +57,7 @@ def connect_to_read(where: str | None = None) -> Registry:
 def _open_transport(where: str, *, pull_request: bool) -> Transport:
     if "\0" in where or in_one_line(where) != where:
         raise UsageError(
-            f"not the address of a registry: {in_one_line(shortened(where, 200))!r} has control characters"
+            f"not the address of a registry: {in_one_line(shortened(where, 200))!r} has control characters; remove them"
         )
     scheme, sign, rest = where.partition(":")
     if sign and scheme == "git":

@@ -1,4 +1,4 @@
-"""A registry in any place: releases by name and by hash, with every byte checked when it is read."""
+"""A registry at any kind of address: find releases by name or hash, and check every byte that is read."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Published:
     """Whether the registry already had this release: from an earlier publish, which may have been interrupted, or from
     another publisher at the same time.
 
-    If two publishers make the same commit of a git repository within one second, it is false for both."""
+    If two publishers make the same commit of a git repository within one second, `was_there` is false for both."""
 
 
 class Registry:
-    """The releases at one place, which are listed once, at the first request."""
+    """The releases at one address. They are listed once, at the first request."""
 
     def __init__(self, transport: Transport, limits: Limits = USUAL) -> None:
         self._transport = transport
@@ -85,7 +85,7 @@ class Registry:
             matches = [entry for entry in self.entries() if entry.sha256.startswith(reference.hex)]
             if len({entry.sha256 for entry in matches}) > 1:
                 raise UsageError(f"{reference} matches {len(matches)} releases; give more digits")
-            if len(matches) > 1:  # only one is genuine: a manifest names its release
+            if len(matches) > 1:  # equal bytes under several names: only one name is the one in the manifest
                 matches = [entry for entry in matches if self._is_genuine(entry)] or matches
         elif reference.version is not None:
             matches = [entry for entry in self._listing.of_name(reference) if entry.reference == reference]
@@ -95,8 +95,8 @@ class Registry:
             if of_name and not matches:
                 last = of_name[-1]
                 raise NotPublished(
-                    f"{self.where} has no {reference} that is not yanked; {last.reference} was yanked: {last.yanked}. "
-                    "Name that version to use it anyway"
+                    f"all versions of {reference} in {self.where} were yanked; the newest, {last.reference}, because: "
+                    f"{last.yanked}. To use the newest anyway, name its version"
                 )
         if matches:
             return matches[-1]
@@ -132,16 +132,16 @@ class Registry:
         try:
             data = small_file(self.open(entry, MANIFEST), MANIFEST, MAX_MANIFEST)
             if digest(data) != entry.sha256:
-                raise ReleaseError(f"{MANIFEST} is damaged, or {CHECKSUM} is: the hashes differ")
+                raise ReleaseError(f"{MANIFEST} or {CHECKSUM} is damaged: {CHECKSUM} does not have its hash")
             release = Release.from_bytes(data, self.limits)
         except (ReleaseError, NewerFormatError) as error:
             raise type(error)(f"{where}: {error}") from error
         if release.reference != entry.reference:
-            raise ReleaseError(f"{where} says that it is {release.reference}")
+            raise ReleaseError(f"{where} is damaged: its {MANIFEST} is that of {release.reference}")
         return release, data
 
     def expect(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
-        """Announce files that are read soon, in this order, so that the place can send them together."""
+        """Announce files that are read soon, in this order, so that the transport can fetch them together."""
         if isinstance(self._transport, BulkTransport):
             self._transport.expect([f"{entry.reference.folder}/{path}" for entry, path in files])
 
@@ -155,7 +155,7 @@ class Registry:
             return self._transport.open(f"{entry.reference.folder}/{path}")
         except NotPublished as error:
             raise ReleaseError(
-                f"{path} is missing; the release is incomplete, as in an unfinished copy of a registry"
+                f"{path} is missing; the release is incomplete. If this registry is a copy, copy it again"
             ) from error
 
     def content(self, entry: ReleaseEntry, release: Release, path: str, most: int) -> bytes:
@@ -188,7 +188,7 @@ class Registry:
         return release
 
     def find_problems(self, entry: ReleaseEntry) -> Iterator[str]:
-        """Yield each file of a release that is damaged, and each file in its folder that does not belong to it."""
+        """Yield a message for each damaged file of a release, and for each foreign file in its folder."""
         try:
             release, _ = self.read(entry)
         except (ReleaseError, NewerFormatError) as error:
@@ -204,7 +204,7 @@ class Registry:
         for path in stray[:MAX_STRAY]:
             yield f"{entry.reference} in {self.where}: {in_one_line(shortened(path, 300))} is not a file of the release"
         if len(stray) > MAX_STRAY:
-            yield f"{entry.reference} in {self.where}: and more files do not belong to the release"
+            yield f"{entry.reference} in {self.where}: more files, which are not listed, are not files of the release"
 
     def _unexpected_files(self, entry: ReleaseEntry, release: Release) -> Iterator[str]:
         """Yield the files in a release's folder that do not belong to it."""
@@ -224,7 +224,10 @@ class Registry:
         """
         by_reference = {bundle.release.reference: bundle for bundle in bundles}
         if len(by_reference) < len({bundle.sha256 for bundle in bundles}):
-            raise TakenError("two of the releases have the same name and version; nothing was added")
+            raise TakenError(
+                "two of the releases have the same name and version; nothing was added. Give one another name or "
+                "version with --as OWNER/NAME@VERSION"
+            )
         added_folders: set[str] = set()
         while True:
             self._listing.forget()
@@ -238,13 +241,13 @@ class Registry:
                 if files:
                     added = self._transport.add(files, message)
             except TakenError as error:
-                # Another publisher was faster, with the same or another release; the next iteration tells which.
+                # Another publisher was faster; the next iteration compares the release that it added.
                 added_folders.update(error.added)
                 self._listing.forget()
                 if not any(entry.reference in missing for name in missing for entry in self._listing.of_name(name)):
                     raise TakenError(
-                        f"{error}, but it is not a complete release: it is being copied, or a copy was interrupted; "
-                        "copy it again, or remove the folder"
+                        f"{error}, but that folder is not a complete release: a copy is in progress or was "
+                        "interrupted; copy it again, or remove the folder"
                     ) from error
                 continue
             self._listing.forget()
@@ -255,7 +258,7 @@ class Registry:
             ], added
 
     def yank(self, reference: Reference, reason: str) -> AddResult:
-        """Yank a release: it is no longer the newest version, and users who name its version see the reason.
+        """Yank a release: a name without a version no longer finds it, and users who name its version see the reason.
 
         Raises:
             UsageError: the reason is missing or too long.
@@ -292,7 +295,10 @@ class Registry:
         prefix = f"{entry.reference.folder}/{SIGNATURE}/"
         paths = [stored.path for stored in islice(self._transport.list_files(prefix), MAX_SIGNATURES + 1)]
         if len(paths) > MAX_SIGNATURES:
-            raise ReleaseError(f"{entry.reference} in {self.where}: its signature has more than {MAX_SIGNATURES} files")
+            raise ReleaseError(
+                f"{entry.reference} in {self.where}: its signature has more than {MAX_SIGNATURES} files; tell its "
+                "publisher"
+            )
         files = {}
         for path in paths:
             with suppress(NotPublished):
@@ -301,6 +307,7 @@ class Registry:
 
 
 def _check_taken(bundle: Bundle, published: ReleaseEntry | None, where: str) -> None:
+    """Check that a published release with the same name and version has the same bytes."""
     if published is None:
         return
     if published.unreadable is not None:
@@ -308,5 +315,6 @@ def _check_taken(bundle: Bundle, published: ReleaseEntry | None, where: str) -> 
     if published.sha256 != bundle.sha256:
         raise TakenError(
             f"{bundle.release.reference} is published in {where} with other content (sha256:{published.sha256[:12]}), "
-            f"and a version never changes; publish this one (sha256:{bundle.sha256[:12]}) as another version"
+            f"and a version never changes; publish yours (sha256:{bundle.sha256[:12]}) as another version with --as "
+            "OWNER/NAME@VERSION"
         )

@@ -20,10 +20,11 @@ _NAME = re.compile(r"[0-9a-f]{16}(\.old)?")
 
 
 def remove_abandoned(incoming: Path, *, now: float, pattern: re.Pattern[str] = _NAME) -> None:
-    """Remove abandoned folders with these names. `now` is the time by the clock that stamps the files, in seconds.
+    """Remove abandoned folders whose name matches `pattern`; `now` is the time in seconds by the file system's clock.
 
-    A folder is renamed before anything in it is removed: if its publisher continues after all, for example after a day
-    of suspension, its own rename fails, and readers never see half a release. Other users' folders may remain.
+    A folder is renamed before its files are removed. If its publisher continues after all, for example on a machine
+    that was suspended for a day, the publisher's own rename fails, and readers never see half a release. Folders that
+    this user may not remove stay.
     """
     with suppress(OSError):
         for name in os.listdir(incoming):  # noqa: PTH208 - only names are needed
@@ -35,7 +36,7 @@ def remove_abandoned(incoming: Path, *, now: float, pattern: re.Pattern[str] = _
 
 
 def _is_written(folder: Path, since: float) -> bool:
-    """Tell whether anything in a folder was written since then, or may have been; for a file, return True."""
+    """Return whether anything in a folder was written after `since`; also True for a file, or if that is unknown."""
     try:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_mtime >= since:

@@ -1,4 +1,4 @@
-"""Limits for the time and the size of answers of registry servers and the Hub."""
+"""Limits on the time and size of the answers from registry servers and the Hub."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Timeouts:
     wait: float = 0.5
     """Time before the second attempt. It doubles with each attempt."""
     longest_wait: float = 30.0
-    """If a server asks to wait longer, the request fails."""
+    """Maximum time between attempts. If a server asks to wait longer, the request fails."""
     stall: float = 150.0
     """Maximum time without progress of an upload. A server may keep a broken connection for a minute."""
     check_again: float = 0.1
-    """Time between the first two questions whether an upload is checked."""
+    """Time between the first two requests for the result of the server's check of an upload."""
     check_seconds: float = 3600.0
-    """Maximum time for that check."""
+    """Maximum time to wait for this result."""
     answer_bytes: int = 64 << 20
     answer_seconds: float = 300.0
     """Time for one answer, and the fixed part of the time for all answers of a server."""
     request_seconds: float = 2.0
     """Additional time for each request."""
     rate: int = 8 << 10
-    """Minimum rate in bytes a second, in either direction."""
+    """Minimum rate in bytes per second, in either direction."""
     requests: int = 2_000
-    """Maximum number of requests for one question to the Hub, such as the pages of a listing."""
+    """Maximum number of requests to the Hub for one action, such as listing all files page by page."""
 
     def seconds_for(self, size: int) -> float:
         """Return the time that this many bytes may take, in either direction."""
@@ -43,10 +43,10 @@ class Timeouts:
 
 
 HUB_TIMEOUTS = Timeouts(tries=4, wait=1.0)
-"""The Hub says itself how long to wait after too many requests."""
+"""Limits for the Hub, which says how long to wait after too many requests."""
 
 
 def requested_wait(headers: Mapping[str, str]) -> float:
-    """Return the seconds that a response asks to wait; 0 if it does not, or names a date."""
+    """Return the number of seconds in a response's `retry-after`; 0 if there is none, or a date instead."""
     value = headers.get("retry-after", "").strip()
     return float(value) if value.isascii() and value.isdigit() else 0.0

@@ -16,19 +16,19 @@ from runner.registry.transports.timeouts import Timeouts
 T = TypeVar("T")
 
 _PIECE = 1 << 14
-"""Bytes that are sent in one step, so that a server that takes them slowly is noticed."""
+"""Number of bytes that are sent in one step. It is small, so that a slow receiver is noticed soon."""
 
 
 class TransferRate:
     """The time that one server may still take: a fixed part, and more for each request and each byte.
 
-    Only the time spent waiting for the server counts. Threads share one.
+    Only the time spent waiting for the server counts. All threads of a client share one `TransferRate`.
     """
 
     def __init__(
         self, timeouts: Timeouts, error: Callable[[str], Exception], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`error` makes an exception from a message."""
+        """Create the full time. `error` is the exception to raise, called with a message, when no time is left."""
         self._timeouts, self._error, self._clock = timeouts, error, clock
         self._lock = threading.Lock()
         self._requests = self._bytes = 0
@@ -44,14 +44,14 @@ class TransferRate:
         return allowed - self._waited
 
     def wait(self, step: Callable[[float], T], timeout: float | None, size: Callable[[T], int] = lambda _: 0) -> T:
-        """Run a step that waits for the server, given its timeout in seconds; `size` says how many bytes it moved.
+        """Call `step` with a timeout in seconds, and return its result, whose number of bytes is `size(result)`.
 
         Raises:
-            Exception: the error, if the server has used its time; or the step fails.
+            Exception: `error`, if the server has used its time; otherwise any exception of `step`.
         """
         left = self.seconds_left
         if left <= 0:
-            raise self._too_slow()
+            raise self._too_slow_error()
         started, moved = self._clock(), 0
         try:
             result = step(left if timeout is None else min(timeout, left))
@@ -59,13 +59,13 @@ class TransferRate:
         except Exception as error:
             self._count(started, 0)
             if self.seconds_left <= 0:
-                raise self._too_slow() from error
+                raise self._too_slow_error() from error
             raise
         self._count(started, moved)
         return result
 
     def sleep(self, seconds: float) -> None:
-        """Wait before another try. Raises as `wait`."""
+        """Sleep before another attempt; this time counts as waiting for the server. Raises as `wait`."""
         self.wait(lambda left: time.sleep(min(seconds, left)), None)
 
     def _count(self, started: float, moved: int) -> None:
@@ -73,7 +73,7 @@ class TransferRate:
             self._waited += self._clock() - started
             self._bytes += moved
 
-    def _too_slow(self) -> Exception:
+    def _too_slow_error(self) -> Exception:
         return self._error(
             f"the server is too slow: {self._bytes:,} bytes in {self._waited:,.0f} seconds; try again later"
         )
@@ -83,7 +83,7 @@ def limit_rate(client: Any, rate: TransferRate) -> None:
     """Apply a rate to all connections of an HTTP client."""
     client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], rate.begin_request]}
     for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - no public way to the connections
-        if transport is not None:  # as for hosts without a proxy
+        if transport is not None:  # None for hosts that are reached without a proxy
             pool = transport._pool  # noqa: SLF001
             pool._network_backend = _LimitedBackend(pool._network_backend, rate)  # noqa: SLF001
 

@@ -17,29 +17,29 @@ MAX_BYTES = 12 * MAX_REASON + 1_000
 
 
 def yanked_file(reason: str) -> bytes:
-    """Return the content of `yanked.json`: the reason, and its hash, which reveals damage.
+    """Return the content of `yanked.json`: the reason, and the reason's hash, which reveals damage.
 
     Raises:
         UsageError: the reason is empty, too long, or more than one line of plain text.
     """
     if not reason.strip() or len(reason) > MAX_REASON:
-        raise UsageError(f"give a reason for the yank, of at most {MAX_REASON:,} characters")
+        raise UsageError(f"a yank needs a reason of 1 to {MAX_REASON:,} characters")
     if in_one_line(reason) != reason:
-        raise UsageError(f"the reason has control characters: {in_one_line(reason)}")
+        raise UsageError(f"the reason for the yank has control characters; remove them: {in_one_line(reason)}")
     return json.dumps({"reason": reason, "sha256": digest(reason.encode())}, indent=2).encode() + b"\n"
 
 
 def read_yanked(data: bytes) -> str:
-    """Read the reason from a `yanked.json`.
+    """Return the reason in the content of a `yanked.json`.
 
     Raises:
-        ReleaseError: it is damaged.
+        ReleaseError: the content is damaged.
     """
     try:
         content: Any = json.loads(data)
         reason = content["reason"]
         if not isinstance(reason, str) or yanked_file(reason) != data:
-            raise ValueError("nip-run did not write it")
+            raise ValueError("its hash or format is not the one that nip-run writes")
     except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
         raise ReleaseError(f"{YANKED}/{YANKED_FILE} is damaged: {error}") from error
     return reason

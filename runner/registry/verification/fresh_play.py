@@ -1,4 +1,4 @@
-"""Play a fetched run again with the reader's key, and test whether the published result still holds."""
+"""Play a fetched run again with the user's own key, and test whether the published result still holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from runner.training.dispatch import run_plan
 from runner.training.plan import AnyPlan, plan_of
 
 MARGIN = 0.1
-"""A difference of at most this share of a metric's scale counts as none, unless `--margin` says otherwise."""
+"""The default of `--margin`: a result counts as reproduced within this share of the metric's scale."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FreshPlay:
     run_id: str
     comparison: Comparison
     verdict: str
-    """A sentence: reproduced, drifted by how much, or the reason why it is undecided."""
+    """A sentence: reproduced, drifted by how much, or undecided and why."""
     outcome: str
     """`reproduced`, `drifted` or `undecided`."""
 
@@ -52,7 +52,7 @@ def fresh_plan(fetched: FetchedRelease, overrides: Sequence[str]) -> AnyPlan:
     """Return the plan that plays a fetched run again as it was published.
 
     Raises:
-        UsageError: it cannot be reproduced, or an override changes the games.
+        UsageError: the run cannot be reproduced, or an override changes the games.
         SpecError: the spec has mistakes; the error lists them all.
     """
     run = check_reproducible(fetched)
@@ -65,7 +65,7 @@ def _check_overrides(overrides: Sequence[str], mutable: Sequence[str]) -> None:
     """Check that overrides do not change the games.
 
     Raises:
-        UsageError: some do; the message names them.
+        UsageError: an override changes the games; the message names its key.
     """
     keys = [override.partition("=")[0].lstrip("+~") for override in overrides]
     refused = [key for key in keys if key == SWEEP or not any(_matches(key, pattern) for pattern in mutable)]
@@ -73,13 +73,13 @@ def _check_overrides(overrides: Sequence[str], mutable: Sequence[str]) -> None:
         hint = did_you_mean(refused[0], [free_key.replace("*", "GROUP") for free_key in mutable])
         allowed = comma_join(free_key for free_key in mutable if free_key != SWEEP)
         raise UsageError(
-            f"--set {comma_join(refused)}: this would play other games than the published ones{hint}. "
-            f"You can set: {allowed}"
+            f"--set {comma_join(refused)} would change the games, so the result could not be compared{hint}. You can "
+            f"set: {allowed}"
         )
 
 
 def _matches(key: str, pattern: str) -> bool:
-    """Tell whether a dotted key matches a pattern or is below it; `*` matches one name."""
+    """Return whether a dotted key matches a pattern or is below a key that matches; `*` matches one name."""
     parts, pattern_parts = key.split("."), pattern.split(".")
     return len(parts) >= len(pattern_parts) and all(
         pattern_part in ("*", part) for part, pattern_part in zip(parts, pattern_parts, strict=False)
@@ -96,9 +96,9 @@ def play_again(
     margin: float = MARGIN,
     watch: Watch | None = None,
 ) -> FreshPlay:
-    """Play a fetched run again with the reader's key, and compare it with the published one.
+    """Play a fetched run again with the user's own key, and compare the new run with the published one.
 
-    The new run is called RUN-fresh. If it was interrupted, it continues.
+    The new run is called RUN-fresh. The same call continues an interrupted run.
 
     Raises:
         ProviderRefusal: the model no longer exists, or the provider refuses for another reason.
@@ -114,7 +114,7 @@ def play_again(
         result = run_plan(plan, results, name, options)
     except ProviderRefusal as error:
         raise ProviderRefusal(
-            f"cannot be run{': model gone' if error.no_such_model else ''}. {error}",
+            f"the run cannot be played again{': a model no longer exists' if error.no_such_model else ''}. {error}",
             of_one_call=error.of_one_call,
             changes=error.changes,
             no_such_model=error.no_such_model,
@@ -127,9 +127,9 @@ def compare_with_published(
 ) -> FreshPlay:
     """Compare a published run with the run that played it again, by the test of `compare`.
 
-    It is reproduced if the interval of the difference is within `margin`, a share of the metric's scale, or of the
-    published value if the metric has no scale. That the test finds no difference is not enough: with few datapoints it
-    never does.
+    The result is reproduced if the confidence interval of the difference is within `margin`, a share of the metric's
+    scale, or of the published value if the metric has no scale. It is not enough that the test finds no difference,
+    because with few datapoints the test never finds one.
     """
     run = fetched.run
     assert run is not None
@@ -165,5 +165,5 @@ def describe_outcome(
     if max(-low, high) > limit:
         upper = f"{'+' if high > 0 else ''}{format_difference(high, measure, difference)}"
         interval = f"the difference is between {ends[0]} and {upper}"
-        return "undecided", f"undecided: {interval}; it is reproduced if it is within {limit_text}"
+        return "undecided", f"undecided: {interval}; the result is reproduced if the difference is within {limit_text}"
     return "reproduced", f"reproduced within {limit_text}: {difference_text}"

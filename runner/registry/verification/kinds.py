@@ -1,4 +1,4 @@
-"""Check the kind and the models in a release's facts against the spec and the stages of its run."""
+"""Check that the kind and the models in a release's facts are those of the run's spec and stage log."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ KINDS = ("benchmark", "training")
 
 
 _UNCHECKED = ("weights_sha256", "games")
-"""Facts that only the publisher can compute, from files of their machine and from other runs."""
+"""Facts about a model that only the publisher can compute, from local files and other runs."""
 
 
 def find_kind_problems(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the facts on the kind and the models of a run that contradict the run's own files.
+    """Yield a message for each fact about the kind and models of a run that the run's own files contradict.
 
     Raises:
         RunError, SpecError: the files cannot be read.
@@ -29,16 +29,16 @@ def find_kind_problems(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[
     if kind not in KINDS:
         yield f"{run} cannot be of kind {kind!r}"
     elif trains and kind == "benchmark":
-        yield f"{run} says that it is a benchmark, but its spec trains; such a run is of kind training and unranked"
-    elif kind == "training" and not trains and manifest.parent_run_id is None:  # a part of a training has no trainer
-        yield f"{run} says that it trains, but its spec has no trainer"
+        yield f"{run} is of kind benchmark, but its spec trains models, so its kind must be training"
+    elif kind == "training" and not trains and manifest.parent_run_id is None:  # parts of a training run do not train
+        yield f"{run} is of kind training, but its spec has no trainer"
     elif facts.get("kind") != kind:
         yield f"{run} is of kind {kind}, but its release says {facts.get('kind')!r}"
-    if not is_same(_checkable(facts.get("trained")), _checkable(trained_facts(folder, source))):
+    if not is_same(_checkable_facts(facts.get("trained")), _checkable_facts(trained_facts(folder, source))):
         yield (f"{run}: the models in the facts of its release are not those of its {folder.spec.name} and its stages")
 
 
-def _checkable(trained: Any) -> Any:
+def _checkable_facts(trained: Any) -> Any:
     if not isinstance(trained, list):
         return trained
     return [

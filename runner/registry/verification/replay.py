@@ -1,4 +1,4 @@
-"""Replay a fetched run from its own journal, and test whether the published results follow from it."""
+"""Replay a fetched run from its own journal, and test whether the published results follow from the journal."""
 
 from __future__ import annotations
 
@@ -45,19 +45,20 @@ class ReplayResult:
     run_id: str
     """The id of the replay in the results folder."""
     different: tuple[str, ...]
-    """Descriptions of what does not follow from the transcripts; empty if everything does."""
+    """Descriptions of published results that do not follow from the journal; empty if all follow."""
     otherwise: tuple[str, ...] = ()
     """Descriptions of differences that are due to another version."""
     by_earlier: bool = False
+    """Whether nip-run 0.1 played the run."""
 
     @property
     def recorded_version(self) -> str:
-        """The version of nip-run that played it."""
+        """The version of nip-run that played the run."""
         return str(self.fetched.release.facts.get("version"))
 
     @property
     def versions(self) -> str:
-        """The version that recomputed it and the one that recorded it."""
+        """The version that recomputed the run and the one that recorded it, as text."""
         assert self.fetched.run is not None
         return describe_versions(self.fetched.run.manifest())
 
@@ -67,12 +68,12 @@ class ReplayResult:
 
 
 def replay_run(fetched: FetchedRelease, results: Results, watch: Watch | None = None) -> ReplayResult:
-    """Replay a fetched run from its journal as a new run, and compare everything that was published with it.
+    """Replay a fetched run from its journal as a new run, and compare all published results with the new run.
 
     Raises:
-        UsageError: it is a training run.
-        ReleaseError: one of its files was changed.
-        RunError, SpecError: it plans more games than its journal has, or its files cannot be read.
+        UsageError: the run is a training run.
+        ReleaseError: a file of the run was changed.
+        RunError, SpecError: the run plans more games than its journal has, or its files cannot be read.
     """
     run = check_reproducible(fetched)
     plan = played_plan(run)
@@ -87,30 +88,30 @@ def replay_run(fetched: FetchedRelease, results: Results, watch: Watch | None = 
     try:
         result = run_plan(replay_plan, results, name, options)
     except RunError as error:  # an answer is missing, or belongs to another request
-        if wrong := [line for line in find_run_problems(run) if not isinstance(line, CheckNote)]:
-            return ReplayResult(fetched, name, (str(error), *wrong), by_earlier=is_earlier)
+        if errors := [line for line in find_run_problems(run) if not isinstance(line, CheckNote)]:
+            return ReplayResult(fetched, name, (str(error), *errors), by_earlier=is_earlier)
         raise
-    wrong, otherwise = _find_differences(run, result)
-    return ReplayResult(fetched, result.run_id, tuple(wrong), tuple(otherwise), is_earlier)
+    errors, otherwise = _find_differences(run, result)
+    return ReplayResult(fetched, result.run_id, tuple(errors), tuple(otherwise), is_earlier)
 
 
 def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str]]:
-    """Return the differences between a run and its replay, and differences that are due to another version."""
+    """Return the differences between a run and its replay that are wrong, and those that are due to another version."""
     manifest = run.manifest()
     metrics = compare_metrics(read_json(run.metrics), result.metrics, manifest)
     counts = {name: getattr(result.manifest, name) for name in COUNTED}
-    wrong = [
-        *limit_differences(metrics.wrong, "numbers"),
-        *limit_differences(_different_rows(run, result, is_from_other_version(manifest)), "rows"),
+    errors = [
+        *limit_differences(metrics.errors, "numbers"),
+        *limit_differences(_find_row_differences(run, result, is_from_other_version(manifest)), "rows"),
         *(
             f"{name}: published {published!r}, recomputed {recomputed!r}"
             for name, published, recomputed in compare_counts(manifest, counts)
         ),
     ]
-    return wrong, list(limit_differences(metrics.other_version, "numbers"))
+    return errors, list(limit_differences(metrics.other_version, "numbers"))
 
 
-def _different_rows(run: RunFolder, result: FinishedRun, other_version: bool) -> Iterator[str]:
+def _find_row_differences(run: RunFolder, result: FinishedRun, other_version: bool) -> Iterator[str]:
     try:
         yield from find_published_differences(run, result.folder, other_version=other_version)
     except RunError as error:  # the published rows are damaged or missing
@@ -118,7 +119,7 @@ def _different_rows(run: RunFolder, result: FinishedRun, other_version: bool) ->
 
 
 def replay_json(result: ReplayResult) -> Mapping[str, Any]:
-    """Return the result of a replay as JSON."""
+    """Return the result of a replay for `--json`."""
     return {
         "release": str(result.fetched.release.reference),
         "run_id": result.run_id,

@@ -1,4 +1,4 @@
-"""Published runs that are fetched and checked before they are reproduced."""
+"""Fetch published runs and check them before they are reproduced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.training.plan import MAX_PART_SUFFIX
 
 
 def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results) -> FetchedRelease:
-    """Fetch a release into the results folder, unless it is there already.
+    """Return a release in the results folder, which is fetched unless it is already there.
 
     Raises:
         ReleaseError: the existing folder is damaged or has another release; the message says how to fetch it again.
@@ -33,14 +33,14 @@ def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results
         if is_fetched(folder):
             fetched = open_fetched(folder)
             if fetched.sha256 != entry.sha256:
-                raise ReleaseError(f"{folder} has another release of this name")
+                raise ReleaseError(f"{folder} has another release with the name {reference}")
             _check_data(fetched)
             return fetched
         if folder.is_dir() and any(folder.iterdir()):
             raise ReleaseError(f"{folder} was not written by `nip-run get`")
     except ReleaseError as error:
         remove_command = f"rm -r {shlex.quote(str(folder))}"
-        raise ReleaseError(f"{error}\nremove it and repeat the command: {remove_command}") from error
+        raise ReleaseError(f"{error}\nremove the folder and repeat the command: {remove_command}") from error
     return get(registry, reference, folder)
 
 
@@ -48,7 +48,7 @@ def check_intact(fetched: FetchedRelease) -> None:
     """Check that the files of the run were not changed.
 
     Raises:
-        ReleaseError: some were; the message names them and says how to fetch the release again.
+        ReleaseError: files were changed; the message names them and says how to fetch the release again.
     """
     try:
         _check_data(fetched)
@@ -65,20 +65,22 @@ def _fetch_again(fetched: FetchedRelease) -> str:
     """Return the command that fetches a damaged release again."""
     where = fetched_registry(fetched.folder)
     option = f" --from {shlex.quote(where)}" if where else ""
-    return f"get it again into another folder: nip-run get {fetched.release.reference} NEW{option}"
+    return f"get the release again into another folder: nip-run get {fetched.release.reference} NEW{option}"
 
 
 def check_reproducible(fetched: FetchedRelease) -> RunFolder:
-    """Return the run of a release after checking its files.
+    """Return the run of a release, after checking that the run can be reproduced and its files are unchanged.
 
     Raises:
-        UsageError: it is a training run, or not finished.
+        UsageError: the release is not a run, or the run trains, is not finished, or lacks the rows of its dataset.
         ReleaseError: files were changed.
     """
     check_intact(fetched)
     run = fetched.run
     if run is None:
-        raise UsageError(f"{fetched.release.reference} is a {fetched.release.kind}; only a run can be reproduced")
+        raise UsageError(
+            f"{fetched.release.reference} is a {fetched.release.kind}; only a run can be reproduced; name a run"
+        )
     manifest = run.manifest()
     if manifest.is_training_run:
         parts = comma_join(str(link.release) for link in fetched.release.links if link.role == "part")
@@ -87,7 +89,7 @@ def check_reproducible(fetched: FetchedRelease) -> RunFolder:
             f"to repeat the training: nip-run {shlex.quote(str(fetched.folder))}"
         )
     if manifest.status not in PLAYED:
-        raise UsageError(f"{run.run_id} is {manifest.status} and has no numbers to reproduce")
+        raise UsageError(f"{run.run_id} is {manifest.status} and has no numbers to reproduce; choose a finished run")
     if lacks_rows(fetched):
         raise UsageError(f"{fetched.release.reference}: {describe_missing_rows(fetched)}")
     return run

@@ -1,4 +1,4 @@
-"""Matching of two streams of rows by key, in bounded memory, if their orders are similar."""
+"""Match the rows of two streams by key. Memory is limited, so the streams must have similar orders."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MAX_WAITING = 32 << 20
 
 @dataclass(frozen=True)
 class Match:
-    """A row of each stream with the same key; None if a stream has none."""
+    """The two rows with the same key, one of each stream; None for a stream that has no such row."""
 
     key: Key
     recorded: Row | None
     recomputed: Row | None
     position: int
-    """The position of the recorded row, or else of the other row, counted from 1."""
+    """The position of the recorded row, or of the recomputed row if there is no recorded one, counted from 1."""
     moved: bool = False
-    """The row is not in order."""
+    """Whether the row comes before a row that it follows in the other stream."""
 
 
 class TooFar(Exception):
-    """The streams are in orders too different for the memory limit; carries the number of rows read."""
+    """Raised if the orders are too different for the memory limit; `read` is the number of rows that were read."""
 
     def __init__(self, read: int) -> None:
         super().__init__(f"after {read:,} rows")
@@ -49,7 +49,7 @@ class _PositionedRow:
 
 
 class _Stream:
-    """A stream of rows, with the rows that are not matched yet."""
+    """A stream of rows that remembers the rows which are not matched yet."""
 
     def __init__(self, rows: Iterator[Row], key: Callable[[Row], Key]) -> None:
         self._rows, self._key = rows, key
@@ -60,7 +60,7 @@ class _Stream:
         self.has_ended = False
 
     def next(self) -> _PositionedRow | None:
-        """Read the next row; None at the end."""
+        """Return the next row; None at the end of the stream."""
         row = next(self._rows, None)
         if row is None:
             self.has_ended = True
@@ -69,6 +69,7 @@ class _Stream:
         return _PositionedRow(self._key(row), row, self.read)
 
     def wait(self, positioned: _PositionedRow) -> None:
+        """Remember a row until the other stream has a row with its key."""
         self._waiting.setdefault(positioned.key, deque()).append(positioned)
         self.size_waiting += positioned.size
 
@@ -83,19 +84,19 @@ class _Stream:
         self.size_waiting -= positioned.size
         return positioned
 
-    def left(self) -> list[_PositionedRow]:
+    def unmatched_rows(self) -> list[_PositionedRow]:
         """Return the unmatched rows in order."""
         return sorted((item for items in self._waiting.values() for item in items), key=lambda item: item.position)
 
-    def passes(self, position: int) -> bool:
-        """Tell whether a matched row is after all rows that were matched before."""
+    def record_match(self, position: int) -> bool:
+        """Record that the row at a position was matched; return whether it is after all rows matched before."""
         is_next = position > self._last_matched
         self._last_matched = max(self._last_matched, position)
         return is_next
 
 
 def match_rows(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable[[Row], Key]) -> Iterator[Match]:
-    """Yield each row of either stream once, matched in order with the rows of the same key.
+    """Yield a match for each row of both streams; rows with the same key are matched in order.
 
     Raises:
         TooFar: the orders are too different for the memory limit.
@@ -105,7 +106,7 @@ def match_rows(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable
     def match(first: _PositionedRow | None, second: _PositionedRow | None) -> Match:
         if first is not None and second is not None:
             # Only the order of rows matters, not the distance between them.
-            are_next = [recorded_stream.passes(first.position), recomputed_stream.passes(second.position)]
+            are_next = [recorded_stream.record_match(first.position), recomputed_stream.record_match(second.position)]
             return Match(first.key, first.row, second.row, first.position, moved=not all(are_next))
         if first is not None:
             return Match(first.key, first.row, None, first.position)
@@ -126,5 +127,5 @@ def match_rows(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable
                 recomputed_stream.wait(second)
         if recorded_stream.size_waiting + recomputed_stream.size_waiting > MAX_WAITING:
             raise TooFar(max(recorded_stream.read, recomputed_stream.read))
-    yield from (match(first, None) for first in recorded_stream.left())
-    yield from (match(None, second) for second in recomputed_stream.left())
+    yield from (match(first, None) for first in recorded_stream.unmatched_rows())
+    yield from (match(None, second) for second in recomputed_stream.unmatched_rows())

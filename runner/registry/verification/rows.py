@@ -1,4 +1,4 @@
-"""Comparison of a run's recorded rows with those recomputed from its journal."""
+"""Compare a run's recorded rows with those recomputed from its journal."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _WITHOUT_RUN_ID = frozenset(("run_id",))
 
 
 def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False) -> Iterator[str]:
-    """Yield the rows that differ, for all tables that were recorded."""
+    """Yield a message for each row that differs, for all tables that were recorded."""
     published, none_ignored = recorded.path / ROLLOUTS_FILE, frozenset[str]()
     if published.is_file():
         rows = partial(_published_rows, published, other_version)
-        yield from _differences(ROLLOUTS_FILE, "rollouts", rows, recomputed, none_ignored)
+        yield from _compare_rows(ROLLOUTS_FILE, "rollouts", rows, recomputed, none_ignored)
     for name in COLUMNS:
         path = recorded.table(name)
         if path.is_file():
             later = _later_columns_missing(path) if name == "completions" else none_ignored
-            yield from _differences(path.name, name, partial(table_rows, recorded, name), recomputed, later)
+            yield from _compare_rows(path.name, name, partial(table_rows, recorded, name), recomputed, later)
         elif not published.is_file():
             yield f"{path.name} is missing"
 
@@ -52,49 +52,49 @@ def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_ve
 def find_published_differences(
     recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False
 ) -> Iterator[str]:
-    """Yield the published rollouts that differ from those of a run that replayed it under another name.
+    """Yield a message for each published rollout that differs from the rollout of a replay, which has another run id.
 
-    Another version may have written fewer columns.
+    If `other_version`, columns may be missing, because another version published the run.
     """
     path = recorded.path / ROLLOUTS_FILE
     if not path.is_file():
         yield f"{ROLLOUTS_FILE} is missing"
         return
-    yield from _differences(
+    yield from _compare_rows(
         ROLLOUTS_FILE, "rollouts", partial(_published_rows, path, other_version), recomputed, _WITHOUT_RUN_ID
     )
 
 
-def _differences(
+def _compare_rows(
     file: str, table: str, recorded: Callable[[], Iterator[Row]], recomputed: RunFolder, ignored: frozenset[str]
 ) -> Iterator[str]:
-    """Yield what is wrong with recorded rows, which are matched by key, not by position."""
-    key = partial(_key, KEYS[table])
+    """Yield a message for each recorded row that is wrong; rows are matched by key, not by position."""
+    key = partial(_row_key, KEYS[table])
     in_order = True
     try:
         for match in match_rows(recorded(), table_rows(recomputed, table), key):
             position = f"{file}, row {match.position}, {_describe_row(table, match.key)}"
             if match.moved and in_order:
                 in_order = False
-                yield f"{position}: the rows are in another order; this is the first that is out of place"
+                yield f"{position}: the rows are in another order; this row is the first that is out of place"
             if match.recorded is None:
                 yield f"{file}: {_describe_row(table, match.key, complete=True)} is missing"
             elif match.recomputed is None:
-                yield f"{position}: it is recorded twice, or no game in the journal has it"
-            elif wrong := _wrong_columns(match.recorded, match.recomputed, ignored):
-                yield f"{position}: {wrong}"
+                yield f"{position}: the row is recorded twice, or no game in the journal has it"
+            elif columns := _describe_differing_columns(match.recorded, match.recomputed, ignored):
+                yield f"{position}: {columns}"
     except TooFar as error:
-        yield f"{file}: the order of the rows is too different: those after row {error.read:,} were not compared"
+        yield f"{file}: the rows after row {error.read:,} were not compared, because their order is too different"
 
 
-def _key(columns: Sequence[str], row: Row) -> Key:
-    """Return the key of a row, for any content."""
+def _row_key(columns: Sequence[str], row: Row) -> Key:
+    """Return the key of a row; values of any type are allowed, because the row is untrusted."""
     values = (row.get(name) for name in columns)
     return tuple(value if type(value) in (str, int, type(None)) else repr(value) for value in values)
 
 
 def _describe_row(table: str, key: Key, *, complete: bool = False) -> str:
-    """Describe a row by its rollout, or by its complete key."""
+    """Return a description of a row: its rollout, or its complete key."""
     columns = list(zip(KEYS[table], key, strict=True))[: None if complete else 1]
     return ", ".join(
         f"{name.removesuffix('_id')} {in_one_line(shortened(str(value), MAX_SHOWN))}"
@@ -104,26 +104,26 @@ def _describe_row(table: str, key: Key, *, complete: bool = False) -> str:
 
 
 def _later_columns_missing(path: Path) -> frozenset[str]:
-    """Return the columns that the version that wrote a table did not have yet."""
+    """Return the columns of newer versions that a table lacks."""
     present = {name for (name,) in read_tables("SELECT column_name FROM (DESCRIBE rows)", {"rows": path}, {})}
     return _LATER_COLUMNS - present
 
 
-def _wrong_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
-    """Describe the columns that differ, with both values; the text is empty if none does."""
-    wrong = [
+def _describe_differing_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
+    """Return a description of the columns that differ, with both values; empty if no column differs."""
+    columns = [
         name
         for name, value in recomputed.items()
         if name not in ignored and not (name in recorded and is_same(recorded[name], value))
     ]
-    wrong += [name for name in recorded if name not in recomputed]
+    columns += [name for name in recorded if name not in recomputed]
     descriptions = [
         f"{in_one_line(shortened(name, MAX_SHOWN))}: recorded {_format_value(recorded, name)}, "
         f"recomputed {_format_value(recomputed, name)}"
-        for name in wrong[:MAX_COLUMNS]
+        for name in columns[:MAX_COLUMNS]
     ]
     return "; ".join(
-        [*descriptions, *([f"and {len(wrong) - MAX_COLUMNS:,} more columns"] if wrong[MAX_COLUMNS:] else [])]
+        [*descriptions, *([f"and {len(columns) - MAX_COLUMNS:,} more columns"] if columns[MAX_COLUMNS:] else [])]
     )
 
 
@@ -135,7 +135,7 @@ def _format_value(row: Row, name: str) -> str:
 
 
 def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:
-    """Yield the rows of a `rollouts.jsonl`; columns that another version did not write are null."""
+    """Yield the rows of a `rollouts.jsonl`; if another version wrote it, missing columns are None."""
     missing: Row | None = None
     for row in read_published_rows(path):
         if missing is None:
@@ -144,10 +144,10 @@ def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:
 
 
 def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
-    """Yield the rows of a table with all current columns; columns that an earlier version did not write are null.
+    """Yield the rows of a table with all current columns; columns that an earlier version did not write are None.
 
     Raises:
-        RunError: it cannot be read.
+        RunError: the table cannot be read.
     """
     columns = COLUMNS[name]
     missing = ", ".join(f'NULL::{column_type} AS "{column}"' for column, column_type in columns.items())
@@ -155,13 +155,13 @@ def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
     sql = f"SELECT {selected} FROM (SELECT * FROM rows UNION ALL BY NAME SELECT {missing} WHERE false)"
     for values in read_tables(sql, {"rows": folder.table(name)}, {}):
         yield {
-            column: _json(value) if column_type == "JSON" else value
+            column: _parse_json(value) if column_type == "JSON" else value
             for (column, column_type), value in zip(columns.items(), values, strict=True)
         }
 
 
-def _json(value: Any) -> Any:
-    """Parse a value of a JSON column."""
+def _parse_json(value: Any) -> Any:
+    """Return the parsed value of a JSON column, or the value itself if it is not valid JSON."""
     if not isinstance(value, str):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Find incomplete records at the end of a run's logs, left by an interrupted write; no result uses them."""
+"""Find incomplete records at the end of a run's logs. An interrupted write leaves them, and no result uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay each part of a published training run, and check the chain of models from one part to the next."""
+"""Replay each part of a published training run, and check that each part used the models that the part before made."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class ChainResult:
 
     parts: tuple[ReplayResult, ...]
     different: tuple[str, ...]
-    """Descriptions of mismatches between the parts; differences within a part are in its result."""
+    """Descriptions of mismatches between parts. Differences within a part are in the part's own result."""
 
     @property
-    def wrong(self) -> bool:
+    def has_differences(self) -> bool:
         return bool(self.different) or any(part.different for part in self.parts)
 
 
@@ -44,7 +44,7 @@ def replay_training(fetched: FetchedRelease, registry: Registry, results: Result
     A part that is missing or cannot be replayed is reported, and the others are replayed.
 
     Raises:
-        ReleaseError: one of its files was changed.
+        ReleaseError: a file of the training run was changed.
         Interrupted: a signal stopped a replay.
     """
     run = fetched.run
@@ -60,7 +60,10 @@ def replay_training(fetched: FetchedRelease, registry: Registry, results: Result
                 assert isinstance(reference, Reference)
                 entry = registry.find(reference)
                 if link.sha256 is not None and entry.sha256 != link.sha256:
-                    raise ReleaseError(f"it is sha256:{entry.sha256[:12]}, but the run links sha256:{link.sha256[:12]}")
+                    raise ReleaseError(
+                        f"the registry has sha256:{entry.sha256[:12]}, but the training run links "
+                        f"sha256:{link.sha256[:12]}"
+                    )
                 part = replay_run(fetch_into_results(registry, entry, results), results)
                 parts[_run_of(part).run_id] = part
             except Interrupted:
@@ -70,7 +73,7 @@ def replay_training(fetched: FetchedRelease, registry: Registry, results: Result
             except Exception as error:  # noqa: BLE001 - a malformed part must not stop the others
                 different.append(f"part {link.release}: {describe_error(error)}")
     different += find_model_differences(run, stages, {name: _run_of(part).manifest() for name, part in parts.items()})
-    different += _different_tests(run, stages, parts)
+    different += _find_test_differences(run, stages, parts)
     return ChainResult(tuple(parts.values()), tuple(different))
 
 
@@ -80,7 +83,7 @@ def _run_of(part: ReplayResult) -> RunFolder:
 
 
 def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
-    """Yield parts that are missing, or that were played by other models than the part before them made."""
+    """Yield a message for each part that is missing, or that other models played than the part before made."""
     models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()
     switched = {record.iteration: record.models for record in stages.all(Switched)}
@@ -92,9 +95,9 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
             if name is None:
                 continue
             if name != part_id(manifest.run_id, iteration, kind) and name not in parts:
-                yield f"its log names {name}, which is not one of its parts"
+                yield f"the stage log names {name}, which is not a part of the training run"
             elif name not in parts:
-                yield f"its part {name} is not published, or cannot be replayed"
+                yield f"part {name} is not published, or cannot be replayed"
             else:
                 for row in parts[name].agents:
                     if row["model"] != models.get(row["model_group"]):
@@ -109,8 +112,8 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
             yield f"manifest.json: {row['agent']} ended as {row['model']}, but its last iteration made {last}"
 
 
-def _different_tests(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayResult]) -> Iterator[str]:
-    """Yield the tests whose accuracy in the training run differs from that in the part that measured it."""
+def _find_test_differences(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayResult]) -> Iterator[str]:
+    """Yield a message for each test whose accuracy in the training run differs from the part that measured it."""
     rows = read_json(run.metrics).get("tests", [])
     recorded: dict[int, Any] = {row.get("iteration"): row for row in rows}
     if len(recorded) < len(rows):

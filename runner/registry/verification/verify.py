@@ -1,4 +1,4 @@
-"""Verification of a release, a fetched folder or a run: bytes, inputs, records. Nothing is played or written."""
+"""Verify a release, a fetched folder or a run: its bytes, inputs and records. Nothing is played or written."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ from runner.spec.origin import DATA
 from runner.training.stage_log import read_stages
 
 DERIVED = frozenset(f"{name}.parquet" for name in COLUMNS)
-"""Files that `get` adds to those of a release."""
+"""Files that `get` derives and writes next to the files of a release."""
 
 EDITABLE = frozenset((PARAMETERS, SPEC))
 """Files of a fetched run that users may edit."""
 
 
 def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: Path | None = None) -> Iterator[str]:
-    """Yield what is wrong with a release in a registry: its bytes, its signature, and a run's records.
+    """Yield the problems of a release in a registry: of its bytes, its signature, and of a run's records.
 
-    A run's journal is replayed once.
+    To check records, a run's journal is replayed once.
     """
-    wrong = list(registry.find_problems(entry))
+    problems = list(registry.find_problems(entry))
     try:
         signed = check_release(registry, entry, signer_key)
         yield from () if signed is None else (CheckNote(signed),)
     except ReleaseError as error:
-        wrong.append(str(error))
-    if not wrong:
-        wrong += find_wrong_facts(entry, registry.read(entry)[0])
-    yield from dict.fromkeys(wrong)
-    if entry.reference.kind != Kind.RUN or wrong:
+        problems.append(str(error))
+    if not problems:
+        problems += find_wrong_facts(entry, registry.read(entry)[0])
+    yield from dict.fromkeys(problems)
+    if entry.reference.kind != Kind.RUN or problems:
         return
     with TemporaryDirectory(prefix=".nip-run-") as temporary:
         try:
@@ -81,13 +81,15 @@ def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: P
         except ReleaseError as error:
             yield str(error)
             return
-        yield from (_without_folder(temporary, line) for line in _with_unexpected_errors(_wrong_records(fetched)))
+        yield from (
+            _without_folder(temporary, line) for line in _with_unexpected_errors(_find_record_problems(fetched))
+        )
 
 
 def _with_unexpected_errors(lines: Iterator[str]) -> Iterator[str]:
-    """Yield lines, and any unexpected error as a line: it is a fault of the release, not of the code that reads it."""
+    """Yield lines, and any unexpected error as one more line: a malformed release can cause any error."""
     try:
-        for line in lines:  # without the advice to verify it
+        for line in lines:  # without the advice to run `verify`
             message, advice, _ = line.partition(f"; {FROM_ELSEWHERE}")
             yield message if advice else line
     except Exception as error:  # noqa: BLE001
@@ -101,21 +103,21 @@ def _without_folder(temporary: str, line: str) -> str:
 
 
 def find_folder_problems(folder: Path) -> Iterator[str]:
-    """Yield what is wrong in a folder that `get` wrote: each changed file, and the run's records."""
+    """Yield the problems of a folder that `get` wrote: each changed file, and wrong records of a run."""
     try:
         fetched = open_fetched(folder)
     except ReleaseError as error:
         yield str(error)
         return
     ignored = EDITABLE if fetched.release.kind == Kind.RUN else frozenset[str]()
-    wrong = [
+    problems = [
         *find_changed_files(fetched, lambda path: path not in ignored).values(),
-        *_added_files(fetched),
-        *_wrong_lock(fetched),
+        *_find_added_files(fetched),
+        *_find_lock_problems(fetched),
     ]
-    yield from wrong
-    if fetched.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in wrong):
-        yield from _with_unexpected_errors(_wrong_records(fetched))
+    yield from problems
+    if fetched.release.kind == Kind.RUN and not any(f"{DATA}/" in line for line in problems):
+        yield from _with_unexpected_errors(_find_record_problems(fetched))
 
 
 def edited_files(folder: Path) -> list[str]:
@@ -128,7 +130,7 @@ def edited_files(folder: Path) -> list[str]:
     return sorted(find_changed_files(fetched, EDITABLE.__contains__)) if fetched.release.kind == Kind.RUN else []
 
 
-def _wrong_lock(fetched: FetchedRelease) -> Iterator[str]:
+def _find_lock_problems(fetched: FetchedRelease) -> Iterator[str]:
     try:
         check_lock(fetched.folder, fetched.release)
     except ReleaseError as error:
@@ -136,7 +138,7 @@ def _wrong_lock(fetched: FetchedRelease) -> Iterator[str]:
 
 
 def find_changed_files(fetched: FetchedRelease, is_selected: Callable[[str], bool]) -> dict[str, str]:
-    """Return, by path, a message for each file of a release that is selected by its path and was changed."""
+    """Return a message for each changed file of a release, by the file's path; `is_selected` chooses the paths."""
     messages = {}
     for entry in (entry for entry in fetched.release.files if is_selected(entry.path)):
         try:
@@ -149,8 +151,8 @@ def find_changed_files(fetched: FetchedRelease, is_selected: Callable[[str], boo
     return messages
 
 
-def _added_files(fetched: FetchedRelease) -> Iterator[str]:
-    """Yield files in `data/` that are not the release's; other folders may have the user's own files."""
+def _find_added_files(fetched: FetchedRelease) -> Iterator[str]:
+    """Yield a message for each file in `data/` that is not from the release; elsewhere users may add files."""
     expected = {entry.path for entry in fetched.release.files} | {f"{DATA}/{name}" for name in DERIVED}
     expected |= {ROWS} if PIN in expected else set()
     for parent, _, names in os.walk(fetched.folder / DATA):
@@ -160,39 +162,44 @@ def _added_files(fetched: FetchedRelease) -> Iterator[str]:
                 yield f"{fetched.folder}: {path} is not a file of the release"
 
 
-def _wrong_records(fetched: FetchedRelease) -> Iterator[str]:
+def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
+    """Yield the problems of the run in a fetched release: journal, numbers, logs, facts and extra files."""
     try:
         run = fetched.run
         assert run is not None
-        if lacks_rows(fetched):  # only the journal can be checked without them
+        if lacks_rows(fetched):  # without the dataset's rows, only the journal can be checked
             manifest = run.manifest()
-            yield from () if manifest.is_training_run else _wrong_journal(run, manifest)
+            yield from () if manifest.is_training_run else _find_journal_problems(run, manifest)
         else:
             yield from find_run_problems(run)
         if not fetched.is_training_run and fetched.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
             yield f"{fetched.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
-        with suppress(JournalError):  # a damaged log, which is reported above
+        with suppress(JournalError):  # a damaged log is reported above
             yield from (f"{DATA}/{line}" for line in find_torn_logs(run, run.manifest().identity))
-        yield from _wrong_facts(fetched, run)
+        yield from _find_fact_problems(fetched, run)
         yield from find_extra_file_problems(fetched, run, ignored=frozenset(edited_files(fetched.folder)))
     except NipRunError as error:
         yield str(error)
 
 
-def _wrong_facts(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
-    """Yield facts of the release, which boards show, that its own files contradict."""
+def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
+    """Yield a message for each fact of the release that its own files contradict; boards show the facts."""
     facts, manifest = fetched.release.facts, run.manifest()
     recorded = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
     for name, value in recorded.items():
         if name in facts and not is_same(facts[name], value):
-            yield f"{fetched.release.reference}: its facts say {name} {facts[name]!r}, but its manifest.json {value!r}"
-    yield from (f"{fetched.release.reference}: {wrong}" for wrong in find_kind_problems(run, facts))
+            yield (
+                f"{fetched.release.reference}: its facts say {name} {facts[name]!r}, but its manifest.json says "
+                f"{value!r}"
+            )
+    yield from (f"{fetched.release.reference}: {problem}" for problem in find_kind_problems(run, facts))
     if run.metrics.is_file() and facts.get("accuracy") is not None:
         accuracy = accuracy_of(read_json(run.metrics)) or {}
         for name, value in {"value": None, **dict(facts["accuracy"].items())}.items():
             if not is_same(value, accuracy.get(name)):
-                yield f"{fetched.release.reference}: its facts say accuracy.{name} {value!r}, but its metrics.json " + (
-                    repr(accuracy.get(name))
+                yield (
+                    f"{fetched.release.reference}: its facts say accuracy.{name} {value!r}, but its metrics.json says "
+                    f"{accuracy.get(name)!r}"
                 )
     hashes = {"run": manifest.identity, "game": manifest.game_sha256}
     for name, value in hashes.items():
@@ -201,41 +208,41 @@ def _wrong_facts(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
 
 
 def find_run_problems(folder: RunFolder) -> Iterator[str]:
-    """Yield what is wrong with a run: its journal, inputs and recorded numbers, or the parts of a training run."""
+    """Yield the problems of a run: of its journal, inputs and recorded numbers, or of a training run's parts."""
     try:
         manifest = folder.manifest()
     except NipRunError as error:
         yield str(error)
         return
     if manifest.is_training_run:
-        yield from _wrong_training(folder, manifest)
+        yield from _find_training_problems(folder, manifest)
         return
-    wrong = [*_wrong_journal(folder, manifest), *_wrong_inputs(folder, manifest)]
-    yield from wrong
+    problems = [*_find_journal_problems(folder, manifest), *_find_input_problems(folder, manifest)]
+    yield from problems
     if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
-        yield f"manifest.json has no format, but every version since 0.1.0 writes one, such as {manifest.version}"
-    # Every version that records where answers come from writes the hashes, too.
+        yield f"manifest.json has no format, but nip-run {manifest.version}, which played the run, writes one"
+    # Every version that records `answers_from` also writes the hashes of a finished run's files.
     is_sealed = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
     if is_sealed and not folder.sums.is_file():
-        yield f"{folder.sums.name} is missing: changes to the tables and metrics cannot be detected"
-    if not wrong:
+        yield f"{folder.sums.name} is missing, so changes to the tables and metrics cannot be detected"
+    if not problems:
         try:
-            yield from _wrong_numbers(folder, manifest)
+            yield from _find_number_problems(folder, manifest)
         except NipRunError as error:
             yield str(error)
 
 
-def _wrong_training(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+def _find_training_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     try:
         read_stages(folder.path, manifest.identity)
     except NipRunError as error:
         yield str(error)
-    yield from _wrong_inputs(folder, manifest)
+    yield from _find_input_problems(folder, manifest)
     for part in Results.of(folder).parts_of(manifest.run_id) if folder.name is None else ():
         yield from (f"{part.run_id}: {line}" for line in find_run_problems(part))
 
 
-def _wrong_journal(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+def _find_journal_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     try:
         for _ in read_records(folder.journal, manifest.identity):
             pass
@@ -243,12 +250,12 @@ def _wrong_journal(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
         yield str(error)
 
 
-def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+def _find_input_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
     """Yield the inputs whose hashes differ from those in the manifest."""
     try:
         plan = saved_plan(folder)
     except NipRunError as error:
-        yield f"{folder.path}: its inputs cannot be read: {error}"
+        yield f"{folder.path}: the run's inputs cannot be read: {error}"
         return
     inputs = folder.path / "inputs"
     prompts = {name: tagged_hash("prompt", text) for name, text in plan.spec.prompts.sources.items()}
@@ -261,6 +268,7 @@ def _wrong_inputs(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
 
 
 def _compare_hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
+    """Yield the name of each hashed input, and whether its hash is the one in the manifest."""
     yield "inputs/dataset.jsonl", plan.spec.dataset.sha256 == manifest.dataset_sha256
     if is_from_0_1(manifest):  # 0.1.0 hashed protocols and specs differently
         return
@@ -268,24 +276,24 @@ def _compare_hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterat
     if not manifest.is_training_run and manifest.parent_run_id is None:
         yield "inputs/protocol.yaml", protocol == manifest.protocol_sha256
     yield "the game (rules, prompts, models)", plan.game_hash == manifest.game_sha256
-    # The manifest has the hash of the saved spec, which lacks keys that a later version added to the plan's spec.
+    # The manifest has the hash of the saved spec. The plan's spec also has keys that later versions added.
     saved_hash = tagged_hash("spec", ModelSource(folder.path).spec)
     yield "spec.yaml", manifest.spec_sha256 in (saved_hash, spec_hash(plan))
 
 
-def _wrong_numbers(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
-    """Yield recorded numbers that do not follow from the journal."""
+def _find_number_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
+    """Yield a message for each recorded number that does not follow from the journal."""
     if manifest.status not in PLAYED:
         return
     with recompute_run(folder) as recomputed_run:
         differences = compare_metrics(read_json(folder.metrics), recomputed_run.metrics, manifest)
-        yield from limit_differences(differences.wrong, "numbers")
+        yield from limit_differences(differences.errors, "numbers")
         if differences.other_version:
             yield from map(
                 VersionNote, (describe_versions(manifest), *limit_differences(differences.other_version, "numbers"))
             )
         names = [*COUNTED, "status", *(["answers_from"] if manifest.answers_from is not None else [])]
-        if manifest.prices is None and manifest.cost_usd is not None:  # a later list has other prices
+        if manifest.prices is None and manifest.cost_usd is not None:  # later versions have other built-in prices
             names.append("cost_usd")
         yield from (
             f"manifest.json says {name} {recorded!r}, but the journal gives {value!r}"

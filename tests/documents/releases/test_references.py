@@ -46,7 +46,7 @@ def test_a_reference_and_a_hash_are_what_they_say() -> None:
 
 
 WHERES = (
-    ("", "no registry is named"), ("file:", "names no folder"), ("file://host/share", "names no folder"),
+    ("", "no registry is given"), ("file:", "names no folder"), ("file://host/share", "names no folder"),
     ("ftp://x/y", "not the address"),
     ("http://github.com/a/b", "has no TLS"), ("https://h/a?b=c", "not the address"),
     ("s3:bucket", "not the address"), ("ext::sh -c id", "not the address"),
@@ -69,7 +69,7 @@ def test_a_token_in_an_address_is_not_said_again() -> None:
     with pytest.raises(UsageError) as caught:
         connect("https://me:ghp_0123456789abcdef@github.com/acme/registry")
     assert "ghp_" not in str(caught.value)
-    assert "no user and no password" in str(caught.value)
+    assert "cannot have a user or password" in str(caught.value)
 
 
 def test_a_folder_is_a_registry_by_its_name_or_as_a_file_address(tmp_path: Path) -> None:

@@ -66,9 +66,9 @@ def test_of_several_releases_each_is_said_to_be_added_by_whom_it_was(tmp_path: P
 def test_a_release_that_nobody_could_get_is_not_made() -> None:
     with pytest.raises(ReleaseError, match="larger than 1024 KiB"):
         Bundle.of(Release(kind=Kind.RUN, owner="a", name="b", version="1", facts={"x": "y" * (1 << 20)}), {})
-    with pytest.raises(ReleaseError, match="cannot hold"):
+    with pytest.raises(ReleaseError, match="cannot be written to"):
         Bundle.of(Release(kind=Kind.RUN, owner="a", name="b", version="1", facts={"x": 1 << 70}), {})
-    with pytest.raises(ReleaseError, match="cannot hold"):
+    with pytest.raises(ReleaseError, match="cannot be written to"):
         Bundle.of(Release(kind=Kind.RUN, owner="a", name="b", version="1", description="\ud800"), {})
     with pytest.raises(ReleaseError, match="must be 1 to 100"):
         Bundle.of(Release(kind=Kind.RUN, owner="../..", name="b", version="1"), {})
@@ -80,7 +80,7 @@ def test_a_file_that_changes_while_it_is_published_stops_it(tmp_path: Path, chan
     file.write_bytes(b"before!\n")
     made = bundle(more={"big.txt": file})
     file.write_bytes(changed)
-    with pytest.raises(ReleaseError, match=r"big.txt is damaged: .*it changed while it was published, publish again"):
+    with pytest.raises(ReleaseError, match=r"big\.txt changed during the publish; publish again"):
         publish(tmp_path / "registry", made)
     assert registry(tmp_path / "registry").entries() == []
     file.write_bytes(b"before!\n")
@@ -128,7 +128,7 @@ def test_a_copy_of_a_release_under_another_name_does_not_take_its_hash(tmp_path:
     subprocess.run(["cp", "-r", tmp_path / "run/acme/tiny", tmp_path / "run/acme/zzz"], check=True)
     there = registry(tmp_path)
     assert there.find(Digest(bundle().sha256)).reference == REFERENCE
-    with pytest.raises(ReleaseError, match="says that it is run/acme/tiny@1"):
+    with pytest.raises(ReleaseError, match=r"its release\.json is that of run/acme/tiny@1"):
         there.read(there.find(Reference(Kind.RUN, "acme", "zzz", "1")))
 
 

@@ -54,7 +54,7 @@ def test_a_place_has_one_name_however_it_is_written(
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "on").symlink_to("loop/deeper")
     for text in ("loop/../reg", "on/..", f"{'n' * 300}/../reg"):
-        with pytest.raises(UsageError, match="cannot be followed"):
+        with pytest.raises(UsageError, match="cannot resolve the path"):
             connect(f"{scheme}{tmp_path}/{text}")
     with pytest.raises(UsageError, match="home directory"):
         connect(f"{scheme.removesuffix('file://')}~nobody-of-this-name/reg")
@@ -89,9 +89,9 @@ def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
     ("typed", "said"),
     [
         ("registri", "there is no such folder; did you mean 'registry'"),
-        ("registry/run/acme/tiny/1/README.md", "it is a file"),
-        (".", "it has other files, but no release; did you mean '.*/registry'"),
-        ("registry/run/acme/tiny/1", "it has other files, but no release$"),
+        ("registry/run/acme/tiny/1/README.md", "because it is a file"),
+        (".", "the folder has other files, but no release; did you mean '.*/registry'"),
+        ("registry/run/acme/tiny/1", "the folder has other files, but no release; check the path$"),
     ],
 )
 def test_what_is_no_registry_does_not_look_like_an_empty_one(tmp_path: Path, typed: str, said: str) -> None:
@@ -102,13 +102,13 @@ def test_what_is_no_registry_does_not_look_like_an_empty_one(tmp_path: Path, typ
 
 def test_a_file_takes_no_release(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ReleaseError, match="it is a file"):
+    with pytest.raises(ReleaseError, match="because it is a file"):
         publish(tmp_path / "file", bundle())
 
 
 def test_a_name_of_which_all_is_yanked_is_got_by_its_version_alone(tmp_path: Path) -> None:
     publish(tmp_path, bundle())
     registry(tmp_path).yank(REFERENCE, "it is wrong")
-    with pytest.raises(NotPublished, match=f"{REFERENCE} was yanked: it is wrong. Name that version"):
+    with pytest.raises(NotPublished, match=f"{REFERENCE}, because: it is wrong. To use the newest anyway"):
         registry(tmp_path).find(parse("run/acme/tiny"))
     assert registry(tmp_path).find(REFERENCE).yanked == "it is wrong"

@@ -184,7 +184,7 @@ def test_a_pull_request_is_a_branch_of_its_own_that_can_be_merged(repository: Pa
         name for name in git.git(repository, "branch", "--format=%(refname:short)").splitlines() if name != "main"
     ]
     assert branch.startswith("publish/prompts-acme-new-1-")
-    assert added.note == f"it is on the branch {branch}; open a pull request from it into main, and merge it"
+    assert added.note == f"the release is on branch {branch}; open a pull request from {branch} into main, and merge it"
     assert git.git(repository, "rev-parse", branch) == added.revision
     assert added.proposed_at == f"git:{repository}@{branch}"
     assert len(listed(added.proposed_at)) == 2

@@ -101,7 +101,7 @@ def test_who_is_refused_is_told_that_the_token_of_the_environment_is_for_another
 
 
 def test_an_address_that_leads_past_the_registry_is_told_as_that() -> None:
-    words = "no nip-run registry answers at .*/foo. The address of a registry has no path"
+    words = "no nip-run registry answers at .*/foo. Check the address"
     with (
         listening((404, {"content-type": "application/json"}, b'{"message": "Not Found"}')) as (mine, _),
         pytest.raises(ReleaseError, match=words),

@@ -1,4 +1,4 @@
-"""Parse the address of a git repository and its revision. Refuse what git would execute or what holds a secret."""
+"""Parse the address of a git repository and its revision; refuse addresses that git would execute or with a secret."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ HEAD = "HEAD"
 
 @dataclass(frozen=True)
 class GitLocation:
-    """A repository and a revision of it."""
+    """The address of a repository, with a revision."""
 
     url: str
     """The address for git: an absolute path, or a URL without any secret."""
@@ -49,17 +49,17 @@ class GitLocation:
 
     @property
     def is_local(self) -> bool:
-        """Whether git reads and writes the repository itself, with the configuration and hooks in it."""
+        """Whether the repository is on this machine, so that its own configuration and hooks could have an effect."""
         return self.protocols == ("file",)
 
     @property
     def commit(self) -> str | None:
-        """The revision if it is a commit: it never changes, and nothing can be added to it."""
+        """The revision if it is a commit, otherwise None. Nothing can be published to a commit."""
         return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else None
 
     @property
     def unborn_branch(self) -> str | None:
-        """The default branch of an empty local repository. Git does not report it for other repositories."""
+        """The default branch of an empty local repository; None for a remote one, because git does not report it."""
         for folder in (Path(self.url), Path(self.url) / ".git") if self.is_local else ():
             with suppress(OSError, UnicodeDecodeError):
                 name = read_bounded(folder / HEAD, 1_000).decode().strip().removeprefix("ref: refs/heads/")
@@ -75,15 +75,15 @@ class GitLocation:
 
 
 def parse_location(text: str) -> GitLocation:
-    """Parse what follows `git:`.
+    """Parse the part of an address after `git:`.
 
     Raises:
-        UsageError: git would execute a program for it, or it holds a secret, or is not an address.
+        UsageError: it is not an address, has a secret, or would make git execute a program.
     """
     if not text or _CONTROL.search(text):
         raise UsageError(f"git: needs a repository: {_FORMS}")
     if text.startswith("-"):
-        raise UsageError(f"git:{text}: git would read an address that begins with '-' as an option. Write ./{text}.")
+        raise UsageError(f"git:{text}: git would read an address that begins with '-' as an option. Write git:./{text}")
     if _HELPER.match(text):
         raise UsageError(f"git:{text.partition('::')[0]}::...: git would run a program for this address. Use {_FORMS}.")
     match = _URL.fullmatch(text)
@@ -106,11 +106,11 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
         raise _invalid_address(start)
     if user is not None and (scheme not in ("", "ssh") or ":" in user):
         raise UsageError(
-            f"{where}: every process can read a name or password in an address, and logs store it. Leave it out, and "
-            "use a credential helper of git, or ssh."
+            f"{where}: other processes and logs could show the user or password in this address. Remove it, and use a "
+            "credential helper of git, or ssh."
         )
     if scheme and ("?" in path or "#" in path):
-        raise UsageError(f"git:{start}{host}: the address of a repository has no '?' and no '#'")
+        raise UsageError(f"git:{start}{host}: the address of a repository cannot have '?' or '#'; remove that part")
     if scheme == "file" and not (host or port) and path:
         return GitLocation(str(_absolute(unquote(path))), _check_revision(revision), ("file",))
     if scheme == "file" or not _HOST.fullmatch(host) or not path.strip("/") or (user and not _USER.fullmatch(user)):
@@ -118,7 +118,7 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
     if scheme in _PLAIN and not _LOOPBACK.fullmatch(host):
         raise UsageError(f"{where}: {scheme}: is not encrypted, so others could read and change it. Use https: or ssh:")
     if any(part.startswith("-") for part in path.split("/")[:2]) or any(char.isspace() for char in path):
-        raise UsageError(f"{where}: the path begins with '-', or has white space, and is not accepted")
+        raise UsageError(f"{where}: the path of a repository cannot begin with '-' or have white space; rename it")
     url = f"{start}{'' if user is None else user + '@'}{host}{port}{'' if scheme else ':'}{path}"
     # The user's own configuration of git may replace https by ssh, or the other way round.
     return GitLocation(url, _check_revision(revision), ("https", "ssh", *((scheme,) if scheme in _PLAIN else ())))
@@ -138,7 +138,7 @@ def _invalid_address(text: str) -> UsageError:
 
 
 def _split(text: str) -> tuple[str, str | None]:
-    """Split a path and the revision behind its last '@'. An '@' after a '/' begins a name, as in `/@scope/board`."""
+    """Split a path from the revision after its last '@'. An '@' after a '/' begins a name, as in `/@scope/board`."""
     path, sign, revision = text.rpartition("@")
     return (path, revision) if sign and path and not path.endswith("/") else (text, None)
 
@@ -147,10 +147,10 @@ def _check_revision(revision: str | None) -> str | None:
     if revision is None or revision == HEAD:
         return None
     if not is_branch_name(revision):
-        raise UsageError(f"@{revision} is not a valid name of a branch, a tag or a commit")
+        raise UsageError(f"@{revision} is not a valid name of a branch, tag or commit; correct the part after @")
     return revision
 
 
 def is_branch_name(name: str) -> bool:
-    """Return whether this is a valid name of a branch or a tag."""
+    """Return whether a name is valid for a branch or tag."""
     return _NAME.fullmatch(name) is not None

@@ -1,8 +1,8 @@
 """Run git in a temporary bare repository, within limits, and without programs that a repository configures.
 
-A repository's configuration, hooks, filters and submodules have no effect. The user's own configuration of git has an
-effect where it says how to reach a server and who the user is: credential helpers, proxies, keys, `url.*.insteadOf`,
-`core.sshCommand`. Each call overrides what could make git execute or write more.
+A repository's configuration, hooks, filters and submodules have no effect. The user's git configuration only decides
+how to reach a server and who the user is: credential helpers, proxies, keys, `url.*.insteadOf`, `core.sshCommand`.
+Each call overrides the other settings that could make git execute or write something.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _INHERITED = frozenset(
         "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL",
     )
 )  # fmt: skip
-"""Variables with the user's access to servers, configuration and identity. The others lead git to another repository,
-or make it log what it sends, including tokens."""
+"""Environment variables for access to servers, configuration and identity. Other variables of git are removed: they
+select another repository, or make git log what it sends, including tokens."""
 
 _SETTINGS: Mapping[str, str] = {
     "core.hooksPath": os.devnull, "core.attributesFile": os.devnull, "core.fsmonitor": "false",
@@ -60,7 +60,7 @@ _REMOTE_SETTINGS: Mapping[str, str] = {
     "core.sshCommand": "false", "core.gitProxy": "false", "core.askPass": "false", "credential.helper": "",
     "receive.autogc": "false", "receive.denyCurrentBranch": "refuse", "receive.fsckObjects": "true",
 }  # fmt: skip
-"""Settings for the part of git that works inside a local repository, whose configuration may be hostile."""
+"""Settings for the git process that serves a local repository, whose own configuration may be hostile."""
 
 _POLL_SECONDS = 0.2
 _SHOWN_BYTES = 16 << 10
@@ -68,12 +68,12 @@ _SHOWN_BYTES = 16 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class GitLimits:
-    """Limits for each git command that handles data of a repository."""
+    """Limits for each git command that reads untrusted data."""
 
     idle_seconds: float = 120.0
     """Maximum time without output of git."""
     seconds: float = 300.0
-    """Maximum time of a command, plus the time for its bytes at `rate`."""
+    """Maximum time of a command in addition to the time that its bytes take at `rate`."""
     rate: int = 8 << 10
     """Minimum rate of a transfer in bytes per second."""
     pack_bytes: int = 16 << 30
@@ -95,7 +95,7 @@ DEFAULT_LIMITS = GitLimits()
 
 
 class GitError(Exception):
-    """Git failed. `output` is what it wrote, without secrets."""
+    """Raised if git fails. `output` is the text that git wrote, without secrets."""
 
     def __init__(self, message: str, output: str = "") -> None:
         super().__init__(message)
@@ -103,7 +103,7 @@ class GitError(Exception):
 
 
 class GitRepository:
-    """A bare repository in a temporary folder, which is removed when it is closed or garbage-collected."""
+    """A bare repository in a temporary folder. Closing or garbage-collecting it removes the folder."""
 
     def __init__(self, protocols: Iterable[str], limits: GitLimits) -> None:
         self.limits = limits
@@ -117,18 +117,20 @@ class GitRepository:
         self.run("init", "--quiet", "--bare", "--template=", ".", is_trusted=True)
 
     def commit_of(self, ref: str) -> str:
-        """Return the commit that a branch or tag leads to. Raises GitError: it leads to something else."""
+        """Return the commit of a branch or tag. Raises GitError: it does not point to a commit."""
         return self.run("rev-parse", "--verify", f"{ref}^{{commit}}").decode().strip()
 
     def fast_import(self, commands: Iterable[bytes]) -> None:
-        """Store files and commits of our own; see `git help fast-import`. Raises: as `run`."""
+        """Store new files and commits with the commands of `git fast-import`. Raises: as `run`."""
         self.run("fast-import", "--quiet", "--done", "--force", feed=commands, is_trusted=True)
 
     def run(self, *arguments: str, feed: Iterable[bytes] = (), is_trusted: bool = False) -> bytes:
-        """Run a command with this input and return its output. A trusted command works on the user's files only.
+        """Run a git command with `feed` as its input, and return its output.
+
+        A trusted command reads only the user's own files, so no limits apply.
 
         Raises:
-            GitError: it failed, or reached a limit.
+            GitError: the command failed, or exceeded a limit.
             OSError: `feed` cannot be read.
         """
         disk = None if is_trusted else min(self.limits.pack_bytes, shutil.disk_usage(self.folder).free // 2)
@@ -147,38 +149,42 @@ class GitRepository:
             output.seek(0)
             answer = output.read()
             if process.returncode != 0:
-                refusals = [line for line in answer.splitlines() if line.startswith(b"!")]  # of `push --porcelain`
+                # `push --porcelain` writes a refusal to its output.
+                refusals = [line for line in answer.splitlines() if line.startswith(b"!")]
                 text = "\n".join([_read_end(messages), without_secrets(b"\n".join(refusals))])
                 raise GitError(_explain(text, process.returncode, disk), text)
             return answer
 
     def _wait(self, process: subprocess.Popen[bytes], output: IO[bytes], messages: IO[bytes]) -> None:
-        """Wait for the end of a command. Raises GitError: it reached a limit."""
+        """Wait for the end of a command. Raises GitError: the command exceeded a limit."""
         limits = self.limits
-        begin = last_write = time.monotonic()
+        start = last_write = time.monotonic()
         last_sizes: tuple[int, int, int] | None = None
         while True:
             now, sizes = time.monotonic(), (_size(output), _size(messages), _stored_bytes(self.folder))
             if sizes != last_sizes:
                 last_sizes, last_write = sizes, now
             if max(sizes[:2]) > limits.answer_bytes:
-                raise GitError(f"it writes more than {limits.answer_bytes:,} bytes of text")
+                raise GitError(
+                    f"git writes more than {limits.answer_bytes:,} bytes of text, as for too many branches; tell the "
+                    "repository's owner"
+                )
             if now - last_write > limits.idle_seconds:
-                raise GitError(f"nothing arrived for {limits.idle_seconds:g} seconds")
-            if now - begin > limits.seconds_for(sizes[2]):
-                raise GitError(f"it is too slow: {now - begin:,.0f} seconds for {sizes[2]:,} bytes")
+                raise GitError(f"nothing arrived for {limits.idle_seconds:g} seconds; try again later")
+            if now - start > limits.seconds_for(sizes[2]):
+                raise GitError(f"git is too slow: {now - start:,.0f} seconds for {sizes[2]:,} bytes; try again later")
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_SECONDS)
                 return
 
     def stream(self, *arguments: str) -> IO[bytes]:
-        """Start a command and return its output to read. To close it ends the command."""
+        """Start a command and return its output as an open file. Closing the file ends the command."""
         process = self._start(*arguments)
         _write_input(process, ())
         return _CommandOutput(process)
 
     def read_blob(self, name: str, size: int) -> bytes:
-        """Return the content of a file by its hash and size. Raises GitError: it cannot be read."""
+        """Return the content of a file with this hash and size. Raises GitError: the file cannot be read."""
         if self._reader is None or self._reader.poll() is not None:
             self._reader = self._start("cat-file", "--batch")
             self._processes.append(self._reader)
@@ -191,7 +197,7 @@ class GitRepository:
         data = self._reader.stdout.read(size + 1) if header == f"{name} blob {size}\n".encode() else b""
         if len(data) != size + 1:
             _kill(self._reader)
-            raise GitError(f"file {name} cannot be read")
+            raise GitError(f"git cannot read the file with the hash {name}; tell the repository's owner")
         return data[:-1]
 
     def _start(
@@ -203,11 +209,11 @@ class GitRepository:
         if git is None:
             raise ReleaseError("git is not installed on this machine; install it (version 2.28 or later)")
         settings = [argument for name, value in _SETTINGS.items() for argument in ("-c", f"{name}={value}")]
-        # A shell sets the limits, because every shell has `ulimit`, and Python code must not run between fork and exec.
-        # Without SIGXFSZ a file that is too large is an error that git reports.
+        # A shell sets the limits with `ulimit`, because Python code must not run between fork and exec.
+        # SIGXFSZ is ignored so that git reports a file that is too large as an error.
         limits = f"trap '' XFSZ; ulimit -v {self.limits.memory_bytes >> 10} 2>/dev/null; "
         if disk is not None:
-            limits += f"ulimit -S -f {disk >> 9} 2>/dev/null; "  # it fails if the limit is already lower
+            limits += f"ulimit -S -f {disk >> 9} 2>/dev/null; "  # `ulimit` fails if the limit is already lower
         return subprocess.Popen(
             ["sh", "-c", limits + 'exec "$@"', "sh", git, *settings, *arguments],
             cwd=self.folder, env=self._environment, start_new_session=True,
@@ -216,7 +222,7 @@ class GitRepository:
 
 
 class _CommandOutput(io.BufferedReader):
-    """The output of a command, which ends with it."""
+    """The output of a command. Closing it ends the command."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert isinstance(process.stdout, io.BufferedReader)
@@ -229,7 +235,7 @@ class _CommandOutput(io.BufferedReader):
 
 
 def run_in_remote(program: str) -> str:
-    """Return the command that git uses to start its other half in a local repository."""
+    """Return the command line that starts the git process that serves a local repository, such as `upload-pack`."""
     settings = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in _REMOTE_SETTINGS.items())
     return f"GIT_ALLOW_PROTOCOL=none GIT_NO_LAZY_FETCH=1 git {settings} {program}"
 
@@ -253,15 +259,15 @@ def _environment(folder: Path, protocols: Iterable[str]) -> dict[str, str]:
 
 def _write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # the command has failed, and its exit status says so
+    with suppress(BrokenPipeError):  # the command has failed, which the caller sees from its exit status
         for piece in pieces:
             process.stdin.write(piece)
         process.stdin.close()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command with all that it started, and close its pipes."""
-    if process.poll() is None:  # after that another process may have its number
+    """Kill a command with all processes that it started, and close its pipes."""
+    if process.poll() is None:  # once the command has ended, another process may have its number
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -291,38 +297,38 @@ def _stored_bytes(folder: Path) -> int:
     return total
 
 
-# Messages of git
+# Error messages
 
 _USER = re.compile(r"(?<=://)[^/\s'\"]*@")
 _AUTHORIZATION = re.compile(r"(?i)(authorization\s*:\s*)\S.*")
 _FAILURE = re.compile(r"fatal: |error: |!\t|ssh: ")
-"""Lines that give a reason. The others are progress, or a server's own text."""
+"""Matches the start of lines with a reason. The other lines show progress, or are a server's own text."""
 _TOO_LARGE = re.compile(r"File too large|File size limit exceeded")
 _EXPLANATIONS = {
     r"could not read (Username|Password)|Authentication failed|Permission denied \(|returned error: 40[13]":
-        "it requires a login. Give git a credential helper, or your SSH agent a key, and try git ls-remote",
+        "the server requires a login. Give git a credential helper, or your SSH agent a key, and try git ls-remote",
     r"does not appear to be a git repository|[Rr]epository .*not found|does not exist|returned error: 404":
-        "no repository is there, or you have no access to it",
+        "no repository is there, or you have no access to it. Check the address, and try git ls-remote",
     r"dubious ownership":
-        "it belongs to another user. To trust it: git config --global --add safe.directory",
+        "the repository belongs to another user. To trust it: git config --global --add safe.directory PATH",
     r"returned error: 30[1278]":
-        "it has moved, and redirects are not followed. Use its new address",
+        "the repository has moved, and redirects are not followed. Use its new address",
     r"fsck error|error: object [0-9a-f]+: |error in object|invalid index-pack|bad (tree|object)|corrupt":
-        "git considers it damaged or hostile",
+        "git considers the repository damaged or hostile. Tell its owner",
     r"bad revision|not our ref|no such remote ref|couldn't find remote ref|unable to find [0-9a-f]{40}":
-        "an object is missing in it",
+        "a commit or file is missing in the repository. Check the revision after @, or tell its owner",
     r"expected commit type|Needed a single revision":
-        "the revision is not a commit",
+        "the revision is not a commit. Correct the part after @",
     r"[Oo]ut of memory|malloc|mmap failed|unable to create (async|thread)":
-        "it needs more memory than the limit",
+        "git needs more memory than the limit for reading the repository. Tell its owner",
     r"(index-pack|unpack-objects|fetch-pack|rev-list)\S* died of signal|died of signal 11":
-        "git crashed while it read it",
+        "git crashed while it read the repository. Update git, or tell the repository's owner",
 }  # fmt: skip
-"""Patterns in the output of git, and the explanation for users. The first match counts."""
+"""Patterns in the output of git with their explanations for users. The first pattern that matches is used."""
 
 
 def without_secrets(output: bytes) -> str:
-    """Return output of git without names and passwords in addresses, authorization headers and known secrets."""
+    """Return git's output as text without logins in addresses, authorization headers and known secrets."""
     text = output.decode("utf-8", "backslashreplace")
     return redacted(_AUTHORIZATION.sub(r"\1[secret removed]", _USER.sub("", text)))
 
@@ -333,11 +339,11 @@ def _read_end(file: IO[bytes]) -> str:
 
 
 def _explain(text: str, code: int, disk: int | None) -> str:
-    """Return the reason of a failure for users."""
+    """Return the reason for users why git failed, from its output and exit status."""
     if disk is not None and _TOO_LARGE.search(text):
-        return f"it is larger than the limit of {disk:,} bytes"
+        return f"the repository is larger than the limit of {disk:,} bytes. Free disk space, or use another registry"
     for pattern, explanation in _EXPLANATIONS.items():
         if re.search(pattern, text):
             return explanation
     lines = [line.strip() for line in text.splitlines() if _FAILURE.match(line)]
-    return f"git failed with exit status {code}: {'; '.join(lines[-3:])[:600] or 'it gives no reason'}"
+    return f"git failed with exit status {code}: {'; '.join(lines[-3:])[:600] or 'git wrote no reason'}"

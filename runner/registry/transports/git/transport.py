@@ -1,4 +1,4 @@
-"""A registry in a git repository: read from the newest commit of a branch, added to by a commit that is pushed."""
+"""A registry in a git repository: read the newest commit of a branch, and publish by pushing a commit."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _BASE, _REQUEST, _FILES, _NEW = (f"refs/nip-run/{name}" for name in ("base", "re
 _HEADS = "refs/heads/"
 _USUAL_BRANCHES = ("main", "master")
 _FETCHED_SIZE = "64k"
-"""Files up to this size are fetched with a commit if the server can filter, and the others before they are read."""
+"""If the server can filter, only files up to this size are fetched with a commit; others are fetched when opened."""
 _IN_MEMORY = 1 << 20
-"""Files up to this size are read at once."""
+"""Files up to this size are read completely into memory."""
 _PATH_BYTES = 256
-"""Average size of an entry in a listing at most."""
+"""Maximum average size of an entry in a listing, in bytes."""
 _LONGEST_WAIT = 2.0
 
 _TREE, _FILE_MODES = "040000", ("100644", "100755", "100664")
@@ -38,13 +38,13 @@ _MODES = {_TREE: "a folder", "120000": "a link", "160000": "another repository (
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 _AUTHOR = "nip-run <nip-run@localhost>"
-"""Used if git does not know the user. Git itself would use the name of the machine."""
+"""The author of commits if git does not know the user. Git itself would use the name of the machine."""
 
 _CONFLICT = re.compile(
     r"cannot lock ref|failed to update ref|failed to lock|reference already exists|incorrect old value|\.lock'|"
     r"stale info|fetch first|non-fast-forward|remote ref updated since"
 )
-"""Messages of git when others push at the same time."""
+"""Matches the messages of git that mean that others pushed at the same time."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class TreeEntry:
 
 
 class GitTransport:
-    """See `Transport`. The repository is fetched at the first use, into a temporary folder."""
+    """A `Transport` for a git repository, which is fetched into a temporary folder at the first use."""
 
     def __init__(
         self, place: str, *, pull_request: bool = False, limits: GitLimits = DEFAULT_LIMITS,
@@ -77,11 +77,11 @@ class GitTransport:
         self._repository: GitRepository | None = None
         self._is_fetched = False
         self._branch: str | None = None
-        """The branch that a publish is added to. None: the revision is a commit or a tag."""
+        """The branch to publish to; None if the revision is a commit or a tag."""
         self._commit: str | None = None
-        """The commit that is read. None: the repository has no commit yet."""
+        """The commit to read; None if the repository has no commit yet."""
         self._entries: dict[str, TreeEntry] = {}
-        """Entries of releases that were listed, by path."""
+        """The entries that were listed so far, by path."""
 
     @property
     def where(self) -> str:
@@ -97,7 +97,7 @@ class GitTransport:
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         folder = prefix.rpartition("/")[0]
-        with self._mapped_errors():
+        with self._map_errors():
             for path, entry in self._list("-r", "-t", *([folder + "/"] if folder else [f"{kind}/" for kind in Kind])):
                 self._entries[path] = entry
                 if entry.is_file and path.startswith(prefix):
@@ -105,35 +105,36 @@ class GitTransport:
 
     def open(self, path: str) -> IO[bytes]:
         release = "/".join(path.split("/")[:4]) + "/"
-        with self._mapped_errors():
+        with self._map_errors():
             entry = self._find(path, release)
             if entry is None:
                 raise NotPublished(f"{self.where} has no file {path}")
             if not entry.is_file:
-                raise ReleaseError(f"{self.where}: {path} is {entry}, and not a file")
+                raise ReleaseError(f"{self.where}: {path} is {entry}, not a file; tell the repository's owner")
             if entry.size is None:
                 self._fetch_files(release)
                 entry = self._find(path, release)
             if entry is None or entry.size is None:
-                raise GitError(f"{path} is missing in it")
+                raise GitError(f"{path} is missing in the repository; tell its owner")
             if entry.size > _IN_MEMORY:
                 return self._git.stream("cat-file", "blob", entry.object)
             data = self._git.read_blob(entry.object, entry.size)
         if data.startswith(_LFS_POINTER):
             raise ReleaseError(
-                f"{self.where}: {path} is stored in Git LFS, which is not supported. The owner of the repository has "
-                "to take it out of LFS (git lfs migrate export)."
+                f"{self.where}: {path} is stored in Git LFS, which is not supported. Ask its owner to move "
+                "the file out of LFS (git lfs migrate export)."
             )
         return io.BytesIO(data)
 
     def _find(self, path: str, release: str) -> TreeEntry | None:
+        """Return the entry at a path in the folder of a release; None if there is none."""
         if path not in self._entries:
             for _ in self.list_files(release):
                 pass
         return self._entries.get(path)
 
     def _list(self, *arguments: str) -> Iterator[tuple[str, TreeEntry]]:
-        """Yield the path and entry of what `git ls-tree` lists of the commit."""
+        """Yield the path and entry of each file and folder that `git ls-tree` lists in the commit."""
         self._fetch_once()
         if self._commit is None or not arguments:
             return
@@ -144,18 +145,21 @@ class GitTransport:
                 *records, rest = (rest + piece).split(b"\0")
                 count, size = count + len(records), size + len(piece)
                 if count > self._limits.entries or size > self._limits.entries * _PATH_BYTES:
-                    raise ReleaseError(f"{self.where} has more than {self._limits.entries:,} files and folders")
+                    raise ReleaseError(
+                        f"{self.where} has more than {self._limits.entries:,} files and folders, too many for a "
+                        "registry. Ask its owner to split it."
+                    )
                 for record in records:
                     fields, _, path = record.decode("utf-8", "backslashreplace").partition("\t")
                     mode, _, name, length = fields.split()
                     yield path, TreeEntry(mode, name, int(length) if length.isdigit() else None)
 
     def _fetch_files(self, release: str) -> None:
-        """Fetch all files of a release that are missing: who reads one of them needs the others, too."""
+        """Fetch all missing files of a release, because a reader of one file usually reads the others, too."""
         entries = {path: entry for path, entry in self._entries.items() if path.startswith(release) and entry.is_file}
         names = sorted({entry.object for entry in entries.values() if entry.size is None})
         self._git.run(
-            *self._remote(), "-c", "fetch.negotiationAlgorithm=noop", "fetch", "--progress", "--no-tags",
+            *self._remote_options(), "-c", "fetch.negotiationAlgorithm=noop", "fetch", "--progress", "--no-tags",
             "--filter=blob:none", "--stdin", _REMOTE, feed=[f"{name}\n".encode() for name in names],
         )  # fmt: skip
         for path in entries:
@@ -170,7 +174,7 @@ class GitTransport:
         return self._repository
 
     @contextmanager
-    def _mapped_errors(self) -> Iterator[None]:
+    def _map_errors(self) -> Iterator[None]:
         try:
             yield
         except GitError as error:
@@ -182,9 +186,9 @@ class GitTransport:
             self._is_fetched = True
 
     def _fetch_newest(self) -> None:
-        """Fetch the newest commit, and read from that."""
+        """Fetch the newest commit, and use it for reading."""
         if self._location.is_local and not Path(self._location.url).is_dir():
-            raise GitError("no repository is there")
+            raise GitError("no repository is there; check the path")
         ref, self._branch = self._location.commit, None
         if ref is None:
             ref, self._branch = self._find_revision()
@@ -195,7 +199,10 @@ class GitTransport:
         self._entries.clear()
 
     def _find_revision(self) -> tuple[str | None, str | None]:
-        """Return the full name of what is to be read, and the name of the branch if it is one."""
+        """Return the full name of the branch or tag to read, and the branch to publish to.
+
+        The first is None if the repository has no commit yet, and the second is None for a tag.
+        """
         refs, target = self._list_refs()
         revision = self._location.revision
         if revision is not None:
@@ -204,7 +211,9 @@ class GitTransport:
             if f"refs/tags/{revision}" in refs:
                 return f"refs/tags/{revision}", None
             if refs:
-                raise ReleaseError(f"{self.where}: it has no branch or tag {revision}")
+                raise ReleaseError(
+                    f"{self.where}: the repository has no branch or tag {revision}; name another @BRANCH"
+                )
             return None, revision
         branches = [name.removeprefix(_HEADS) for name in refs if name.startswith(_HEADS)]
         if HEAD not in refs or (target is not None and target not in refs):
@@ -212,18 +221,21 @@ class GitTransport:
             if not branches:
                 return None, self._location.unborn_branch or _USUAL_BRANCHES[0]
             if usual[0] not in _USUAL_BRANCHES and len(branches) > 1:
-                raise ReleaseError(f"{self.where}: it has no default branch. Name a branch: @BRANCH")
+                raise ReleaseError(f"{self.where}: the repository has no default branch. Name a branch: @BRANCH")
             target = f"{_HEADS}{usual[0]}"
         if target is None:
             return HEAD, None
         branch = target.removeprefix(_HEADS)
         if not target.startswith(_HEADS) or not is_branch_name(branch):
-            raise ReleaseError(f"{self.where}: its default branch is called {branch!r}. Name another one: @BRANCH")
+            raise ReleaseError(
+                f"{self.where}: its default branch {branch!r} has a name that nip-run does not accept. Name another "
+                "branch: @BRANCH"
+            )
         return target, branch
 
     def _list_refs(self, *names: str) -> tuple[dict[str, str], str | None]:
-        """Return the commits of the branches and tags of the repository, and the branch of its HEAD."""
-        output = self._git.run(*self._remote(), "ls-remote", "--symref", _REMOTE, *names)
+        """Return the commit of each branch and tag of the repository, and the full name of its default branch."""
+        output = self._git.run(*self._remote_options(), "ls-remote", "--symref", _REMOTE, *names)
         refs, target = {}, None
         for line in output.decode("utf-8", "replace").splitlines():
             value, _, name = line.partition("\t")
@@ -232,12 +244,12 @@ class GitTransport:
             elif re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", value):
                 refs[name] = value
         if any(len(value) == 64 for value in refs.values()):
-            raise GitError("it names objects by SHA-256, and only SHA-1 is supported")
+            raise GitError("the repository uses SHA-256 hashes, and only SHA-1 is supported. Use another registry")
         return refs, target
 
-    def _remote(self) -> list[str]:
-        """Return the settings of the repository for one command. They are stored nowhere."""
-        # Without a known filter git would store one, and then fetch missing objects whenever it reads them.
+    def _remote_options(self) -> list[str]:
+        """Return the options that configure the remote repository for one git command, without storing anything."""
+        # Without these options git would store a filter, and then fetch missing objects whenever it reads them.
         settings = {"url": self._location.url, "promisor": "true", "partialCloneFilter": "blob:none"}
         if self._location.is_local:
             settings |= {"uploadpack": run_in_remote("upload-pack"), "receivepack": run_in_remote("receive-pack")}
@@ -246,18 +258,18 @@ class GitTransport:
     def _fetch(self, ref: str, local_ref: str) -> str:
         """Fetch a branch, tag or commit, and return its commit."""
         self._git.run(
-            *self._remote(), "fetch", "--progress", "--no-tags", "--depth=1", f"--filter=blob:limit={_FETCHED_SIZE}",
-            _REMOTE, f"+{ref}:{local_ref}",
+            *self._remote_options(), "fetch", "--progress", "--no-tags", "--depth=1",
+            f"--filter=blob:limit={_FETCHED_SIZE}", _REMOTE, f"+{ref}:{local_ref}",
         )  # fmt: skip
         return self._git.commit_of(local_ref)
 
     # Publish
 
     def add(self, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> AddResult:
-        with self._mapped_errors():
+        with self._map_errors():
             self._check_free(folders)
             if self._branch is None:
-                raise UsageError(f"{self.where}: nothing can be added to a commit or a tag. Name a branch: @BRANCH")
+                raise UsageError(f"{self.where}: cannot publish to a commit or tag. Name a branch: @BRANCH")
             new = _NewFolders(self._git, folders, message)
             if self._pull_request and self._commit is not None:
                 return self._propose(new, self._branch)
@@ -271,9 +283,10 @@ class GitTransport:
         names = [folder.split("/") for folder in folders]
         parents = ["/".join(parts[:end]) for parts in names for end in range(1, len(parts))]
         for path, entry in self._list(*{path for path in parents if path not in existing}):
-            raise ReleaseError(f"{self.where}: {path} is {entry}, and not a folder")
+            raise ReleaseError(f"{self.where}: {path} is {entry}, not a folder; tell the repository's owner")
 
     def _push_retried(self, new: _NewFolders, branch: str) -> AddResult:
+        """Push a commit with the new folders; if another publisher was faster, try again on the new commit."""
         for attempt in range(self._limits.pushes):
             commit = new.commit_on(self._commit)
             if self._push(commit, branch, self._commit):
@@ -282,14 +295,17 @@ class GitTransport:
             self._sleep(random.uniform(0, min(0.1 * 1.5**attempt, _LONGEST_WAIT)))
             self._fetch_newest()
             self._check_free(new.trees)
-        raise ReleaseError(f"{self.where}: others publish at the same time. Nothing was added; try again.")
+        raise ReleaseError(
+            f"{self.where}: other publishers changed {branch} during each of {self._limits.pushes} attempts. Nothing "
+            "was added; try again later."
+        )
 
     def _push(self, commit: str, branch: str, base: str | None) -> bool:
-        """Move a branch from one commit to another. Return False if another publisher moved it."""
+        """Move `branch` from commit `base` to `commit`. Return False if another publisher moved the branch."""
         ref = f"{_HEADS}{branch}"
         try:
             self._git.run(
-                *self._remote(), "push", "--porcelain", "--progress", "--no-verify", "--no-thin",
+                *self._remote_options(), "push", "--porcelain", "--progress", "--no-verify", "--no-thin",
                 f"--force-with-lease={ref}:{base or ''}", _REMOTE, f"{commit}:{ref}",
             )  # fmt: skip
         except GitError as error:
@@ -301,7 +317,7 @@ class GitTransport:
         return True
 
     def _propose(self, new: _NewFolders, base: str) -> AddResult:
-        """Push a commit to a branch of its own. The name follows from the content, so a repetition finds it."""
+        """Push the folders to a new branch. Its name depends on their content only, so the same call finds it again."""
         trees = [f"{folder}={new.trees[folder]}" for folder in sorted(new.trees)]
         label = re.sub(r"[^a-z0-9]+", "-", min(new.trees))[:60].strip("-")
         branch = f"publish/{label}-{sha256(' '.join(trees).encode()).hexdigest()[:12]}"
@@ -315,30 +331,31 @@ class GitTransport:
                 branch = f"{branch}-{secrets.token_hex(3)}"
                 if not self._push(commit, branch, None):
                     raise ReleaseError(f"{self.where}: cannot create the branch {branch}; try again")
-        note = f"it is on the branch {branch}; open a pull request from it into {base}, and merge it"
+        note = f"the release is on branch {branch}; open a pull request from {branch} into {base}, and merge it"
         return AddResult(commit, note, str(replace(self._location, revision=branch)))
 
 
 class _NewFolders:
-    """Folders that are to be added, stored in a repository of our own without a checkout."""
+    """Folders to publish, stored as objects in the temporary repository."""
 
     def __init__(self, git: GitRepository, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> None:
-        """Store the files. Raises: ReleaseError: one cannot be read, or changed. GitError: git failed."""
+        """Store the files. Raises: ReleaseError: a file cannot be read, or changed. GitError: git failed."""
         self._git = git
         self._message = (message.replace("\0", "").strip() or "Publish").encode("utf-8", "replace")
         contents = {f"{folder}/{path}": content for folder, files in folders.items() for path, content in files}
         git.fast_import(self._import(contents))
         hashes = git.run("rev-parse", *(f"{_FILES}:{folder}" for folder in folders)).decode().split()
         self.trees = dict(zip(folders, hashes, strict=True))
-        """The hash of each folder with all that is in it."""
+        """The hash of each folder's git tree."""
 
     def commit_on(self, base: str | None) -> str:
-        """Return a new commit that adds the folders to what the base has."""
+        """Return a new commit that adds the folders to the commit `base`, or to nothing if `base` is None."""
         changes = [f"M 040000 {tree} {folder}" for folder, tree in self.trees.items()]
         self._git.fast_import([self._commit(_NEW, [*([] if base is None else [f"from {base}"]), *changes])])
         return self._git.commit_of(_NEW)
 
     def _import(self, contents: Mapping[str, Content]) -> Iterator[bytes]:
+        """Yield the commands for `git fast-import` that store the files."""
         for number, content in enumerate(contents.values(), 1):
             try:
                 with open_content(content) as file:
@@ -366,6 +383,6 @@ class _NewFolders:
     def _person(self, role: str) -> str:
         try:
             identity = self._git.run("-c", "user.useConfigOnly=true", "var", f"GIT_{role}_IDENT")
-        except GitError:  # the user has not told git a name and an address
+        except GitError:  # git is not configured with a name and an email address
             return _AUTHOR
         return identity.decode("utf-8", "replace").rpartition(">")[0] + ">"

@@ -18,11 +18,10 @@ from runner.registry.transports.http_client import ConnectionFailed, HttpClient,
 from runner.registry.transports.interface import IndexedRelease, StoredFile
 from runner.registry.transports.timeouts import Timeouts, requested_wait
 
-_NOTES, _NOTE, _PROBLEMS = 20, 500, 50
-"""Maximum number of notes and of characters in one, and maximum number of problems."""
+_MAX_NOTES, _MAX_NOTE_CHARACTERS, _MAX_PROBLEMS = 20, 500, 50
 _TIER = re.compile("recomputed|reproduced by [1-9][0-9]{0,5}")
 """Levels of verification that say more than a run says itself."""
-_NAME, _OWNERS = 100, 1_000
+_MAX_NAME_CHARACTERS, _MAX_OWNERS = 100, 1_000
 _ID, _HASH = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 OPEN, CHECKING, PUBLISHED, TAKEN = "open", "checking", "published", "taken"
 _STATES = (OPEN, CHECKING, PUBLISHED, TAKEN, "refused")
@@ -40,12 +39,13 @@ class ApiResponse:
 
     @property
     def message(self) -> str:
-        return in_one_line(shortened(str(self.body.get("message", f"it answers with HTTP {self.status}")), 500))
+        default = f"the server answers with HTTP {self.status}; check the address, or try again later"
+        return in_one_line(shortened(str(self.body.get("message", default)), 500))
 
     @property
     def problems(self) -> Sequence[str]:
         problems = self.body.get("problems", [])
-        listed = problems[:_PROBLEMS] if isinstance(problems, list) else []
+        listed = problems[:_MAX_PROBLEMS] if isinstance(problems, list) else []
         return [in_one_line(shortened(str(problem), 1_000)) for problem in listed]
 
 
@@ -55,20 +55,20 @@ class RegistryApi:
     def __init__(self, base: str, timeouts: Timeouts, *, token: str | None = None) -> None:
         """`token` replaces the one that is stored for the server."""
         self.timeouts = timeouts
-        self._base = base
+        self.base = base
         self._token = token or token_for(base)
-        self._has_another = token is None and is_token_for_other_server(base)
+        self._has_other_token = token is None and is_token_for_other_server(base)
         headers = {"user-agent": "nip-run"}
         if self._token:
             remember_secret(self._token)  # messages of the server must not show it
             headers["authorization"] = f"Bearer {self._token}"
-        # Without TLS a proxy of the environment would read the token. It does not lead to this machine anyway.
+        # Without TLS the server is on this machine, which a proxy does not reach; and the proxy could read the token.
         self._client = HttpClient(base, timeouts, headers=headers, trust_env=base.startswith("https:"))
 
     @property
     def token_hint(self) -> str:
-        hint = f"; {TOKEN} is set, and is for {REGISTRY}, which is not this server" if self._has_another else ""
-        return hint if self._token else f"{hint}; give a token: nip-run login {self._base}"
+        hint = f"; {TOKEN} is for {REGISTRY}, which is not this server" if self._has_other_token else ""
+        return hint if self._token else f"{hint}; give a token: nip-run login {self.base}"
 
     def get_json(self, path: str, **options: Any) -> Mapping[str, Any]:
         """Return a JSON answer. Raises: NotPublished, ReleaseError: there is none."""
@@ -80,10 +80,10 @@ class RegistryApi:
 
     def _check_status(self, response: ApiResponse) -> ApiResponse:
         if response.status == 404:
-            raise NotPublished(f"{self._base}: {response.message}")
+            raise NotPublished(f"{self.base}: {response.message}")
         if response.status != 200:
             hint = self.token_hint if response.status == 401 else ""
-            raise ReleaseError(f"{self._base}: {response.message}{hint}")
+            raise ReleaseError(f"{self.base}: {response.message}{hint}")
         return response
 
     def ask(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
@@ -91,27 +91,28 @@ class RegistryApi:
         try:
             return self._send(method, path, is_json=is_json, **options)
         except TransferError as error:
-            raise ReleaseError(f"{self._base}: {error}") from error
+            raise ReleaseError(f"{self.base}: {error}") from error
 
     def send_piece(self, path: str, data: bytes, offset: int) -> ApiResponse | None:
-        """Send a piece of a file once. Return None if the connection broke: how much arrived is unknown."""
+        """Send a piece of a file once. Return the answer, or None if the connection broke; a part may have arrived."""
         headers = {"upload-offset": str(offset), "content-type": "application/octet-stream"}
         try:
             return self._send("PATCH", path, content=data, headers=headers)
         except ConnectionFailed:
             return None
         except TransferError as error:
-            raise ReleaseError(f"{self._base}: {error}") from error
+            raise ReleaseError(f"{self.base}: {error}") from error
 
     def _send(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
-        response = self._client.request(method, f"{self._base}/api/v1{path}", **options)
+        """Send one request and return the answer. Raises: TransferError, also if a successful answer is not JSON."""
+        response = self._client.request(method, f"{self.base}/api/v1{path}", **options)
         body: Any = {}
         if (is_json or not response.is_success) and response.content:
             try:
                 body = orjson.loads(response.content)
             except orjson.JSONDecodeError:
                 if response.is_success:
-                    raise TransferError("it does not answer as a nip-run registry") from None
+                    raise TransferError("no nip-run registry answers at this address; check it") from None
         wait = min(requested_wait(response.headers), self.timeouts.longest_wait)
         return ApiResponse(response.status_code, body if isinstance(body, dict) else {}, response.content, wait)
 
@@ -120,14 +121,16 @@ class RegistryApi:
 
         def check(response: httpx2.Response) -> None:
             if response.status_code == 404:
-                raise NotPublished(f"{self._base} has no file {path}")
+                raise NotPublished(f"{self.base} has no file {path}")
             if response.status_code not in (200, 206):
-                raise ReleaseError(f"{self._base}: {path}: it answers with HTTP {response.status_code}")
+                raise ReleaseError(
+                    f"{self.base}: {path}: the server answers with HTTP {response.status_code}; try again later"
+                )
 
         try:
-            return self._client.open_file(f"{self._base}/api/v1/tree/{path}", path, check)
+            return self._client.open_file(f"{self.base}/api/v1/tree/{path}", path, check)
         except TransferError as error:
-            raise ReleaseError(f"{self._base}: {error}") from error
+            raise ReleaseError(f"{self.base}: {error}") from error
 
     def close(self) -> None:
         self._client.close()
@@ -140,68 +143,84 @@ class UploadStatus:
     id: str
     state: str
     missing: Mapping[str, int]
-    """The number of bytes that the server has of each incomplete file, by its hash."""
+    """The number of bytes that the server already has of each incomplete file, by the file's hash."""
     notes: Sequence[str]
     problems: Sequence[str]
 
     @classmethod
-    def from_response(cls, response: ApiResponse, sizes: Mapping[str, int]) -> UploadStatus:
-        """Check an answer. `sizes` are those of the declared files, by hash. Raises: ReleaseError: it is wrong."""
+    def from_response(cls, response: ApiResponse, sizes: Mapping[str, int], where: str) -> UploadStatus:
+        """Return the state of an upload from the answer of the server at `where`; `sizes` has declared files by hash.
+
+        Raises:
+            ReleaseError: the answer is invalid.
+        """
         upload, state = response.body.get("id"), response.body.get("state")
         if not isinstance(upload, str) or not _ID.fullmatch(upload) or state not in _STATES:
-            raise ReleaseError("unexpected answer to the upload request. Is this a nip-run registry?")
+            raise ReleaseError(f"unexpected answer to the upload request. Is {where} a nip-run registry?")
         missing: dict[str, int] = {}
-        for item in read_list(response.body, "missing"):
+        for item in read_list(response.body, "missing", where):
             name, have = (item.get("sha256"), item.get("have")) if isinstance(item, dict) else (None, None)
             if not isinstance(name, str) or name not in sizes or name in missing:
-                raise ReleaseError("the server asks for a file that is not part of the upload")
+                raise ReleaseError(f"{where} asks for a file that is not part of the upload; tell its operator")
             if type(have) is not int or not 0 <= have <= sizes[name]:
-                raise ReleaseError(f"the server cannot have {shortened(repr(have))} bytes of {sizes[name]:,}")
+                raise ReleaseError(
+                    f"{where} claims to have {shortened(repr(have))} of the {sizes[name]:,} bytes of a file; tell its "
+                    "operator"
+                )
             missing[name] = have
-        notes = read_list(response.body, "notes")[:_NOTES] if "notes" in response.body else []
-        messages = [in_one_line(shortened(str(note), _NOTE)) for note in notes]
+        notes = read_list(response.body, "notes", where)[:_MAX_NOTES] if "notes" in response.body else []
+        messages = [in_one_line(shortened(str(note), _MAX_NOTE_CHARACTERS)) for note in notes]
         return cls(upload, state, missing, messages, response.problems)
 
 
-def parse_account(body: Mapping[str, Any]) -> tuple[str, list[str]] | None:
-    """Return the account of a token and the owners that it may publish as, or None if the server does not know it.
+def parse_account(body: Mapping[str, Any], where: str) -> tuple[str, list[str]] | None:
+    """Return a token's account and the owners that it may publish as; None if the server does not know the token.
 
     Raises:
-        ReleaseError: the answer is wrong.
+        ReleaseError: the answer of the server at `where` is invalid.
     """
     account = body.get("account")
     if account is None:
         return None
-    owners = read_list(body, "owners")
+    owners = read_list(body, "owners", where)
     if not isinstance(account, str) or any(not isinstance(owner, str) for owner in owners):
-        raise ReleaseError("unexpected answer about the token. Is this a nip-run registry?")
-    return shortened(account, _NAME), [shortened(owner, _NAME) for owner in owners[:_OWNERS]]
+        raise ReleaseError(f"unexpected answer about the token. Is {where} a nip-run registry?")
+    name, owner_names = shortened(account, _MAX_NAME_CHARACTERS), owners[:_MAX_OWNERS]
+    return name, [shortened(owner, _MAX_NAME_CHARACTERS) for owner in owner_names]
 
 
-def parse_file(item: Any) -> StoredFile:
-    """Check a file in a listing. Raises: ReleaseError: it is wrong."""
+def _invalid_entry(kind: str, item: Any, where: str) -> ReleaseError:
+    entry = in_one_line(shortened(repr(item), 200))
+    return ReleaseError(
+        f"{where}: the server's list of {kind} has an invalid entry: {entry}. Check that the address is that of a "
+        "nip-run registry, or tell its operator"
+    )
+
+
+def parse_file(item: Any, where: str) -> StoredFile:
+    """Return a file from an entry of a listing. Raises: ReleaseError: the entry is invalid."""
     if not isinstance(item, dict) or not isinstance(item.get("path"), str) or type(item.get("size")) is not int:
-        raise ReleaseError("the list of files has an invalid entry")
+        raise _invalid_entry("files", item, where)
     return StoredFile(item["path"], item["size"])
 
 
-def parse_release(item: Any) -> IndexedRelease:
-    """Check a release in a listing. Raises: ReleaseError: it is wrong."""
+def parse_release(item: Any, where: str) -> IndexedRelease:
+    """Return a release from an entry of a listing. Raises: ReleaseError: the entry is invalid."""
     values = item if isinstance(item, dict) else {}
     folder, sha256, yanked = values.get("folder"), values.get("sha256"), values.get("yanked")
     if not isinstance(folder, str) or not isinstance(sha256, str) or not isinstance(yanked, str | None):
-        raise ReleaseError("the list of releases has an invalid entry")
+        raise _invalid_entry("releases", item, where)
     if not _HASH.fullmatch(sha256):
-        raise ReleaseError("the list of releases has one without a hash")
-    tier = values.get("tier")
-    vouched = tier if isinstance(tier, str) and _TIER.fullmatch(tier) else ""
+        raise _invalid_entry("releases", item, where)
+    stated_tier = values.get("tier")
+    tier = stated_tier if isinstance(stated_tier, str) and _TIER.fullmatch(stated_tier) else ""
     reason = None if yanked is None else yanked.encode("utf-8", "replace")  # orjson decodes no lone surrogates
-    return IndexedRelease(folder, sha256, reason, values.get("signed") is True, vouched)
+    return IndexedRelease(folder, sha256, reason, values.get("signed") is True, tier)
 
 
-def read_list(body: Mapping[str, Any], key: str) -> list[Any]:
-    """Return a list of an answer. Raises: ReleaseError: there is none."""
+def read_list(body: Mapping[str, Any], key: str, where: str) -> list[Any]:
+    """Return the list under a key of an answer. Raises: ReleaseError: there is no such list."""
     value = body.get(key)
     if not isinstance(value, list):
-        raise ReleaseError(f"the answer has no {key}. Is this a nip-run registry?")
+        raise ReleaseError(f"the server's answer has no list {key!r}. Is {where} a nip-run registry?")
     return value

@@ -1,7 +1,7 @@
 """Addresses of registry servers and their tokens. Each token is sent only to its own server.
 
-A token comes from `NIP_RUN_TOKEN`, which is only for the registry of `NIP_RUN_REGISTRY`, or from the file where
-`nip-run login` stores tokens by the address of their server.
+The token in `NIP_RUN_TOKEN` is only for the registry in `NIP_RUN_REGISTRY`. Other tokens are in the file where
+`nip-run login` stores them by the address of their server.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.base.storage.safe_files import make_folders, read_bounded
 from runner.base.text import shortened
 
 TOKEN = "NIP_RUN_TOKEN"  # noqa: S105 - a name
-"""The variable with the token for the registry of `NIP_RUN_REGISTRY`, and for no other."""
+"""The environment variable with the token for the registry in `NIP_RUN_REGISTRY`, and for no other."""
 REGISTRY = "NIP_RUN_REGISTRY"
 _MAX_BYTES = 1 << 20
 
@@ -37,9 +37,13 @@ def normalize_address(address: str) -> str:
     try:
         url = httpx2.URL(address)
     except httpx2.InvalidURL as error:
-        raise UsageError(f"not the address of a registry: {shortened(address, 200)!r}: {error}") from error
+        raise UsageError(
+            f"not the address of a registry: {shortened(address, 200)!r}: {error}; write https://HOST"
+        ) from error
     if url.userinfo or "@" in address:
-        raise UsageError("the address of a registry has no user and no password; `nip-run login` takes a token")
+        raise UsageError(
+            "the address of a registry cannot have a user or password; remove them, and give a token to `nip-run login`"
+        )
     if url.scheme not in ("http", "https") or not url.host or url.query or url.fragment:
         raise UsageError(f"not the address of a registry: {shortened(address, 200)!r}; write https://HOST")
     if url.scheme == "http" and not _is_loopback(url.host):
@@ -62,7 +66,7 @@ def token_for(base: str) -> str | None:
     """Return the token for a server; None if there is none.
 
     Raises:
-        UsageError: `NIP_RUN_TOKEN` is set, but no server that it is for; a stored token may be of another account.
+        UsageError: `NIP_RUN_TOKEN` is set without `NIP_RUN_REGISTRY`; a stored token could be for another account.
         RunError: the stored tokens cannot be read.
     """
     token, registry = os.environ.get(TOKEN, "").strip(), os.environ.get(REGISTRY, "")
@@ -74,7 +78,7 @@ def token_for(base: str) -> str | None:
 
 
 def is_token_for_other_server(base: str) -> bool:
-    """Tell whether `NIP_RUN_TOKEN` is set for another server."""
+    """Return whether `NIP_RUN_TOKEN` is set for another server."""
     return bool(os.environ.get(TOKEN, "").strip()) and not _is_same_server(os.environ.get(REGISTRY, ""), base)
 
 
@@ -92,10 +96,10 @@ def tokens_file() -> Path:
 
 
 def store_token(base: str, token: str | None) -> bool:
-    """Store the token of a server, or remove it if it is None; return whether one was stored before.
+    """Store the token of a server, or remove the stored one if `token` is None; return whether one was stored before.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: the file cannot be written.
     """
     path = tokens_file()
     try:
@@ -113,10 +117,10 @@ def store_token(base: str, token: str | None) -> bool:
 
 
 def _read_tokens() -> dict[str, str]:
-    """Read the stored tokens, by the address of their server.
+    """Return the stored tokens by the address of their server.
 
     Raises:
-        RunError: they are damaged, or other users can read them.
+        RunError: the file is damaged, or other users can read it.
     """
     path = tokens_file()
     try:
@@ -127,11 +131,13 @@ def _read_tokens() -> dict[str, str]:
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise RunError(f"other users can read the tokens in {path}: chmod 600 it, and create new tokens on the servers")
+        raise RunError(
+            f"other users can read the tokens in {path}; run `chmod 600 {path}`, and create new tokens on the servers"
+        )
     try:
         tokens: Any = orjson.loads(data)
         if not isinstance(tokens, dict) or not all(isinstance(token, str) for token in tokens.values()):
-            raise ValueError("it has no tokens")
+            raise ValueError("not a mapping of servers to tokens")
     except ValueError as error:
-        raise RunError(f"{path} is damaged ({error}); remove it, and log in again") from error
+        raise RunError(f"{path} is damaged ({error}); remove this file, and log in again with nip-run login") from error
     return tokens

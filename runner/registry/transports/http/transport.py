@@ -1,4 +1,4 @@
-"""A registry served by `nip-run serve`: read one file or many at once, and upload with resumption."""
+"""A registry served by `nip-run serve`: read single files or many at once, and resume interrupted uploads."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ MOST_FILES, MOST_RELEASES = 10_000_000, 1_000_000
 SENT_AT_ONCE = 8 << 20
 """Bytes of a file in one request."""
 FEW_PAGES, LEAST_ON_PAGE = 20, 100
-"""Maximum number of pages with fewer entries than that. A server sends 1,000 on a page."""
-_ARRIVED = 64 << 10
-"""Bytes of a file, or all that is left of it, that count as progress."""
+"""Maximum number of pages with fewer than `LEAST_ON_PAGE` entries. A server sends 1,000 entries per page."""
+_PROGRESS_BYTES = 64 << 10
+"""An upload makes progress if the server receives this many bytes, or the rest of the file."""
 
 
 class HttpTransport:
-    """See `BulkTransport`. A publish is declared, uploaded and checked by the server before readers see it."""
+    """A `BulkTransport` for a server. Readers see a publish after the server has received and checked all files."""
 
     def __init__(self, place: str, *, timeouts: Timeouts | None = None) -> None:
         """Raises: UsageError: this is not the address of a server."""
@@ -55,10 +55,11 @@ class HttpTransport:
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         after = ""
         for item in self._pages("/tree", "files", prefix, MOST_FILES):
-            file = parse_file(item)
+            file = parse_file(item, self.where)
             if file.path <= after or not file.path.startswith(prefix):
                 raise ReleaseError(
-                    f"{self.where} lists {file.path[:200]!r}, which is out of order or not below {prefix!r}"
+                    f"{self.where} lists {file.path[:200]!r}, which is out of order or does not start with {prefix!r}; "
+                    "tell its operator"
                 )
             after = file.path
             yield file
@@ -66,9 +67,12 @@ class HttpTransport:
     def index(self, prefix: str = "") -> Iterator[IndexedRelease]:
         folders: set[str] = set()
         for item in self._pages("/releases", "releases", prefix, MOST_RELEASES):
-            release = parse_release(item)
+            release = parse_release(item, self.where)
             if release.folder in folders or not f"{release.folder}/".startswith(prefix):
-                raise ReleaseError(f"{self.where} lists {release.folder[:200]!r} twice, or it is not in {prefix!r}")
+                raise ReleaseError(
+                    f"{self.where} lists the release {release.folder[:200]!r} twice, or not below {prefix!r}; tell its "
+                    "operator"
+                )
             folders.add(release.folder)
             yield release
 
@@ -82,18 +86,18 @@ class HttpTransport:
                 body = self._api.get_json(path, params=parameters)
             except NotPublished as error:
                 raise ReleaseError(
-                    f"no nip-run registry answers at {self.where}. The address of a registry has no path."
+                    f"no nip-run registry answers at {self.where}. Check the address: https://HOST without a path."
                 ) from error
-            page = read_list(body, key)
+            page = read_list(body, key, self.where)
             yield from page
             count += len(page)
-            following = body.get("next")
-            if following is None:
+            next_page = body.get("next")
+            if next_page is None:
                 return
             is_too_long = count > limit or pages > FEW_PAGES + count // LEAST_ON_PAGE
-            if not page or is_too_long or not isinstance(following, str | int):
-                raise ReleaseError(f"{self.where} lists {key} without an end")
-            parameters["after"] = following
+            if not page or is_too_long or not isinstance(next_page, str | int):
+                raise ReleaseError(f"{self.where} sends a list of {key} that does not end; tell its operator")
+            parameters["after"] = next_page
 
     def expect(self, paths: Sequence[str]) -> None:
         self._prefetch.expect(paths)
@@ -101,8 +105,8 @@ class HttpTransport:
     def open(self, path: str) -> IO[bytes]:
         if any(part in ("", ".", "..") for part in path.split("/")):
             raise NotPublished(f"{self.where} has no file {path}")
-        if (small := self._prefetch.take(path)) is not None:
-            return io.BytesIO(small)
+        if (prefetched := self._prefetch.take(path)) is not None:
+            return io.BytesIO(prefetched)
         return self._api.open_file(path)
 
     # Publish
@@ -124,17 +128,22 @@ class HttpTransport:
             return AddResult(note="; ".join(upload.notes) or None)
         if upload.state == TAKEN:
             raise TakenError(f"{self.where} has one of these releases already")
-        reason = "did not start the check; run the same command again" if upload.state == OPEN else "refuses the upload"
+        reason = (
+            "did not start to check the upload; run the same command again"
+            if upload.state == OPEN
+            else "refuses the upload; correct the release and publish again"
+        )
         raise ReleaseError(f"{self.where} {reason}").with_notes(upload.problems)
 
     def _wait_for_check(self, sizes: Mapping[str, int], upload: UploadStatus) -> UploadStatus:
+        """Return the state of an upload after the server has checked it."""
         timeouts, name = self._api.timeouts, upload.id
         wait, deadline = timeouts.check_again, time.monotonic() + timeouts.check_seconds
         while upload.state == CHECKING:
             if time.monotonic() > deadline:
                 raise ReleaseError(
-                    f"{self.where} has all files, and has not checked them yet. Run the same command later for the "
-                    "result."
+                    f"{self.where} received all files, but is still checking them. Run the same command again later "
+                    "for the result."
                 )
             time.sleep(wait)
             wait = min(wait * 1.5, 20 * timeouts.check_again)
@@ -154,7 +163,10 @@ class HttpTransport:
                 if response is not None and is_accepted:
                     stored = response.body.get("have")
                     if type(stored) is not int or stored < 0:
-                        raise ReleaseError(f"{self.where}: unexpected answer to the upload request")
+                        raise ReleaseError(
+                            f"{self.where}: unexpected answer to the upload of a file; check that the address is that "
+                            "of a nip-run registry, or tell its operator"
+                        )
                     if len(data) < SENT_AT_ONCE and stored == have + len(data):
                         return
                 else:
@@ -163,14 +175,16 @@ class HttpTransport:
                     if stored is None:
                         return  # the server has all of it
                 if stored > size or not progress.has_time(stored):
-                    raise ReleaseError(f"{self.where} does not accept the rest of a file; run the same command again")
+                    raise ReleaseError(
+                        f"{self.where} does not accept the rest of the file sha256:{name}; run the same command again"
+                    )
                 if not is_accepted:
-                    # The server may not have noticed that the connection broke, or another client sends the same file.
+                    # The server may still wait for the broken connection, or for another client with the same file.
                     progress.pause(0.0 if response is None else response.wait)
                 have = stored
 
     def _check_refusal(self, response: ApiResponse | None) -> None:
-        """Raise an error if a refused piece of a file cannot be sent again."""
+        """Raise an error if sending a refused piece of a file again would not help."""
         if response is not None and response.status == 422:
             message = f"{self.where}: {response.message}; a file changed during the upload, publish again"
             raise ReleaseError(message).with_notes(response.problems)
@@ -178,13 +192,10 @@ class HttpTransport:
             self._check_status(response)
 
     def _ask(self, sizes: Mapping[str, int], method: str, path: str, **options: Any) -> UploadStatus:
-        """Return the state of an upload after a request."""
+        """Send a request about an upload, and return the upload's state."""
         response = self._api.ask(method, path, **options)
         self._check_status(response)
-        try:
-            return UploadStatus.from_response(response, sizes)
-        except ReleaseError as error:
-            raise ReleaseError(f"{self.where}: {error}") from error
+        return UploadStatus.from_response(response, sizes, self.where)
 
     def _check_status(self, response: ApiResponse) -> None:
         """Raise TakenError, UsageError or ReleaseError if the server refused a request."""
@@ -201,7 +212,7 @@ class HttpTransport:
 
 
 class _Progress:
-    """The time that a server has for a file: each part has to arrive in time, and all of it within its time."""
+    """The time limits for the upload of a file: for each step of progress, and for the whole file."""
 
     def __init__(self, timeouts: Timeouts, size: int, have: int) -> None:
         self._timeouts, self._size, self._best = timeouts, size, have
@@ -210,19 +221,20 @@ class _Progress:
         self._deadline = time.monotonic() + timeouts.stall
 
     def has_time(self, have: int) -> bool:
+        """Record that the server has this many bytes, and return whether there is time left to send more."""
         now = time.monotonic()
-        if have >= min(self._best + _ARRIVED, self._size) > self._best:
+        if have >= min(self._best + _PROGRESS_BYTES, self._size) > self._best:
             self._best, self._wait, self._deadline = have, self._timeouts.wait, now + self._timeouts.stall
         return now <= min(self._deadline, self._end)
 
     def pause(self, seconds: float) -> None:
-        """Wait before the next attempt, longer each time without progress, and at least this long."""
+        """Wait before the next attempt: at least `seconds`, and longer each time without progress."""
         time.sleep(max(self._wait, seconds))
         self._wait = min(self._wait * 2, self._timeouts.longest_wait)
 
 
 def _declare(path: str, content: Content, contents: dict[str, Content]) -> dict[str, Any]:
-    """Return the declaration of a file, and add its content to `contents` by its hash."""
+    """Return the JSON that declares a file to the server, and add the file's content to `contents` by its hash."""
     try:
         with open_content(content) as source:
             name = file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
