@@ -92,7 +92,7 @@ def test_a_regrouped_run_is_counted_anew_and_says_so(tmp_path: Path) -> None:
     first = played(path, tmp_path / "results")
     again = played(path, tmp_path / "results", "dataset.group_by=question")
     assert again.folder == first.folder
-    assert f"run {first.run_id}: intervals are recomputed, clustered by group_by=question" in again.notes
+    assert f"run {first.run_id}: confidence intervals are recomputed, clustered by group_by=question" in again.notes
 
 
 @pytest.mark.gate
