@@ -48,7 +48,7 @@ def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path)
     shown = run(tmp_path, "show", "tiny", "--shard", "1/2", "--json")
     assert json.loads(shown.stdout)["manifest"]["shard"] == [1, 2]
     assert "shard 2/2 of run" in run(tmp_path, "show", "tiny", "--shard", "2/2").stderr
-    begun = f"run {whole.name} is played in 2 shards (started: 1/2)"
+    begun = f"run {whole.name} is split into 2 shards (started: 1/2)"
     for words, said in (
         ((whole.name,), f"--run-id {whole.name} --shard K/2"),
         ((str(whole),), f"nip-run merge {whole.name}"),

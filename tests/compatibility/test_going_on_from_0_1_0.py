@@ -191,7 +191,7 @@ def test_a_killed_run_goes_on_with_identical_files(folder: Path, torn: int, by: 
         as_there = {server.base_url: f"http://127.0.0.1:{PORT}/v1"}
     (result,) = done.json
     assert (result["run_id"], result["was_finished"]) == (RUNS["killed"], False)
-    assert any("torn bytes" in line for line in result["notes"]) == bool(torn)
+    assert any("incomplete line" in line for line in result["notes"]) == bool(torn)
     assert any("started with models.m.chat_format=openai" in line for line in result["notes"])
     assert asked == MADE["requests"]["killed"]
     assert (run / "journal.jsonl").read_bytes().startswith(kept)

@@ -67,7 +67,7 @@ async def scheduler_of(
         )
         state = WriterState(
             plan, start, journal, open_games, permits, accounting,
-            ServerNotes(costs.groups, wiring.notes, accounting.tell), costs.is_priced, wiring.stop,
+            ServerNotes(costs.groups, wiring.notes, accounting.report_note), costs.is_priced, wiring.stop,
             (lambda: None) if wiring.budget is None else wiring.budget.check,
         )  # fmt: skip
         yield GameScheduler(state, await _pool(wiring, closing), workers), journal
