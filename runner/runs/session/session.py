@@ -276,7 +276,7 @@ class Session:
 
     @property
     def _is_batched(self) -> bool:
-        """Whether calls go into batches; then all games are played concurrently, so that a batch has all their calls."""
+        """Whether calls go into batches. Then all games are played concurrently, so that a batch has calls of all."""
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
