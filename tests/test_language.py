@@ -46,7 +46,6 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.rollouts.recorded_games": (TO_RENAME, frozenset({"asked"})),
     "runner.runs.execution.call_events": (EVENTS, frozenset({"said"})),
     "runner.runs.execution.server_notes": (EVENTS, frozenset({"said"})),
-    "runner.runs.finished.reconstruction": (TO_RENAME, frozenset({"asked"})),
     "runner.runs.workers.scheduler": ("games ahead of the one that is recorded next", frozenset({"ahead"})),
     "runner.server.uploads.uploads": (STORED, frozenset({"taken"})),
     "runner.server.web.pages.account": (STORED, frozenset({"made"})),
