@@ -119,7 +119,7 @@ def test_a_merge_that_cannot_be_made_is_said_by_the_last_shard_and_by_merge(tmp_
     part = str(whole / "shards" / "2-of-2")
     published = run(tmp_path, "publish", part, "--to", "board", "--as", "acme", "--licence", "MIT", "--dry-run")
     assert "merge the run, then publish it: nip-run merge" in published.stderr
-    assert "merge them, and judge the merged run" in run(tmp_path, "rejudge", part, "votes=3").stderr
+    assert "merge them with nip-run merge, and judge the merged run" in run(tmp_path, "rejudge", part, "votes=3").stderr
 
 
 @pytest.mark.full
