@@ -51,8 +51,7 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.server.web.pages.account": (STORED, frozenset({"made"})),
     "runner.server.web.pages.runs": (STORED, frozenset({"said"})),
     "runner.spec.source_files": (TO_RENAME, frozenset({"named"})),
-    "runner.training.dispatch": (TO_RENAME, frozenset({"given"})),
-    "runner.training.stages": (STORED, frozenset({"begun", "left_out"})),
+    "runner.training.stages": (STORED, frozenset({"left_out"})),
 }
 """The modules that may use some of these names, with the reason."""
 

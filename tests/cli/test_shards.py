@@ -148,7 +148,7 @@ def test_parts_on_other_disks_are_merged_by_their_folders(tmp_path: Path) -> Non
     (tmp_path / "copy1" / "manifest.json").write_text("{", "utf-8")
     damaged = run(tmp_path, "merge", *copies, "--results", "third")
     assert damaged.returncode == 1
-    assert "copy1 cannot be read as a part" in damaged.stderr
+    assert "copy1 cannot be read as a shard" in damaged.stderr
     assert "missing: 1/2" in damaged.stderr
     wrong = run(tmp_path, "merge", "nobody", "copy9")
     assert wrong.returncode == 2

@@ -255,7 +255,7 @@ def test_a_part_that_is_being_played_is_refused(parts: Parts) -> None:
 
 def test_a_folder_without_a_part_is_refused(parts: Parts) -> None:
     parts.elsewhere.mkdir()
-    assert "elsewhere cannot be read as a part" in parts.problems(parts.elsewhere)
+    assert "elsewhere cannot be read as a shard" in parts.problems(parts.elsewhere)
 
 
 def test_all_that_is_wrong_is_said_at_once_and_nothing_is_changed(parts: Parts) -> None:

@@ -71,7 +71,7 @@ def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of
         ),
         pytest.param("content_filter", "empty_message", "refused", "ended in a refusal", marks=pytest.mark.full),
         pytest.param("null_content", "empty_message", "no_content", "answers without content", marks=pytest.mark.full),
-        pytest.param("length", "empty_message", "cut", "8 of 8 answers were cut", marks=pytest.mark.full),
+        pytest.param("length", "empty_message", "cut", "8 of 8 answers were truncated", marks=pytest.mark.full),
     ],
 )
 def test_each_end_of_a_game_that_is_no_verdict_is_told(
@@ -147,7 +147,7 @@ def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_pa
         again = nip_run_here("spec.yaml", "--again", "--json", cwd=tmp_path)
     assert done.returncode == 4
     assert done.stderr.count("returns no log-probabilities") == 1
-    assert done.stderr.count("were repeats of unparsable answers") == 1
+    assert done.stderr.count("were repeated because of unparsable answers") == 1
     assert again.returncode == 4
     assert "unauthorized" not in done.stdout
 

@@ -146,5 +146,5 @@ def test_where_ray_is_missing_the_extra_is_named_and_nothing_is_written(tmp_path
     spec_file(tmp_path)
     done = nip_run("spec.yaml", "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    assert "execution.engine=ray needs the package ray (there is none); pip install 'nip-run[ray]'" in done.stderr
+    assert "execution.engine=ray needs the package ray (there is none); run pip install 'nip-run[ray]'" in done.stderr
     assert not (tmp_path / "results").exists()
