@@ -104,8 +104,8 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
     stopped = None
     if plan.spec.experiment.until is not None and finished < plan.size:
         stopped = (
-            f"only {finished:,} of {plan.size:,} games are judged, because {manifest.run_id} stopped after these games "
-            "by the verdicts of its own judge (until)"
+            f"only {finished:,} of {plan.size:,} games are judged, because {manifest.run_id} stopped after them by its "
+            "own verdicts"
         )
     return Debates(
         manifest.run_id,

@@ -41,7 +41,7 @@ SELECT count(*), avg(seconds), max(seconds), avg(calls) FROM games
 The speakers of a round and the votes of a speaker are concurrent; retries follow one another.
 """
 
-_REPORTED_RATE = re.compile(rb"(\S+): the server allows ([0-9]{1,15}) (requests|tokens) a minute")
+_REPORTED_RATE = re.compile(rb"(\S+): the server allows ([0-9]{1,15}) (requests|tokens) (?:a|per) minute")
 """Matches the line of a run's log with a rate limit that a server reported."""
 
 
