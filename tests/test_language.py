@@ -46,16 +46,12 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.rollouts.recorded_games": (TO_RENAME, frozenset({"asked"})),
     "runner.runs.execution.call_events": (EVENTS, frozenset({"said"})),
     "runner.runs.execution.server_notes": (EVENTS, frozenset({"said"})),
-    "runner.runs.finished.reconstruction": (TO_RENAME, frozenset({"asked"})),
-    "runner.runs.workers.open_games": (TO_RENAME, frozenset({"known"})),
     "runner.runs.workers.scheduler": ("games ahead of the one that is recorded next", frozenset({"ahead"})),
-    "runner.runs.workers.worker_state": (TO_RENAME, frozenset({"known"})),
     "runner.server.uploads.uploads": (STORED, frozenset({"taken"})),
     "runner.server.web.pages.account": (STORED, frozenset({"made"})),
     "runner.server.web.pages.runs": (STORED, frozenset({"said"})),
     "runner.spec.source_files": (TO_RENAME, frozenset({"named"})),
-    "runner.training.dispatch": (TO_RENAME, frozenset({"given"})),
-    "runner.training.stages": (STORED, frozenset({"begun", "left_out"})),
+    "runner.training.stages": (STORED, frozenset({"left_out"})),
 }
 """The modules that may use some of these names, with the reason."""
 

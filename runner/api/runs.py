@@ -216,7 +216,7 @@ def _points(specs: Sequence[Spec], results: Results, which: WhichRun) -> list[_S
     points = []
     started = [with_original_formats(plan, results, which, other_run_ids=run_ids - {plan.run_id}) for plan in plans]
     for spec, (plan, note) in zip(specs, started, strict=True):
-        names.append(choose_run_id(plan, results, which, given=names))
+        names.append(choose_run_id(plan, results, which, taken_ids=names))
         points.append(_SweepPoint(spec, plan, names[-1], [] if note is None else [note]))
     return points
 

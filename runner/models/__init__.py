@@ -1,1 +1,1 @@
-"""Calls to language models: from a request to a completion, with providers and the layers around them."""
+"""Calls language models: providers convert requests to completions, and layers around them add retries and limits."""

@@ -1,4 +1,4 @@
-"""Admission of calls by the budget and the rate limits, in this process or in the one that holds them."""
+"""Admits calls when the budget and the rate limits allow them, in this process or in another one."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from runner.models.retry_policy import Retry
 from runner.models.shared_servers import Servers, server_of
 
 RateListener = Callable[[Mapping[str, str]], None]
-"""Receives the headers of an answer, which may state rate limits."""
+"""Receives the headers of an answer, which may report rate limits."""
 
 
 class Admission(Protocol):
     """Admits a call once the budget and the limits allow it.
 
-    `server` is one server of a pool, which has its own limit; None is the only server of a group.
+    `server` is a server of a pool, which has its own limits; None stands for the only server of a group.
     """
 
     def wrap(self, complete: Complete, server: str | None) -> Complete:
-        """Wrap one attempt of a call, so that it waits for admission."""
+        """Return a function that waits for admission, and then makes one attempt of a call with `complete`."""
         ...
 
     def rate_listener(self, group: str, server: str | None) -> RateListener | None:
-        """Return the receiver of the rate limits that a server reports; None if nothing uses them."""
+        """Return a function that receives the rate limits of a server; None if the group has no limits."""
         ...
 
 
 class LocalAdmission:
-    """The budget and the limits of this process."""
+    """Admits calls by the budget and the limits of this process."""
 
     def __init__(self, costs: CallCosts, servers: Servers, policy: Retry, budget: Budget | None) -> None:
         self._costs, self._gate, self._budget = costs, servers.gate, budget

@@ -1,4 +1,4 @@
-"""Interpretation of a server's answer: the same functions read it on arrival, from a journal and from a cache."""
+"""Interprets servers' answers. The same functions read an answer on arrival, from a journal and from a cache."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ from runner.models.interface import Body, Choice, Completion, Usage
 
 CHOICES: Final = "choices"
 EXTRA: Final = "choices"
-"""Value of `altered`: more choices came than were requested, and were removed."""
+"""The value of `altered` for an answer with more choices than requested; the additional ones were removed."""
 _DETAILS: Final = ("prompt_tokens_details", "completion_tokens_details")
 MAX_COUNT: Final = 1 << 27
-"""No model reads or writes 134 million tokens in one call, so a larger number is not a token count."""
+"""The maximum token count. No model reads or writes 134 million tokens in one call, so larger numbers are ignored."""
 MAX_REASON: Final = 200
+"""The maximum length of a finish reason."""
 MAX_TIER: Final = 40
+"""The maximum length of a service tier's name."""
 MAX_OTHER_BYTES: Final = 64 << 10
+"""The maximum size of `Completion.other_fields`."""
 MAX_DEPTH: Final = 222
-"""Maximum nesting of JSON that can still be written as a part of a record, or of another document."""
+"""Maximum nesting depth of an answer for which records and other documents that contain it can be written as JSON."""
 _MAX_WRITTEN_DEPTH: Final = 254
-"""Maximum nesting that orjson can write."""
+"""Maximum nesting depth that orjson can write."""
 
 _FINISH_REASONS: Final = {
     "end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls",
@@ -35,11 +38,11 @@ _FINISH_REASONS: Final = {
 
 _SEPARATORS = re.compile(r"[ \t\r\n,:]*")
 _LINE_ENDS = re.compile(rb"[\r\n][ \t\r\n]*")
-"""Line ends between JSON tokens. Inside JSON strings they are always escaped."""
+"""Matches line ends between JSON tokens. (In JSON strings, line ends are always escaped.)"""
 
 
 def body_of(content: bytes, data: Any) -> Body:
-    """Return an answer as a `Body`, in one line. `data` is its parsed content."""
+    """Return an answer as a `Body` in one line. `data` is the parsed content."""
     line = content.strip()
     if b"\n" in line or b"\r" in line:
         line = _LINE_ENDS.sub(b"", line)
@@ -47,9 +50,9 @@ def body_of(content: bytes, data: Any) -> Body:
 
 
 def is_deep(content: bytes, data: Any) -> bool:
-    """Return whether JSON is nested more deeply than `MAX_DEPTH`. Most has fewer brackets than that, which is fast."""
+    """Return whether JSON is nested more deeply than `MAX_DEPTH`."""
     if content.count(b"[") + content.count(b"{") <= MAX_DEPTH:
-        return False
+        return False  # counting brackets is fast, and most answers have few
     for _ in range(_MAX_WRITTEN_DEPTH - MAX_DEPTH):
         data = [data]
     try:
@@ -67,7 +70,7 @@ def choices_of(data: Mapping[str, Any]) -> tuple[Choice, ...]:
 
 
 def is_message(data: Mapping[str, Any]) -> bool:
-    """Return whether an answer comes from Anthropic's Messages API; all others are chat completions."""
+    """Return whether an answer comes from Anthropic's Messages API. All other answers are chat completions."""
     return data.get("type") == "message" and isinstance(data.get("content"), list) and CHOICES not in data
 
 
@@ -91,7 +94,7 @@ def _joined_text(blocks: list[dict[str, Any]], kind: str) -> str | None:
 
 
 def message_choices(data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the choices of an answer that contain a message, unchanged."""
+    """Return those choices of an answer that contain a message, unchanged."""
     raw = data.get(CHOICES)
     items = [item for item in raw if isinstance(item, dict)] if isinstance(raw, list) else []
     return [item for item in items if isinstance(item.get("message"), dict)]
@@ -99,7 +102,7 @@ def message_choices(data: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _choice(item: Mapping[str, Any]) -> Choice:
     message, reason = item["message"], item.get("finish_reason")
-    # The current name in vLLM and at routers, then the name in DeepSeek and vLLM before 0.10.
+    # vLLM and routers use the first name; DeepSeek and vLLM before 0.10 use the second one.
     reasoning = message.get("reasoning") or message.get("reasoning_content")
     return Choice(
         answer_text(message.get("content"), reason),
@@ -110,14 +113,14 @@ def _choice(item: Mapping[str, Any]) -> Choice:
 
 
 def answer_text(text: object, finish_reason: object) -> str | None:
-    """Return the text of an answer; None also if it is blank because the token limit was reached before any word."""
+    """Return the text of an answer; None if there is none, or if it is blank because it reached the token limit."""
     if not isinstance(text, str) or (finish_reason == "length" and not text.strip()):
         return None
     return text
 
 
 def refusal_in(message: Mapping[str, Any]) -> str | None:
-    """Return the refusal of a message, which some proxies put into `provider_specific_fields`."""
+    """Return the refusal in a message, if any. Some proxies put it into `provider_specific_fields`."""
     proxy_fields = message.get("provider_specific_fields")
     for refusal in (message.get("refusal"), proxy_fields.get("refusal") if isinstance(proxy_fields, dict) else None):
         if isinstance(refusal, str) and refusal:
@@ -126,23 +129,24 @@ def refusal_in(message: Mapping[str, Any]) -> str | None:
 
 
 def as_text(value: object) -> str:
-    """Convert any value that a server may send to text, for messages."""
+    """Return any value that a server may send as text, for messages."""
     try:
         return str(value)
-    except (RecursionError, ValueError):  # deeply nested lists, or a number of thousands of digits
+    except (RecursionError, ValueError):  # for deeply nested lists, or a number with thousands of digits
         return f"a {type(value).__name__} that cannot be shown"
 
 
 def model_of(data: Mapping[str, Any]) -> str | None:
-    """Return the name of the model that the answer states."""
+    """Return the name of the model in the answer; None if there is none."""
     model = data.get("model")
     return model if isinstance(model, str) and model else None
 
 
 def usage_of(data: Mapping[str, Any]) -> Usage | None:
-    """Return the usage of a stored answer whose record has none; None if it has no count of the prompt's tokens.
+    """Return the usage in a stored answer, for a record without usage; None if the prompt tokens are not counted.
 
-    This function must not change, because the costs of finished runs depend on it. `reported_usage` reads new answers.
+    This function must not change, because the costs of finished runs depend on it. For new answers, see
+    `reported_usage`.
     """
     raw = data.get("usage")
     if not isinstance(raw, dict):
@@ -166,9 +170,9 @@ def usage_of(data: Mapping[str, Any]) -> Usage | None:
 
 
 def _message_usage(raw: Mapping[str, Any]) -> Usage | None:
-    """Return the usage of a Messages API answer, whose input tokens exclude those read from or written to the cache.
+    """Return the usage of an answer of the Messages API; None if it has no count of input tokens.
 
-    None if it has no count of the prompt's tokens.
+    The count of input tokens does not include the tokens that the server read from or wrote to its cache.
     """
     prompt, answer = _count(raw.get("input_tokens")), _count(raw.get("output_tokens"))
     if prompt is None:
@@ -197,14 +201,16 @@ _PART_NAMES: Final = (
     ("cache_write_tokens", "cache_creation_input_tokens", "cache_creation_tokens"),
     ("reasoning_tokens",),
 )
-"""Names of cached, written and reasoning tokens at OpenAI, Anthropic, DeepSeek and proxies, in the usage or its
-details."""
+"""The names of cached tokens, tokens written to the cache, and reasoning tokens in the usage or its details.
+
+The names are those of OpenAI, Anthropic, DeepSeek and proxies.
+"""
 
 
 def reported_usage(data: Mapping[str, Any]) -> Usage | None:
-    """Return the usage that a server sent, under any name in use.
+    """Return the usage in a new answer of any server; None if it has no count of prompt tokens.
 
-    `total_tokens` shows which parts the server counts separately.
+    Servers use different names for counts. `total_tokens` shows which parts a server counts separately.
     """
     usage, raw = usage_of(data), data.get("usage")
     if usage is None or not isinstance(raw, dict) or is_message(data):
@@ -229,7 +235,7 @@ def reported_usage(data: Mapping[str, Any]) -> Usage | None:
 
 
 def usage_as_sent(completion: Completion) -> Usage | None:
-    """Return the usage as the server sent it, if the answer is stored; otherwise the recorded one."""
+    """Return the usage as the server sent it or, if the answer is not stored, the recorded usage."""
     body = completion.body
     return completion.usage if body is None or body.is_deep else reported_usage(orjson.loads(body.json))
 
@@ -240,12 +246,15 @@ def _detail(usage: Mapping[str, Any], side: str, name: str) -> int:
 
 
 def _count(value: object) -> int | None:
-    """Return a valid number of tokens; None for any other value."""
+    """Return a value if it is a valid number of tokens; otherwise None."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_COUNT else None
 
 
 def without_body(completion: Completion) -> Completion:
-    """Convert a completion to the form of journals before format 2, with the answer's other fields unless too large."""
+    """Convert a completion to the form of journals before format 2.
+
+    This form has the other fields of the answer, unless they are too large, instead of the complete answer.
+    """
     if completion.body is None:
         return completion
     data = {} if completion.body.is_deep else orjson.loads(completion.body.json)
@@ -256,7 +265,7 @@ def without_body(completion: Completion) -> Completion:
 
 
 def split_choices(completion: Completion) -> list[Completion]:
-    """Split a completion into one per choice. The first has the usage of the call; the others count as cached."""
+    """Split a completion into one for each choice. The first has the usage of the call; the others count as cached."""
     first, *rest = completion.choices
     if not rest:
         return [completion]
@@ -275,7 +284,7 @@ def split_choices(completion: Completion) -> list[Completion]:
 
 
 def with_own_choice(completion: Completion) -> Completion:
-    """Return a completion whose body contains only its own choice, and not those of other samples.
+    """Return a completion without the choices of other samples in its body.
 
     The rest of the body stays unchanged. A body that is nested too deeply to be edited keeps all choices.
     """
@@ -294,9 +303,9 @@ def with_first_choices(completion: Completion, number: int) -> Completion:
 
 
 def _with_choices(body: Body, start: int, end: int) -> Body:
-    """Return the body with only these of its choices.
+    """Return a body with only the choices from `start` to `end`.
 
-    One that is nested too deeply keeps all, and its choice `start` is used.
+    A body that is nested too deeply keeps all choices, and has the index `start` of the choice to use.
     """
     with suppress(RecursionError):
         text = body.json.decode()
@@ -311,7 +320,7 @@ def _with_choices(body: Body, start: int, end: int) -> Body:
 def part_of(content: bytes, *names: str) -> bytes | None:
     """Return the value at nested names in an object of valid JSON, byte for byte.
 
-    None if it is nested too deeply to be searched.
+    Return None if the object is nested too deeply to be searched.
 
     Raises:
         LookupError: a name is missing.
@@ -342,7 +351,7 @@ def with_values(content: bytes, replacements: Mapping[str, Any]) -> bytes:
 
 
 def _member_span(text: str, start: int, name: str) -> tuple[int, int]:
-    """Return the start and end of a name's value in an object; the last one, if the name is repeated.
+    """Return the start and end of a name's value in an object; of the last value, if the name is repeated.
 
     Raises:
         LookupError: the name is missing.
@@ -352,7 +361,7 @@ def _member_span(text: str, start: int, name: str) -> tuple[int, int]:
 
 
 def _item_spans(text: str, position: int) -> Iterator[tuple[int, int, Any]]:
-    """Yield start, end and value of each item of a list in valid JSON; of an object, each name and each value."""
+    """Yield start, end and value of each item of a list in valid JSON, or of each name and value of an object."""
     decoder = json.JSONDecoder(parse_int=str, parse_float=str)  # numbers of any length are accepted
     position += 1
     while True:

@@ -1,8 +1,8 @@
-"""Uses of API keys: the environment variables that a spec sends to servers, and the user's permission for that.
+"""Checks which environment variables a spec sends to which servers and programs, and whether the user has allowed it.
 
-A spec names the servers that it calls, and the variables that it sends them. So a spec from elsewhere could send any
-variable to any server, call servers in the user's own network, and run programs. The user must allow each pair, server
-and program. `runner.spec.origin` decides which specs came from elsewhere.
+A spec names the servers that it calls, and the variables that it sends to them. So a spec from somebody else could send
+any variable to any server, call servers in the user's own network, and run programs. The user must allow each pair of
+variable and server, each server, and each program. `runner.spec.origin` decides which specs need permission.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ OPTION = "--allow-key"
 COMMAND_OPTION = "--allow-command"
 HOST_OPTION = "--allow-host"
 ALL = "*"
-"""Stands for the entire environment, which a program receives."""
+"""Stands for the whole environment, which a program receives."""
 NO_KEY = ""
-"""Stands for no key: the server receives only the prompts."""
+"""Stands for no variable: the server receives only prompts."""
 OPENAI = "api.openai.com"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -42,29 +42,29 @@ class KeyUse:
     variable: str
     host: str
     command: str | None = field(default=None, compare=False)
-    """The command line, if a program receives it."""
+    """The command line, if a program receives the value."""
     files: tuple[str, ...] | None = field(default=None, compare=False)
-    """Lines that show the files that a program runs."""
+    """Lines that show the files of the program to the user."""
 
     def __str__(self) -> str:
         return f"{self.variable or 'prompts, without a key,'} -> {self.host}"
 
     @property
     def program(self) -> str | None:
-        """The program, which receives the entire environment; None if the receiver is a server."""
+        """The program that receives the whole environment; None if the receiver is a server."""
         return self.host.removeprefix(_COMMAND) if self.variable == ALL else None
 
     @property
     def description(self) -> str:
-        """Description for the user in one line. It quotes the spec, so control characters are escaped."""
-        return in_one_line(str(self) if self.command is None else f"{self}   (it runs: {self.command})")
+        """Description for the user in one line. Control characters are escaped, because it quotes the spec."""
+        return in_one_line(str(self) if self.command is None else f"{self}   (command line: {self.command})")
 
 
 def host_of(base_url: str) -> str:
-    """Return the host of a server, with its port unless that is the default.
+    """Return the host of a server, with the port unless it is the default port.
 
     The result starts with `http://` if the server is remote and would receive keys unencrypted, because a permission
-    for the `https` server does not include that.
+    for the `https` server does not include this.
     """
     parts = urlsplit(base_url)
     usual = _DEFAULT_PORTS.get(parts.scheme)
@@ -76,9 +76,9 @@ def host_of(base_url: str) -> str:
 
 @lru_cache(maxsize=1024)
 def normalize_url(url: str) -> str:
-    """Return the normal form of an address, which identifies a server; calls use the address as written.
+    """Return the normal form of an address, which identifies a server. (Calls use the address as written.)
 
-    Scheme and host are in lower case. There is no default port, no dot after the host, and no repeated or final slash.
+    Scheme and host are in lower case. A default port, a dot after the host, and repeated or final slashes are removed.
     """
     parts = urlsplit(url)
     scheme, host = parts.scheme.lower(), (parts.hostname or "").removesuffix(".")
@@ -90,30 +90,30 @@ def normalize_url(url: str) -> str:
 def key_uses(
     models: Iterable[ModelSettings], commands: Iterable[tuple[Sequence[str], Sequence[str]]] = ()
 ) -> tuple[KeyUse, ...]:
-    """Return which variables models send to their servers, and which programs custom trainers run.
+    """Return the variables that models send to their servers, and the programs that trainers run.
 
-    `commands` has the command line of each trainer, with lines that show its files.
+    `commands` has the command line of each trainer, and lines that show its files.
     """
     uses = {KeyUse(variable, host_of(url)) for s in models for variable in s.variables for url in s.server_urls}
     programs: dict[str, list[tuple[str, Sequence[str]]]] = {}
     for command, files in commands:
         programs.setdefault(_COMMAND + command[0], []).append((shlex.join(command), files))
-    for program, calls in programs.items():  # two groups may use the same program with different files
+    for program, calls in programs.items():  # several groups may use the same program with different files
         lines = tuple(line for _, files in calls for line in files)
         uses.add(KeyUse(ALL, program, "; ".join(dict.fromkeys(command for command, _ in calls)), lines or None))
     return tuple(sorted(uses))
 
 
 def host_uses(models: Iterable[ModelSettings]) -> tuple[KeyUse, ...]:
-    """Return the servers that these models call without a key."""
+    """Return the servers that these models call without sending a variable."""
     without_key = (settings for settings in models if settings.traits.remote and not settings.variables)
     return tuple(sorted({KeyUse(NO_KEY, host_of(url)) for settings in without_key for url in settings.server_urls}))
 
 
 def allow_options(uses: Iterable[KeyUse]) -> list[str]:
-    """Return the options that allow `uses`, with placeholders for values from the spec.
+    """Return the command-line options that allow `uses`, with placeholders for values from the spec.
 
-    Users must type those values themselves. Only a provider's own key for its own server is written out.
+    Users must type these values themselves. Only the usual key of a provider's own server is written out.
     """
     forms = {ALL: f"{COMMAND_OPTION} PROGRAM", NO_KEY: f"{HOST_OPTION} HOST"}
     usual = {
@@ -152,7 +152,7 @@ def allowed_commands(programs: Sequence[str]) -> frozenset[KeyUse]:
         UsageError: a name is empty.
     """
     if not all(programs):
-        raise UsageError(f"{COMMAND_OPTION} '': write the program's name as in the spec")
+        raise UsageError(f"{COMMAND_OPTION} '': write {COMMAND_OPTION} PROGRAM, with the program's name in the spec")
     return frozenset(KeyUse(ALL, _COMMAND + program) for program in programs)
 
 
@@ -165,8 +165,8 @@ def allowed_hosts(hosts: Sequence[str]) -> frozenset[KeyUse]:
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise UsageError(
-                f"{HOST_OPTION} {host!r}: write HOST or HOST:PORT, after http:// if the connection is not encrypted, "
-                f"such as {HOST_OPTION} 127.0.0.1:8000"
+                f"{HOST_OPTION} {host!r}: write HOST or HOST:PORT, such as {HOST_OPTION} 127.0.0.1:8000; start with "
+                "http:// if the connection to a remote server is not encrypted"
             )
     return frozenset(KeyUse(NO_KEY, host.lower()) for host in hosts)
 
@@ -174,7 +174,7 @@ def allowed_hosts(hosts: Sequence[str]) -> frozenset[KeyUse]:
 def all_allowed(
     keys: str | Sequence[str], commands: str | Sequence[str], hosts: str | Sequence[str] = ()
 ) -> frozenset[KeyUse]:
-    """Return all uses that the user allows a spec from elsewhere. Each argument is one value or a list of them.
+    """Return all uses that the user allows a fetched spec. Each argument is one value or a list of values.
 
     Raises:
         UsageError: a value is invalid.
@@ -184,9 +184,9 @@ def all_allowed(
 
 
 def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], spec: str) -> None:
-    """Check that the user allowed every use of a spec from elsewhere. A server that may get a key may get prompts too.
+    """Check that the user has allowed every use of a fetched spec. A server that may get a key may also get prompts.
 
-    `spec` is the start of the message: the spec, and how it came from elsewhere.
+    `spec` is the start of the error message, which describes the spec and its origin.
 
     Raises:
         UsageError: some uses are not allowed; the message lists them with the options that allow them.
@@ -201,7 +201,7 @@ def check_allowed(uses: Collection[KeyUse], allowed: Collection[KeyUse], spec: s
         in_python = [f"{_IN_PYTHON[name]}=['{value}']" for name, value in (option.split(" ", 1) for option in options)]
         raise UsageError(
             f"{spec} and would send:\n{missing_lines}\nNothing was "
-            f"sent. If you trust these receivers, allow each by its name: {' '.join(options)} (in Python: "
+            f"sent. If you trust these receivers, allow each of them by its name: {' '.join(options)} (in Python: "
             f"{', '.join(in_python)})"
         )
 

@@ -13,16 +13,16 @@ class CallEvents:
         """A call is about to be sent. Raises an error if no more calls are allowed."""
 
     async def failed(self, request: Request, attempt: int, error: CallError, wait: float) -> None:
-        """An attempt failed. `wait` is the delay before the next in seconds; negative if there is none."""
+        """An attempt failed. `wait` is the delay in seconds before the next attempt; negative if this was the last."""
 
     def server_down(self, server: str, message: str | None) -> None:
-        """A server stopped answering, for the reason in `message`; None: it answers again."""
+        """A server stopped answering for the reason in `message`. If `message` is None, the server answers again."""
 
     def unlike(self, group: str, server: str, calls: int, said: str) -> None:
         """Other servers of a group answered `calls` calls that this server had refused with the message `said`."""
 
     def recorded(self, request: Request, completion: Completion) -> None:
-        """An answer is on disk. `request.n` is the number of answers that the call asked for."""
+        """An answer is on disk. `request.n` is the number of answers that the call requested."""
 
     def settled(self, sample: SampleKey) -> None:
         """A call is finished, and its record is on disk."""
@@ -31,11 +31,11 @@ class CallEvents:
         """The provider refused a call, which stops the run. The call has no record."""
 
     def gave_fewer(self, request: Request) -> None:
-        """A call for the answers of several samples returned fewer."""
+        """A call returned fewer answers than it requested."""
 
     def answered(self, request: Request, completion: Completion) -> None:
         """A game received its answer, from any source."""
 
 
 NO_EVENTS = CallEvents()
-"""Ignores all events."""
+"""A receiver that ignores all events."""

@@ -1,7 +1,7 @@
-"""Connect the model groups of a run: one function asks any of them.
+"""Connects the model groups of a run, so that one function can call each of them.
 
-The layers, from the outside in: the check of refusals, cache, retries with a breaker for each server, budget, limits,
-provider. The journal wraps all of them.
+A call passes these layers, from the outside in: the check of refusals, the cache, retries with a circuit breaker for
+each server, the budget, the limits, and the provider. The caller wraps all of them in the journal layer.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Connection:
     complete: Complete
     closers: tuple[Close, ...] = ()
     check_answered: Callable[[], None] = lambda: None
-    """Raises `ProviderRefusal` if a group was refused and never answered. Call it when all games are over."""
+    """Raises `ProviderRefusal` if a group had refusals and never an answer. Call this when all games are over."""
     release: Callable[[Rollout], None] = lambda _: None
-    """Releases a finished game's slot in a server pool. Call it once per game."""
+    """Releases a finished game's place at the servers of pools. Call this once per game."""
 
     async def close(self) -> None:
-        """Close all connections, even if one fails to close, then raise the first failure."""
+        """Close all connections, even if one fails to close, and then raise the first error."""
         outcomes = await asyncio.gather(*(close() for close in self.closers), return_exceptions=True)
         for failure in outcomes:
             if isinstance(failure, BaseException):
@@ -67,14 +67,14 @@ def connect(
     servers: Servers | None = None,
     admission: Admission | None = None,
 ) -> Connection:
-    """Connect every group except those in `providers`, which are already connected.
+    """Connect every group except those in `providers`, which are already connected, and return the connection.
 
     `servers` are shared with other callers and closed by their creator; their concurrency applies. `answered` are the
-    groups that have answered before, according to the journal. `labels` are those of the datapoints, by id; only
-    `dummy` uses them, if it was trained. `admission` admits calls if another process holds the budget and the limits.
+    groups with an answer in the journal. `labels` has the labels of the datapoints by id, which only `dummy` uses, and
+    only as a trained model. `admission` admits calls if another process enforces the budget and the limits.
 
     Raises:
-        ProviderRefusal: a group's key is missing.
+        ProviderRefusal: the API key of a group is missing.
         RunError: a run to replay has no journal.
     """
     shared = servers or Servers(concurrency, sleep)
@@ -112,7 +112,7 @@ def connect(
         pool = pools.get(request.group)
         if pool is not None:
             return await pool.complete(request)
-        # The failures of a replay are recorded ones, and `dummy` never fails.
+        # Offline providers need no retries: a replay has only recorded failures, and `dummy` never fails.
         return await (ask_with_retries if groups[request.group].traits.remote else attempt_once)(request)
 
     complete = ask_any if cache is None else through_cache(ask_any, cache, groups)
@@ -133,7 +133,7 @@ def connect(
 
 @dataclass
 class _ProviderOpener:
-    """Opens providers, and wraps each with the layers of one attempt of a call."""
+    """Opens providers, and wraps them in the layers for one attempt of a call."""
 
     policy: Retry
     events: CallEvents
@@ -147,6 +147,7 @@ class _ProviderOpener:
     """The providers that the connection must close."""
 
     def open_provider(self, group: str, settings: ModelSettings, server: str | None) -> Complete:
+        """Open the provider of a group, and return the function that calls it. `server`: its server in a pool."""
         learn = self.admission.rate_listener(group, server)
         parts = ConnectionTarget(group, settings, self.servers, learn, self.replays.get(group), self.labels)
         provider = CONNECTORS[settings.provider](parts)
@@ -154,7 +155,7 @@ class _ProviderOpener:
         return provider.complete
 
     def attempt(self, by_group: Mapping[str, Complete], server: str | None) -> Complete:
-        """Return the function that makes one attempt of a call, at a server of a pool or the only one."""
+        """Return the function that makes one attempt of a call. `server` is the server in a pool, if any."""
         events = self.events
 
         async def ask(request: Request) -> Completion:
@@ -171,7 +172,7 @@ class _ProviderOpener:
             complete = raise_server_refusals(self.open_provider(group, server_settings, server))
             health = ServerHealth(
                 server, group, self.policy.breaker.failures, self.policy.transient,
-                tell=partial(self.events.server_down, f"{server} ({group})"),
+                on_change=partial(self.events.server_down, f"{server} ({group})"),
                 unlike=partial(self.events.unlike, group, server),
             )  # fmt: skip
             servers.append(PooledServer(self.breakers[server], health, self.attempt({group: complete}, server)))
@@ -182,7 +183,7 @@ class _ProviderOpener:
 def _listen(
     breakers: Mapping[str, Breaker], live: Mapping[str, ModelSettings], events: CallEvents
 ) -> list[Callable[[], None]]:
-    """Report each failing server once, however many groups use it; return the functions that stop the reports."""
+    """Report the state of each server once, even if several groups use it. Return functions that stop the reports."""
     pooled = {server_of(extra) for settings in live.values() for extra in settings.each_server[1:]}
     pooled |= {server_of(settings) for settings in live.values() if len(settings.addresses) > 1}
 

@@ -1,6 +1,6 @@
-"""Connects model groups to their providers. Modules outside `runner.models` import no provider, but use this module.
+"""Connects model groups to their providers. Modules outside `runner.models` use this module instead of the providers.
 
-Clients are imported when they are needed: each import takes about 0.4 s, and most commands call no model.
+Clients are imported only when they are needed, because each import takes about 0.4 s and most commands call no model.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ReplayedRun(NamedTuple):
-    """A run whose answers are replayed: its folder, and its identity if known."""
+    """A run whose answers are replayed: the folder, and the identity if known."""
 
     run: Path
     identity: str | None
@@ -37,14 +37,17 @@ class ReplayedRun(NamedTuple):
 
 @dataclass(frozen=True)
 class ConnectionTarget:
-    """The parameters of a connection: a model group, the receiver of its rate limits, and the run that it replays."""
+    """A model group to connect, with everything that a provider needs for it."""
 
     group: str
     settings: ModelSettings
     servers: Servers
     learn: RateListener | None
+    """Receives the rate limits that the server reports."""
     replayed: ReplayedRun | None
+    """The run that the group replays, if any."""
     labels: Mapping[str, int]
+    """The labels of the datapoints by id, for the dummy of a trained model."""
 
 
 def _anthropic(target: ConnectionTarget) -> Provider:
@@ -53,7 +56,7 @@ def _anthropic(target: ConnectionTarget) -> Provider:
     except ImportError as error:
         raise UsageError(
             f"models.{target.group}: provider anthropic needs the package anthropic ({error}); "
-            "pip install 'nip-run[anthropic]'"
+            "run pip install 'nip-run[anthropic]'"
         ) from error
     return _over_http(AnthropicModel, target)
 
@@ -73,7 +76,7 @@ def _over_http(model: type[HttpModel], target: ConnectionTarget, **options: Any)
 
     settings, servers = target.settings, target.servers
     body_slots, connections = servers.body_slots(settings), servers.concurrency
-    # A client holds connections. Of the settings it uses only the address, the key, the headers and the time limit.
+    # Groups share a client if they have the same address, key, headers and time limit, so that they share connections.
     client = servers.shared(
         connections_of(settings),
         lambda: model.make_client(settings, target.group, connections, body_slots),
@@ -104,11 +107,11 @@ CONNECTORS: Mapping[ProviderName, Callable[[ConnectionTarget], Provider]] = {
     "dummy": _dummy,
     "replay": _replay,
 }
-"""The function that connects a group, by provider."""
+"""The function that connects a model group to each provider."""
 
 
 def connect_batches(settings: ModelSettings, group: str, *args: Any, **options: Any) -> BatchModel:
-    """Connect a group that uses the Batch API. The arguments are those of `BatchModel`."""
+    """Connect a model group to the Batch API. The further arguments are those of `BatchModel`."""
     from runner.models.providers.openai_batch import BatchModel
 
     return BatchModel(settings, group, *args, **options)
@@ -123,7 +126,8 @@ def sync_client(settings: ModelSettings, group: str) -> Any:
     """
     if not settings.traits.has_sync_client:
         raise UsageError(
-            f"models.{group}: provider {settings.provider} has no client; call forward() or _make_generation_api_call()"
+            f"models.{group}: provider {settings.provider} has no synchronous client; call forward() or "
+            "_make_generation_api_call() instead"
         )
     from runner.models.providers.openai import make_sync_client
 
@@ -142,13 +146,13 @@ def fine_tuning_api(settings: ModelSettings, group: str) -> OpenAiFineTuning:
 
 
 async def load_adapter(settings: ModelSettings, group: str, path: str, *, reload: bool) -> None:
-    """Load a LoRA adapter at a group's server, under the group's model name. Raises like `ServerAdapter.load`."""
+    """Load a LoRA adapter at a group's server under the group's model name. Raises as `ServerAdapter.load`."""
     async with _adapter_client(settings, group, path) as (adapter, client):
         await adapter.load(client, reload=reload)
 
 
 async def unload_adapter(settings: ModelSettings, group: str) -> None:
-    """Unload the LoRA adapter with the group's model name from its server. Raises like `ServerAdapter.unload`."""
+    """Unload the LoRA adapter with the group's model name. Raises the errors of `ServerAdapter.unload`."""
     async with _adapter_client(settings, group, "") as (adapter, client):
         await adapter.unload(client)
 

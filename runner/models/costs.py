@@ -1,4 +1,4 @@
-"""The cost of a call: its maximum before the call, its actual cost after it, and the charge for a failed one."""
+"""Computes the cost of calls: the maximum before a call, the actual cost after it, and the charge for a failed call."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from runner.models.settings import ModelSettings, requested_answers
 from runner.models.usage_totals import UsageTotals
 
 MESSAGE_OVERHEAD = 16
-"""Tokens that a server may add to each message. A token has at least one byte in every tokenizer."""
+"""Maximum number of tokens that a server adds to each message."""
 
 
 def answer_limit(settings: ModelSettings) -> int | None:
-    """Return the maximum tokens of one answer, according to the request; None if the spec sets no limit."""
+    """Return the maximum number of tokens of one answer that a request sets; None if the spec sets no limit."""
     sent = settings.sampling()
     limits = [sent.get(name) for name in ("max_completion_tokens", "max_tokens")]
     return max((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
 
 class CallCosts:
-    """The costs of the calls of some model groups."""
+    """Computes the costs of the calls of some model groups."""
 
     def __init__(
         self, groups: Mapping[str, ModelSettings], doubted: Collection[str] = (), basis: PriceBasis | None = None
     ) -> None:
-        """`doubted` are the groups whose price in the spec the user has not confirmed; see `budget_price`.
+        """Find the prices of these groups.
 
-        `basis` decides the recorded cost of calls. A budget always counts new calls by today's prices.
+        `doubted` are the groups whose price in the spec the user has not confirmed; see `budget_price`. `basis`
+        determines the recorded cost of calls. A budget always counts new calls by today's prices.
         """
         self.groups = groups
         basis = basis or PriceBasis()
@@ -42,7 +43,7 @@ class CallCosts:
 
     @property
     def is_priced(self) -> bool:
-        """True if every group's price is known."""
+        """Whether the price of every group is known."""
         return None not in self.prices.values()
 
     def worst_case(self, request: Request) -> UsageTotals:
@@ -50,6 +51,7 @@ class CallCosts:
         settings, price = self.groups[request.group], self._budgeted[request.group]
         if not settings.traits.metered:
             return UsageTotals()
+        # In every tokenizer, a token has at least one byte.
         prompt = sum(byte_length(m["content"] + m.get("name", "")) + MESSAGE_OVERHEAD for m in request.messages)
         if settings.extra_body:
             prompt += len(orjson.dumps(dict(settings.extra_body)))  # tools and schemas are billed as part of the prompt
@@ -58,16 +60,17 @@ class CallCosts:
         return UsageTotals(usd, prompt + answers, 1)
 
     def actual_cost(self, group: str, completion: Completion) -> UsageTotals:
-        """Return the cost of one call, by the tokens that the server counted."""
+        """Return the cost of one call, based on the tokens that the server counted."""
         cost = UsageTotals()
         if self.groups[group].traits.metered:
             cost.count(completion.usage, self.prices[group])
         return cost
 
     def charge(self, request: Request, completion: Completion) -> UsageTotals:
-        """Return what a budget counts for an answered call: its cost, or the typical cost of its text if that is more.
+        """Return the amount that a budget counts for an answered call.
 
-        If the server's count is missing or impossible, no estimate is an upper bound, so the worst case counts.
+        This is the cost of the call, or the typical cost of its text if it is higher. If the server's count is missing
+        or impossible, it is the maximum cost, because no estimate is an upper bound.
         """
         cost, price = self.actual_cost(request.group, completion), self._budgeted[request.group]
         if not self.groups[request.group].traits.metered:
@@ -81,18 +84,21 @@ class CallCosts:
         return cost
 
     def extra_charge(self, request: Request, completion: Completion) -> UsageTotals | None:
-        """Return what a budget counts for an answered call if that is more than its cost, or if it is estimated."""
+        """Return the amount that a budget counts for an answered call if it differs from the call's cost.
+
+        Return None if the amount equals the cost and the usage is not estimated.
+        """
         charge, cost = self.charge(request, completion), self.actual_cost(request.group, completion)
         is_more = charge.usd > cost.usd or charge.tokens > cost.tokens
         return charge if completion.usage.estimated or is_more else None
 
 
 _UNCLEAR = (408, 409)
-"""Client errors after which a server may still have worked on the call."""
+"""Client errors (4xx) after which a server may still have processed the call."""
 
 
 def cost_of_failure(worst_case: UsageTotals, error: CallError) -> UsageTotals:
-    """Return what a budget counts for a failed call: its worst case, unless the server clearly refused the call."""
+    """Return the amount that a budget counts for a failed call: its maximum cost, or 0 if it was refused."""
     status = error.status
     is_refusal = not isinstance(error, TransientError) or (
         status is not None and 300 <= status < 500 and status not in _UNCLEAR

@@ -1,8 +1,9 @@
-"""Checks of a model group's `extra_body`: keys that have their own setting, or would bypass one, are refused.
+"""Checks a model group's `extra_body`. Keys that have their own setting in a spec, or would bypass one, are refused.
 
-If a body has a key twice, the server chooses between them: `extra_body: {model: ...}` could call another model than the
-one that is priced, counted in the budget and shown on the leaderboard. Names are compared as the most lenient server
-does: some accept `Model`, `MODEL`, `ſtream` and even full-width letters for a key, and camel case for underscores.
+If a body has a key twice, the server uses one of the values. So `extra_body: {model: ...}` could call another model
+than the one that is priced, counted in the budget and shown on the leaderboard. Names are compared in the most lenient
+way that servers do. Some accept `Model`, `MODEL`, `ſtream` and even full-width letters for a key, and camel case
+instead of underscores.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from unicodedata import normalize
 from runner.models.settings import ModelSettings
 
 _KEYS = frozenset(field.name for field in fields(ModelSettings)) - {"provider", "run", "lineage"}
-"""Keys of a model group that must not be in `extra_body`. Routers give the excluded names another meaning."""
+"""Keys of a model group that must not be in `extra_body`, except names that have another meaning at routers."""
 
 _ALIASES = {
     "base_url": "api_base",
@@ -29,23 +30,23 @@ _ALIASES = {
 }
 """Names that servers and routers use for keys of a model group."""
 
-_PRICED = "audio cache_control inference_geo modalities processing_tier provider service_tier speed tier"
+_PRICE_CHANGING = "audio cache_control inference_geo modalities processing_tier provider service_tier speed tier"
 
 _REFUSED = {
-    "nip-run sets this itself in each request; leave it out": "messages prompt input stream stream_options system",
+    "nip-run sets this key itself in each request; leave it out": "messages prompt input stream stream_options system",
     "this can select another model than the one that is priced and shown; set {group}.model": (
         "adapter adapter_id adapter_name adapters content_policy_fallbacks context_window_fallbacks "
         "custom_llm_provider default_fallbacks deployment deployment_id engine engine_id fallbacks lora lora_path "
         "lora_request merged_adapters mock_response model_group model_id model_list model_name models preset route"
     ),
-    "this is billed per call, and nip-run has no prices per call; leave it out": (
+    "servers bill this per call, and nip-run has no prices per call; leave it out": (
         "enable_search plugins search_parameters web_search web_search_options"
     ),
-    "this changes the price; set {group}.price to the price of a token with it": _PRICED,
+    "this key changes the price of a token; set {group}.price to this price": _PRICE_CHANGING,
     "this changes the request outside its body; leave it out": "extra_headers extra_query",
     "the value would be sent as a field of the body; write its keys one level up": "extra_body",
 }
-"""Refused keys, by the reason."""
+"""Refused keys, by the reason that users see."""
 
 
 _ONLY_FUNCTIONS = (
@@ -58,7 +59,7 @@ def _normalize_key(name: str) -> str:
 
 
 def _refusal_reasons() -> Iterator[tuple[str, str]]:
-    """Yield each refused key with the reason. The last reason of a key applies."""
+    """Yield each refused key with the reason. If a key has several reasons, the last one applies."""
     for key in _KEYS:
         for name in (key, *_ALIASES.get(key, "").split()):
             yield _normalize_key(name), f"this has its own key; set {{group}}.{key}"
@@ -68,19 +69,19 @@ def _refusal_reasons() -> Iterator[tuple[str, str]]:
 
 
 _REASONS = dict(_refusal_reasons())
-_PRICED_KEYS = frozenset(map(_normalize_key, _PRICED.split()))
+_PRICE_CHANGING_KEYS = frozenset(map(_normalize_key, _PRICE_CHANGING.split()))
 
 
 def extra_body_problems(
     body: Mapping[str, Any], group: str, *, priced: bool, tiers: Collection[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Yield each key that a group's `extra_body` must not contain, and the reason.
+    """Yield each key that a group's `extra_body` must not contain, with the reason.
 
-    `priced`: the group has a price of its own. `tiers` are the service tiers whose prices are known.
+    `priced` says whether the spec sets the group's price. `tiers` are the service tiers with known prices.
     """
     for key, value in body.items():
         folded = _normalize_key(key)
-        if (key == "service_tier" and value in tiers) or (priced and folded in _PRICED_KEYS):
+        if (key == "service_tier" and value in tiers) or (priced and folded in _PRICE_CHANGING_KEYS):
             continue
         if folded == "tools":
             if not (value is None or (isinstance(value, list) and all(map(_is_function, value)))):

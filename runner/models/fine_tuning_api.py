@@ -1,4 +1,4 @@
-"""The errors of a provider's fine-tuning API, and how often to list jobs before creating one again."""
+"""The errors of a provider's fine-tuning API, and the number of listings before a job is created again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from runner.base.errors import NipRunError
 
 SETTLING_LISTINGS: Final = 6
-"""Number of listings that must lack an object before it is created again, because listings may be out of date."""
+"""Number of listings without an object before it is created again. One is not enough, as listings may be outdated."""
 
 
 class ApiCallError(Exception):
@@ -19,9 +19,9 @@ class ApiCallError(Exception):
     ) -> None:
         super().__init__(str(error))
         self.error = error
-        """The failure as an error of nip-run, whose type says whether another attempt makes sense."""
+        """The failure as an error of nip-run, whose type shows whether another attempt may succeed."""
         self.status = status
         self.detail = detail
         """The `error` object of the server's answer."""
         self.may_have_worked = may_have_worked
-        """True if the server may have executed the call despite the failure."""
+        """Whether the server may have executed the call despite the failure."""

@@ -1,8 +1,8 @@
-"""The keys and headers that a model group sends: checks of their names in a spec, and values from the environment.
+"""The API keys and headers that a model group sends: checks their names in a spec, and reads their values.
 
-A header's value is a secret, like a key: it goes only to the group's servers, and is removed from everything that comes
-back. Headers that would change how a call is made or read are refused: they have their own key, or the client sets
-them.
+The values come from environment variables. A header's value is a secret, like an API key: it is sent only to the
+group's servers, and is redacted in everything that servers send back. A spec must not set headers that have their own
+key in a model group, or that the client sets itself.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from runner.models.settings import ModelSettings
 
 SESSION_ID = "X-Session-ID"
 MAX_HEADERS = 32
-"""Maximum number of headers of one group; servers accept about a hundred lines."""
+"""Maximum number of headers of one group. (Servers accept about a hundred header lines.)"""
 MAX_BYTES = 4096
-"""Maximum length of a value; servers refuse heads of 8 KB and more."""
+"""Maximum length of a value. (Servers refuse requests with 8 KB or more of headers.)"""
 
 _NAME = re.compile(r"[A-Za-z0-9!#\$%&'*+.^_`|~-]{1,128}")
 
@@ -34,11 +34,11 @@ _PROTOCOL = frozenset(
         "upgrade", "via",
     )
 )  # fmt: skip
-"""Headers that control framing, encoding or routing of a message, which the client sets."""
+"""Headers that the client sets, because they control the framing, encoding or routing of a message."""
 
 
 def header_problems(headers: Mapping[str, str], group: str) -> Iterator[tuple[str, str]]:
-    """Yield each header that `headers` of a group must not contain, and the reason."""
+    """Yield each header that a group's `headers` must not contain, with the reason."""
     first_names: dict[str, str] = {}
     for number, name in enumerate(headers):
         folded = name.lower()
@@ -49,17 +49,20 @@ def header_problems(headers: Mapping[str, str], group: str) -> Iterator[tuple[st
         elif folded in _PROTOCOL or folded.startswith(":"):
             yield name, "the client sets this header itself; leave it out"
         elif folded in first_names:
-            yield name, f"this is {first_names[folded]} again, because header names ignore case; remove one of them"
+            yield (
+                name,
+                f"the same header as {first_names[folded]}, as names are case-insensitive; remove one of the two",
+            )
         elif number >= MAX_HEADERS:
             yield name, f"a group can send at most {MAX_HEADERS} headers; remove some"
         first_names.setdefault(folded, name)
 
 
 def headers_of(settings: ModelSettings, group: str) -> dict[str, str]:
-    """Return a group's headers with their values, which are redacted from now on.
+    """Return a group's headers with their values. From now on, the values are redacted.
 
     Raises:
-        ProviderRefusal: some variables are empty or hold an invalid value; the message lists all of them.
+        ProviderRefusal: some variables are empty or have an invalid value; the message lists all of them.
     """
     headers, errors = {}, []
     for name, variable in settings.header_variables.items():
@@ -69,17 +72,20 @@ def headers_of(settings: ModelSettings, group: str) -> dict[str, str]:
         if problem is None:
             headers[name] = value
         else:
-            errors.append(f"models.{group}.headers.{name}: the environment variable {variable} {problem}; set it again")
+            errors.append(
+                f"models.{group}.headers.{name}: the environment variable {variable} {problem}; set {variable} to the "
+                "header's value"
+            )
     if errors:
         raise ProviderRefusal("\n".join(errors))
     return headers
 
 
 def key_of(settings: ModelSettings, group: str) -> str:
-    """Return a group's key, which is redacted from now on; `none` if it sends no key.
+    """Return a group's API key, or `none` if the group sends no key. From now on, the key is redacted.
 
     Raises:
-        ProviderRefusal: the environment variable is empty or holds an invalid value.
+        ProviderRefusal: the environment variable is empty or has an invalid value.
     """
     variable = settings.key_variable
     if variable is None:
@@ -89,24 +95,25 @@ def key_of(settings: ModelSettings, group: str) -> str:
     problem = "is empty" if not key else _problem(key)
     if problem is not None:
         raise ProviderRefusal(
-            f"models.{group}: the environment variable {variable} {problem}; set it to the key, or name another "
-            f"variable in models.{group}.api_key_env"
+            f"models.{group}: the environment variable {variable} {problem}; set {variable} to the API key, or name "
+            f"another variable in models.{group}.api_key_env"
         )
     return key
 
 
 def _problem(value: str) -> str | None:
+    """Return why a value cannot be sent in a header, as words that follow the variable's name; None if it can."""
     if not value:
         return "is empty"
     if len(value) > MAX_BYTES:
-        return f"holds more than {MAX_BYTES} characters"
+        return f"has more than {MAX_BYTES} characters"
     if not (value.isascii() and value.isprintable()):
-        return "contains a character that a header cannot have: a line break, an invisible one, or one outside ASCII"
+        return "has a character that headers cannot contain: a line break, an invisible one, or one outside ASCII"
     return None
 
 
 def remember_secrets(settings: ModelSettings) -> None:
-    """Redact the values that the environment holds for a group, its key and its headers, from now on."""
+    """Redact the values of a group's API key and headers in the environment from now on."""
     for variable in (settings.key_variable, *settings.header_variables.values()):
         if variable is not None:
             remember_secret(os.environ.get(variable, "").strip())

@@ -1,4 +1,4 @@
-"""The interface of a model for all other packages: one method, `complete(request) -> completion`."""
+"""The interface of models for all other packages: one function, `complete(request) -> completion`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.game.prompts.chat import ChatMessage
 
 
 class SampleKey(NamedTuple):
-    """Identifies the answer that a request asks for. No two requests of a run have the same key."""
+    """Identifies the answer to a request. No two requests of a run have the same key."""
 
     datapoint: str
     repeat: int
@@ -22,31 +22,34 @@ class SampleKey(NamedTuple):
     """Index of the vote, if a verdict is the result of several votes."""
 
     def fields(self) -> list[Any]:
-        """Return the key as a list for records. The first vote is left out, as in versions that had no votes."""
+        """Return the key as a list for records. Vote 0 is left out, because earlier versions had no votes."""
         return list(self if self.vote else self[:-1])
 
 
 def session_id_of(sample: SampleKey) -> str:
-    """Return the session id of an agent in a game, for routers. It is a hash that reveals neither name."""
+    """Return the session id of an agent in a game, for routers. It is a hash, so that it reveals no names."""
     identity = f"{sample.datapoint}\0{sample.repeat}\0{sample.agent}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(identity, digest_size=16, person=b"nip-run session").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseHint:
-    """The form that the protocol expects of an answer. Only `dummy` reads it: a real model has its prompt."""
+    """The format of the expected answer, for `dummy`. Other models get it from the prompt."""
 
     headers: tuple[str, ...] = ()
+    """The header of each channel in which the agent speaks, if there are several."""
     accept: str | None = None
+    """The text of an accepting verdict, if the agent may decide."""
     reject: str | None = None
+    """The text of a rejecting verdict, if the agent may decide."""
     must_decide: bool = False
     confidence: str | None = None
-    """The text before the number, if a decision must state its confidence."""
+    """The text before the confidence, if a verdict must state one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call: the messages for a model group, and the sample that needs the answer."""
+    """A call to a model group: the messages, and the sample that needs the answer."""
 
     group: str
     messages: Sequence[ChatMessage]
@@ -54,9 +57,9 @@ class Request:
     seed: int = 0
     hint: ResponseHint = ResponseHint()
     siblings: tuple[SampleKey, ...] = ()
-    """Samples of other repeats that will send an identical request, so that one call can ask for all their answers."""
+    """The samples of other repeats with an identical request. One call can request the answers of all of them."""
     n: int = 1
-    """Number of answers to ask for; more than 1 if one call serves several samples."""
+    """Number of answers to request; more than 1 if one call is for several samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,21 +77,21 @@ TOKEN_CLASSES = (
     "prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens",
     "audio_input_tokens", "audio_output_tokens",
 )  # fmt: skip
-"""Token counts of a usage, by the names that records, tables and manifests use."""
+"""The names of token counts in usages, records, tables and manifests."""
 
 LATER_CLASSES = TOKEN_CLASSES[3:]
-"""Token counts that earlier versions did not record."""
+"""The names of token counts that earlier versions did not record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """The tokens of a call, as the server counted them. Later counts are parts of the prompt or of the answer."""
+    """The tokens of a call, as the server counted them. All other counts are parts of the prompt or of the answer."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
     estimated: bool = False
-    """True if a count is estimated from the text, because the server's count is missing or impossible."""
+    """Whether a count is estimated from the text, because the server's count is missing or impossible."""
     cache_write_tokens: int = 0
     """Prompt tokens that the server wrote to its cache. Some providers bill them above the input price."""
     reasoning_tokens: int = 0
@@ -100,40 +103,43 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A server's complete answer as JSON in one line. Its values equal those received, except as `altered` states."""
+    """A server's complete answer as JSON in one line. `Completion.altered` lists all changes to it."""
 
     json: bytes
     is_deep: bool = False
-    """True if it is nested more deeply than some JSON readers allow."""
+    """Whether the JSON is nested more deeply than some readers allow."""
     choice: int | None = None
-    """Index of this sample's choice, if the others belong to other samples."""
+    """Index of this sample's choice, if the other choices belong to other samples."""
     is_shared: bool = False
-    """True if its tokens are counted with another sample's answer."""
+    """Whether the tokens are counted with another sample's answer."""
     has_model: bool = True
-    """True if it names the model that answered."""
+    """Whether the answer names the model."""
     has_usage: bool = True
-    """True if the usage in it is the call's: False if it is missing or was corrected."""
+    """Whether the usage in the answer is complete and correct, so that the record needs no usage of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The result of a call: answers, the model that the server names, tokens, and the server's complete answer."""
+    """The result of a call: the choices, the model's name, the usage, and the server's complete answer."""
 
     choices: tuple[Choice, ...]
     model: str
     usage: Usage = Usage()
     latency_ms: float = 0.0
     from_cache: bool = False
-    """True if it was paid for elsewhere: by another run, or in a call that another sample made."""
+    """Whether this answer costs nothing, because another run or the call of another sample has paid for it."""
     other_fields: dict[str, Any] = field(default_factory=dict)
-    """Other fields of the answer, in records of a version that did not store the complete answer."""
+    """Other fields of the answer, if its record does not have the complete answer (earlier versions)."""
     altered: tuple[str, ...] = ()
-    """Names of the changes made on arrival. `bytes`: bytes that are not text (now U+FFFD) or not JSON, or a number too
-    large to be read (now null). `secret`: a removed secret. `choices`: removed choices beyond the requested ones."""
+    """The kinds of changes that were made to the answer on arrival.
+
+    `bytes`: bytes that are not UTF-8 were replaced by U+FFFD, invalid JSON was repaired, or a number that is too large
+    was replaced by null. `secret`: a secret was removed. `choices`: more choices than requested were removed.
+    """
     body: Body | None = None
-    """The server's complete answer; None if there was no server, or an earlier version did not store it."""
+    """The server's complete answer; None if there was no server, or if an earlier version did not store it."""
     origin: str | None = None
-    """Number of the journal (or id of the run) that this answer was copied from; None if this run called the model."""
+    """The number of the journal (or the run id) from which this answer was copied; None for a call of this run."""
 
 
 Complete = Callable[[Request], Awaitable[Completion]]
@@ -150,12 +156,12 @@ class Provider(Protocol):
 
 
 def estimated_tokens(text: str) -> int:
-    """Estimate the tokens of a text as one per four bytes, for servers that report none and for prices before a run."""
+    """Return an estimate of a text's tokens: one per four bytes."""
     return byte_length(text) // 4 + 1
 
 
 def byte_length(text: str) -> int:
-    """Return the length of a text in UTF-8, without encoding it if it is ASCII."""
+    """Return the length of a text in UTF-8, which for ASCII needs no encoding."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 

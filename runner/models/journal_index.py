@@ -1,4 +1,4 @@
-"""Index of a journal by sample: byte offsets in memory, answers read on demand."""
+"""An index of a journal by sample. Only byte offsets are in memory, and answers are read on demand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class JournalIndex:
         self._failures: dict[tuple[str, int], list[FailureRecord]] = {}
         self.batches: list[BatchRecord] = []
         self.answered: set[str] = set()
-        """The model groups that have answered, by the names that `group_of` returns (default: the agents)."""
+        """The model groups with an answer in the journal, as names that `group_of` returns (default: the agents)."""
         self._group_of = group_of
         for entry in entries:
             self.add(entry)
@@ -57,7 +57,7 @@ class JournalIndex:
         return len(self._offsets)
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
-        """Return the record of a sample's completion, or of the failure that ended its game; None if there is none."""
+        """Return the record of a sample's completion, or of the error that ended its game; None if there is neither."""
         offset = self._offsets.get(sample)
         if offset is None:
             return None
@@ -70,12 +70,12 @@ class JournalIndex:
         return record
 
     def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
-        """Return the failed attempts of a rollout."""
+        """Return the records of a rollout's failed attempts."""
         return self._failures.get((datapoint, repeat), ())
 
 
 class FollowedIndex:
-    """The index of a journal that another process may append to, up to the position read so far."""
+    """The index of a journal while another process may append to it."""
 
     def __init__(self, path: Path, run: str | None = None) -> None:
         self._path, self._tail = path, LogFollower(path, run)
@@ -84,18 +84,18 @@ class FollowedIndex:
 
     @property
     def is_at_end(self) -> bool:
-        """True if the last read reached the end of the file."""
+        """Whether the last read reached the end of the file."""
         return self._tail.is_at_end
 
     def read(self, most: int = PIECE) -> list[IndexedRecord]:
-        """Index the next `most` bytes of records since the last read, and return them.
+        """Read and index the next records, at most `most` bytes, and return them.
 
         Raises:
-            JournalError, NewerFormatError: as for `LogFollower.read`.
+            JournalError, NewerFormatError: see `LogFollower.read`.
         """
         entries = [IndexedRecord(offset, data["seq"], parse_record(data)) for offset, data in self._tail.read(most)]
         if entries:
-            self.close()  # its buffer may hold bytes after its last record that have been cut off since
+            self.close()  # the reader's buffer may have bytes after the last record that were removed since
         for entry in entries:
             self.index.add(entry)
         return entries
@@ -105,14 +105,14 @@ class FollowedIndex:
         return self._reader.record(offset)
 
     def close(self) -> None:
-        """Close the file. It is opened again on demand."""
+        """Close the file. The next access to a record opens it again."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
 
 def open_index(path: Path, run: str | None = None) -> tuple[JournalReader, JournalIndex]:
-    """Index a journal that no process appends to. Return a reader, which the caller closes, and the index.
+    """Return a reader and an index of a journal to which no process appends. The caller closes the reader.
 
     Raises:
         JournalError: the file is damaged before its last line, or does not belong to the run with the identity `run`.

@@ -1,4 +1,4 @@
-"""Types for the records of a run's journal, with their conversion from and to JSON."""
+"""The types of records in a run's journal, and their conversion from and to JSON."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from runner.models.interface import Body, Choice, Completion, SampleKey, Usage
 from runner.models.usage_totals import UsageTotals
 
 ANSWER_TEXT: Final = "answer_text"
-"""Key of an answer that is nested too deeply for a line of JSON, and is stored as a string."""
+"""The key of an answer that is stored as a string, because it is nested too deeply to be a part of a record's JSON."""
 
 SHARD: Final = "shard"
-"""Key of the first record of a part of a run: its number and the number of parts."""
+"""The key in the first record of a shard's journal for the number of the shard and the number of all shards."""
 
 ORIGIN: Final = "from"
-"""Key of an answer's `Completion.origin`."""
+"""The key of an answer's `Completion.origin`."""
 
 SHORT: Final = 8
-"""Number of digits of a parameter hash that a call record stores: they distinguish the model groups of a run."""
+"""Number of digits of a parameter hash that a call record stores, enough to distinguish the model groups of a run."""
 
 
 def log_header(run: str, run_id: str, shard: Sequence[int] | None = None, journal: str | None = None) -> dict[str, Any]:
-    """Return the first record of a new journal: its format, its run, and a number that no other journal has.
+    """Return the first record of a new journal, with its format, its run, and a number that no other journal has.
 
-    `shard` is the number of the run's part and the number of parts, if it is one.
+    `shard` has the number of the shard and the number of all shards, for the journal of a shard.
     """
     part = {} if shard is None else {SHARD: list(shard)}
     number = secrets.token_hex(8) if journal is None else journal
@@ -49,7 +49,7 @@ def messages_hash(messages: Sequence[ChatMessage]) -> str:
 
 
 def completion_fields(completion: Completion) -> dict[str, Any]:
-    """Convert a completion to JSON fields: the server's answer, and what cannot be derived from it."""
+    """Convert a completion to JSON fields: the server's answer, and all values that cannot be derived from it."""
     usage = completion.usage
     extra_fields: dict[str, Any] = {"altered": list(completion.altered)} if completion.altered else {}
     if completion.origin is not None:
@@ -77,7 +77,7 @@ def completion_fields(completion: Completion) -> dict[str, Any]:
 
 
 def _count_list(usage: Usage) -> list[Any]:
-    """Return a usage as a list: the four counts of earlier versions, then later counts without trailing zeros."""
+    """Return a usage as a list: the four fields of earlier versions, then later fields without trailing zeros."""
     counts = list(astuple(usage))
     while len(counts) > 4 and not counts[-1]:
         counts.pop()
@@ -106,7 +106,7 @@ def completion_from_fields(fields: Mapping[str, Any], *, from_cache: bool | None
 
 
 def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[str, ...]) -> Completion:
-    """Rebuild a completion from the server's answer, as on arrival, and from the fields stored with it."""
+    """Return the completion of a record that has the server's complete answer."""
     json = fields[ANSWER] if ANSWER in fields else fields[ANSWER_TEXT].encode()
     data, choice = orjson.loads(json), fields.get("choice")
     choices = choices_of(data)
@@ -127,20 +127,21 @@ def _completion_of_body(fields: Mapping[str, Any], cached: bool, altered: tuple[
 
 
 class RequestRecord(NamedTuple):
-    """Identifies a request by two hashes: of the model group's parameters, and of the messages."""
+    """Identifies a request by two hashes."""
 
     parameters: str
-    """Only the first digits, in records with complete answers: a journal contains few different hashes."""
+    """The hash of the model group's parameters. Records with complete answers have only its first digits."""
     messages: str
+    """The hash of the messages."""
 
     def matches(self, other: RequestRecord) -> bool:
-        """Return whether this recorded request is the same as `other`, which has the full hashes."""
+        """Return whether this recorded request is the same as `other`, which has the complete hashes."""
         return self.messages == other.messages and other.parameters.startswith(self.parameters)
 
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """An answer. `charged` is what a budget counts for it, if that is more than the cost of its usage."""
+    """The record of an answer. `charged` is the amount that a budget counts, if it differs from the answer's cost."""
 
     KIND: ClassVar = "call"
     sample: SampleKey
@@ -150,7 +151,7 @@ class CallRecord:
 
     @property
     def created_ms(self) -> float | None:
-        """Time at which the server created the answer, in milliseconds since 1970; None if it did not say."""
+        """The time when the server created the answer, in milliseconds since 1970; None if the answer has no time."""
         body = self.completion.body
         created = None if body is None or body.is_deep else orjson.loads(body.json).get("created")
         return 1000.0 * created if isinstance(created, int | float) else None
@@ -174,19 +175,21 @@ class CallRecord:
 
 @dataclass(frozen=True, slots=True)
 class RepeatRecord:
-    """An answer that another sample's call returned: `of` is the repeat whose record holds it, `choice` its index."""
+    """The record of an answer that is stored in the record of another sample, whose call requested both answers."""
 
     sample: SampleKey
     of: int
+    """The repeat of the other sample."""
     choice: int
+    """The index of the answer in the other record."""
 
     @property
     def holder(self) -> SampleKey:
-        """The sample whose record holds the answer."""
+        """The other sample, whose record has the answer."""
         return self.sample._replace(repeat=self.of)
 
     def extract_from(self, holder: CallRecord) -> CallRecord:
-        """Return the record of this answer alone, taken from its holder's record."""
+        """Return a complete record of this answer, given the record of the other sample."""
         body = holder.completion.body
         assert body is not None
         full = replace(holder.completion, choices=choices_of(orjson.loads(body.json)), body=replace(body, choice=None))
@@ -202,7 +205,7 @@ class RepeatRecord:
 
 @dataclass(frozen=True, slots=True)
 class EndedRecord:
-    """A failure that ended a game instead of an answer: the name of its type, and its message."""
+    """The record of an error that ended a game instead of an answer: the name of the error's type, and its message."""
 
     KIND: ClassVar = "ended"
     sample: SampleKey
@@ -216,11 +219,11 @@ class EndedRecord:
 
     @property
     def is_transient(self) -> bool:
-        """True if another attempt may succeed."""
+        """Whether another attempt may succeed."""
         return self.error in (TransientError.__name__, MalformedError.__name__)
 
     def as_error(self) -> CallError:
-        """Return the failure as an exception."""
+        """Return the error as an exception."""
         return _ENDINGS[self.error](self.message)
 
     def to_json(self) -> dict[str, Any]:
@@ -240,23 +243,23 @@ class EndedRecord:
 _ENDINGS: Mapping[str, type[CallError]] = {
     kind.__name__: kind for kind in (TransientError, ContextExceededError, RefusedError, MalformedError)
 }
-"""Failures of a call that end its game, by their names in the journal."""
+"""The errors of a call that end its game, by their names in the journal."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureRecord:
-    """A failed attempt. `charged` is what a budget counts for it. A negative `wait` means that no attempt followed.
-
-    `usage` is the server's count of tokens, if it reported one despite the failure.
-    """
+    """The record of a failed attempt."""
 
     KIND: ClassVar = "failure"
     sample: SampleKey
     attempt: int
     error: str
     wait: float
+    """The seconds before the next attempt; negative if no attempt followed."""
     charged: UsageTotals | None = None
+    """The amount that a budget counts for the attempt."""
     usage: Usage | None = None
+    """The server's token counts, if the server reported any despite the failure."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -277,13 +280,16 @@ class FailureRecord:
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """A batch of calls: the lines to send, and its id once the provider has accepted it."""
+    """The record of a batch of calls. It is written before the batch is created, and again afterwards."""
 
     KIND: ClassVar = "batch"
     group: str
     intent: str
+    """A random name that identifies the batch before it has an id."""
     lines: tuple[str, ...]
+    """The custom id of each line in the batch's file: one line for each call."""
     batch: str | None = None
+    """The id of the batch at the provider; None until the batch is created."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -301,7 +307,7 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True)
 class LostRecord:
-    """Calls that a killed process left in flight: the name of its slot file, and their maximum cost."""
+    """The record of calls that a killed process left in flight: the name of its slot file, and their maximum cost."""
 
     KIND: ClassVar = "lost"
     of: str
@@ -331,7 +337,7 @@ Record = CallRecord | RepeatRecord | EndedRecord | FailureRecord | BatchRecord |
 
 
 class IndexedRecord(NamedTuple):
-    """A record with the byte offset of its line, and its number in the journal."""
+    """A record with the byte offset of its line and its sequence number in the journal."""
 
     offset: int
     sequence: int

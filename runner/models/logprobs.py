@@ -1,7 +1,7 @@
-"""Log-probabilities of a span of an answer, and the probability of its verdict, from the server's tokens.
+"""Computes log-probabilities of a span of an answer, and the probability of its verdict, from the server's tokens.
 
-Servers differ: a token may be a part of a character (see `bytes`), may be spelled as its tokenizer's piece (`▁accept`,
-`Ġaccept`), or may be in the lists of the older completions API.
+Servers report tokens in different ways. A token may be a part of a character (then `bytes` has its value), it may be
+spelled as a piece of its tokenizer (`▁accept`, `Ġaccept`), or it may be in the lists of the older completions API.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.models.answers import message_choices
 from runner.models.interface import Completion
 
 _HAS_TOKENS = re.compile(rb'"(?:logprob|token_logprobs)"')
-"""A key that each token has, or that all of them share in the older API."""
+"""Matches a key of every token or, in the older API, of the list of tokens."""
 
 _PIECE_CHARACTERS = str.maketrans({"▁": " ", "Ġ": " ", "Ċ": "\n"})
 """Spaces and line ends as tokenizers spell them in their pieces (SentencePiece, byte-level BPE)."""
@@ -35,12 +35,12 @@ OPEN: Final = "the other verdict is not among the top log-probabilities, which l
 BOUND: Final = "a bound: the other verdict is not among the top log-probabilities"
 
 _MAX_LOGPROB: Final = 1e-3
-"""Maximum log-probability: servers that compute in single precision report values slightly above 0."""
+"""Maximum valid log-probability. It is above 0, because servers that compute in single precision round upward."""
 
 
 @dataclass(frozen=True, slots=True)
 class PAccept:
-    """The probability of accept, or None; `note` explains why it is unknown, or only a bound."""
+    """The probability of accept, or None if it is unknown; `note` says why it is unknown or only a bound."""
 
     value: float | None
     note: str | None = None
@@ -54,8 +54,8 @@ def has_logprobs(completion: Completion) -> bool:
 def logprobs_of_span(completion: Completion, index: int, span: tuple[int, int]) -> str | None:
     """Return the tokens that overlap a span of characters of a choice's text, as a JSON list of token, logprob and top.
 
-    None if the server reported no tokens, or tokens that do not spell the text. Tokens of reasoning before the text and
-    of an end mark after it are skipped.
+    Return None if the server reported no tokens, or tokens that do not spell the text. The tokens of reasoning before
+    the text and of an end mark after the text are skipped.
     """
     try:
         spelling = _find_spelling(completion, index)
@@ -66,17 +66,18 @@ def logprobs_of_span(completion: Completion, index: int, span: tuple[int, int]) 
         spelled = zip(spelling.tokens[begin:], starts[begin:], strict=True)
         tokens = [_summary(token) for token, start in spelled if start < last]
         return orjson.dumps(tokens).decode()
-    except (AttributeError, KeyError, TypeError, ValueError):  # tokens in an unknown form
+    except (AttributeError, KeyError, TypeError, ValueError):  # the tokens have an unknown form
         return None
 
 
 def p_accept(completion: Completion, index: int, fork: VerdictFork | None) -> PAccept:
-    """Return the probability of accept at the token where the two verdicts diverge, given all before it: A / (A + R).
+    """Return the probability of accept at the token where the two verdicts diverge: A / (A + R).
 
-    A is the probability of all alternatives there that spell the beginning of the accepting text or continue it, and R
-    that of the rejecting text. Case, spacing and Markdown marks do not count (` Accept`, `acc`, `accept.`). Tokens that
-    fit neither or both are ignored. If the other verdict has no alternative, its share is at most what the alternatives
-    leave of 1; that bound is returned if the verdict remains the more likely one.
+    A is the total probability of all alternatives for this token that start or continue the accepting text, and R is
+    the same for the rejecting text. Case, spacing and Markdown marks do not count (` Accept`, `acc`, `accept.`).
+    Alternatives that fit neither or both texts are ignored. If no alternative fits the other verdict, its probability
+    is at most 1 minus the probabilities of all alternatives. The result is then a bound, if the verdict in the answer
+    remains the more likely one.
     """
     if not has_logprobs(completion):
         return PAccept(None, NO_LOGPROBS)
@@ -118,7 +119,10 @@ def _p_accept(spelling: _Spelling, fork: VerdictFork) -> PAccept:
 
 
 def _from_shares(shares: Sequence[float], verdict: int, unassigned: float) -> PAccept:
-    """Return the probability from the `shares` of accept and reject. `unassigned` may belong to either."""
+    """Return the probability of accept from the `shares` of accept and reject.
+
+    `verdict` is the index of the answer's verdict. The probability `unassigned` may belong to either verdict.
+    """
     verdict_share, other_share = shares[verdict], shares[1 - verdict]
     if verdict_share + other_share <= 0:
         return PAccept(None, NO_NUMBER)
@@ -132,7 +136,7 @@ def _from_shares(shares: Sequence[float], verdict: int, unassigned: float) -> PA
 
 
 def _matching_verdict(spelled: bytes, texts: tuple[bytes, bytes]) -> int | None:
-    """Return the index of the text that a token begins or continues; None if that is true of neither or both."""
+    """Return the index of the text that a token starts or continues; None if it fits neither or both texts."""
     token = _normalize(spelled)
     fits = [text.startswith(token) or token.startswith(text) for text in texts]
     return fits.index(True) if fits[0] != fits[1] else None
@@ -142,7 +146,7 @@ _IGNORED = re.compile(f"[{GAP}]+")
 
 
 def _normalize(spelled: bytes) -> bytes:
-    """Normalize bytes by removing case, spacing and marks. Parts of characters stay unchanged."""
+    """Return bytes in lower case without spacing and Markdown marks. Parts of characters stay unchanged."""
     return _IGNORED.sub("", spelled.decode("utf-8", "surrogateescape").lower()).encode("utf-8", "surrogateescape")
 
 
@@ -155,6 +159,7 @@ def _alternatives(token: Mapping[str, Any], spelling: _Spelling) -> Iterator[tup
 
 
 def _probability(logprob: object) -> float | None:
+    """Return the probability for a log-probability; None if it is not a valid number."""
     if isinstance(logprob, bool) or not isinstance(logprob, (int, float)) or not logprob <= _MAX_LOGPROB:
         return None
     return math.exp(min(float(logprob), 0.0))
@@ -162,19 +167,24 @@ def _probability(logprob: object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class _Spelling:
-    """The tokens of a choice, which spell its text. `text` starts at byte `start` of the joined tokens."""
+    """The tokens of a choice, aligned with its text."""
 
     tokens: Sequence[Mapping[str, Any]]
     spelled: Sequence[bytes]
+    """The bytes of each token."""
     joined: bytes
+    """The bytes of all tokens."""
     text: str
     start: int
+    """The offset of the text in the joined bytes."""
     ends: Sequence[int]
+    """The offset of each token's end in the joined bytes."""
     pieces: bool
-    """True if the tokens are spelled as their tokenizer's pieces."""
+    """Whether the tokens are spelled as their tokenizer's pieces."""
 
     @property
     def starts(self) -> list[int]:
+        """The offset of each token's start in the joined bytes."""
         return [0, *self.ends[:-1]]
 
     def offset(self, character: int) -> int:
@@ -183,6 +193,7 @@ class _Spelling:
 
 
 def _find_spelling(completion: Completion, index: int) -> _Spelling | None:
+    """Return the tokens of a choice; None if there are none, or if they do not spell its text."""
     body, text = completion.body, completion.choices[index].text
     if body is None or text is None:
         return None
@@ -198,6 +209,7 @@ def _find_spelling(completion: Completion, index: int) -> _Spelling | None:
 
 
 def _tokens(logprobs: object) -> Sequence[Mapping[str, Any]]:
+    """Return the tokens in a choice's `logprobs`; empty if there are none."""
     if not isinstance(logprobs, dict):
         return ()
     content = logprobs.get("content")
@@ -207,7 +219,7 @@ def _tokens(logprobs: object) -> Sequence[Mapping[str, Any]]:
 
 
 def _tokens_from_lists(logprobs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the tokens of the older form, which has a list per field and one mapping of alternatives per token."""
+    """Yield the tokens of the older API, which has a list for each field, and a mapping of alternatives per token."""
     tokens, numbers = logprobs["tokens"], logprobs["token_logprobs"]
     top_lists = logprobs.get("top_logprobs") or [None] * len(tokens)
     for token, number, top in zip(tokens, numbers, top_lists, strict=True):
@@ -216,7 +228,7 @@ def _tokens_from_lists(logprobs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _bytes_of(token: Mapping[str, Any], *, pieces: bool = False) -> bytes:
-    """Return a token's bytes, which may be a part of a character that its text cannot represent."""
+    """Return a token's bytes. They may be a part of a character, which the token's text cannot represent."""
     raw = token.get("bytes")
     spelled: str = token["token"]
     if pieces:
@@ -225,6 +237,7 @@ def _bytes_of(token: Mapping[str, Any], *, pieces: bool = False) -> bytes:
 
 
 def _summary(token: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts about a token that are stored: its text, its log-probability and its alternatives."""
     top = token.get("top_logprobs") or ()
     return {
         "token": token["token"],

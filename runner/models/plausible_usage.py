@@ -1,4 +1,4 @@
-"""Checks of reported usage against the text of a call. An estimate replaces each impossible count."""
+"""Checks the token counts that servers report against the text of a call, and estimates impossible counts."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ from runner.models.interface import (
 )
 
 MAX_BYTES_PER_TOKEN = 12
-"""Sets the lower bound of a count: no tokenizer has longer tokens on average, except for runs of blanks or of one
-character, which `dense_bytes` omits. English prose and code have 3 to 5 bytes per token, German up to 5, Chinese and
-Japanese with the largest vocabularies up to 6."""
+"""Maximum average length of a text's tokens. A count that implies longer tokens is impossible.
+
+Runs of blanks or of one character may be single tokens, so `dense_bytes` shortens them. English prose and code have 3
+to 5 bytes per token, German up to 5, and Chinese and Japanese with the largest vocabularies up to 6.
+"""
 
 LONGEST_TOKEN = 64
 """Maximum length in bytes of a text that may be a single token."""
 
 TYPICAL_BYTES_PER_TOKEN = 4
-"""Sets the minimum number of tokens that a budget counts: the typical number for ASCII text, and twice as many for
-other text, because the vocabularies of many models have few words in other scripts."""
+"""Typical number of bytes per token, for the minimum count in a budget.
+
+Bytes of characters outside ASCII count twice, because the vocabularies of many models have few words in other scripts.
+"""
 
 _REPEATED = re.compile(r"\s+|(.)\1+")
 
 
 def dense_bytes(text: str) -> int:
-    """Return the length of a text in UTF-8 without blanks, with one character for each run of the same character."""
+    """Return the length of a text in UTF-8, without blanks and with each run of the same character shortened to one."""
     return byte_length(_REPEATED.sub(r"\1", text))
 
 
 def checked_usage(reported: Usage | None, request: Request, choices: Sequence[Choice]) -> Usage:
-    """Return the usage to record: the reported one, with an estimate instead of each impossible count.
+    """Return the usage to record: the reported usage, with an estimate instead of each impossible count.
 
-    A prompt with 0 tokens is impossible, and so is an answer with text and 0 tokens. If a part of a count exceeds the
-    count, the parts are added to it, because some servers count cached or reasoning tokens separately. A token may
-    belong to two classes, so the sum of the parts proves nothing.
+    A prompt with 0 tokens is impossible, and so is an answer with text and 0 tokens. Some servers do not include cached
+    or reasoning tokens in the total. If one such part exceeds the total, all parts are added to the total. (The sum of
+    the parts may exceed a correct total, because a token may belong to two parts.)
     """
     usage = reported or Usage(estimated=True)
     prompt = _at_least_parts(usage.prompt_tokens, usage.cached_tokens, usage.cache_write_tokens)
@@ -59,7 +63,7 @@ def checked_usage(reported: Usage | None, request: Request, choices: Sequence[Ch
 
 
 def at_least_typical(request: Request, completion: Completion) -> Usage:
-    """Return an answer's usage, with each count raised to what is typical for its text."""
+    """Return an answer's usage, with each count raised to the typical number of tokens for its text."""
     prompt, answer = _typical_tokens(_prompt_texts(request)), _typical_tokens(_answer_texts(completion.choices))
     usage = completion.usage
     if prompt <= usage.prompt_tokens and answer <= usage.completion_tokens:
@@ -81,7 +85,7 @@ def _typical_tokens(texts: Sequence[str]) -> int:
 
 
 def _is_possible(tokens: int, texts: Sequence[str]) -> bool:
-    """Return whether any tokenizer could split these texts into so few tokens."""
+    """Return whether some tokenizer could split these texts into this number of tokens."""
     max_bytes = max(tokens * MAX_BYTES_PER_TOKEN, LONGEST_TOKEN if tokens else 0)
     return sum(map(byte_length, texts)) <= max_bytes or sum(map(dense_bytes, texts)) <= max_bytes
 
@@ -96,31 +100,34 @@ def _answer_texts(choices: Iterable[Choice]) -> list[str]:
 
 
 CHECKED_ANSWERS = 8
-"""Number of first answers of a group that are checked. A template drops the same messages in every game."""
+"""Number of answers of a group to check. The first ones are enough, because a template drops messages in every game."""
 
 MIN_BYTES = 400
-"""Minimum size of a prompt to check: a few rare words are not a representative sample of a language."""
+"""Minimum size of a prompt to check, because a few rare words are not representative of a language."""
 
 
 class LostMessages:
-    """Checks the first answers of model groups for messages that a server dropped before they reached its model.
+    """Checks whether servers drop messages before they reach the model, by the first answers of each model group.
 
-    Some chat templates drop messages that they do not expect. If Gemma 3's template drops the only system message, the
-    chat has 10 prompt tokens, regardless of its length.
+    Some chat templates drop messages that they do not expect. For example, if Gemma 3's template drops the only system
+    message, the server counts 10 prompt tokens, regardless of the chat's length.
     """
 
     def __init__(self, groups: Iterable[str]) -> None:
         self._left = dict.fromkeys(groups, CHECKED_ANSWERS)
 
     def check(self, request: Request, completion: Completion) -> int | None:
-        """Return the server's count of prompt tokens if the model cannot have received all messages; once per group."""
+        """Return the server's count of prompt tokens if it is too low for all messages; None otherwise.
+
+        A count is returned only once per group.
+        """
         if request.group not in self._left:
             return None
         usage = None if completion.from_cache else usage_as_sent(completion)
         if usage is None or usage.estimated or not usage.prompt_tokens:
             return None
         self._left[request.group] -= 1
-        token_count = usage.prompt_tokens + usage.cached_tokens  # some servers do not include what they had cached
+        token_count = usage.prompt_tokens + usage.cached_tokens  # some servers do not include cached tokens
         size = sum(dense_bytes(message["content"]) for message in request.messages)
         is_lost = size >= MIN_BYTES and token_count * MAX_BYTES_PER_TOKEN < size
         if is_lost or not self._left[request.group]:

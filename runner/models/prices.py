@@ -1,7 +1,8 @@
-"""Prices of model groups, from the spec or from the price list in the package `genai-prices`.
+"""Finds the prices of model groups, in the spec or in the price list of the package `genai-prices`.
 
-The list is data of the installed package: nothing is downloaded, not even if another part of the program has requested
-an update. Its import takes a third of a second, so it happens only when a price is not in the spec.
+The price list is the one in the installed package. Nothing is downloaded, even if another part of the program has
+requested an update of the list. Importing the list takes a third of a second, so it is imported only if the spec does
+not set a price.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 PACKAGE = "genai-prices"
 
 _ProviderKey = tuple[str | None, str | None]
-"""A provider's id in the list, or a server's URL; the other is None."""
+"""A pair of a provider's id in the list and a server's URL; one of them is None."""
 _DATE_SUFFIX = re.compile(r"-\d{4}-\d{2}-\d{2}\Z")
 _LIST_FIELDS = {
     "input": "input_mtok",
@@ -35,13 +36,13 @@ _LIST_FIELDS = {
     "audio_input": "input_audio_mtok",
     "audio_output": "output_audio_mtok",
 }
-"""Fields of a price, with their names in the list."""
+"""The fields of a `Price`, with their names in the list."""
 _LABELS = {
     "input": "in", "cached_input": "cached", "cache_write": "cache writes", "audio_input": "audio in",
     "output": "out", "reasoning": "reasoning", "audio_output": "audio out",
 }  # fmt: skip
 _PER_CALL = ("requests_kcount",)
-"""Units of the list other than tokens. If a model has one, its price per token would be too low."""
+"""The fields of the list with other units than tokens. If a model has such a field, its price per token is too low."""
 
 
 class Pricing(Protocol):
@@ -57,6 +58,7 @@ class Pricing(Protocol):
 
 
 FREE = Price(input=0.0, output=0.0)
+"""The price of offline providers."""
 
 
 @dataclass(frozen=True)
@@ -74,23 +76,23 @@ class ListedPrice:
     standard: Sequence[Band]
     """The bands without a service tier, the shortest prompts first."""
     tiers: dict[str, Sequence[Band]]
-    """The bands of each service tier with prices of its own."""
+    """The bands of each service tier that has its own prices."""
     requested: str | None = None
     """The service tier in the spec, which applies if an answer does not state its tier."""
 
     def cost_of(self, usage: Usage) -> float:
-        """Return the cost of one call, in US dollars. The length of its prompt determines the price of all tokens."""
+        """Return the cost of one call, in US dollars. The length of the prompt determines the price of all tokens."""
         tier = usage.service_tier or self.requested
         return _price_in(self.bands_of(tier), usage.prompt_tokens).cost_of(usage)
 
     def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return the maximum cost of one call, because the server may not grant the requested tier."""
+        """Return the maximum cost of one call in the standard and the requested tier, which a server may not grant."""
         bands = {id(bands): bands for bands in (self.standard, self.bands_of(self.requested))}
         prices = (_price_in(bands, prompt_tokens) for bands in bands.values())
         return max(price.max_cost(prompt_tokens, completion_tokens) for price in prices)
 
     def bands_of(self, tier: str | None) -> Sequence[Band]:
-        """Return the bands of a service tier, or the standard ones if it has no prices of its own."""
+        """Return the bands of a service tier, or the standard bands if the tier does not have its own prices."""
         return self.tiers.get(tier or "", self.standard)
 
 
@@ -100,7 +102,7 @@ def _price_in(bands: Sequence[Band], prompt_tokens: int) -> Price:
 
 @dataclass(frozen=True)
 class HigherPrice:
-    """The highest of several prices, call by call."""
+    """The highest of several prices, determined for each call."""
 
     prices: Sequence[Pricing]
 
@@ -113,7 +115,7 @@ class HigherPrice:
 
 @dataclass(frozen=True)
 class TextPrice:
-    """A price that ignores audio, reasoning and cache writes, as versions did that did not count them."""
+    """A price that ignores audio, reasoning and cache writes, for runs of versions that did not count these tokens."""
 
     price: Price
 
@@ -126,15 +128,15 @@ class TextPrice:
 
 @dataclass(frozen=True)
 class PriceBasis:
-    """The basis for pricing the calls of a run, also long after the run."""
+    """The facts about a run that determine the prices of its calls, even long after the run."""
 
     on: date | None = None
-    """The day the run started; None means today."""
+    """The day when the run started; None means today."""
     text_only: bool = False
-    """True if the run was started by a version without service tiers and the later token counts."""
+    """Whether a version of nip-run started the run that did not know service tiers or audio and reasoning tokens."""
 
     def price_of(self, settings: ModelSettings) -> Pricing | None:
-        """Return the price of a group's calls, or None if unknown."""
+        """Return the price of a group's calls; None if it is unknown."""
         price = price_of(settings, self.on)
         if not self.text_only or price is None:
             return price
@@ -142,21 +144,27 @@ class PriceBasis:
 
 
 def price_of(settings: ModelSettings, on: date | None = None) -> Price | ListedPrice | None:
-    """Return the price of a group's calls: from the spec, or else from the list on a day (default: today)."""
+    """Return the price of a group's calls in the spec or, if it sets none, in the list on a day (default: today)."""
     if settings.price is not None:
         return settings.price
     return listed_price(settings, on) if settings.traits.metered else FREE
 
 
 def budget_price(settings: ModelSettings, *, doubted: bool) -> Pricing | None:
-    """Return the price that a budget uses. If the spec's is `doubted`, it is the higher of that and the listed one."""
+    """Return the price that a budget uses: that of `price_of`, or a higher listed price if `doubted` is true.
+
+    `doubted` says that the user has not confirmed the spec's price.
+    """
     price = price_of(settings)
     listed = listed_price(settings) if doubted and settings.price is not None else None
     return price if price is None or listed is None else HigherPrice((price, listed))
 
 
 def listed_price(settings: ModelSettings, on: date | None = None) -> ListedPrice | None:
-    """Return the listed price of a group's model at its server, even if the spec has another; None if not listed."""
+    """Return the listed price of a group's model at its server, even if the spec sets another price.
+
+    Return None if the list has no price.
+    """
     address = settings.address
     has_listed_server = address is None or (address.startswith("https://") and len(settings.addresses) == 1)
     if settings.model is None or not has_listed_server or not settings.traits.metered:
@@ -177,7 +185,7 @@ def today() -> date:
 
 
 def describe_price(price: Price | ListedPrice | None, other: Price | ListedPrice | None = None) -> str:
-    """Format a price for short prompts: input, output, and each class that it or `other` sets."""
+    """Return words for a price with short prompts: input, output, and each class of tokens that it or `other` sets."""
     if price is None:
         return "unknown"
     price_here = _for_short_prompts(price)
@@ -196,7 +204,7 @@ def uses_list(groups: Iterable[ModelSettings]) -> bool:
 
 
 def list_version() -> str:
-    """Return the list's name and version, in the form that manifests store."""
+    """Return the name and version of the list's package, as stored in manifests."""
     return f"{PACKAGE} {version(PACKAGE)}"
 
 
@@ -239,7 +247,7 @@ def _varies_by_hour(model: ModelInfo) -> bool:
 
 
 def _bands(listed: ModelPrice) -> Sequence[Band] | None:
-    """Convert a listed price to one band per length of prompt with its own rates; None if it is incomplete."""
+    """Convert a listed price to bands, one for each range of prompt lengths; None if the price is incomplete."""
     raw = {name: getattr(listed, key) for name, key in _LIST_FIELDS.items()}
     if raw["input"] is None or raw["output"] is None or any(getattr(listed, name) is not None for name in _PER_CALL):
         return None
@@ -247,7 +255,9 @@ def _bands(listed: ModelPrice) -> Sequence[Band] | None:
     bands = []
     for start in sorted(starts):
         rates = {name: _rate(value, start) for name, value in raw.items() if value is not None}
-        rates.setdefault("cache_write", rates["input"])  # the list has no price for it if it is billed as input
+        rates.setdefault(
+            "cache_write", rates["input"]
+        )  # the list omits this price if cache writes cost as much as input
         bands.append(Band(start, Price(**rates)))
     return bands
 

@@ -1,4 +1,4 @@
-"""The providers and their capabilities. This module imports no client; connecting a group does."""
+"""The providers and their capabilities. This module does not import the providers' clients, which takes long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from runner.game.prompts.chat_format import ChatFormat
 
 ProviderName = Literal["openai", "anthropic", "dummy", "replay"]
-"""Provider names as in a spec."""
+"""The names of providers in a spec."""
 
 DEFAULT_PROVIDER: ProviderName = "openai"
 
@@ -27,7 +27,7 @@ class ProviderTraits:
     needs_run: bool = False
     """Model groups must name a run, whose answers they replay."""
     gives_many: bool = False
-    """One call can return the answers of several samples."""
+    """One call can return several answers (`n`)."""
     takes_batches: bool = False
     """The provider has a Batch API."""
     drawn: bool = False
@@ -35,13 +35,13 @@ class ProviderTraits:
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Keys of a model group that the API does not support, each with the alternative."""
     needs_limit: bool = False
-    """A call must state the maximum length of its answer."""
+    """A call must set the maximum length of its answer."""
     chat_format: ChatFormat = "openai"
-    """The form of chats at the provider's own server, if a spec sets none."""
+    """The chat format at the provider's own server, if a spec sets none."""
     lacks_formats: tuple[ChatFormat, ...] = ()
-    """Forms of chats that the API cannot express."""
+    """Chat formats that the API does not support."""
     has_system_prompt: bool = False
-    """All models accept a system prompt; at other providers that depends on the model's chat template."""
+    """All models accept a system prompt. At other providers, this depends on the model's chat template."""
     has_sync_client: bool = False
     """The provider's package has a synchronous client, which agents expose as `client`."""
     base_url: str = ""
@@ -77,12 +77,12 @@ PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
         lacks={
             "temperature": "leave it out; models sample at their own temperature",
             "top_p": "leave it out; models sample at their own temperature",
-            "n": "leave it out; an answer that cannot be used is asked for again (retry.invalid_response)",
+            "n": "leave it out; an unusable answer is requested again (retry.invalid_response)",
             "seed": "leave it out; repeated runs differ",
             "logprobs": "leave it out; for verdicts as probabilities, set verdict.confidence=stated",
             "top_logprobs": "leave it out; for verdicts as probabilities, set verdict.confidence=stated",
-            "share_prompts": "leave it out; the server caches the prompt that calls share",
-            "batch": "leave it out; calls go out one by one",
+            "share_prompts": "leave it out; the server caches the common start of prompts",
+            "batch": "leave it out; calls are sent one by one",
         },
     ),
     "dummy": ProviderTraits(drawn=True),
@@ -91,5 +91,5 @@ PROVIDERS: Mapping[ProviderName, ProviderTraits] = {
 
 
 def traits_of(provider: Any) -> ProviderTraits:
-    """Return the capabilities of a provider. An unknown name, as in a file from elsewhere, has none."""
+    """Return the capabilities of a provider. An unknown name, as in a file of another version, has none."""
     return next((traits for name, traits in PROVIDERS.items() if name == provider), ProviderTraits())

@@ -1,4 +1,4 @@
-"""The body of a request as its provider sends it, for display, hashes and comparisons."""
+"""Builds the body of a request as its provider sends it, for display, hashes and comparisons."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BODIES: Mapping[ProviderName, Callable[[ModelSettings, Sequence[ChatMessage]], b
     "dummy": chat_completions_body,
     "replay": chat_completions_body,
 }
-"""The wire format of each provider. Providers that send nothing use the one that cache keys depend on."""
+"""The function that builds a body for each provider. Offline providers use OpenAI's format, for cache keys."""
 
 
 def request_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:
-    """Return the exact bytes that a model group sends for these messages, or would send."""
+    """Return the exact bytes that a model group sends, or would send, for these messages."""
     return BODIES[settings.provider](settings, messages)

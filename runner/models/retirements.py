@@ -1,4 +1,4 @@
-"""Models that OpenAI shuts down: the dates, from `retirements.yaml`, and warnings about them."""
+"""Warns about models that OpenAI shuts down, by the dates in `retirements.yaml`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 from runner.models.settings import ModelSettings
 
 WARNING_DAYS: Final = 60
-"""Warnings begin this many days before the shutdown."""
+"""Number of days before a shutdown when warnings begin."""
 DEPRECATIONS: Final = "https://developers.openai.com/api/docs/deprecations"
 _HOST: Final = "api.openai.com"
 _SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{4})\Z")
@@ -23,22 +23,22 @@ _SNAPSHOT = re.compile(r"-(\d{4}-\d{2}-\d{2}|\d{4})\Z")
 
 @cache
 def shutdowns() -> Mapping[str, date]:
-    """Return the table: the date for each model that has one."""
+    """Return the shutdown date of each model in `retirements.yaml`."""
     text = resources.files("runner.models").joinpath("retirements.yaml").read_text("utf-8")
     rows: dict[date, list[str]] = yaml.safe_load(text)["shutdowns"]
     return {model: day for day, models in rows.items() for model in models}
 
 
 def shutdown_of(model: str) -> date | None:
-    """Return the shutdown date of a model at OpenAI; fine-tunes and dated snapshots follow their base model."""
+    """Return the shutdown date of a model at OpenAI, if known. Fine-tuned models and snapshots use their base's."""
     base = model.split(":")[1] if model.startswith("ft:") else model
     return shutdowns().get(base) or shutdowns().get(_SNAPSHOT.sub("", base))
 
 
 def shutdown_of_group(settings: ModelSettings) -> date | None:
-    """Return the date for a model group; None at all servers except OpenAI's own, which may serve the name forever.
+    """Return the shutdown date of a model group's model, if known. At servers other than OpenAI's own, return None.
 
-    Azure's deployments have names that users choose, and dates of their own.
+    Other servers may serve a model of this name forever. Azure's deployments have their own names and dates.
     """
     hosts = (urlsplit(url).hostname or "" for url in settings.server_urls)
     is_at_openai = settings.traits.remote and any(host == _HOST or host.endswith(f".{_HOST}") for host in hosts)
@@ -46,9 +46,9 @@ def shutdown_of_group(settings: ModelSettings) -> date | None:
 
 
 def shutdown_facts(models: Iterable[ModelSettings]) -> dict[str, Any]:
-    """Return what a release records: each model that OpenAI shuts down, with the date; nothing if there is none.
+    """Return the facts that a release records: each model with a shutdown date; empty if there is none.
 
-    It does not depend on today's date, so a release has the same bytes whenever it is built.
+    The facts do not depend on today's date, so that a release has the same bytes whenever it is built.
     """
     dates = {settings.name: str(day) for settings in models if (day := shutdown_of_group(settings)) is not None}
     return {"shutdowns": dict(sorted(dates.items()))} if dates else {}
@@ -61,7 +61,7 @@ def shutdown_notes(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def retirement_warnings(groups: Mapping[str, ModelSettings], today: date | None = None) -> Iterator[str]:
-    """Yield a warning for each group whose model is shut down by `today`, or within `WARNING_DAYS` days."""
+    """Yield a warning for each group whose model was shut down, or will be within `WARNING_DAYS` days."""
     today = today or datetime.now(UTC).date()
     for group, settings in groups.items():
         shutdown = shutdown_of_group(settings)

@@ -50,7 +50,7 @@ class TransientPolicy:
     )
 
     def wait(self, attempts: int, rng: random.Random) -> float:
-        """Return the seconds to wait after `attempts` failed attempts, if the server does not state them."""
+        """Return the seconds to wait after `attempts` failed attempts, if the server does not request a wait."""
         try:
             wait = min(self.first_wait * self.factor ** (attempts - 1), self.max_wait)
         except OverflowError:

@@ -13,10 +13,10 @@ from runner.models.interface import Request, Usage
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS, ProviderName, ProviderTraits
 
 MAX_TOP_LOGPROBS = 20
-"""Maximum `top_logprobs` of the wire format."""
+"""Maximum value of `top_logprobs` in the API."""
 
 NOT_PUBLISHED = "???"
-"""Replaces a `base_url` in published specs. The user who runs such a spec enters the address of the model's server."""
+"""Stands for a `base_url` in published specs. The user who runs such a spec sets the address of their own server."""
 
 MAX_SERVERS = 256
 """Maximum number of addresses of one model group."""
@@ -28,7 +28,7 @@ _ADDRESS: Mapping[str, Any] = {
 }
 
 CACHE_WRITE_FACTOR = 1.25
-"""Price of a token written to the cache, as a multiple of an input token's, if the spec does not state it."""
+"""Price of a token written to the cache, as a multiple of the input price, if the spec does not set this price."""
 
 SystemRole = Literal["system", "developer", "user"]
 
@@ -59,7 +59,7 @@ class Price:
 
     @property
     def rates(self) -> dict[str, float]:
-        """The rate of each class by its key: four of the prompt, then three of the answer."""
+        """The price of each class of tokens: first four classes of the prompt, then three of the answer."""
         return {
             "input": self.input,
             "cached_input": _rate(self.cached_input, self.input),
@@ -73,7 +73,7 @@ class Price:
     def cost_of(self, usage: Usage) -> float:
         """Return the cost of one call, in US dollars.
 
-        A prompt token of several classes counts as cached, else as written to the cache, else as audio.
+        A prompt token of several classes counts only in the first one of: cached, written to the cache, audio.
         """
         prompt_tokens, answer_tokens = usage.prompt_tokens, usage.completion_tokens
         cached = min(usage.cached_tokens, prompt_tokens)
@@ -93,13 +93,13 @@ class Price:
         return (usd + answer_tokens * self.output) / 1e6
 
     def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """Return the maximum cost in US dollars, over all priced classes that the tokens may belong to."""
+        """Return the maximum cost in US dollars, if all tokens belong to the most expensive class."""
         rates = list(self.rates.values())
         return (prompt_tokens * max(rates[:4]) + completion_tokens * max(rates[4:])) / 1e6
 
 
 def requested_answers(request: Request, settings: ModelSettings) -> int:
-    """Return the number of answers that a call asks for."""
+    """Return the number of answers that a call requests."""
     n = settings.sampling().get("n")
     return max(request.n, n if isinstance(n, int) else 1)
 
@@ -305,19 +305,19 @@ class ModelSettings:
 
     @property
     def resolved_chat_format(self) -> ChatFormat:
-        """The form of its chats. Loaded specs always set it; settings built in Python may leave it out."""
+        """The chat format. Loaded specs always set it, but settings built in Python may not."""
         return self.chat_format or "openai"
 
     @property
     def key_variable(self) -> str | None:
-        """The environment variable of the key that it sends. A provider's key goes only to its own server."""
+        """The environment variable of the group's API key, if any. A provider's key is sent only to its own server."""
         if not self.traits.remote:
             return None
         return self.api_key_env or (self.traits.key_variable if self.base_url is None else None)
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The environment variables whose values its servers receive: its key's and its headers'."""
+        """The environment variables whose values the group's servers receive, in the API key and in headers."""
         if not self.traits.remote:
             return ()
         variables = (*(() if self.key_variable is None else (self.key_variable,)), *self.header_variables.values())
@@ -330,73 +330,76 @@ class ModelSettings:
 
     @property
     def addresses(self) -> tuple[str | None, ...]:
-        """The addresses of its servers, in the spec's order; None is the provider's own."""
+        """The addresses of the group's servers, in the spec's order. None stands for the provider's own server."""
         return self.base_url if isinstance(self.base_url, tuple) else (self.base_url,)
 
     @property
     def address(self) -> str | None:
-        """The address of its first server."""
+        """The address of the group's first server."""
         return self.addresses[0]
 
     @property
     def server_url(self) -> str:
-        """The URL of its first server: the spec's, or the provider's own."""
+        """The URL of the group's first server, which may be the provider's own."""
         return self.address or self.traits.base_url
 
     @property
     def server_urls(self) -> list[str]:
-        """The URLs of all its servers."""
+        """The URLs of all servers of the group."""
         return [address or self.traits.base_url for address in self.addresses]
 
     def server_label(self, group: str) -> str:
-        """Return the server and the name of this model group, for messages."""
+        """Return words for the server and this model group, for messages."""
         return f"{self.server_url} ({group})"
 
     @property
     def is_unserved(self) -> bool:
-        """True if an address was removed before publishing, and the user must set it."""
+        """Whether an address was removed for publication, so that the user must set it."""
         return NOT_PUBLISHED in self.addresses
 
     @property
     def each_server(self) -> tuple[ModelSettings, ...]:
-        """This group once per server, each with a single address."""
+        """The settings of this group for each server, with a single address each."""
         if not isinstance(self.base_url, tuple):
             return (self,)
         return tuple(replace(self, base_url=address, session_id=self.sends_session_id) for address in self.base_url)
 
     @property
     def sends_session_id(self) -> bool:
-        """True if its calls send a session id."""
+        """Whether calls send a session id."""
         return len(self.addresses) > 1 if self.session_id is None else self.session_id
 
     @property
     def traits(self) -> ProviderTraits:
-        """The capabilities of its provider."""
+        """The capabilities of the group's provider."""
         return PROVIDERS[self.provider]
 
     @property
     def is_batched(self) -> bool:
-        """True if its calls go out in batches."""
+        """Whether calls are sent in batches."""
         return self.traits.takes_batches and self.batch
 
     @property
     def is_called_live(self) -> bool:
-        """True if its calls go out one by one over a network."""
+        """Whether calls are sent one by one over a network."""
         return self.traits.remote and not self.batch
 
     def shares(self, *, trees: bool) -> bool:
-        """Return whether one call asks for all answers to a request; `trees`: they are branches of a tree."""
+        """Return whether one call requests the answers of all samples with the same prompt.
+
+        `trees` says whether these samples are branches of a tree.
+        """
         if self.share_prompts is None:
             return trees and self.traits.gives_many and not self.batch and "n" not in self.sampling()
         return self.share_prompts
 
     @property
     def limit_key(self) -> str:
-        """The key that limits the length of its answers: the one that is set, or the one to set."""
+        """The key that limits the length of answers: the key that is set, or else the key to set."""
         return "max_completion_tokens" if self.max_tokens is None else "max_tokens"
 
     def limit_advice(self, group: str) -> str:
-        """Return the advice for an answer that was cut before its first word."""
+        """Return the advice for an answer that was truncated before its first word."""
         verb = "set" if getattr(self, self.limit_key) is None else "raise"
         return (
             "the token limit was reached before the first word of an answer, or went into reasoning; "
@@ -404,7 +407,7 @@ class ModelSettings:
         )
 
     def sent_messages(self, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
-        """Return the messages as this group sends them: with its role for instructions, perhaps without names."""
+        """Return the messages as this group sends them: with its instructions role and, if required, without names."""
         if self.send_name and self.system_role == "system":
             return messages
         return [self._sent_message(message) for message in messages]

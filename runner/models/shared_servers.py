@@ -1,6 +1,6 @@
-"""State of the model servers that all callers share: calls in flight, limits, breakers, connections.
+"""The state of model servers that several runs share: calls in flight, limits, circuit breakers and connections.
 
-A single run has its own. The points of a sweep share one, so that together they cause no more load than one of them.
+The points of a sweep share this state, so that together they cause no more load than a single run.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Close = Callable[[], Awaitable[None]]
 
 
 class Servers:
-    """The shared state: at most `concurrency` calls in flight, one limit per model, one breaker per server."""
+    """The shared state, with at most `concurrency` calls in flight, a limit per model, and a breaker per server."""
 
     def __init__(self, concurrency: int, sleep: Sleep = asyncio.sleep) -> None:
         self.concurrency = concurrency
         self.gate = FairSemaphore(concurrency)
         self.adapters: Mapping[str, str] = {}
-        """The models that are LoRA adapters, each with the path that servers load it from."""
+        """The path of each LoRA adapter, by model name, from which servers load the adapter."""
         self._sleep = sleep
         self._limits: dict[Hashable, GroupLimit] = {}
         self._breakers: dict[Hashable, Breaker] = {}
@@ -36,23 +36,23 @@ class Servers:
         self._connections: dict[Hashable, tuple[Any, Close]] = {}
 
     def limit(self, group: str, settings: ModelSettings, policy: Retry) -> GroupLimit:
-        """Return the limit of a model at its server and key. Log lines name the first group that asked for it."""
+        """Return the limit of a model at a server with a key. Log lines name the first group with this limit."""
         rates = settings.requests_per_minute, settings.tokens_per_minute
-        most_hold = policy.transient.total_seconds
-        model = (server_of(settings), settings.key_variable, settings.model, rates, most_hold)
+        max_pause = policy.transient.total_seconds
+        model = (server_of(settings), settings.key_variable, settings.model, rates, max_pause)
         if model not in self._limits:
             self._limits[model] = GroupLimit(
                 group,
                 self.concurrency,
                 requests_per_minute=settings.requests_per_minute,
                 tokens_per_minute=settings.tokens_per_minute,
-                most_hold=most_hold,
+                max_pause=max_pause,
                 sleep=self._sleep,
             )
         return self._limits[model]
 
     def breaker(self, server: str, policy: Retry) -> Breaker:
-        """Return the breaker of a server."""
+        """Return the circuit breaker of a server."""
         key = (server, policy.breaker, policy.transient)
         if key not in self._breakers:
             self._breakers[key] = Breaker(server, policy.breaker, policy.transient, sleep=self._sleep)
@@ -63,14 +63,17 @@ class Servers:
         return self._body_slots.setdefault(server_of(settings), BodySlots(self.concurrency))
 
     def shared(self, key: Hashable, make: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> T:
-        """Return the value stored for `key`, or create and store it. `close` is called on it when this is closed."""
+        """Return the value stored for `key`; if there is none, create and store one with `make`.
+
+        `close` is called with the value when this object is closed.
+        """
         if key not in self._connections:
             value = make()
             self._connections[key] = value, lambda: close(value)
         return cast("T", self._connections[key][0])
 
     async def close(self) -> None:
-        """Close all connections, even if one fails to close, then raise the first failure."""
+        """Close all connections, even if one fails to close, and then raise the first error."""
         connections, self._connections = list(self._connections.values()), {}
         outcomes = await asyncio.gather(*(close() for _, close in connections), return_exceptions=True)
         for failure in outcomes:
@@ -84,6 +87,6 @@ def server_of(settings: ModelSettings) -> str:
 
 
 def connections_of(settings: ModelSettings) -> Hashable:
-    """Return what connections depend on. Groups with equal values share them."""
+    """Return a key for the connections of a group. Groups with equal keys share connections."""
     headers = tuple(sorted(settings.header_variables.items()))
     return settings.provider, settings.address, settings.key_variable, settings.timeout, headers

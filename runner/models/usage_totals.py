@@ -1,4 +1,4 @@
-"""Totals of tokens, completions and dollars: of a call, a budget or a run."""
+"""Totals of tokens, completions and dollars for a call, a budget or a run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from runner.models.prices import Pricing
 
 @dataclass(slots=True)
 class UsageTotals:
-    """The actual or possible usage and cost of calls. Totals can be added; only the creator of one changes it."""
+    """The actual or maximum usage and cost of calls. Totals can be added and subtracted."""
 
     usd: float = 0.0
     tokens: int = 0
-    """Tokens of prompts and answers together."""
+    """The sum of prompt and answer tokens."""
     completions: int = 0
     prompt_tokens: int = 0
-    """This and the following counts are 0 in a maximum cost, where only the sum is known."""
+    """The number of prompt tokens. This and the following counts are 0 in a maximum, where only the sum is known."""
     completion_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
@@ -28,14 +28,14 @@ class UsageTotals:
     audio_output_tokens: int = 0
 
     def count(self, usage: Usage, price: Pricing | None, completions: int = 1) -> None:
-        """Add the usage of calls, in place. Without a price it costs nothing."""
+        """Add the usage of calls in place. Without a price, they cost nothing."""
         if price is not None:
             self.usd += price.cost_of(usage)
         self.completions += completions
         self.add_tokens(_counts(usage))
 
     def add_tokens(self, counts: tuple[int, ...]) -> None:
-        """Add tokens, in place: one count for each of `TOKEN_CLASSES`."""
+        """Add tokens in place: one count for each of `TOKEN_CLASSES`."""
         self.tokens += counts[0] + counts[1]
         for name, count in zip(TOKEN_CLASSES, counts, strict=True):
             if count:
@@ -43,7 +43,7 @@ class UsageTotals:
 
     @property
     def token_counts(self) -> tuple[int, ...]:
-        """One count for each of `TOKEN_CLASSES`."""
+        """The count of each of `TOKEN_CLASSES`."""
         return _counts(self)
 
     def __add__(self, other: UsageTotals) -> UsageTotals:

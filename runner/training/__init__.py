@@ -1,1 +1,1 @@
-"""Training: selects rollouts and fine-tunes models on them, iteration by iteration."""
+"""Trains models: in each iteration, plays games, selects rollouts, and fine-tunes models on them."""

@@ -1,7 +1,7 @@
-"""The LoRA adapters that a run has trained: loads them at their groups' servers while they are in use.
+"""Loads the LoRA adapters that a run has trained at the servers of their model groups, and unloads them after use.
 
-The stage log records an adapter before a server loads it. After a kill, the next process knows from the log what is
-still loaded, and unloads what is no longer in use.
+The stage log records an adapter before a server loads it. So after a kill, the next process knows from the log which
+adapters may still be loaded, and unloads those that are no longer in use.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
 from runner.spec.training_settings import TrainerSettings
 from runner.training.stage_log import StageLog, output_of
-from runner.training.stages import AdapterNoted
+from runner.training.stages import AdapterChanged
 
 UNLOAD_SECONDS = 20.0
-"""The time limit for unloading an adapter; after it, the run continues or ends."""
+"""The time limit for unloading an adapter. An adapter that takes longer may stay loaded."""
 
 log = logging.getLogger("nip_run.training")
 
 
 @dataclass(frozen=True)
 class _LoadedAdapter:
-    """An adapter at a server."""
+    """An adapter of a model group that is loaded at a server."""
 
     group: str
     name: str
@@ -38,7 +38,7 @@ class _LoadedAdapter:
 
 @dataclass(frozen=True)
 class Adapters:
-    """Loads and unloads a run's adapters, and knows from the log which are loaded where."""
+    """Loads and unloads a run's adapters, and reads from the log which adapters are loaded at which servers."""
 
     trainers: Mapping[str, TrainerSettings]
     folder: RunFolder
@@ -52,7 +52,7 @@ class Adapters:
 
         Raises:
             RunError: an adapter cannot be loaded, or no server of a group can be reached.
-            ProviderRefusal: a server refuses to serve us.
+            ProviderRefusal: a server refuses to serve this account.
         """
         paths = {group: path for group in models if (path := self._path(group, models[group])) is not None}
         places = {
@@ -66,16 +66,16 @@ class Adapters:
         return {models[group].name: path for group, path in paths.items()}
 
     def end(self, iteration: int, models: Mapping[str, ModelSettings]) -> None:
-        """Unload all adapters, if their servers can be reached and the log can be written."""
+        """Unload all adapters. Errors of servers or of the log become notes."""
         try:
             self._unload(self._loaded(), iteration, models)
         except NipRunError as error:
             self.note(str(error))
 
     def _path(self, group: str, model: ModelSettings) -> str | None:
-        """Return the path of the adapter that a group plays with; None if its model is not such an adapter.
+        """Return the path of the adapter that a group plays with; None if its model is not a trained adapter.
 
-        If another run trained the model, it is an adapter if that run's folder has an adapter config.
+        A model that another run trained is an adapter if the trainer's output in that run has an adapter config.
         """
         trainer = self.trainers.get(group)
         last = model.lineage[-1] if model.lineage else None
@@ -87,13 +87,18 @@ class Adapters:
         return str(output) if (output / "adapter_config.json").is_file() else None
 
     def _loaded(self) -> list[_LoadedAdapter]:
-        """Return the adapters that are loaded, or may be, according to the log."""
+        """Return the adapters that are, or may be, loaded according to the log."""
         is_loaded_by_place: dict[_LoadedAdapter, bool] = {}
-        for record in self.stages.all(AdapterNoted):
+        for record in self.stages.all(AdapterChanged):
             is_loaded_by_place[_LoadedAdapter(record.group, record.name, record.base_url)] = record.is_loaded
         return [place for place, is_loaded in is_loaded_by_place.items() if is_loaded]
 
     def _load_everywhere(self, iteration: int, group: str, model: ModelSettings, path: str) -> None:
+        """Load an adapter at all servers of a group; a note reports servers that cannot be reached.
+
+        Raises:
+            RunError: no server can be reached, or a server cannot load the adapter.
+        """
         loaded, unreachable = set(self._loaded()), []
         for server in model.each_server:
             place = _LoadedAdapter(group, model.name, str(server.address))
@@ -106,29 +111,32 @@ class Adapters:
                 unreachable.append(str(error))
         if len(unreachable) == len(model.addresses):
             raise RunError(
-                "\n".join(unreachable) + f"\nno server of {group} can load its adapter; run the same command again "
-                "when a server is up"
+                "\n".join(unreachable) + f"\nno server of models.{group} can be reached to load the adapter {path}; "
+                "start a server, and run the same command again"
             )
         for message in unreachable:
-            self.note(f"{message}; its adapter is loaded there with the next request")
+            self.note(f"{message}; the adapter {model.name} will be loaded at this server with the next request")
 
     def _unload(self, places: list[_LoadedAdapter], iteration: int, models: Mapping[str, ModelSettings]) -> None:
         for place in places:
             model = models.get(place.group)
             if model is None or place.base_url not in model.addresses:
-                continue  # an API key must only be sent to addresses in the current spec
+                continue  # API keys are only sent to addresses in the current spec
             server = replace(model, base_url=place.base_url, model=place.name)
             try:
                 run_sync(partial(asyncio.wait_for, unload_adapter(server, place.group), UNLOAD_SECONDS))
             except (NipRunError, TimeoutError) as error:
-                self.note(f"the adapter {place.name} may still be loaded at {place.base_url}: {error}")
+                self.note(
+                    f"the adapter {place.name} may still be loaded at {place.base_url}: {error}. Unload this adapter "
+                    "if the server needs the memory"
+                )
                 continue
             self._record(iteration, place, is_loaded=False)
             log.info("iteration %d: %s is unloaded at %s", iteration, place.name, place.base_url)
 
     def _record(self, iteration: int, place: _LoadedAdapter, *, is_loaded: bool) -> None:
         self.stages.add(
-            AdapterNoted(
+            AdapterChanged(
                 iteration=iteration, group=place.group, name=place.name, base_url=place.base_url, is_loaded=is_loaded
             )
         )

@@ -1,4 +1,4 @@
-"""Builds one dataset for each trained model group from the games of an iteration, and maybe of earlier ones."""
+"""Builds a dataset for each trained model group, from the games of an iteration or of all iterations so far."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from runner.training.stages import DatasetReport
 def build_datasets(
     plan: TrainingPlan, iteration: int, runs: Sequence[RunFolder], folder: Path, formats: Mapping[str, str]
 ) -> dict[str, DatasetReport]:
-    """Write a dataset for each group in `formats`, which has their file formats, and return reports by group.
+    """Write a dataset for each group in `formats`, and return a report for each group.
 
-    `runs` are the games to learn from, oldest first. The bytes depend only on the plan and the runs.
+    `formats` has the file format of each group. `runs` have the games to learn from, oldest first. The content of the
+    files depends only on the plan and the runs.
 
     Raises:
         RunError: a run's journal is missing or damaged, or a file cannot be written.
@@ -62,7 +63,7 @@ class _RebuiltGames:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A finished game that may be trained on, and the agent's reward in it."""
+    """A finished game that may become training data of an agent, and the agent's reward in this game."""
 
     games: _RebuiltGames
     job: Job
@@ -78,11 +79,11 @@ class _Builder:
     games: Sequence[_RebuiltGames]
 
     def build(self, group: str, folder: Path, format_: Format) -> DatasetReport:
-        """Write one group's file with the examples of its agents, one agent after the other."""
+        """Write the dataset of one group with the examples of all its agents, and return a report."""
         selection, agents, notes = self.plan.training.selection, self.plan.trained[group], list[str]()
-        # A rollout that weighted sampling draws twice must be in the dataset twice.
-        drawn_again = selection.method == "weighted_sampling" and selection.replacement
-        repeats = self.plan.method == "sft" and drawn_again
+        # A rollout that weighted sampling selects twice must be in the dataset twice.
+        samples_with_replacement = selection.method == "weighted_sampling" and selection.replacement
+        repeats = self.plan.method == "sft" and samples_with_replacement
         file = ExampleFile(folder / (group + format_.suffix), format_, repeats=repeats)
         try:
             for agent in agents:
@@ -97,6 +98,7 @@ class _Builder:
         return DatasetReport.parse({**report, **written, "agents": agents, "notes": notes})
 
     def _pairs(self, agent: str) -> Iterator[tuple[Example, ExampleSource]]:
+        """Yield the preference pairs of an agent from the trees of all games."""
         for run in self.games:
             plan = run.reconstructor.plan
             assert plan.shape is not None
@@ -108,7 +110,7 @@ class _Builder:
                         yield pair, source
 
     def _chats(self, agent: str, format_: Format, notes: list[str]) -> Iterator[tuple[Example, ExampleSource]]:
-        """Yield examples of the agent's selected rollouts, and then of those where the label replaces its guess."""
+        """Yield examples from the agent's selected rollouts, then from rollouts whose guess the label replaces."""
         candidates = [candidate for run in self.games for candidate in _candidates(run, agent)]
         training = self.plan.training
         is_verifier = self.games[-1].agents[agent].is_verifier
@@ -118,13 +120,14 @@ class _Builder:
             [candidate.reward for candidate in candidates], training.selection, replaced=share, seed=seed
         )
         if chosen.none_reason is not None:
-            notes.append(f"{agent}: {chosen.none_reason}; no rollout is trained on with its own answers")
+            notes.append(f"{agent}: {chosen.none_reason}; no rollout with the agent's own answers is in the dataset")
         for indices, replaces in ((chosen.as_played, False), (chosen.guess_replaced, True)):
             for index in indices:
                 yield from _examples(candidates[index], agent, format_, replaces=replaces)
 
 
 def _candidates(run: _RebuiltGames, agent: str) -> Iterator[_Candidate]:
+    """Yield the games of a run that ended regularly."""
     for rollout in run.reconstructor.rollouts():
         if rollout.outcome.played_out:
             yield _Candidate(run, rollout.job, rollout.rewards[agent])
@@ -133,6 +136,7 @@ def _candidates(run: _RebuiltGames, agent: str) -> Iterator[_Candidate]:
 def _examples(
     candidate: _Candidate, agent: str, format_: Format, *, replaces: bool
 ) -> Iterator[tuple[Example, ExampleSource]]:
+    """Yield an agent's examples from one game; if `replaces`, the label replaces the verifier's guess."""
     run = candidate.games
     player = run.agents[agent]
     for rollout in run.reconstructor.of_job(candidate.job):

@@ -1,4 +1,4 @@
-"""The datasets of an iteration: builds them, and rebuilds a file that is missing, edited or in another format."""
+"""Builds the datasets of an iteration, and rebuilds a file that is missing, was edited or needs another format."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ log = logging.getLogger("nip_run.training")
 
 
 def edited_by_user(trainer: TrainerSettings, path: Path, report: DatasetReport) -> bool:
-    """Return whether a user who trains by hand has edited a dataset."""
+    """Return whether the group is trained by hand and the user has edited its dataset."""
     return trainer.traits.by_hand and _differs(path, report)
 
 
 def _differs(path: Path, report: DatasetReport) -> bool:
+    """Return whether a dataset's file exists and differs from its report."""
     return report.written and path.is_file() and file_hash(path) != report.sha256
 
 
@@ -39,9 +40,10 @@ class DatasetStage:
     games: TrainingGames
 
     def datasets(self, iteration: int) -> Mapping[str, DatasetReport]:
-        """Return each group's dataset; rebuild a file that is missing, was edited, or needs another format.
+        """Return a report on each group's dataset, after building or rebuilding the files that need it.
 
-        If the user trains by hand and has edited the file, it is left unchanged, and so is its format.
+        A file is rebuilt if it is missing, was edited, or needs another format. But a file that the user has edited to
+        train by hand stays unchanged.
 
         Raises:
             RunError: a rebuilt dataset differs from the log, so the games have changed since.
@@ -61,16 +63,17 @@ class DatasetStage:
         return reports
 
     def _check_same(self, iteration: int, before: DatasetReport, rebuilt: DatasetReport) -> None:
+        """Check that a rebuilt dataset has the content in the log, if both have the same format."""
         comparable = before.format == rebuilt.format and before.chat_format == rebuilt.chat_format
         if comparable and before.sha256 != rebuilt.sha256:
             path = iteration_folder(self.folder, iteration) / before.file
             raise RunError(
-                f"{path} differs from the log after it was rebuilt; were the games of iteration {iteration} edited? "
-                "Restore them, or start over with --again"
+                f"{path} was rebuilt from the games of iteration {iteration} and differs from the dataset in the log, "
+                "so these games were edited. Restore the games' run folder, or start over with --again"
             )
 
     def _formats_to_build(self, iteration: int, before: Mapping[str, DatasetReport]) -> dict[str, str]:
-        """Return the formats of the files to build, by group; a file that a model was trained on stays unchanged."""
+        """Return the format of each file to build, by group. A file that a model was trained on is never rebuilt."""
         formats: dict[str, str] = {}
         for group in self.plan.trained:
             report = before.get(group)
@@ -83,18 +86,19 @@ class DatasetStage:
         return formats
 
     def _required_format(self, iteration: int, group: str, report: DatasetReport) -> str:
-        """Return the format that a group's dataset needs: a running job with the same backend keeps its format."""
+        """Return the format that a group's dataset needs. While a job of the same backend is running, it stays."""
         trainer, attempt = self.plan.training.trainers[group], self.stages.attempt(iteration, group)
         notes = self.stages.of_group(JobNoted, iteration, group)
         is_running = any(note.attempt == attempt and note.backend == trainer.backend for note in notes)
         return report.format if is_running else trainer.dataset_format
 
     def _is_current(self, iteration: int, group: str, report: DatasetReport, format_: str) -> bool:
+        """Return whether a group's dataset need not be rebuilt."""
         path = iteration_folder(self.folder, iteration) / report.file
         if edited_by_user(self.plan.training.trainers[group], path, report):
             return True
         if _differs(path, report):
-            log.warning("iteration %d: %s was edited; it is rebuilt from the games", iteration, path)
+            log.warning("iteration %d: %s was edited and will be rebuilt from the games", iteration, path)
             return False
         if self.plan.chat_format is not None and report.chat_format not in (None, self.plan.chat_format):
             return False

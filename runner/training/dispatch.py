@@ -1,4 +1,4 @@
-"""Runs a plan of either kind: a benchmark plays games; a training run also trains models on them."""
+"""Runs plans of both kinds: a benchmark plays games, and a training run also trains models on its games."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ from runner.training.trust import check_trust
 
 
 def run_spec(spec: Spec, results: Results, options: RunOptions, which: WhichRun) -> FinishedRun:
-    """Run a spec under the id that `which` selects; `options.replay` equals `which.replay`. Raises as `run_plan`."""
+    """Run a spec under the id that `which` selects, and return the result. `options.replay` equals `which.replay`.
+
+    Raises:
+        UsageError, NipRunError: see `run_plan`.
+    """
     plan, note = with_original_formats(plan_of(spec), results, which)
     result = run_plan(plan, results, choose_run_id(plan, results, which), options)
     return result if note is None else replace(result, notes=(note, *result.notes))
@@ -40,30 +44,33 @@ class PlannedRun:
     options: RunOptions
 
 
-def run_all(runs: Sequence[PlannedRun], results: Results, ended: Callable[[int, FinishedRun | Waiting], None]) -> None:
+OnResult = Callable[[int, FinishedRun | Waiting], None]
+"""Called with the index of a run and its result, or with `Waiting` if it waits for the user to train a model."""
+
+
+def run_all(runs: Sequence[PlannedRun], results: Results, on_result: OnResult) -> None:
     """Run plans: benchmarks in parallel, training runs one after another.
 
-    `ended` is called in the order of `runs`, with the index and the result of each. If a training run is one of
-    several and waits for the user, its result is the `Waiting` error.
+    `on_result` is called in the order of `runs`. If there is only one run and it waits for the user, `Waiting` is
+    raised instead.
 
     Raises:
-        UsageError, NipRunError: as `run_plan`; a failure stops the other runs.
+        UsageError, NipRunError: see `run_plan`. An error stops the other runs.
     """
     first = 0
     with shared_engine(run.plan.spec.experiment.execution for run in runs):
         for group in _parallel_groups(runs, results):
             if len(group) > 1:
-                _run_benchmarks(group, results, first, ended)
+                _run_benchmarks(group, results, first, on_result)
             else:
-                ended(first, _run_one(group[0], results, is_only=len(runs) == 1))
+                on_result(first, _run_one(group[0], results, is_only=len(runs) == 1))
             first += len(group)
 
 
-def _run_benchmarks(
-    runs: Sequence[PlannedRun], results: Results, first: int, ended: Callable[[int, FinishedRun | Waiting], None]
-) -> None:
+def _run_benchmarks(runs: Sequence[PlannedRun], results: Results, first: int, on_result: OnResult) -> None:
+    """Run benchmarks in parallel; `first` is the index of the first one among all runs."""
     games = [GamesRun(_checked_plan(run, results), run.run_id, run.options) for run in runs]
-    run_together(games, results, lambda index, result: ended(first + index, result))
+    run_together(games, results, lambda index, result: on_result(first + index, result))
 
 
 def _run_one(run: PlannedRun, results: Results, *, is_only: bool) -> FinishedRun | Waiting:
@@ -76,10 +83,10 @@ def _run_one(run: PlannedRun, results: Results, *, is_only: bool) -> FinishedRun
 
 
 def _parallel_groups(runs: Sequence[PlannedRun], results: Results) -> Iterator[list[PlannedRun]]:
-    """Split runs into groups of neighbors that can run in parallel: no training run, and none that needs another."""
+    """Split runs into groups of consecutive runs that can run in parallel. A training run is a group of its own."""
     group: list[PlannedRun] = []
     for run in runs:
-        if group and not all(_may_join(run, member, results) for member in group):
+        if group and not all(_can_run_together(run, member, results) for member in group):
             yield group
             group = []
         group.append(run)
@@ -87,17 +94,19 @@ def _parallel_groups(runs: Sequence[PlannedRun], results: Results) -> Iterator[l
         yield group
 
 
-def _may_join(run: PlannedRun, neighbor: PlannedRun, results: Results) -> bool:
-    if isinstance(run.plan, TrainingPlan) or isinstance(neighbor.plan, TrainingPlan) or run.run_id == neighbor.run_id:
+def _can_run_together(run: PlannedRun, earlier_run: PlannedRun, results: Results) -> bool:
+    """Return whether two runs can run in parallel."""
+    plans = run.plan, earlier_run.plan
+    if any(isinstance(plan, TrainingPlan) for plan in plans) or run.run_id == earlier_run.run_id:
         return False
-    concurrencies = [plan.spec.experiment.rollouts.concurrency for plan in (run.plan, neighbor.plan)]
-    return concurrencies[0] == concurrencies[1] and not _needs(run.plan.spec, neighbor.run_id, results)
+    concurrencies = [plan.spec.experiment.rollouts.concurrency for plan in plans]
+    return concurrencies[0] == concurrencies[1] and not _reads_results(run.plan.spec, earlier_run.run_id, results)
 
 
-def _needs(spec: Spec, run_id: str, results: Results) -> bool:
-    """Return whether a spec reads another run's results after it was loaded.
+def _reads_results(spec: Spec, run_id: str, results: Results) -> bool:
+    """Return whether the run of a spec reads the results of another run.
 
-    The model of `from_run` was read before.
+    (`from_run` does not count, because its model is read when the spec is loaded.)
     """
     until, path = spec.experiment.until, results.run(run_id).path.resolve()
     paths = [*spec.replays.values(), *([] if spec.rejudged is None else [spec.rejudged.path])]
@@ -110,7 +119,7 @@ def _needs(spec: Spec, run_id: str, results: Results) -> bool:
 
 
 def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) -> FinishedRun:
-    """Run a plan under a run id, or resume that run.
+    """Run a plan under a run id, or resume its run, and return the result.
 
     Raises:
         UsageError: an option is for the other kind of run, or a fetched spec needs a permission that was not given.
@@ -124,8 +133,8 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
     _check_templates(plan, run_id, results)
     if options.replay is not None:
         raise UsageError(
-            "--replay (in Python: replay) is only for benchmarks; to replay the games of one iteration, give the id of "
-            "its run, such as <run id>-i0"
+            "--replay (in Python: replay) is only for benchmarks, and this spec is a training run. To replay the games "
+            "of one iteration, play a benchmark with --replay and the id of the iteration's run, such as RUN-i0"
         )
     from runner.training.run import train
 
@@ -134,11 +143,11 @@ def run_plan(plan: AnyPlan, results: Results, run_id: str, options: RunOptions) 
 
 
 def _checked_plan(run: PlannedRun, results: Results) -> Plan:
-    """Return the plan of a benchmark after checking that it may run.
+    """Check that a benchmark may run, and return its plan.
 
     Raises:
-        UsageError: an option is for training runs, a fetched spec needs a permission that was not given, or the
-            results folder would be deleted.
+        UsageError: an option is for training runs, a fetched spec needs a permission that was not given, or Ray would
+            delete the results folder.
     """
     assert isinstance(run.plan, Plan)
     check_trust(run.plan, run.options.replay, run.options.allowed_keys)
@@ -146,26 +155,32 @@ def _checked_plan(run: PlannedRun, results: Results) -> Plan:
     check_results_are_permanent(results)
     _check_templates(run.plan, run.run_id, results)
     if run.options.manual_models:
-        raise UsageError("--set-model (in Python: set_model) is only for training runs; this spec is a benchmark")
+        raise UsageError(
+            "--set-model (in Python: set_model) is only for training runs, and this spec is a benchmark; remove it"
+        )
     return run.plan
 
 
 def _check_templates(plan: AnyPlan, run_id: str, results: Results) -> None:
-    """Render the templates of a run that has not started yet. Raises `SpecError` if one fails."""
+    """Check that the templates of a run can be rendered, if the run has not started yet.
+
+    Raises:
+        SpecError: a template fails.
+    """
     if results.run(run_id).manifest_path.exists():
         return
     for games_plan in {id(games.spec.prompts): games for games in plan.all_games()}.values():
         check_templates(games_plan)
 
 
-def choose_run_id(plan: AnyPlan, results: Results, which: WhichRun, *, given: Collection[str] = ()) -> str:
-    """Return the id of a plan's run; `given` are ids that other runs of this command will have.
+def choose_run_id(plan: AnyPlan, results: Results, which: WhichRun, *, taken_ids: Collection[str] = ()) -> str:
+    """Return the id of a plan's run; `taken_ids` are the ids of other runs of this command.
 
     Raises:
         UsageError: the id is too long for a training run.
     """
     is_replay = which.replay is not None
-    name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, given=given)
+    name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, given=taken_ids)
     if isinstance(plan, TrainingPlan):
         check_run_id(name)
     shard = plan.spec.shard
@@ -173,7 +188,7 @@ def choose_run_id(plan: AnyPlan, results: Results, which: WhichRun, *, given: Co
 
 
 def spending_of_plan(plan: AnyPlan, results: Results, run_id: str) -> UsageTotals:
-    """Return what a plan's run has spent so far.
+    """Return the usage and cost of a plan's run so far.
 
     Raises:
         RunDirectoryError: the folder has the run of another spec.

@@ -1,4 +1,4 @@
-"""The games of a training run: the games that an iteration trains on, and the tests."""
+"""Plays the games of a training run: the games that an iteration trains on, and the tests."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from runner.training.stages import GamesPlayed, RunRecord, TestPlayed
 log = logging.getLogger("nip_run.training")
 
 RunPart = Callable[[Spec, str, str, int], RunFolder]
-"""Runs or resumes a spec as a part with an id, kind and iteration, and returns the folder of the finished run."""
+"""Plays or resumes a part of a training run, given its spec, run id, kind and iteration, and returns its folder."""
 
 
 @dataclass(frozen=True)
 class TrainingGames:
-    """The parts of a training run that play games."""
+    """Plays the parts of a training run, each of which is a separate run."""
 
     plan: TrainingPlan
     folder: RunFolder
@@ -38,11 +38,11 @@ class TrainingGames:
             check_part(self.folder, record)
 
     def of(self, iteration: int) -> RunFolder:
-        """Return the games that an iteration trains on."""
+        """Return the folder of the games that an iteration plays to train on."""
         return self.folder.sibling(part_id(self.folder.run_id, iteration, "training"))
 
     def training_games(self, iteration: int) -> list[RunFolder]:
-        """Return the games that an iteration's datasets are built from, oldest first."""
+        """Return the folders of all games in an iteration's datasets, oldest first."""
         first = 0 if self.plan.training.on_all_previous_rollouts else iteration
         return [self.of(earlier) for earlier in range(first, iteration + 1)]
 
@@ -75,6 +75,6 @@ def check_part(folder: RunFolder, record: RunRecord) -> RunFolder:
             contents = "the games" if isinstance(record, GamesPlayed) else "the test"
             raise RunError(
                 f"{path} is missing; run {part.run_id} has {contents} of iteration {record.iteration} of training run "
-                f"{folder.run_id}. Restore {part.path}, or start over with --again"
+                f"{folder.run_id}. Restore {part.path} from a backup, or start over with --again"
             )
     return part

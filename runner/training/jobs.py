@@ -1,4 +1,4 @@
-"""The fine-tuning jobs of an iteration, one for each model group: submits, polls and records them."""
+"""Submits, polls and records the fine-tuning jobs of an iteration, one for each model group."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from runner.training.weights import recorded_weights
 log = logging.getLogger("nip_run.training")
 
 Connect = Callable[[str, ModelSettings, bool], Backend]
-"""Returns a model group's backend; the flag says whether an earlier process asked the user for the job's model."""
+"""Returns the backend of a model group, given the group's name and settings, and whether an earlier process has already
+asked the user for the model of this job."""
 
 
 @dataclass(frozen=True)
 class DatasetEdit:
-    """A dataset that a user who trains by hand has edited, and the effect on the outcome."""
+    """The user's edit of a dataset to train by hand, and the facts to record about it."""
 
     dataset: Path
     notes: Sequence[str]
@@ -38,9 +39,11 @@ class DatasetEdit:
 
     @property
     def note(self) -> str:
+        """The note for the user."""
         return f"{self.dataset.name} was edited after it was built; the edited file is used for training"
 
     def facts(self) -> dict[str, Any]:
+        """Return the facts about the edited dataset for the record of the training."""
         with open_to_read(self.dataset) as file:
             examples = sum(1 for line in file.read().splitlines() if line.strip())
         return {"edited": True, "examples": examples, "notes": [*self.notes, self.note]}
@@ -48,7 +51,7 @@ class DatasetEdit:
 
 @dataclass
 class GroupJob:
-    """One group's fine-tuning job in an iteration; if it fails, the next process replaces it with a new attempt."""
+    """The fine-tuning job of one group in an iteration. If the job fails, the next process replaces it."""
 
     job: FineTuneJob
     iteration: int
@@ -68,7 +71,7 @@ class GroupJob:
         return self.job.group
 
     def submit(self) -> None:
-        """Submit the job, or find it if it was already submitted. A job that has succeeded is not polled again."""
+        """Submit the job unless this was done before. A job that has already succeeded is not submitted or polled."""
         trained = self.stages.trained(self.iteration, self.group)
         if trained is not None:
             self._handle = trained.handle
@@ -77,11 +80,14 @@ class GroupJob:
         try:
             make_folder(self.job.folder)
         except OSError as error:
-            raise RunError(f"cannot create the folder {self.job.folder}: {error.strerror}") from error
+            raise RunError(
+                f"cannot create the folder {self.job.folder}: {error.strerror}. Check the permissions and the free "
+                "space of the results folder, and run the same command again"
+            ) from error
         if self.edit is not None:
             log.warning("iteration %d: %s: %s", self.iteration, self.group, self.edit.note)
-        noted = self.stages.of_group(JobNoted, self.iteration, self.group)
-        notes = [record.note for record in noted if record.attempt == self.attempt]
+        records = self.stages.of_group(JobNoted, self.iteration, self.group)
+        notes = [record.note for record in records if record.attempt == self.attempt]
         self._handle = self.backend.submit(self.job, notes, self._save_note)
         log.info("iteration %d: training %s from %s", self.iteration, self.group, self.job.base_model)
 
@@ -98,7 +104,7 @@ class GroupJob:
         )
 
     def poll(self) -> None:
-        """Poll the job unless it has ended, and record its end."""
+        """Poll the job unless it has ended. If it has now ended, record its end."""
         if self.status.has_ended:
             return
         previous, self.status = self.status, self.backend.poll(self.job, self._handle)
@@ -141,7 +147,7 @@ class GroupJob:
 
 @dataclass(frozen=True)
 class JobStage:
-    """Runs the jobs of all groups in an iteration concurrently."""
+    """Runs the fine-tuning jobs of all groups in an iteration concurrently."""
 
     plan: TrainingPlan
     folder: RunFolder
@@ -153,8 +159,8 @@ class JobStage:
         """Train every group that has enough examples, and record each group's training.
 
         Raises:
-            RunError: some jobs failed. Models to train by hand are requested when the command is run again.
-            Waiting: all jobs that have not ended must be trained by hand.
+            RunError: some jobs failed.
+            Waiting: no job failed, but the user must train some models by hand.
         """
         min_examples = self.plan.training.min_examples
         jobs = [
@@ -179,7 +185,7 @@ class JobStage:
 
     def _job(self, iteration: int, models: Models, group: str, report: DatasetReport) -> GroupJob:
         trainer, attempt = self.plan.training.trainers[group], self.stages.attempt(iteration, group)
-        # The user can only name a model that was requested before: the dataset of another job is still unknown.
+        # A name from the user is only for a job whose model was requested before, because the user knows its dataset.
         was_requested = bool(self.stages.of_group(Waited, iteration, group))
         backend = self.connect(group, models[group], was_requested)
         dataset = iteration_folder(self.folder, iteration) / report.file
@@ -194,7 +200,7 @@ class JobStage:
         key = f"{self.folder.run_id}/{iteration}/{group}/{attempt}"
         notes = self.stages.of_group(JobNoted, iteration, group)
         return FineTuneJob(
-            # The token keeps the jobs of runs with the same id in two results folders apart.
+            # The token distinguishes the jobs of two runs that have the same id in different results folders.
             key=f"{key}/{tagged_hash('job', [self.stages.token, key])[:8]}",
             group=group,
             method=self.plan.method,
@@ -209,7 +215,7 @@ class JobStage:
         )
 
     def _models_before(self, iteration: int, models: Models, group: str) -> frozenset[str]:
-        """Return every model that a group had up to an iteration's games, and the models they were trained from."""
+        """Return the names of all models that a group had up to this iteration, including their base models."""
         model, untrained = models[group], self.plan.spec.experiment.models[group]
         trained_models = {
             record.model
@@ -231,7 +237,7 @@ def check_succeeded(iteration: int, jobs: Sequence[GroupJob]) -> None:
         lines = [
             f"iteration {iteration}: training {job.group} {job.status.state}: {job.status.message}" for job in failed
         ]
-        raise RunError("\n".join([*lines, "Run the same command again to start a new job instead."]))
+        raise RunError("\n".join([*lines, "Run the same command again to start a new job for each of them."]))
     waiting = [job for job in jobs if job.status.state == JobState.WAITING]
     if waiting:
         for job in waiting:

@@ -1,4 +1,4 @@
-"""The environment variables that a plan sends to servers and trainers."""
+"""Finds the environment variables that a plan sends to servers and trainers."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def key_uses_of(plan: AnyPlan) -> tuple[KeyUse, ...]:
 def required_permissions(plan: AnyPlan) -> tuple[KeyUse, ...]:
     """Return what the user must allow before a fetched plan runs: API keys, programs, and servers called without a key.
 
-    Servers whose address the user gave are not included.
+    Servers whose address the user set are not included.
     """
-    user_keys = plan.spec.overridden - plan.spec.point.keys()  # a fetched sweep overrides what the user gave
+    user_keys = plan.spec.overridden - plan.spec.point.keys()  # values of a fetched sweep are not the user's
     models = (model for group, model in _models(plan).items() if f"models.{group}.base_url" not in user_keys)
     return (*key_uses_of(plan), *host_uses(models))
 

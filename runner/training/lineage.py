@@ -13,14 +13,17 @@ STEP_KEYS = frozenset(field.name for field in fields(FineTuneStep))
 
 
 def after_training(settings: ModelSettings, untrained: ModelSettings, step: FineTuneStep) -> ModelSettings:
-    """Return a model's settings after a fine-tuning step; a step from scratch starts a new lineage."""
+    """Return a model's settings after a fine-tuning step. A step that starts from the base model starts a new lineage.
+
+    `untrained` are the settings in the spec.
+    """
     earlier_steps = settings.lineage if step.from_model == settings.name else untrained.lineage
     base = untrained.base_model or untrained.name
     return replace(settings, model=step.model, base_model=base, lineage=(*earlier_steps, step))
 
 
 def with_states(models: Mapping[str, ModelSettings], states: Mapping[str, ModelState]) -> dict[str, ModelSettings]:
-    """Return the models, updated with the states."""
+    """Return the model groups with the models of these states."""
     result = dict(models)
     for group, state in states.items():
         steps = ({name: step[name] for name in step.keys() & STEP_KEYS} for step in state["lineage"])

@@ -1,8 +1,8 @@
 """The training loop: play, test, build datasets, fine-tune, switch models, and repeat.
 
-The log records each stage before the next one starts, so a killed run resumes at that stage. Nothing is paid for
-twice: games have journals, datasets are computed from the games, and a backend creates only one job even if it is
-submitted several times.
+The log records each stage before the next one starts, so a killed run resumes at the stage that was interrupted.
+Nothing is paid for twice: games have journals, datasets are computed from the games, and a backend creates only one job
+even if the job is submitted several times.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class TrainingLoop:
     run_part: InitVar[RunPart]
     connect: InitVar[Connect]
     on_switch: Callable[[RunFolder, Mapping[str, GroupOutcome]], None]
-    """Called with an iteration's games and the outcome for each group's model."""
+    """Called after an iteration, with the folder of its games and the outcome of each model group."""
     on_step: Callable[[int, str], None]
-    """Called with an iteration and a step other than games when the step starts."""
+    """Called when a step other than games starts, with the iteration and a description of the step."""
     sleep: InitVar[Callable[[float], None]] = time.sleep
     models: dict[str, ModelSettings] = field(init=False)
     """The current models of the run."""
@@ -73,7 +73,7 @@ class TrainingLoop:
         self.on_switch(self._games.of(iteration), switched.outcomes)
 
     def _train(self, iteration: int) -> Switched:
-        """Do everything in an iteration up to switching the models."""
+        """Do all stages of an iteration that are not done yet, and return the record of the new models."""
         self._games.play_iteration(iteration, self.models)
         self._games.test(iteration, self.models)
         self.on_step(iteration, "building datasets")
@@ -89,14 +89,14 @@ class TrainingLoop:
         for group, outcome in switched.outcomes.items():
             if outcome["outcome"] == GroupResult.TOO_FEW:
                 log.info(
-                    "iteration %d: %s has %d examples, of %d",
+                    "iteration %d: %s is not trained, because it has %d examples and needs %d",
                     iteration, group, outcome["examples"], outcome["min_examples"],
                 )  # fmt: skip
         self.stages.add(switched)
         return switched
 
     def _outcome(self, report: DatasetReport, trained: TrainingEnded | None) -> GroupOutcome:
-        """Return the outcome for a group, and why examples were left out."""
+        """Return the outcome of an iteration for a group, including the reasons why examples were left out."""
         omitted = {"left_out": report.left_out} if report.left_out else {}
         notes = {"notes": report.notes} if report.notes else {}
         if trained is None:

@@ -1,4 +1,4 @@
-"""The description of what comes next in an unfinished training run."""
+"""Describes the next steps of an unfinished training run."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ from runner.training.stages import (
 
 
 def next_steps(folder: RunFolder, stages: Stages, training: TrainingSettings) -> list[str]:
-    """Return lines that describe the next steps: one, or one for each model group that is being trained."""
+    """Return a line for the next step, or a line for each model group that is being trained."""
     iteration = len(stages.all(Switched))
     test, games = (folder.sibling(part_id(folder.run_id, iteration, kind)) for kind in ("benchmark", "training"))
     is_tested = stages.last(TestPlayed, iteration) is not None or _is_done(test)
     if iteration == training.iterations:
         return [
-            "its end" if is_tested or not tests_before(training, iteration) else f"the last test{_part_status(test)}"
+            "only the summary is left"
+            if is_tested or not tests_before(training, iteration)
+            else f"the last test{_part_status(test)}"
         ]
     if training.rerun_tests is not None:
         return [f"the test before iteration {iteration}{_part_status(test)}"]
-    # A run can stop between the end of its games and the record of that end.
+    # A run can stop after its games have ended and before the log records this.
     if stages.last(GamesPlayed, iteration) is None and not _is_done(games):
         return [f"iteration {iteration}: its games{_part_status(games)}"]
     built = stages.last(DatasetsBuilt, iteration)
@@ -59,13 +61,15 @@ def _part_status(part: RunFolder) -> str:
 def _training_state(folder: RunFolder, records: list[GroupRecord], group: str) -> str:
     """Return the state of one group's training in its iteration."""
     if not records:
-        return "its training is next, or is running"
+        return "the training is next, or is running"
     last = records[-1]
     if isinstance(last, TrainingEnded):
         return f"trained: {escape_controls(last.model)}"
     if isinstance(last, JobEnded):
-        return f"training {last.state}: {escape_controls(last.message)}\n  run the same command to start a new job"
+        return (
+            f"training {last.state}: {escape_controls(last.message)}\n  run the same command again to start a new job"
+        )
     if isinstance(last, Waited):
         guide = iteration_folder(folder, last.iteration) / f"{group}.job" / "README.txt"
-        return f"waits for a model that you train ({guide}); go on with --set-model {group}=NAME"
-    return "its training is running, or was when the run stopped"
+        return f"waits for a model that you train ({guide}); continue with --set-model {group}=NAME"
+    return "the training is running, or was running when the run stopped"

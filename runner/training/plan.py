@@ -1,4 +1,4 @@
-"""The plan of a training run: the datapoints, seeds and tests of its iterations, and the models to train."""
+"""Plans a training run: the datapoints, seeds and tests of its iterations, and the models to train."""
 
 from __future__ import annotations
 
@@ -22,51 +22,54 @@ from runner.spec.loader import Spec
 from runner.spec.training_settings import MAX_ITERATIONS, TrainerSettings, TrainingSettings
 from runner.training.backends.interface import Method
 
-_DECIDING = (*HYPERPARAMETERS, "from_scratch")
-MUTABLE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in _DECIDING)
+_IDENTITY_KEYS = (*HYPERPARAMETERS, "from_scratch")
+"""Keys of a trainer that are part of a training run's identity."""
+MUTABLE_TRAINER_KEYS = tuple(field.name for field in fields(TrainerSettings) if field.name not in _IDENTITY_KEYS)
+"""Keys of a trainer that may change when a run resumes: they set how the trainer is run."""
 MUTABLE_TRAINING_KEYS = ("iterations", *(f"trainers.*.{name}" for name in MUTABLE_TRAINER_KEYS))
-"""Keys of `training` that may change when a run resumes: the number of iterations, and how trainers are run."""
+"""Keys of `training` that may change when a run resumes."""
 
 FIXED_KEYS = ("rollouts.per_datapoint", "dataset.limit", "dataset.group_by", "agents.*.freeze")
-"""Keys that may change when games resume but not when a training run does: they decide what is learned."""
+"""Keys that may change when a benchmark resumes, but not when a training run does, because they affect the training."""
 
 Models = Mapping[str, ModelSettings]
+"""The settings of each model group in an iteration."""
 
 MAX_PART_SUFFIX = len(f"-t{MAX_ITERATIONS}")
 
 
 def part_id(run_id: str, iteration: int, kind: str) -> str:
-    """Return the run id of a part of a training run: an iteration's games, or the test before an iteration."""
+    """Return the run id of a part of a training run: an iteration's games (-i0) or the test before it (-t0)."""
     return f"{run_id}-{'i' if kind == 'training' else 't'}{iteration}"
 
 
 def check_run_id(run_id: str) -> None:
-    """Check that the run id is short enough for the ids of the run's parts, which start with it.
+    """Check that a training run's id leaves enough characters for the ids of its parts, which start with it.
 
     Raises:
-        UsageError: it is too long.
+        UsageError: the run id is too long.
     """
     max_length = MAX_RUN_ID_LENGTH - MAX_PART_SUFFIX
     if len(run_id) > max_length:
         raise UsageError(
-            f"--run-id {run_id}: it has {len(run_id)} characters; the maximum for a training run is {max_length}, "
-            f"because its iterations are named after it ({part_id('ID', 0, 'training')} and so on)"
+            f"--run-id {run_id}: the id has {len(run_id)} characters; choose an id of at most {max_length}, because "
+            f"the ids of the run's iterations start with it ({part_id('ID', 0, 'training')} and so on)"
         )
 
 
 def plan_of(spec: Spec) -> AnyPlan:
-    """Return the plan of a spec's run, of games or of training."""
+    """Return the plan of a spec: of a training run or of a benchmark."""
     return TrainingPlan(spec) if spec.experiment.kind == "training" else build_games_plan(spec)
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Everything that is known about a training run before it starts."""
+    """The plan of a training run, which is known before the run starts."""
 
     spec: Spec
 
     def with_spec(self, spec: Spec) -> Self:
-        """Return the plan of another training spec."""
+        """Return the same plan for another training spec."""
         return replace(self, spec=spec)
 
     @cached_property
@@ -81,6 +84,7 @@ class TrainingPlan:
 
     @property
     def method(self) -> Method:
+        """The training method of all jobs."""
         return "dpo" if self.training.method == "malt" else "sft"
 
     @property
@@ -110,13 +114,13 @@ class TrainingPlan:
         )
 
     def _groups(self) -> dict[str, Any]:
-        """Return the datapoints' grouping if it decides which of them an iteration plays."""
+        """Return the key that groups the datapoints, if the groups affect which datapoints an iteration plays."""
         group_by = self.spec.dataset.group_by
         is_relevant = group_by is not None and self.training.datapoints_per_iteration is not None
         return {"group_by": group_by} if is_relevant else {}
 
     def _hyperparameters(self) -> dict[str, dict[str, float]]:
-        """Return the hyperparameters set for each model group, and `from_scratch` if it differs from the default."""
+        """Return each group's hyperparameters in the spec, and its `from_scratch` if it differs from the run's."""
         chosen: dict[str, dict[str, float]] = {
             group: {name: value for name in HYPERPARAMETERS if (value := getattr(trainer, name)) is not None}
             for group, trainer in self.training.trainers.items()
@@ -128,12 +132,13 @@ class TrainingPlan:
 
     @property
     def mutable_keys(self) -> tuple[str, ...]:
-        """The spec keys that do not change the identity; `*` matches any one name."""
+        """The spec keys that are not part of the identity; `*` matches any name."""
         game_keys = (key for key in self.games.mutable_keys if key not in FIXED_KEYS)
         return (*game_keys, *(f"training.{name}" for name in MUTABLE_TRAINING_KEYS))
 
     @property
     def run_id(self) -> str:
+        """The default id of the run."""
         return self.spec.resumed_run_id or f"{self.spec.experiment.name}-{self.identity[:10]}"
 
     @property
@@ -147,7 +152,7 @@ class TrainingPlan:
         return groups
 
     def base_model(self, group: str, models: Models) -> str:
-        """Return the model that a group's next job starts from; `models` are those of the iteration."""
+        """Return the name of the model that a group's job starts from; `models` are the models of the iteration."""
         from_scratch = self.training.starts_from_scratch(group)
         return (self.spec.experiment.models if from_scratch else models)[group].name
 
@@ -164,7 +169,7 @@ class TrainingPlan:
         return replace(self.spec, experiment=experiment, dataset=dataset, test=None, resumed_run_id=None)
 
     def test_spec(self, models: Models) -> Spec:
-        """Return the spec of the games that test the models; all tests play the same games."""
+        """Return the spec of a test of the models. All tests play the same games."""
         assert self.spec.test is not None
         experiment, test = self.spec.experiment, self.training.test
         experiment = replace(
@@ -179,7 +184,7 @@ class TrainingPlan:
         return replace(self.spec, experiment=experiment, dataset=self.spec.test, test=None, resumed_run_id=None)
 
     def all_games(self) -> list[Plan]:
-        """Return the plans of all iterations and tests, with untrained models instead of the unknown trained ones."""
+        """Return the plans of all iterations and tests, with the untrained models, because others are not known yet."""
         models = self.spec.experiment.models
         iterations = range(self.training.iterations)
         if self.training.rerun_tests is not None:
@@ -189,10 +194,11 @@ class TrainingPlan:
         return [*games, *(Plan(self.test_spec(models)) for _ in range(tests))]
 
     def datapoints(self, iteration: int) -> tuple[Datapoint, ...]:
-        """Return the datapoints of an iteration: the next ones in a seeded order of all, then in a new order.
+        """Return the datapoints of an iteration.
 
-        The datapoints of a group are consecutive in an order. If a datapoint would come twice in an iteration, because
-        a new order begins within it, it is deferred to the next iteration.
+        Iterations take consecutive datapoints in a seeded random order. When all datapoints are used, a new random
+        order starts. In each order, the datapoints of a group are consecutive. If a datapoint would occur twice in an
+        iteration because a new order starts within it, it is deferred to the next iteration.
         """
         points, size = self.spec.dataset.datapoints, self.training.datapoints_per_iteration
         if size is None:
@@ -220,7 +226,10 @@ AnyPlan = Plan | TrainingPlan
 
 
 def tests_before(training: TrainingSettings, iteration: int) -> bool:
-    """Return whether the models are tested before an iteration; the number after the last stands for the final test."""
+    """Return whether the models are tested before an iteration.
+
+    The test after the last iteration counts as before iteration `training.iterations`.
+    """
     if training.rerun_tests is not None:
         return True
     last, scheme = iteration == training.iterations, training.test.scheme

@@ -1,4 +1,4 @@
-"""New tests of the models of a finished training run, on another selection of datapoints or with more repeats."""
+"""Tests the models of a finished training run again, on other datapoints or with more repeats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.training.stages import Switched
 
 @dataclass
 class RerunLoop:
-    """One process's work on such a run: a `TrainingLoop` that only tests."""
+    """One process's work on a run that tests the models of another run. It is a `TrainingLoop` that only tests."""
 
     plan: TrainingPlan
     folder: RunFolder
@@ -32,7 +32,8 @@ class RerunLoop:
     def run(self) -> None:
         """Run a test before each iteration and after the last one.
 
-        Raises as `TrainingLoop.run`, except the errors of trainers.
+        Raises:
+            RunError, ProviderRefusal, BudgetExhausted, Interrupted: see `TrainingLoop.run`.
         """
         rerun = self.plan.training.rerun_tests
         assert rerun is not None

@@ -1,4 +1,4 @@
-"""A training run: creates its folder, runs its iterations, and adds its rows to the leaderboard."""
+"""Runs a training run: creates its folder, runs its iterations, and adds its rows to the leaderboard."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from runner.training.trainer_files import restore_files, store_trainer_files
 TRAINERS = "training.trainers."
 
 MAX_NOTES = 20
-"""The maximum number of its parts' notes that a training run repeats; the parts' own logs have all of them."""
+"""The maximum number of notes of a training run and its parts. The logs of the parts have all notes."""
 
 
 def train(
@@ -56,14 +56,14 @@ def train(
     options: RunOptions,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FinishedRun:
-    """Run all iterations: play, select, train and switch models. Resume where an earlier process stopped.
+    """Run or resume all iterations (play, select, train, switch models), and return the result.
 
     The games of each iteration are a separate run, `<run_id>-i<iteration>`, and so is each test,
     `<run_id>-t<iteration>`; their manifests have `parent_run_id` and `iteration`. A budget covers only games, because
     the cost of training is unknown.
 
     Raises:
-        Waiting: a model must be trained by hand; the message says how to continue.
+        Waiting: the user must train a model by hand; the message says how to continue.
         UsageError: the run has completed more iterations than the spec requests, or its id is too long.
         BudgetExhausted, ProviderRefusal, Interrupted, RunError: see `runner.runs.session.run.run_games`.
     """
@@ -108,7 +108,7 @@ def train(
 
 @dataclass
 class _Work:
-    """One process's work on a training run; it provides the functions that the loop calls."""
+    """One process's work on a training run, with the functions that the training loop calls."""
 
     plan: TrainingPlan
     results: Results
@@ -122,7 +122,7 @@ class _Work:
     """The progress of each part that this process has played."""
 
     def complete(self) -> None:
-        """Do everything that is left to do. Raises the errors of `train`."""
+        """Run everything that is not done yet. Raises the errors of `train`."""
         with (
             sigterm_as_keyboard_interrupt(),
             self._updating_status(),
@@ -156,7 +156,9 @@ class _Work:
         """The notes on the run and its parts, shortened to `MAX_NOTES`."""
         omitted = len(self._notes) - MAX_NOTES
         first_notes = tuple(self._notes[:MAX_NOTES])
-        return first_notes if omitted <= 0 else (*first_notes, f"and {omitted} more notes of its parts")
+        return (
+            first_notes if omitted <= 0 else (*first_notes, f"and {omitted} more notes in the logs of the run's parts")
+        )
 
     def note(self, lines: Iterable[str]) -> None:
         self._notes.extend(lines)
@@ -167,8 +169,8 @@ class _Work:
         watch = self._watch_of(kind, iteration)
         adapters = self._adapters.use(iteration, games.experiment.models)
         part_options = RunOptions(budget=options.budget, watch=watch, on_rollout=options.on_rollout, adapters=adapters)
-        # All parts have the protocol hash and the sources that the run started with. An earlier version may have
-        # computed the hash in another way.
+        # All parts record the protocol hash and the sources with which the run started, because the version of nip-run
+        # that started the run may have computed the hash in another way.
         recorded = {
             **games.recorded_fields,
             "protocol_sha256": self.manifest.protocol_sha256,
@@ -181,16 +183,19 @@ class _Work:
             message = f"run {self.folder.run_id} was interrupted in {part_id}; all paid answers are saved"
             raise Interrupted(message).with_notes(error.lines()[1:]) from None
         if result.manifest.status != Status.DONE:
-            # A part that lost more games than the spec allows is not used. The same command requests them again.
+            # A part that lost more games than the spec allows is not used. The next process plays the lost games again.
             problems = load_problems(result.folder)
             unanswered = [str(problem) for problem in problems if problem.kind == "transport_failed"]
             reason = result.lost or comma_join(unanswered) or "no game got its answers"
-            raise RunError(f"run {part_id}, a part of {self.folder.run_id}, is {result.manifest.status}: {reason}")
+            raise RunError(
+                f"run {part_id}, a part of the training run {self.folder.run_id}, is {result.manifest.status}: "
+                f"{reason}. Run the same command again to play the lost games again"
+            )
         self.note(f"{part_id}: {line}" for line in result.notes)
         return result.folder
 
     def _watch_of(self, kind: str, iteration: int) -> Watch | None:
-        """Return the watch for the games of an iteration or of a test, whose progress also has the number of it."""
+        """Return a watch for the games of an iteration or a test that adds the stage to the progress."""
         watch = self.options.watch
         if watch is None:
             return None
@@ -209,14 +214,14 @@ class _Work:
         return with_stage
 
     def _report_step(self, iteration: int, step: str) -> None:
-        """Report to the watch that an iteration starts a step other than games."""
+        """Report as progress that an iteration starts a step other than games."""
         if self.options.watch is not None:
             progress = Progress(stage=f"{self._describe(iteration)}: {step}")
             progress.count_calls_of(self._parts)
             self.options.watch(progress)
 
     def _describe(self, iteration: int) -> str:
-        """Return the words for an iteration: its number from 0, as in the ids of its games, and its rank."""
+        """Return words for an iteration, such as "iteration 0 (1 of 3)"; the first number is also in the part's id."""
         return f"iteration {iteration} ({iteration + 1} of {self.plan.training.iterations})"
 
     def _record_outcomes(self, games: RunFolder, outcomes: Mapping[str, GroupOutcome]) -> None:
@@ -255,7 +260,7 @@ class _Work:
 
     @contextmanager
     def _updating_status(self) -> Iterator[None]:
-        """Update the run's status in the manifest and on the board, however the block ends."""
+        """Set the run's status in the manifest to running, and to its final value if the block raises an error."""
 
         def write_end(status: Status, error: Exception | None = None) -> None:
             with suppress(NipRunError):
@@ -269,7 +274,7 @@ class _Work:
             write_end(Status.INTERRUPTED)
             raise Interrupted(f"run {self.folder.run_id} was interrupted; all paid answers are saved") from None
         except FolderGoneError:
-            raise  # the path may hold another folder now, which must not be written to
+            raise  # do not write to the path, which may belong to another folder now
         except (Waiting, Interrupted, BudgetExhausted) as error:
             write_end(Status.INTERRUPTED, error)
             raise
@@ -279,7 +284,7 @@ class _Work:
 
 
 def _store_trainer_files(plan: TrainingPlan, folder: RunFolder) -> None:
-    """Store the current content of the trainers' files before they are used."""
+    """Store the current content of the trainers' files in the run's folder before a trainer uses them."""
     trained = read_stages(folder.path, folder.identity()).all(TrainingEnded) if folder.manifest_path.is_file() else []
     store_trainer_files(plan, folder, {record.group for record in trained})
 
@@ -289,28 +294,28 @@ def _with_model(row: AgentRow, model: ModelSettings) -> AgentRow:
 
 
 def _unchanged_run(results: Results, folder: RunFolder, manifest: Manifest, notes: tuple[str, ...] = ()) -> FinishedRun:
-    """Return a finished run without changing it."""
+    """Return the result of a finished run, without running anything."""
     results.board.append_missing(folder)
     return FinishedRun(folder, manifest, folder.read_metrics(), was_finished=True, notes=notes)
 
 
 def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
-    """Return how many iterations are left to do.
+    """Return the number of iterations that are not completed.
 
     Raises:
-        UsageError: more have been completed than the spec requests.
+        UsageError: more iterations are completed than the spec requests.
     """
     done, requested = len(read_stages(folder.path, folder.identity()).all(Switched)), plan.training.iterations
     if requested < done:
         raise UsageError(
-            f"training.iterations: {requested} is fewer than the {done} that run {folder.run_id} has completed; set it "
-            f"to {done} or more, or start a new run with --again"
+            f"training.iterations: {requested} is fewer than the {done} iterations that run {folder.run_id} has "
+            f"completed; set training.iterations to {done} or more, or start a new run with --again"
         )
     return requested - done
 
 
 def _unused_settings(plan: TrainingPlan, folder: RunFolder, manifest: Manifest) -> tuple[str, ...]:
-    """Return a note on changed settings that have no effect because all iterations are done, if there are any."""
+    """Return a note on settings that were changed but have no effect, because all iterations are done."""
     ignored = ["models.*.run"]
     if manifest.status != Status.DONE:
         ignored += [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
@@ -318,11 +323,11 @@ def _unused_settings(plan: TrainingPlan, folder: RunFolder, manifest: Manifest) 
     if not keys:
         return ()
     done = f"all {plan.training.iterations} iterations are done"
-    return (f"{done}. These keys differ from {folder.spec}, which is unchanged, and were not used: {comma_join(keys)}",)
+    return (f"{done}, so these changed keys have no effect: {comma_join(keys)}; {folder.spec} is unchanged",)
 
 
 def _with_saved_trainers(plan: TrainingPlan, folder: RunFolder) -> TrainingPlan:
-    """Return the plan with the trainers that trained the run's models."""
+    """Return the plan with the trainer settings in the run's saved spec, which trained the models."""
     saved = saved_plan(folder).spec.experiment.training
     assert saved is not None
     training = replace(plan.training, trainers=saved.trainers)
@@ -333,10 +338,13 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
     for group in manual_models:
         option = f"--set-model {group}=... (in Python: set_model)"
         if plan.training.rerun_tests is not None:
-            raise UsageError(f"{option}: a run with rerun_tests trains no models; it tests those of another run")
+            raise UsageError(
+                f"{option}: a run with rerun_tests trains no models, but tests the models of another run; remove this "
+                "option"
+            )
         if group not in plan.trained:
             raise UsageError(
-                f"{option}: the run trains no such model group{did_you_mean(group, plan.trained)}; it trains "
+                f"{option}: the run trains no model group {group!r}{did_you_mean(group, plan.trained)}; it trains "
                 f"{comma_join(plan.trained)}"
             )
         trainer = plan.training.trainers[group]
@@ -345,7 +353,7 @@ def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -
 
 
 def spent_on_games(results: Results, run_id: str) -> UsageTotals:
-    """Return what the games of a training run have used and cost so far."""
+    """Return the usage and cost of a training run's games so far."""
     total = UsageTotals()
     for folder in results.parts_of(run_id):
         total += spending(saved_plan(folder), folder)

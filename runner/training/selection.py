@@ -1,7 +1,7 @@
-"""The selection of rollouts that expert iteration trains on (Neural Interactive Proofs, ICLR 2025, appendix).
+"""Selects the rollouts that expert iteration trains on (Neural Interactive Proofs, ICLR 2025, appendix).
 
-Every random choice uses a seed that the caller derives from run, iteration and agent. The generator is NumPy's legacy
-one, because its streams are the same in every version of NumPy.
+Every random choice uses a seed that the caller derives from the run, the iteration and the agent. The random generator
+is NumPy's legacy `RandomState`, because its streams are the same in every version of NumPy.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ from runner.game.protocols.rewards import reaches
 from runner.spec.training_settings import GuessReplacement, SelectionSettings
 
 SEED_BITS = 32
-"""The number of bits that the legacy generator accepts as a seed."""
+"""The maximum number of bits of a seed for `RandomState`."""
 
 
 @dataclass(frozen=True)
 class SelectedRollouts:
-    """The indices of one agent's rollouts to train on, unchanged or with its guess replaced by the label."""
+    """The indices of the rollouts to train one agent on."""
 
     as_played: tuple[int, ...]
+    """The rollouts to train on with the agent's own answers."""
     guess_replaced: tuple[int, ...] = ()
+    """The rollouts to train on with the label instead of the verifier's guess."""
     none_reason: str | None = None
-    """The reason if no unchanged rollout could be selected."""
+    """The reason why `as_played` is empty, if no rollout could be selected."""
 
 
 def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> list[int]:
-    """Return the indices of the rollouts to train one agent on; `rewards` are the agent's, one for each rollout.
+    """Return the indices of the rollouts to train one agent on; `rewards` has the agent's reward in each rollout.
 
-    The order is that of the rollouts for a threshold, and that of sampling for weighted sampling.
+    With a threshold, the indices are in ascending order; with weighted sampling, in the order of sampling.
 
     Raises:
         ValueError: all weights are 0, or there are too few positive weights to sample without replacement.
@@ -47,7 +49,10 @@ def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> 
     if np.isnan(weights).any():
         raise ValueError("all rewards are equal or below the minimum, so no rollout has a positive weight")
     if not settings.replacement and size > np.count_nonzero(weights):
-        raise ValueError(f"cannot sample {size} rollouts without replacement: fewer have a positive weight")
+        raise ValueError(
+            f"cannot sample {size} rollouts without replacement, because only {np.count_nonzero(weights)} have a "
+            "positive weight"
+        )
     generator = np.random.RandomState(seed % 2**SEED_BITS)
     precise = weights.astype(np.float64)
     sampled = generator.choice(len(rewards), size=size, replace=settings.replacement, p=precise / precise.sum())
@@ -55,9 +60,10 @@ def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> 
 
 
 def _passes(reward: float, threshold: float) -> bool:
-    """Return whether a reward reaches the threshold; one that is exact in float32 is also compared in float32.
+    """Return whether a reward reaches the threshold.
 
-    The original code compares in float32.
+    A reward that float32 represents exactly also passes if it reaches the threshold rounded to float32, because the
+    original code compares in float32.
     """
     if float(np.float32(reward)) == reward:
         return reaches(reward, float(np.float32(threshold))) or reaches(reward, threshold)
@@ -65,15 +71,15 @@ def _passes(reward: float, threshold: float) -> bool:
 
 
 def sample_size(rollouts: int, settings: SelectionSettings) -> int:
-    """Return how many rollouts weighted sampling selects; halves are rounded to the even neighbor."""
+    """Return the number of rollouts that weighted sampling selects. Halves are rounded to the even neighbor."""
     return round(settings.sample_size_factor * rollouts)
 
 
 def probabilities(rewards: Sequence[float], settings: SelectionSettings) -> NDArray[np.float32]:
-    """Return each rollout's sampling probability (rollout); NaN if no reward is above the minimum.
+    """Return the sampling probability of each rollout; all are NaN if no reward is above the minimum.
 
-    The weight is the excess of the reward over the minimum, as a share of the total, mixed with `epsilon` parts of a
-    uniform distribution.
+    A rollout's weight is the excess of its reward over the minimum. The weights are normalized and mixed with a uniform
+    distribution in the proportion 1 : `epsilon`.
     """
     values: NDArray[Any] = np.asarray(rewards, np.float32)
     minimum = values.min(initial=np.inf) if settings.minimum is None else np.float32(settings.minimum)
@@ -85,7 +91,7 @@ def probabilities(rewards: Sequence[float], settings: SelectionSettings) -> NDAr
 
 
 def replaced_proportion(settings: GuessReplacement, iteration: int) -> float:
-    """Return the share of rollouts in an iteration where the label replaces the verifier's guess."""
+    """Return the share of an iteration's rollouts in which the label replaces the verifier's guess."""
     if settings.annealing == "linear":
         return max(0.0, settings.proportion - settings.annealing_rate * iteration)
     if settings.annealing == "exponential":
@@ -102,9 +108,10 @@ def select_for(
     replaced: float,
     seed: int,
 ) -> SelectedRollouts:
-    """Select one agent's rollouts; for a random share `replaced` of all, its guess is replaced instead.
+    """Return the rollouts to train one agent on.
 
-    Those are trained on regardless of rewards, because the label already says what is right.
+    In a random share `replaced` of all rollouts, the label replaces the agent's guess. These rollouts are selected
+    regardless of their rewards. `select` selects from the others.
     """
     count = int(replaced * len(rewards))
     order = np.random.RandomState(derived_seed("replaced", seed) % 2**SEED_BITS).permutation(len(rewards))

@@ -1,4 +1,4 @@
-"""The log of a training run's stages; each record is on disk before the next stage starts."""
+"""The log of a training run's stages. Each record is on disk before the next stage starts."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from runner.base.storage.format_versions import STAGE_LOG
 from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import check_log_format, read_journal
 from runner.results.folder import RunFolder
-from runner.training.stages import RECORDS, RunBegun, StageRecord, Stages
+from runner.training.stages import RECORDS, RunStarted, StageRecord, Stages
 
 ITERATIONS = "iterations"
-"""The folder with a folder for each iteration, which has the datasets and the trainers' files."""
+"""The name of the folder with a subfolder for each iteration."""
 OUTPUT = "output"
-"""The folder of a job's results, in the job's folder."""
+"""The name of the folder for a trainer's results, in the job's folder."""
 
 
 def iteration_folder(folder: RunFolder, iteration: int) -> Path:
-    """Return the folder of an iteration's datasets and trainers' files."""
+    """Return the folder with an iteration's datasets and the files of its trainers."""
     return folder.path / ITERATIONS / str(iteration)
 
 
 def job_folder(folder: RunFolder, iteration: int, group: str) -> Path:
-    """Return the folder of a group's jobs in an iteration; all attempts share it."""
+    """Return the folder for the jobs of a group in an iteration, which all attempts share."""
     return iteration_folder(folder, iteration) / f"{group}.job"
 
 
 def output_of(folder: RunFolder, iteration: int, group: str) -> Path:
-    """Return the folder where a `command` trainer writes its results."""
+    """Return the folder to which a `command` trainer writes its results."""
     return job_folder(folder, iteration, group).absolute() / OUTPUT
 
 
 @dataclass(frozen=True)
 class StageLog(Stages):
-    """The records of a running process; each is on disk when `add` returns, so it survives a kill at any moment."""
+    """The stage records of a run in progress. A record is on disk when `add` returns."""
 
     journal: Journal
 
@@ -49,31 +49,32 @@ class StageLog(Stages):
         """Append a record.
 
         Raises:
-            JournalError: it could not be written.
+            JournalError: the record could not be written.
         """
         self.journal.append_now(record.to_plain())
         self.records.append(record)
 
 
 def read_stages(folder: Path, run: str | None = None) -> Stages:
-    """Return the stages of the run with this identity in a folder; empty if it has not started.
+    """Return the stage records of the run in a folder; empty if the run has not started. `run` is its identity.
 
     Raises:
         JournalError: the log is damaged or belongs to another run, or it is missing although the run has datasets.
-        NewerFormatError: a newer nip-run wrote it.
+        NewerFormatError: a newer nip-run wrote the log.
     """
-    path, fault = folder / STAGE_LOG, "gone"
+    path, fault = folder / STAGE_LOG, "missing"
     records: list[dict[str, Any]] = []
     if path.is_file():
         fault = "damaged"
         check_log_format(path, run)
-        # The journal's advice, to cut off the damaged part, is wrong here: what is cut off would be trained again.
+        # Ignore the journal's error, whose advice to remove the damaged part would make the run train models again.
         with suppress(JournalError):
             records = [record for _, record in read_journal(path)]
     if not records and (folder / ITERATIONS).exists():
         raise JournalError(
-            f"{path}, the log of the run's training jobs, is {fault} although the run has built datasets. Restore it "
-            "from a backup, or start over with --again: without it, every model would be trained and paid for again"
+            f"{path}, the log of the run's training jobs, is {fault} although the run has built datasets. Restore the "
+            "log from a backup, or start over with --again: without the log, every model would be trained and paid for "
+            "again"
         )
     return Stages([_parse(record, path) for record in records if record.get("stage") in RECORDS])
 
@@ -84,16 +85,16 @@ def _parse(record: dict[str, Any], path: Path) -> StageRecord:
     except (KeyError, TypeError) as error:
         raise JournalError(
             f"{path}: record {record['seq']} of stage {record['stage']!r} lacks a key: {error}. If another version of "
-            "nip-run wrote it, use that version"
+            "nip-run wrote this log, use that version; otherwise restore the log from a backup"
         ) from error
 
 
 @contextmanager
 def stage_log(folder: RunFolder, run: str) -> Iterator[StageLog]:
-    """Open the stage log of the run with this identity, and start it if there is none.
+    """Open the stage log of a run, and write its first record if it is new. `run` is the run's identity.
 
     Raises:
-        JournalError: it cannot be written, or see `read_stages`.
+        JournalError: the log cannot be written, or see `read_stages`.
     """
     records = read_stages(folder.path, run).records
     journal = Journal(folder.stage_log, run=run)
@@ -102,7 +103,7 @@ def stage_log(folder: RunFolder, run: str) -> Iterator[StageLog]:
         if not records:
             # The token distinguishes this run's jobs from those of a run with the same id in another folder.
             token = secrets.token_hex(8)
-            stages.add(RunBegun(token=token, format=format_versions.LOG_FORMAT, run=run, run_id=folder.run_id))
+            stages.add(RunStarted(token=token, format=format_versions.LOG_FORMAT, run=run, run_id=folder.run_id))
         yield stages
     finally:
         run_sync(journal.close)

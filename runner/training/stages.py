@@ -1,7 +1,7 @@
-"""The records of what a training run has done, one for each stage, and queries on them.
+"""The records of a training run's finished stages, and queries on them.
 
-A record is the JSON of its fields with the name of its stage. Unknown keys and stages, which a later version wrote,
-are ignored.
+A record is stored as the JSON of its fields with the name of its stage. Unknown keys and stages, which a later version
+wrote, are ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, TypedDict, TypeVar
 class StageKind(StrEnum):
     """The names of the stages in the log."""
 
-    BEGUN = "begun"
+    STARTED = "begun"
     PLAYED = "played"
     TESTED = "tested"
     DATASETS = "datasets"
@@ -28,7 +28,7 @@ class StageKind(StrEnum):
 
 
 class ModelState(TypedDict):
-    """A model in the log and in `state.json`: its name, its base model, and every fine-tuning step since."""
+    """A model in the log and in `state.json`: its name, its base model, and all fine-tuning steps between them."""
 
     model: str
     base_model: str
@@ -48,7 +48,7 @@ GroupOutcome = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetReport:
-    """One group's dataset: its file, and how many examples were left out of it."""
+    """A report on the dataset of one group: its file, and the numbers of examples written and left out."""
 
     file: str
     format: str
@@ -62,7 +62,7 @@ class DatasetReport:
     agents: Sequence[str]
     notes: Sequence[str]
     chat_format: str | None = None
-    """The format of its chats; None if 0.1.0 wrote it, which built chats in a different way."""
+    """The format of the dataset's chats; None for a dataset of 0.1.0, which built chats in another way."""
     as_played: bool = False
 
     @classmethod
@@ -80,14 +80,14 @@ class DatasetReport:
 
 @dataclass(frozen=True, kw_only=True)
 class StageRecord:
-    """One stage of one iteration."""
+    """The record of one stage of an iteration."""
 
     kind: ClassVar[StageKind]
     iteration: int
 
     @classmethod
     def parse(cls, plain: Mapping[str, Any]) -> Self:
-        """Return the record for the result of `to_plain`.
+        """Return the record that `to_plain` has converted to this mapping.
 
         Raises:
             TypeError, KeyError: a key is missing.
@@ -100,40 +100,39 @@ class StageRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord(StageRecord):
-    """A stage that is a separate run."""
+    """The record of a stage that is a separate run."""
 
     run_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRecord(StageRecord):
-    """A stage of one model group."""
+    """The record of a stage of one model group."""
 
     group: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRecord(GroupRecord):
-    """A stage of one of a model group's jobs.
-
-    `attempt` is the number of jobs that failed before it in the iteration.
-    """
+    """The record of a stage of one of a model group's jobs."""
 
     attempt: int
+    """The number of the group's jobs in this iteration that failed before this job."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunBegun(StageRecord):
+class RunStarted(StageRecord):
     """The run was created."""
 
-    kind = StageKind.BEGUN
+    kind = StageKind.STARTED
     iteration: int = -1
     token: str
     format: int = 0
-    """The version of the log's format; 0.1.0 did not write it."""
+    """The version of the log's format; 0 for logs of 0.1.0, which had no version."""
     run: str = ""
+    """The identity of the run, from format 2 on; see `storage.log_lines`."""
     run_id: str = ""
-    """The identity of the run (`run`) and its id, from format 2 on; see `storage.log_lines`."""
+    """The id of the run, from format 2 on."""
 
     def to_plain(self) -> dict[str, Any]:
         plain = super().to_plain()
@@ -156,7 +155,7 @@ class TestPlayed(RunRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetsBuilt(StageRecord):
-    """The datasets of all groups were built or rebuilt; this record replaces earlier ones of the iteration."""
+    """The datasets of all groups were built or rebuilt. This record replaces earlier ones of the same iteration."""
 
     kind = StageKind.DATASETS
     groups: Mapping[str, DatasetReport]
@@ -172,7 +171,7 @@ class DatasetsBuilt(StageRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class JobNoted(AttemptRecord):
-    """A backend has saved a note about a job that it is submitting; see `Backend.submit`."""
+    """A backend has saved a note about a job while submitting it; see `Backend.submit`."""
 
     kind = StageKind.JOB
     backend: str
@@ -182,7 +181,7 @@ class JobNoted(AttemptRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class Waited(GroupRecord):
-    """The user was asked for the group's model."""
+    """The user was asked to train the group's model by hand."""
 
     kind = StageKind.WAITED
 
@@ -224,7 +223,7 @@ class Switched(StageRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdapterNoted(GroupRecord):
+class AdapterChanged(GroupRecord):
     """A server is about to load a group's adapter, or has unloaded it."""
 
     kind = StageKind.ADAPTER
@@ -236,7 +235,7 @@ class AdapterNoted(GroupRecord):
 RECORDS: Mapping[str, type[StageRecord]] = {
     record.kind: record
     for record in (
-        RunBegun,
+        RunStarted,
         GamesPlayed,
         TestPlayed,
         DatasetsBuilt,
@@ -245,7 +244,7 @@ RECORDS: Mapping[str, type[StageRecord]] = {
         JobEnded,
         TrainingEnded,
         Switched,
-        AdapterNoted,
+        AdapterChanged,
     )
 }
 """The record class of each stage."""
@@ -262,27 +261,27 @@ class Stages:
 
     @property
     def token(self) -> str:
-        """A random token that distinguishes this run from others with the same id; it is the same in every process."""
-        return self.all(RunBegun)[0].token
+        """A random token that distinguishes this run from other runs with the same id in other results folders."""
+        return self.all(RunStarted)[0].token
 
     def all(self, stage: type[AnyRecord]) -> list[AnyRecord]:
         """Return the records of a stage in all iterations."""
         return [record for record in self.records if isinstance(record, stage)]
 
     def last(self, stage: type[AnyRecord], iteration: int) -> AnyRecord | None:
-        """Return the last record of a stage in an iteration."""
+        """Return the last record of a stage in an iteration; None if there is none."""
         records = [record for record in self.all(stage) if record.iteration == iteration]
         return records[-1] if records else None
 
     def of_group(self, stage: type[AnyGroupRecord], iteration: int, group: str) -> list[AnyGroupRecord]:
-        """Return a group's records of a stage in an iteration; the stage `GroupRecord` stands for all group stages."""
+        """Return a group's records of a stage in an iteration; for `GroupRecord`, those of all stages of the group."""
         return [record for record in self.all(stage) if record.iteration == iteration and record.group == group]
 
     def attempt(self, iteration: int, group: str) -> int:
-        """Return the number of a group's current or next job in an iteration: how many have failed before it."""
+        """Return the number of a group's current or next job in an iteration, counted from 0."""
         return len(self.of_group(JobEnded, iteration, group))
 
     def trained(self, iteration: int, group: str) -> TrainingEnded | None:
-        """Return the record of a group's successful training in an iteration, or None if there is none yet."""
+        """Return the record of a group's successful job in an iteration; None if no job has succeeded yet."""
         records = self.of_group(TrainingEnded, iteration, group)
         return records[-1] if records else None

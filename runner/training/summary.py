@@ -1,4 +1,4 @@
-"""The summary of a training run for users and tables: its learning curve and its totals."""
+"""Summarizes a training run for users and tables: the learning curve and the totals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_summary(folder: RunFolder, manifest: Manifest) -> dict[str, Any]:
 
 
 def progress_summary(folder: RunFolder) -> dict[str, Any]:
-    """Return the `summary` of an unfinished run so far, with its next steps under `next`.
+    """Return the `summary` of an unfinished run so far, with the next steps under `next`.
 
     Raises:
         RunError, SpecError: a file of the run is missing or damaged.
@@ -42,26 +42,26 @@ def progress_summary(folder: RunFolder) -> dict[str, Any]:
 
 
 def test_name(test: Mapping[str, Any], iterations: int, *, over: bool) -> str:
-    """Return the words for the time of a test; the last test of a run that is `over` is "in the end"."""
+    """Return words for the time of a test: "before iteration 2", or "in the end" if the run is `over`."""
     last = test["iteration"] == iterations and over
     return "in the end" if last else f"before iteration {test['iteration']}"
 
 
 def describe_outcome(outcome: Mapping[str, Any], model: str) -> str:
-    """Describe the outcome of an iteration for a group, with the model that the group has since."""
+    """Describe the outcome of an iteration for a group; `model` is the group's model after the iteration."""
     if outcome["outcome"] == GroupResult.TOO_FEW:
-        return f"not trained: fewer than {outcome['min_examples']} examples; stays {in_one_line(model)}"
+        return f"not trained: fewer than {outcome['min_examples']} examples; the model stays {in_one_line(model)}"
     return f"{outcome['outcome']}: {in_one_line(model)}"
 
 
 def describe_left_out(outcome: Mapping[str, Any]) -> str:
-    """Describe why examples were left out, with the other notes on the dataset."""
+    """Describe the reasons why examples were left out, and the other notes on the dataset."""
     counts = [f"{count} {reason}" for reason, count in outcome.get("left_out", {}).items()]
     return "; ".join([*counts, *outcome.get("notes", ())])
 
 
 def summary(folder: RunFolder, stages: Stages, parts: Iterable[RunFolder]) -> dict[str, Any]:
-    """Return the summary of a training run in the form of its `metrics.json`; `parts` are the runs that belong to it.
+    """Return the summary of a training run in the format of its `metrics.json`; `parts` are the runs of its parts.
 
     Raises:
         RunError: a file of a finished test is missing.
@@ -88,7 +88,7 @@ def _test(folder: RunFolder, record: TestPlayed) -> dict[str, Any]:
 
 
 def _totals(parts: Iterable[RunFolder]) -> dict[str, Any]:
-    """Return the totals of all games and tests; the cost is missing if that of a part is unknown."""
+    """Return the totals of all parts; the total cost is None if the cost of a part is unknown."""
     manifests = [part.manifest() for part in parts]
     costs = [
         manifest.cost_usd for manifest in manifests if manifest.rollouts is not None

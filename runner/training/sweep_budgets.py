@@ -1,4 +1,4 @@
-"""The budgets of sweeps: one for all points of a spec, including what their journals have already spent."""
+"""Opens the budgets of sweeps. All points of a spec share a budget, which includes their spending so far."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from runner.training.plan import AnyPlan
 
 @dataclass(frozen=True)
 class Budgets:
-    """The budgets of the runs of one command, and the ids of the runs that are locked to count their spending."""
+    """The budgets of the runs of one command."""
 
     by_key: Mapping[Hashable, Budget]
-    """The budgets, by the key that the runs of a budget share."""
+    """Each budget, by the key of the runs that share it."""
     locked: frozenset[str]
+    """The ids of the runs that are locked."""
 
 
 @contextmanager
 def shared_budgets(runs: Sequence[tuple[Hashable, AnyPlan, str]], results: Results) -> Iterator[Budgets]:
-    """Open one budget for all runs with the same key. A run is (key, plan, run id); the key is the spec's file.
+    """Open one budget for all runs with the same key, and yield the budgets.
 
-    The runs stay locked until the block ends, because the counted spending is only correct while no other process
-    spends on them. A second process that needs one of the runs fails before it calls a model.
+    A run is a tuple of key, plan and run id; the key is the spec's file. The runs stay locked until the block ends,
+    because another process that plays one of them would change the spending. Such a process fails before it calls a
+    model.
 
     Raises:
         RunDirectoryError: another process has locked one of the runs, or a folder has another spec's run.

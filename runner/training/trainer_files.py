@@ -1,4 +1,4 @@
-"""Store the script and the files of a `command` trainer with its run, and restore those of a fetched trainer."""
+"""Stores the script and the files of a `command` trainer with its run, and restores those of a fetched trainer."""
 
 from __future__ import annotations
 
@@ -23,21 +23,26 @@ from runner.training.plan import TrainingPlan
 from runner.training.weights import is_path, public_model_name
 
 SHOWN_LINES = 40
-"""The maximum number of lines of a trainer's script that the user sees before allowing it."""
-_TOO_MUCH = f"at most {MAX_TRAINER_FILES} files of {MAX_TRAINER_BYTES >> 20} MiB in all are stored; list fewer"
+"""The maximum number of lines of a trainer's script to show to the user who must allow the trainer."""
+_TOO_MUCH = (
+    f"at most {MAX_TRAINER_FILES} files of {MAX_TRAINER_BYTES >> 20} MiB in total can be stored; list fewer in `files`"
+)
 _EARLIER = "an earlier version of "
+"""The start of a message about a file that was changed after an iteration had used it."""
 
 
 @dataclass
 class CollectedFiles:
-    """The content of a trainer's files by path, whether each is executable, and what cannot be stored."""
+    """The files of a trainer."""
 
     contents: dict[str, tuple[bytes, bool]] = field(default_factory=dict)
+    """The content of each file by path, and whether the file is executable."""
     missing: list[str] = field(default_factory=list)
+    """A message for each part of the trainer that is not stored."""
 
 
 def collect_files(group: str, trainer: TrainerSettings, stored: TrainerFiles | None) -> CollectedFiles:
-    """Read the script and files of a trainer: those stored with a fetched trainer, or else those in the current folder.
+    """Read the script and files of a trainer, from `stored` for a fetched trainer and else from the current folder.
 
     Raises:
         ReleaseError: a stored file is missing or has changed.
@@ -50,7 +55,8 @@ def collect_files(group: str, trainer: TrainerSettings, stored: TrainerFiles | N
     if os.sep in command[0] and not Path(command[0]).is_absolute():
         names.insert(0, command[0])
     else:
-        collected.missing.append(f"the program {Path(command[0]).name}: install it, so that it is on the PATH")
+        program = Path(command[0]).name
+        collected.missing.append(f"the program {program}: install {program} in a folder on the PATH")
     for path in (path for name in names for path in _files_at(here, Path(os.path.normpath(name)))):
         reason = None if path.as_posix() in collected.contents else _add_file(collected, here, group, path)
         collected.missing += [f"{path.name if path.is_absolute() else path}: {reason}"] if reason else []
@@ -61,7 +67,7 @@ def collect_files(group: str, trainer: TrainerSettings, stored: TrainerFiles | N
 
 
 def _files_at(here: Path, path: Path) -> Iterator[Path]:
-    """Yield a file, or the files of a folder without hidden ones and compiled Python."""
+    """Yield a file, or all files of a folder except hidden files and compiled Python."""
     if path.is_absolute() or not (here / path).is_dir():
         yield path
         return
@@ -71,11 +77,11 @@ def _files_at(here: Path, path: Path) -> Iterator[Path]:
 
 
 def _add_file(collected: CollectedFiles, here: Path, group: str, path: Path) -> str | None:
-    """Add a file, given relative to `here`, or return why it cannot be stored."""
+    """Add a file, given relative to `here`. If it cannot be stored, return the reason; otherwise None."""
     if path.is_absolute() or ".." in path.parts:
-        return "it is stored only if it is in the current folder of nip-run and named by a relative path"
+        return "not stored; only files in the current folder of nip-run, named by a relative path, are stored"
     if not is_storable(group, path.as_posix()):
-        return "a release can have no file of this name; rename it"
+        return "not stored, because releases do not allow this file name; rename the file"
     bytes_left = MAX_TRAINER_BYTES - sum(len(data) for data, _ in collected.contents.values())
     try:
         with open_below(here, path.parts) as file:
@@ -89,7 +95,10 @@ def _add_file(collected: CollectedFiles, here: Path, group: str, path: Path) -> 
 
 
 def _unlisted(command: Collection[str], collected: CollectedFiles, here: Path) -> Iterator[str]:
-    """Yield each file of the current folder that the command names or a Python file imports but that is not stored."""
+    """Yield a message for each used file that `files` does not list.
+
+    These are files in the current folder that the command names, or that a stored Python file imports.
+    """
     arguments = [argument.rpartition("=")[2] for argument in [*command][1:]]
     used = [*map(Path, arguments), *(Path(f"{argument}.py") for argument in arguments)]
     for path, (data, _) in collected.contents.items():
@@ -103,11 +112,11 @@ def _unlisted(command: Collection[str], collected: CollectedFiles, here: Path) -
         is_reported = any(Path(path).is_relative_to(path_used) for path in collected.contents)
         is_reported = is_reported or any(line.startswith(f"{path_used}: ") for line in collected.missing)
         if not path_used.is_absolute() and (here / path_used).exists() and not is_reported:
-            yield f"{path_used}: the trainer uses it, and `files` does not list it"
+            yield f"{path_used}: not stored, although the trainer uses this file; add it to `files`"
 
 
 def stored_contents(trainers: Mapping[str, CollectedFiles]) -> dict[str, bytes]:
-    """Return the index of trainers' files, and the content of each file by its stored name."""
+    """Return the files to store by their stored names: all files of all trainers, and the index."""
     stored, index = {}, {}
     for group, collected in sorted(trainers.items()):
         files = {}
@@ -145,7 +154,7 @@ def _earlier_versions(before: TrainerFiles, now: CollectedFiles) -> Iterator[str
     for path, facts in before.files.items():
         data, _ = now.contents.get(path, (b"", False))
         if path not in now.contents or hashlib.sha256(data).hexdigest() != facts["sha256"]:
-            yield f"{_EARLIER}{path}: it was changed after an iteration had used it"
+            yield f"{_EARLIER}{path}: this file was changed after an iteration had used it"
 
 
 def _write(folder: RunFolder, place: tuple[str, ...], contents: Mapping[str, bytes], mode: int = 0o644) -> None:
@@ -155,7 +164,7 @@ def _write(folder: RunFolder, place: tuple[str, ...], contents: Mapping[str, byt
 
 
 def restore_files(stored: TrainerFiles | None, folder: RunFolder, group: str) -> Path | None:
-    """Write the files of a model group's fetched trainer to the run's folder, and return the folder to run it in.
+    """Write the files of a model group's fetched trainer to the run's folder, and return the folder for the trainer.
 
     Return None if no files came with the trainer.
 
@@ -170,10 +179,12 @@ def restore_files(stored: TrainerFiles | None, folder: RunFolder, group: str) ->
 
 
 def shown_files(stored: TrainerFiles, command: Sequence[str]) -> Iterator[str]:
-    """Yield lines that show a fetched trainer to the user: its files, the start of what runs, and what is missing."""
+    """Yield lines that show a fetched trainer to the user: its files, the start of its script, and missing files."""
     script = os.path.normpath(script_of(command) or command[0])
     if script not in stored.files:
-        yield in_one_line(f"trainer {stored.group}: the script is not among these files; read all before you allow it")
+        yield in_one_line(
+            f"trainer {stored.group}: the script is not among these files; read all files before you allow the trainer"
+        )
     for path, facts in stored.files.items():
         place = stored.folder / stored_name(stored.group, path)
         size = f"{facts['size']:,} bytes, sha256:{facts['sha256'][:12]}"
@@ -186,5 +197,5 @@ def shown_files(stored: TrainerFiles, command: Sequence[str]) -> Iterator[str]:
 
 
 def missing_lines(trainers: Mapping[str, TrainerFiles | CollectedFiles]) -> Iterator[str]:
-    """Yield a line for each thing that is needed to run the trainers and is not stored with them."""
+    """Yield a line for each part of the trainers that is not stored with them."""
     yield from (f"trainer {group}: {line}" for group, files in trainers.items() for line in files.missing)

@@ -1,7 +1,8 @@
-"""The check of what a plan may do: which servers get which keys, which programs run, how many calls it makes.
+"""Checks what a plan may do: the keys it sends to servers, the programs it runs, and the number of calls it makes.
 
-It takes place before any client is created and before anything is written. A spec that the user wrote may do anything.
-For a fetched spec, the user must allow each API key, host and program by name, and must limit a large bill.
+The check comes before any client is created and any file is written. A spec that the user wrote may do anything. For a
+fetched spec, the user must allow each API key, host and program by name, and must set a budget if many calls are
+possible.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from runner.training.key_usage import key_uses_of, required_permissions
 from runner.training.plan import AnyPlan, TrainingPlan
 
 MAX_CALLS = 10_000
-"""The maximum number of calls of a fetched spec without a budget from the user."""
+"""The maximum number of calls of a fetched spec if the user has not set a budget."""
 
 
 def keys_sent(plan: AnyPlan, replay: ReplayOf | None = None) -> tuple[KeyUse, ...]:
-    """Return the environment variables that a run of a plan sends; a full replay calls no server."""
+    """Return the environment variables that a run sends to servers and trainers; none for a full replay."""
     return () if is_whole_replay(replay) else key_uses_of(plan)
 
 
@@ -37,10 +38,12 @@ def is_whole_replay(replay: ReplayOf | None) -> bool:
 
 
 def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyUse], *, override: str = "") -> None:
-    """Check that a plan may run; `override` is what the command has before a KEY=VALUE, for messages.
+    """Check that a plan may run.
+
+    `override` is the option that the command has before KEY=VALUE, for messages.
 
     Raises:
-        UsageError: a model has no address, or the spec was fetched and needs something that the user has not allowed.
+        UsageError: a model has no address, or a fetched spec needs a permission that the user has not given.
     """
     if is_whole_replay(replay):
         return
@@ -53,10 +56,10 @@ def check_trust(plan: AnyPlan, replay: ReplayOf | None, allowed: Collection[KeyU
 
 
 def _this_spec(plan: AnyPlan) -> str:
-    """Return the words that say how a spec depends on fetched files, and where they are."""
+    """Return words for how a spec depends on fetched files, and where these files are."""
     root = plan.spec.fetched
     assert root is not None
-    return f"this spec {describe_origin(plan.spec.path, root)} (it is in {root})"
+    return f"this spec {describe_origin(plan.spec.path, root)} (in {root})"
 
 
 def _remote_models(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:
@@ -69,7 +72,7 @@ def _remote_models(plan: AnyPlan) -> Iterator[tuple[str, ModelSettings]]:
 
 
 def missing_addresses(plan: AnyPlan) -> list[str]:
-    """Return the spec keys of the addresses that are missing, for the groups that are called."""
+    """Return the spec keys of the missing addresses of all model groups that are called or trained."""
     return [f"models.{group}.base_url" for group, model in _remote_models(plan) if model.is_unserved]
 
 
@@ -79,17 +82,17 @@ def _check_addresses(plan: AnyPlan, override: str) -> None:
         settings = " ".join(f"{override}{key}=http://HOST:PORT/v1" for key in keys)
         raise UsageError(
             f"{comma_join(keys)}: the value is {NOT_PUBLISHED}, because addresses are never published. Set the "
-            f"address of your server: {settings} (null for OpenAI)"
+            f"address of your own server: {settings} (null for OpenAI)"
         )
 
 
 def estimate_run(plan: AnyPlan) -> list[CostEstimate]:
-    """Return the calls, tokens and cost of all games of a run, without retries; see `estimate_costs`."""
+    """Return an estimate of the calls, tokens and cost of all games of a run by model group; see `estimate_costs`."""
     return sum_by_group(estimate for games in plan.all_games() for estimate in estimate_costs(games))
 
 
 def unconfirmed_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each model group whose price a fetched spec sets, with a message that says how to confirm the price."""
+    """Yield each model group whose price a fetched spec sets, with a message on how to confirm the price."""
     for group, settings in _remote_models(plan):
         price = settings.price
         if group in plan.spec.unconfirmed_prices and price is not None:
@@ -110,10 +113,10 @@ def unconfirmed_prices(plan: AnyPlan, override: str = "") -> Iterator[tuple[str,
 
 
 def _check_prices(plan: AnyPlan, override: str) -> None:
-    """Check that a budget in dollars does not depend on a price that only the fetched spec states.
+    """Check that a budget in dollars does not depend on a price that only the fetched spec sets.
 
     Raises:
-        UsageError: it does.
+        UsageError: the budget depends on such a price.
     """
     if plan.spec.experiment.budget.usd is None:
         return
@@ -130,7 +133,7 @@ def _check_size(plan: AnyPlan) -> None:
     """Check that a fetched spec does not make more calls than a user may expect.
 
     Raises:
-        UsageError: it does, and the user has not set a budget.
+        UsageError: it may make more calls, and the user has not set a budget.
     """
     if any(key.partition(".")[0] == "budget" for key in plan.spec.overridden):
         return

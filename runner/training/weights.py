@@ -1,4 +1,4 @@
-"""The hash of a model's weights on this machine, which proves that two copies are equal and has no paths."""
+"""Computes a hash of a model's weights on this machine, which shows that two copies are equal and reveals no paths."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def public_model_name(model: str) -> str:
 
 
 def weights_at(model: str) -> Weights | None:
-    """Return the weights at the path that is a model's name; None if it is not a path, or no file exists there.
+    """Return the weights of a model whose name is a path; None for another name, or if the path has no files.
 
     Links to files are followed, because a server would load their targets.
 
@@ -57,7 +57,7 @@ def weights_at(model: str) -> Weights | None:
 
 
 def recorded_weights(model: str) -> dict[str, str]:
-    """Return the facts to record about the weights that a training job created: their hash, if they can be read."""
+    """Return the hash of the weights that a training job created, as facts to record; empty if they cannot be read."""
     with suppress(OSError):
         weights = weights_at(model)
         if weights is not None:
@@ -66,6 +66,7 @@ def recorded_weights(model: str) -> dict[str, str]:
 
 
 def _files(path: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the relative name and the path of each file, in a fixed order."""
     if path.is_file():
         yield "", path
         return

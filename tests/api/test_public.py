@@ -205,7 +205,7 @@ def test_a_transcript_is_what_was_delivered(result: RunResult) -> None:
     rows = result.messages().filter(f"rollout_id = '{rollout_id}' AND content <> ''").fetchall()
     assert {(m.round, m.channel, m.agent, m.text) for m in transcript.messages} == {row[2:] for row in rows}
     assert f"[round 0] {transcript.messages[0].agent} in {transcript.messages[0].channel}:\n  " in str(transcript)
-    with pytest.raises(UsageError, match="its first is"):
+    with pytest.raises(UsageError, match="the first one is"):
         result.transcript("no such rollout")
 
 
@@ -221,7 +221,7 @@ def test_a_hook_that_raises_ends_the_run_and_the_same_call_goes_on(tmp_path: Pat
     assert raised.value.__context__ is None  # nothing of ours stands above it in a traceback
     unfinished = runner.open_run(runner.check(spec).run_id, tmp_path / "results")
     assert (unfinished.status, unfinished.accuracy, unfinished.metrics) == ("failed", None, {})
-    with pytest.raises(runner.RunError, match="run its spec again"):
+    with pytest.raises(runner.RunError, match="finish the run with nip-run"):
         unfinished.rollouts()
     heard: list[str] = []
     runner.run(spec, tmp_path / "results", on_rollout=lambda rollout: heard.append(rollout.rollout_id))
@@ -284,7 +284,7 @@ def test_what_0_1_0_wrote_can_be_asked(tmp_path: Path) -> None:
     training = runner.open_run("malt", results)
     assert training.accuracy is None
     assert [part.run_id.removeprefix(training.run_id) for part in training.parts()] == ["-i0", "-t0", "-t1"]
-    with pytest.raises(UsageError, match=r"parts\(\) returns them"):
+    with pytest.raises(UsageError, match=r"which parts\(\) returns"):
         training.rollouts()
 
 

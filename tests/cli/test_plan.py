@@ -142,7 +142,7 @@ def test_people_are_told_what_the_dataset_could_show(folder: Path) -> None:
         ((), "nothing to plan: add --detect D"),
         (("--detect", "5"), "must be between 0 and 1, such as 0.05, not 5"),
         (("--detect", "0.1", "--from", "none"), "no run 'none'"),
-        (("--detect", "0.1", "--from", "s1", "s2", "s1"), "from one run or from two"),
+        (("--detect", "0.1", "--from", "s1", "s2", "s1"), "give one or two runs for the variance, not 3"),
         (("--detect", "0.1", "--from", "s1", "--against", "s2"), "not allowed with argument"),
     ],
 )

@@ -77,7 +77,7 @@ def test_without_a_pilot_it_is_said_that_servers_are_not_known(tmp_path: Path) -
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "50 games, 50 to 300 calls: at least" in text
-    assert "the latency of the servers is unknown" in text
+    assert "the latency of the servers is not known" in text
     assert "--like pilot" in text
 
 
@@ -103,12 +103,12 @@ def test_workers_and_shards_are_measured_and_told_with_the_sizes_that_show_a_dif
         ),
         (
             ("--workers", "4097", "execution.engine=ray", "execution.workers=2"),
-            "--workers 4097: the maximum of execution.workers is 4,096; or --shards N",
+            "--workers 4097: the maximum of execution.workers is 4,096; use fewer workers, or split",
         ),
         (("--shards", "10001"), "--shards 10001: the maximum is 10,000"),
         (("--shards", "13"), "--shards 13: the dataset has only 12 groups"),
         (("--workers", "2", "--cores", "-1"), "--cores must be at least 1, not -1"),
-        (("--workers", "2", "--measure", "0"), "--measure must be a number of seconds up to 3600, not 0"),
+        (("--workers", "2", "--measure", "0"), "--measure must be a number of seconds above 0 and up to 3600, not 0"),
         (("--cores", "2"), "need --workers N or --shards N"),
         (("--workers", "2", "--like", "none"), "no run 'none'"),
         (("--workers", "2", "rollouts.num_responses_per_timestep=2"), "cannot predict the duration of trees"),
@@ -127,4 +127,4 @@ def test_what_cannot_be_timed_is_told(tmp_path: Path, words: tuple[str, ...], me
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     spec_file(tmp_path, fine_tune=None)
     done = nip_run_here("plan", "spec.yaml", "--workers", "1", *QUICK, "--results", "/proc/none", cwd=tmp_path)
-    assert (done.returncode, "use --results DIR with a folder that is writable" in done.stderr) == (1, True)
+    assert (done.returncode, "use --results DIR with a writable folder" in done.stderr) == (1, True)

@@ -128,7 +128,7 @@ def test_at_80_columns_no_count_is_cut_and_ctrl_c_says_at_once_what_it_waits_for
     for text in drawn:
         assert re.search(r"(^| )\d+/40 rollouts", text), text
         assert len(text) < 80
-    assert re.search(r"waiting for \d calls? in flight, at most 30 s; Ctrl-C again stops now", seen)
+    assert re.search(r"waiting for \d calls? in flight, at most 30 s; press Ctrl-C again to stop immediately", seen)
 
 
 class Seen(Display):

@@ -135,7 +135,7 @@ def test_from_another_folder_a_wrong_override_is_shown(
     [
         ("rollouts.per_datapoint=3", "has only 1 repeat"),
         ("training.iterations=2", "judging debates again trains nothing"),
-        ("until.width=0.1", "give all of it: until={...}"),
+        ("until.width=0.1", "set all of its keys: until={...}"),
     ],
 )
 def test_overrides_that_judging_cannot_follow_are_refused(

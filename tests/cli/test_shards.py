@@ -48,7 +48,7 @@ def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path)
     shown = run(tmp_path, "show", "tiny", "--shard", "1/2", "--json")
     assert json.loads(shown.stdout)["manifest"]["shard"] == [1, 2]
     assert "shard 2/2 of run" in run(tmp_path, "show", "tiny", "--shard", "2/2").stderr
-    begun = f"run {whole.name} is played in 2 shards (started: 1/2)"
+    begun = f"run {whole.name} is split into 2 shards (started: 1/2)"
     for words, said in (
         ((whole.name,), f"--run-id {whole.name} --shard K/2"),
         ((str(whole),), f"nip-run merge {whole.name}"),
@@ -119,7 +119,7 @@ def test_a_merge_that_cannot_be_made_is_said_by_the_last_shard_and_by_merge(tmp_
     part = str(whole / "shards" / "2-of-2")
     published = run(tmp_path, "publish", part, "--to", "board", "--as", "acme", "--licence", "MIT", "--dry-run")
     assert "merge the run, then publish it: nip-run merge" in published.stderr
-    assert "merge them, and judge the merged run" in run(tmp_path, "rejudge", part, "votes=3").stderr
+    assert "merge them with nip-run merge, and judge the merged run" in run(tmp_path, "rejudge", part, "votes=3").stderr
 
 
 @pytest.mark.full
@@ -148,7 +148,7 @@ def test_parts_on_other_disks_are_merged_by_their_folders(tmp_path: Path) -> Non
     (tmp_path / "copy1" / "manifest.json").write_text("{", "utf-8")
     damaged = run(tmp_path, "merge", *copies, "--results", "third")
     assert damaged.returncode == 1
-    assert "copy1 cannot be read as a part" in damaged.stderr
+    assert "copy1 cannot be read as a shard" in damaged.stderr
     assert "missing: 1/2" in damaged.stderr
     wrong = run(tmp_path, "merge", "nobody", "copy9")
     assert wrong.returncode == 2

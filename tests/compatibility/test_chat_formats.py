@@ -9,7 +9,7 @@ import pytest
 from tests.compatibility.old import RUNS, called, contents, opened, run_folder
 
 SERVED = "specs/served.yaml"
-BEGAN = f"run {RUNS['served']} began with models.m.chat_format=openai"
+STARTED = f"run {RUNS['served']} started with models.m.chat_format=openai"
 
 
 @pytest.fixture
@@ -25,12 +25,12 @@ def test_its_spec_is_told_what_it_goes_on_with(folder: Path) -> None:
     before = contents(folder)
     done = called("run", SERVED, cwd=folder)
     assert done.code == 0
-    assert BEGAN in done.err
-    assert done.err.count(BEGAN) == 1
+    assert STARTED in done.err
+    assert done.err.count(STARTED) == 1
     assert "models.m.chat_format=alternating" in done.err
-    assert BEGAN in called("check", SERVED, cwd=folder).out
+    assert STARTED in called("check", SERVED, cwd=folder).out
     rendered = called("render", SERVED, "prover", "--round", "1", cwd=folder)
-    assert BEGAN in rendered.err
+    assert STARTED in rendered.err
     assert 'chat_format: "openai"' in rendered.out
     assert "--- user (Verifier) ---" in rendered.out
     assert contents(folder) == before
@@ -42,7 +42,7 @@ def test_a_spec_that_says_its_format_and_one_without_a_run_are_of_the_address(fo
     assert run_id(folder, SERVED) == run_id(folder, SERVED, "models.m.chat_format=openai") == RUNS["served"]
     assert run_id(folder, SERVED, "--results", "nowhere") == new
     rendered = called("render", SERVED, "prover", "--round", "1", "--results", "nowhere", cwd=folder)
-    assert rendered.err.count("began") == 0
+    assert rendered.err.count("started with") == 0
     assert 'chat_format: "alternating"' in rendered.out
     assert "\n\nVerifier: " in rendered.out or "---\nVerifier: " in rendered.out
 

@@ -158,7 +158,7 @@ def test_by_its_folder_a_replay_asks_nobody_and_a_part_is_left_to_its_training_r
     assert rows(new, "run_id") == rows(old, "run_id")
     refused = called("run", part, "rollouts.per_datapoint=9", cwd=folder)
     assert refused.code == 1
-    assert f"resume that run with nip-run results/runs/{RUNS['learning']}," in refused.err
+    assert f"resume the training run with nip-run results/runs/{RUNS['learning']}," in refused.err
 
 
 # A run that was killed
@@ -191,8 +191,8 @@ def test_a_killed_run_goes_on_with_identical_files(folder: Path, torn: int, by: 
         as_there = {server.base_url: f"http://127.0.0.1:{PORT}/v1"}
     (result,) = done.json
     assert (result["run_id"], result["was_finished"]) == (RUNS["killed"], False)
-    assert any("torn bytes" in line for line in result["notes"]) == bool(torn)
-    assert any("began with models.m.chat_format=openai" in line for line in result["notes"])
+    assert any("incomplete line" in line for line in result["notes"]) == bool(torn)
+    assert any("started with models.m.chat_format=openai" in line for line in result["notes"])
     assert asked == MADE["requests"]["killed"]
     assert (run / "journal.jsonl").read_bytes().startswith(kept)
     assert not (run / ".in_flight").exists()

@@ -36,7 +36,7 @@ def test_its_spec_goes_on_with_it_and_says_so(folder: Path) -> None:
     run = only_run(folder / "results")
     done = called("run", "spec.yaml", "rollouts.per_datapoint=2", cwd=folder)
     assert done.code == 0, done.err
-    assert f"run {run.name} began with protocol.verifier_first=true and keeps it" in done.err
+    assert f"run {run.name} started with protocol.verifier_first=true and resumes with this value" in done.err
     assert only_run(folder / "results") == run
     first = [row["agent"] for row in table(run, "messages") if row["round"] == 0]
     assert (len(table(run, "rollouts")), set(first)) == (4, {"verifier"})
@@ -58,4 +58,4 @@ def test_its_replay_keeps_its_order_of_turns(folder: Path) -> None:
     run = only_run(folder / "results")
     done = called("run", "spec.yaml", "--replay", run.name, cwd=folder)
     assert done.code == 0, done.err
-    assert f"run {run.name} is replayed with protocol.verifier_first=true, as it began" in done.err
+    assert f"the replay of run {run.name} uses protocol.verifier_first=true, because the run started" in done.err

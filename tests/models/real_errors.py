@@ -307,7 +307,7 @@ OTHERS: list[Row] = [
         {"type": "extra_forbidden", "loc": ["body", "seed"], "msg": "Extra inputs are not permitted", "input": 1}]},
         ProviderRefusal, "models.small.seed"),
     Row("OpenAI, the key", 401, error("Incorrect API key provided", code="invalid_api_key"), ProviderRefusal,
-        "is not accepted"),
+        "does not accept the key"),
     # What may be wrong with one request alone
     Row("vLLM, a chat template", 400, bare("Conversation roles must alternate user/assistant/user/assistant/..."),
         ProviderRefusal, "set models.small.chat_format to alternating."),

@@ -255,7 +255,7 @@ def test_an_answer_that_the_limit_or_the_context_cuts_is_recorded_as_cut(tmp_pat
 
 
 ADVICE = {
-    "unauthorized": "The key in $TEST_KEY is not accepted",
+    "unauthorized": "does not accept the key. It comes from $TEST_KEY",
     "billing": "no money or quota left",
     "forbidden": "may not use this model",
     "no_model": "Check models.m.model",
@@ -366,7 +366,7 @@ REFUSED = {
     "n": (2, "retry.invalid_response"),
     "seed": (0, "leave it out"),
     "logprobs": (True, "verdict.confidence=stated"),
-    "share_prompts": (True, "caches the prompt"),
+    "share_prompts": (True, "caches the common start of prompts"),
     "batch": (True, "one by one"),
     "chat_format": ("openai", "alternating"),
 }
@@ -407,7 +407,7 @@ def test_chats_alternate_and_have_a_system_prompt_wherever_the_server_is(tmp_pat
 def test_a_service_that_changes_the_price_needs_a_price(tmp_path: Path) -> None:
     extra = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     models = {"m": {"provider": "anthropic", "max_tokens": 9, "extra_body": extra}}
-    with pytest.raises(SpecError, match=r"changes the price; set models\.m\.price"):
+    with pytest.raises(SpecError, match=r"changes the price of a token; set models\.m\.price"):
         load_spec(spec_file(tmp_path, "http://127.0.0.1:9", models=models))
 
 

@@ -135,9 +135,9 @@ def batched(content: bytes, **answer: Any) -> Completion:
 @pytest.mark.parametrize(
     ("down", "said", "looks"),
     [
-        ({"headers": {"content-encoding": "br"}}, "not requested", 3),
+        ({"headers": {"content-encoding": "br"}}, "accepts only uncompressed answers", 3),
         ({"status": 503}, "answered 503", None),
-        ({"status": 401}, "is not accepted", 1),
+        ({"status": 401}, "does not accept the key", 1),
     ],
 )
 @pytest.mark.parametrize("earlier", [False, True])
@@ -164,7 +164,7 @@ def test_results_without_room_on_this_machine_end_the_run_at_once(
     server = _Batches(own_line("yes"))
     (error,) = asked(server, REQUEST)
     assert isinstance(error, RunError)
-    assert "cannot store a file of results in the temporary folder: No such file" in str(error)
+    assert "cannot store a file of batch results in the temporary folder" in str(error)
     assert server.paths["/v1/files/f/content"] == 1
 
 

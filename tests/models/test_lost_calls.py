@@ -108,7 +108,7 @@ def test_exactly_the_calls_in_flight_are_counted_once_and_said(tmp_path: Path) -
         assert before.usd >= provider.billed_usd(IN, OUT)
         done = nip_run_here("spec.yaml", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
-        told = f"{AT_ONCE} calls were in flight when the run was cut short; up to ${before.usd:.4f} is counted"
+        told = f"{AT_ONCE} calls were in flight when the run was interrupted; ${before.usd:.4f} is counted"
         assert told in done.stderr
         (lost,) = of_kind(tmp_path, "lost")
         assert lost["charged"] == [before.usd, before.tokens, before.completions]
@@ -127,7 +127,7 @@ def test_a_budget_used_up_by_calls_in_flight_at_a_kill_says_so(tmp_path: Path) -
         done = nip_run_here("spec.yaml", "-q", f"budget.completions={AT_ONCE}", cwd=tmp_path)
         assert provider.stats()["chat"] == AT_ONCE
     assert done.returncode == 3
-    assert f"note: {AT_ONCE} calls were in flight when the run was cut short; up to" in done.stderr
+    assert f"note: {AT_ONCE} calls were in flight when the run was interrupted; " in done.stderr
     assert "tokens are counted" in done.stderr  # nobody knows the price
 
 

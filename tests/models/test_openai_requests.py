@@ -159,7 +159,7 @@ def test_a_key_that_cannot_be_sent_is_refused_by_the_name_of_its_variable(
 ) -> None:
     monkeypatch.setenv("SOME_API_KEY", odd)
     with pytest.raises(
-        ProviderRefusal, match="variable SOME_API_KEY contains a character that a header cannot have"
+        ProviderRefusal, match="variable SOME_API_KEY has a character that headers cannot contain"
     ) as caught:
         ask(settings(base_url="http://127.0.0.1:9/v1", api_key_env="SOME_API_KEY"))
     assert "0123" not in str(caught.value)

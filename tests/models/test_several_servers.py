@@ -52,7 +52,8 @@ class Three:
         for breaker in self.breakers:
             breaker.listen(self.told.append)
         self.healths = [
-            ServerHealth(name, "m", failures, waits, tell=self.left.append, clock=lambda: self.now) for name in NAMES
+            ServerHealth(name, "m", failures, waits, on_change=self.left.append, clock=lambda: self.now)
+            for name in NAMES
         ]
         servers = [
             PooledServer(breaker, health, self._of(at))

@@ -37,18 +37,18 @@ def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 @pytest.mark.parametrize(
     ("kind", "scheme", "message"),
     [
-        ("page", "http", r"answers with a web page \(HTML\), and not as a model API"),
-        ("commented", "http", r"answers with a web page \(HTML\), and not as a model API"),
-        ("text", "http", r"answers with text that is not a JSON object, and not as a model API"),
-        ("list", "http", r"answers with text that is not a JSON object, and not as a model API"),
-        ("empty", "http", r"answers with an empty body, and not as a model API"),
-        ("ssh", "http", r"the server does not speak HTTP: it begins with 'SSH-2.0-OpenSSH_9.9'"),
-        ("missing", "http", r"answers with a web page \(HTML\), and not as a model API"),
-        ("files", "http", r"answers with a web page \(HTML\), and not as a model API"),
+        ("page", "http", r"is not a model API: it answers with a web page \(HTML\)"),
+        ("commented", "http", r"is not a model API: it answers with a web page \(HTML\)"),
+        ("text", "http", r"is not a model API: it answers with text that is not a JSON object"),
+        ("list", "http", r"is not a model API: it answers with text that is not a JSON object"),
+        ("empty", "http", r"is not a model API: it answers with an empty body"),
+        ("ssh", "http", r"the server does not speak HTTP: its first message is 'SSH-2.0-OpenSSH_9.9'"),
+        ("missing", "http", r"is not a model API: it answers with a web page \(HTML\)"),
+        ("files", "http", r"is not a model API: it answers with a web page \(HTML\)"),
         ("redirect", "http", r"answered 308: a redirect to https://models\.example/v1/chat/completions"),
         ("tls", "http", r"the server only accepts TLS; write https:// instead of http://"),
         ("page", "https", r"the server does not use TLS; write http:// instead of https://"),
-        ("tls", "https", r"the server's TLS certificate is not trusted: self.signed certificate"),
+        ("tls", "https", r"the server's TLS certificate is not trusted \(self.signed certificate"),
     ],
 )
 def test_a_wrong_server_stops_the_run_at_once_and_says_what_it_is(

@@ -73,10 +73,10 @@ def test_a_replay_in_another_format_is_refused_before_it_has_a_folder(tmp_path: 
         first = played(path, tmp_path / "results").folder
         openai = "models.m.chat_format=openai"
         with pytest.raises(
-            UsageError, match=r"it called verifier with models\.m\.chat_format=alternating .*system_role"
+            UsageError, match=r"that run called verifier with models\.m\.chat_format=alternating .*system_role"
         ):
             played(path, tmp_path / "results", openai, replay=ReplayOf(first.path))
-        with pytest.raises(UsageError, match="it called prover with"):
+        with pytest.raises(UsageError, match="that run called prover with"):
             played(path, tmp_path / "results", openai, replay=ReplayOf(first.path, 2))
         assert list((tmp_path / "results" / "runs").iterdir()) == [first.path]
         assert played(path, tmp_path / "results", openai).manifest.replay_of is None

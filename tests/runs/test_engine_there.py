@@ -21,7 +21,7 @@ def test_results_in_a_folder_that_ray_deletes_are_refused_and_nothing_is_written
     before = sorted(job.rglob("*"))
     done = nip_run_here("spec.yaml", *words, cwd=job)
     assert done.returncode == 2, done.stderr
-    assert "results is in a folder that Ray unpacked for a job" in done.stderr
+    assert "results is in the working folder of a Ray job, which Ray deletes" in done.stderr
     assert "use --results DIR with a permanent folder" in done.stderr
     assert sorted(job.rglob("*")) == before
     assert nip_run_here("spec.yaml", "-q", "--results", tmp_path / "kept", cwd=job).returncode == 0

@@ -185,4 +185,4 @@ def test_a_journal_that_is_cut_stops_the_run(tmp_path: Path) -> None:
 
     with serving() as server:
         error = stopped(tmp_path, server, cut)
-    assert "something else cut" in str(error)
+    assert "another program truncated" in str(error)

@@ -51,7 +51,7 @@ def test_a_dropped_message_is_noticed_once_and_told_with_what_to_do(tmp_path: Pa
     [
         ("alternating", "system", "; try models.m.system_role=user, if the model knows no system messages. "),
         ("openai", "user", "; try models.m.chat_format=alternating. "),
-        ("alternating", "user", "; check its chat template, or use another model. "),
+        ("alternating", "user", "; check the server's chat template, or use another model. "),
     ],
 )
 def test_what_is_in_force_is_not_advised(chat_format: ChatFormat, system_role: Any, advice: str) -> None:

@@ -136,26 +136,26 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     ),
     "dataset edited": (
         lambda p: edit(p.part(2) / "inputs/dataset.jsonl", ("returns x", "returns y")),
-        r"shard 2/3 \(.*other inputs, or they were edited later: inputs/dataset.jsonl",
+        r"shard 2/3 \(.*has other inputs than most shards: inputs/dataset.jsonl",
     ),
     "prompt edited": (
         lambda p: (p.part(2) / "inputs/prompts/prover.jinja").write_text("Say yes.", "utf-8"),
-        r"edited later: inputs/prompts/prover.jinja",
+        r"other inputs than most shards: inputs/prompts/prover.jinja",
     ),
     "protocol edited": (
         lambda p: edit(p.part(2) / "inputs/protocol.yaml", ("name: ", "name:  ")),
-        r"edited later: inputs/protocol.yaml",
+        r"other inputs than most shards: inputs/protocol.yaml",
     ),
     "an input gone": (
         lambda p: (p.part(2) / "inputs/prompts/prover.jinja").unlink(),
-        r"edited later: inputs/prompts/prover.jinja",
+        r"other inputs than most shards: inputs/prompts/prover.jinja",
     ),
-    "the specs of all edited": (all_edited, "its spec.yaml or inputs/ are not what was played"),
+    "the specs of all edited": (all_edited, "its spec.yaml or inputs/ were edited after"),
     "spec damaged": (lambda p: (p.part(2) / "spec.yaml").write_text("[", "utf-8"), "its spec cannot be read"),
     "spec gone": (lambda p: (p.part(2) / "spec.yaml").unlink(), "its spec cannot be read"),
     "journal torn": (
         lambda p: append(p.part(2) / "journal.jsonl", b"0123abcd {"),
-        r"shard 2/3 \(.*its journal ends in 10 torn bytes",
+        r"shard 2/3 \(.*its journal ends in an incomplete line of 10 bytes",
     ),
     "journal cut": (
         lambda p: cut(p.part(2) / "journal.jsonl", 2),
@@ -163,14 +163,14 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     ),
     "journal damaged": (lambda p: flip(p.part(2) / "journal.jsonl"), "shard 2/3 .* damaged at byte"),
     "journal gone": (lambda p: (p.part(2) / "journal.jsonl").unlink(), "its journal is missing"),
-    "journal empty": (lambda p: (p.part(2) / "journal.jsonl").write_bytes(b""), "has no valid first record"),
+    "journal empty": (lambda p: (p.part(2) / "journal.jsonl").write_bytes(b""), "first record of its journal"),
     "journal of another shard": (
         lambda p: shutil.copy(p.part(1) / "journal.jsonl", p.part(2) / "journal.jsonl"),
         r"shard 2/3 \(.*: its journal belongs to shard 1/3",
     ),
     "an answer to another shard's datapoint": (with_foreign_answer, r"answers for datapoints of other shards \(p0\)"),
-    "interrupted": (lambda p: says(p.part(2), status="interrupted"), r"is not finished \(interrupted\); resume it"),
-    "killed": (lambda p: says(p.part(2), status="running"), r"is not finished \(interrupted\); resume it"),
+    "interrupted": (lambda p: says(p.part(2), status="interrupted"), r"is not finished \(interrupted\); resume this"),
+    "killed": (lambda p: says(p.part(2), status="running"), r"is not finished \(interrupted\); resume this"),
     "failed": (
         lambda p: says(p.part(2), status="failed", why_stopped="no server"),
         r"is not finished \(failed: no server\)",
@@ -180,7 +180,7 @@ WRONG: dict[str, tuple[Spoil, str]] = {
         "1 rollouts were lost in transport, in shard 2/3, but rollouts.max_transport_failed allows only a share of 0",
     ),
     "manifest damaged": (
-        lambda p: (p.part(2) / "manifest.json").write_text("{", "utf-8"), "2-of-3 cannot be read as a part: .*damaged"
+        lambda p: (p.part(2) / "manifest.json").write_text("{", "utf-8"), "2-of-3 cannot be read as a shard: .*damaged"
     ),
     "manifest of a newer nip-run": (lambda p: says(p.part(2), format=99), "written by a newer nip-run"),
     "of another seed": (lambda p: p.put(p.played("2/3", "seed=8")), "another run, .*: these keys differ: seed"),
@@ -220,7 +220,7 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     ),
     "a whole run": (
         lambda p: p.put(played(p.spec, p.elsewhere).folder.path),
-        "2-of-3 is the complete run tiny-.*, not a part of a run",
+        "2-of-3 is the complete run tiny-.*, not a shard",
     ),
 }  # fmt: skip
 
@@ -255,7 +255,7 @@ def test_a_part_that_is_being_played_is_refused(parts: Parts) -> None:
 
 def test_a_folder_without_a_part_is_refused(parts: Parts) -> None:
     parts.elsewhere.mkdir()
-    assert "elsewhere cannot be read as a part" in parts.problems(parts.elsewhere)
+    assert "elsewhere cannot be read as a shard" in parts.problems(parts.elsewhere)
 
 
 def test_all_that_is_wrong_is_said_at_once_and_nothing_is_changed(parts: Parts) -> None:
@@ -267,7 +267,7 @@ def test_all_that_is_wrong_is_said_at_once_and_nothing_is_changed(parts: Parts) 
     with pytest.raises(MergeError) as refused:
         merge(parts.run.name, results)
     said = "\n".join(refused.value.lines())
-    for why in ("missing: 1/3", "torn bytes", "inputs/dataset.jsonl"):
+    for why in ("missing: 1/3", "incomplete line", "inputs/dataset.jsonl"):
         assert why in said
     assert sorted(path for path in parts.run.rglob("*") if path.name != ".lock") == before
     assert not results.board.path.exists()

@@ -275,7 +275,7 @@ def test_a_run_at_a_server_that_misbehaves(row: str, server: Loopback, tmp_path:
     if expected.outcome is not None and expected.code in (0, 1):
         assert {rollout["outcome"] for rollout in table(run, "rollouts")} == {expected.outcome}
     if "secret" in expected.altered:
-        assert done.stderr.count("contained a secret") == 1
+        assert done.stderr.count("removed a secret") == 1
     assert server.stats().get("elsewhere", 0) == 0
 
     without_the_key(done.stdout.encode() + done.stderr.encode(), "output")

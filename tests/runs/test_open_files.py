@@ -46,7 +46,7 @@ def test_a_hard_limit_on_open_files_lowers_the_concurrency_and_is_said(tmp_path:
         spec_file(tmp_path, server.base_url, size=100, rollouts={"concurrency": 100})
         done = run_with_files(tmp_path, 80)
     assert done.returncode == 0, done.stderr
-    assert "calls at once instead of 100 (rollouts.concurrency)" in done.stderr.replace("\n", " ")
+    assert "concurrent calls instead of 100 (rollouts.concurrency)" in done.stderr.replace("\n", " ")
     run = only_run(tmp_path / "results")
     assert json.loads((run / "metrics.json").read_text())["outcomes"]["transport_failed"] == 0
     assert not [record for record in journal_records(run) if record["kind"] == "failure"]
@@ -58,4 +58,4 @@ def test_a_limit_that_leaves_room_for_all_is_not_spoken_of(tmp_path: Path) -> No
         spec_file(tmp_path, server.base_url, size=4, rollouts={"concurrency": 16})
         done = run_with_files(tmp_path, 256)
     assert done.returncode == 0, done.stderr
-    assert "calls at once" not in done.stderr
+    assert "concurrent calls" not in done.stderr

@@ -85,7 +85,7 @@ def test_what_was_changed_in_it_is_noticed_before_anyone_is_asked(run: Path, ser
             played(run, results)
         path.write_bytes(content)
     assert played(run, results).was_finished
-    with pytest.raises(UsageError, match=r"dataset\.limit: .* use its original spec"):
+    with pytest.raises(UsageError, match=r"dataset\.limit: .* use the run's original spec"):
         played(run, results, "dataset.limit=6")
     with pytest.raises(RunDirectoryError, match=r"these keys differ: models\.m\.temperature\. "):
         played(run, results, "models.m.temperature=0.5", run_id=run.name)

@@ -92,7 +92,7 @@ def test_a_regrouped_run_is_counted_anew_and_says_so(tmp_path: Path) -> None:
     first = played(path, tmp_path / "results")
     again = played(path, tmp_path / "results", "dataset.group_by=question")
     assert again.folder == first.folder
-    assert f"run {first.run_id}: intervals are recomputed, clustered by group_by=question" in again.notes
+    assert f"run {first.run_id}: confidence intervals are recomputed, clustered by group_by=question" in again.notes
 
 
 @pytest.mark.gate
@@ -129,7 +129,7 @@ def test_a_torn_journal_is_cut_said_so_and_gone_on_from(tmp_path: Path) -> None:
         (run_folder / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
         done = nip_run_here("spec.yaml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "torn" in done.stderr
+    assert "incomplete line" in done.stderr
     assert derived_files(run_folder) == whole
 
 

@@ -34,7 +34,7 @@ def test_a_run_against_nobody_ends_after_as_many_calls_whatever_its_size(
     result = nip_run("spec.yaml", cwd=tmp_path)
     assert result.returncode == 1, result.stderr
     assert "cannot reach http://127.0.0.1:" in result.stderr.replace("\n", " ")
-    assert "trying one at a time" in result.stderr
+    assert "retrying one call at a time" in result.stderr
     failed = sum(record["kind"] == "failure" for record in journal_records(only_run(tmp_path / "results")))
     assert 14 <= failed <= 16 + 4
     assert "Traceback" not in result.stderr
@@ -46,11 +46,11 @@ def test_the_screen_says_within_seconds_that_nobody_answers(tmp_path: Path, nobo
     spec_file(tmp_path, nobody, size=100, retry=None, rollouts={"concurrency": 64})
     process = started("spec.yaml", cwd=tmp_path)
     log = tmp_path / "results"
-    until(lambda: any("trying one at a time" in path.read_text() for path in log.rglob("run.log")))
+    until(lambda: any("retrying one call at a time" in path.read_text() for path in log.rglob("run.log")))
     process.terminate()
     code, _, said = ended(process)
     assert code == 130
-    assert "calls in a row failed; trying one at a time" in said
+    assert "calls in a row failed; retrying one call at a time" in said
 
 
 @pytest.mark.full

@@ -153,9 +153,11 @@ def test_the_same_parts_make_the_same_journal(tmp_path: Path) -> None:
 def test_a_run_is_played_in_one_way_alone(tmp_path: Path) -> None:
     spec = spec_file(tmp_path, size=6)
     played(spec, tmp_path / "parts", shard="1/2")
-    with pytest.raises(RunDirectoryError, match=r"is played in 2 shards \(started: 1/2\); resume it with --shard K/2"):
+    with pytest.raises(
+        RunDirectoryError, match=r"is split into 2 shards \(started: 1/2\); resume a shard with --shard"
+    ):
         played(spec, tmp_path / "parts")
-    with pytest.raises(RunDirectoryError, match=r"is played in 2 shards .*, not in 3"):
+    with pytest.raises(RunDirectoryError, match=r"is split into 2 shards .*, not into 3"):
         played(spec, tmp_path / "parts", shard="1/3")
     played(spec, tmp_path / "whole")
     with pytest.raises(RunDirectoryError, match="was started without --shard"):
@@ -172,14 +174,14 @@ def test_once_merged_a_run_goes_on_whole_and_is_shown_to_its_shards(tmp_path: Pa
     spec = spec_file(tmp_path, size=4)
     merged = in_parts(spec, tmp_path / "parts", 2)
     assert played(spec, tmp_path / "parts", shard="2/2").folder == merged.folder
-    with pytest.raises(RunDirectoryError, match="was played in 2 shards, not in 3, and they were merged"):
+    with pytest.raises(RunDirectoryError, match="was played in 2 shards, not in 3, and is already merged"):
         played(spec, tmp_path / "parts", shard="1/3")
     longer = played(spec, tmp_path / "parts", "rollouts.per_datapoint=2")
     assert longer.folder == merged.folder
     assert derived_files(longer.folder.path) == derived_files(
         played(spec, tmp_path / "whole", "rollouts.per_datapoint=2").folder.path
     )
-    with pytest.raises(RunDirectoryError, match="has become longer"):
+    with pytest.raises(RunDirectoryError, match="was extended after its merge"):
         played(spec, tmp_path / "parts", "rollouts.per_datapoint=3", shard="2/2")
 
 

@@ -89,7 +89,7 @@ def test_a_refusal_stops_every_point_and_nothing_paid_for_is_lost(tmp_path: Path
         assert server.requests <= 20 + 8
     stopped = [name for name in calls(tmp_path / "results") if name in done.stderr]
     assert len(stopped) > 1
-    assert "also stopped, with all paid answers saved" in done.stderr
+    assert "This error also stopped " in done.stderr
     assert statuses(tmp_path / "results") <= {"failed", "interrupted", "done"}
     assert len(list(tmp_path.glob("results/runs/*"))) < 9
 

@@ -41,15 +41,18 @@ def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of
     assert list(found) == ["no_decision", "repeats", "empty_messages"]
     first = table(only_run(tmp_path / "results"), "rollouts")[0]["rollout_id"]
     repeats = found["repeats"]
-    assert (repeats["message"], repeats["show"]) == ("16 of 24 calls were repeats of unparsable answers", first)
+    assert (repeats["message"], repeats["show"]) == (
+        "16 of 24 calls were repeated because of unparsable answers",
+        first,
+    )
     assert repeats["example"] == (
-        f"verifier in round 0 of rollout {first} (p0) said 'I have checked it.\\n\\nDecision: undecided': the answer "
-        "holds 'decision:' and neither 'Decision: accept' nor 'Decision: reject'"
+        f"verifier in round 0 of rollout {first} (p0) answered 'I have checked it.\\n\\nDecision: undecided': the "
+        "answer holds 'decision:' and neither 'Decision: accept' nor 'Decision: reject'"
     )
     undecided = found["no_decision"]
-    assert undecided["message"] == "8 of 8 rollouts ended undecided, and accuracy counts them as not right"
+    assert undecided["message"] == "8 of 8 rollouts ended undecided, and accuracy counts them as not correct"
     assert (undecided["count"], undecided["of"], undecided["show"]) == (8, 8, "--undecided")
-    assert "said last 'I have checked it." in undecided["example"]
+    assert "the last answer of verifier is 'I have checked it." in undecided["example"]
     assert found["empty_messages"]["message"] == (
         "8 of 8 messages were left empty because none of 3 answers was usable"
     )
@@ -68,7 +71,7 @@ def test_answers_that_cannot_be_parsed_are_told_with_the_reason_and_what_came_of
         ),
         pytest.param("content_filter", "empty_message", "refused", "ended in a refusal", marks=pytest.mark.full),
         pytest.param("null_content", "empty_message", "no_content", "answers without content", marks=pytest.mark.full),
-        pytest.param("length", "empty_message", "cut", "8 of 8 answers were cut", marks=pytest.mark.full),
+        pytest.param("length", "empty_message", "cut", "8 of 8 answers were truncated", marks=pytest.mark.full),
     ],
 )
 def test_each_end_of_a_game_that_is_no_verdict_is_told(
@@ -123,11 +126,13 @@ def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it
     for said in (done.stderr, again.stderr, verbose.stderr):
         assert said.count("warning: 4 of 4 rollouts ended undecided") == said.count("ended undecided") == 1
         assert f"  look: nip-run show {run} --undecided --results 'my results'\n" in said
-        assert "warning: 4 of 8 calls were repeats of unparsable answers\n" in said
+        assert "warning: 4 of 8 calls were repeated because of unparsable answers\n" in said
     assert [row["kind"] for row in told["troubles"]] == ["no_decision", "repeats", "empty_messages"]
-    assert sum(note.startswith("4 of 8 calls were repeats") for note in told["notes"]) == 1
+    assert sum(note.startswith("4 of 8 calls were repeated") for note in told["notes"]) == 1
     shown = called("show", "last", "--results", "my results", cwd=tmp_path).stdout
-    assert "\ntrouble: 4 of 8 calls were repeats of unparsable answers\n  example: verifier in round 0" in shown
+    assert (
+        "\ntrouble: 4 of 8 calls were repeated because of unparsable answers\n  example: verifier in round 0" in shown
+    )
     assert f"  look: nip-run show {run} --undecided --results 'my results'\n" in shown
     in_json = called("show", "last", "--results", "my results", "--json", cwd=tmp_path).stdout
     assert json.loads(in_json)["troubles"] == told["troubles"]
@@ -142,7 +147,7 @@ def test_a_run_that_failed_says_each_note_once_and_what_went_wrong_before(tmp_pa
         again = nip_run_here("spec.yaml", "--again", "--json", cwd=tmp_path)
     assert done.returncode == 4
     assert done.stderr.count("returns no log-probabilities") == 1
-    assert done.stderr.count("were repeats of unparsable answers") == 1
+    assert done.stderr.count("were repeated because of unparsable answers") == 1
     assert again.returncode == 4
     assert "unauthorized" not in done.stdout
 
@@ -159,5 +164,5 @@ def test_lost_rollouts_are_told_once_with_the_error(tmp_path: Path) -> None:
     assert f"transport_failed {lost})" in done.stdout
     assert "\r" not in done.stderr
     shown = called("show", "last", cwd=tmp_path).stdout
-    assert f"trouble: {lost} of 12 rollouts failed in transport, the first with" in shown
+    assert f"trouble: {lost} of 12 rollouts failed in transport; the first error:" in shown
     assert f"resume with: nip-run results/runs/{only_run(tmp_path / 'results').name}\n" in shown

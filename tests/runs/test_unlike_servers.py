@@ -67,7 +67,7 @@ def test_what_one_server_refuses_the_others_are_asked_and_it_is_named(tmp_path: 
     (note,) = notes_in(done.stderr, refuses)
     failed = [row["error"] for row in table(only_run(tmp_path / "results"), "completions") if row["error"]]
     assert len(failed) == asked[2]
-    assert f"refused {asked[2]} calls of models.m that its other servers accepted" in note
+    assert f"refused {asked[2]} calls of models.m that the group's other servers accepted" in note
     assert f"remove {refuses} from models.m.base_url" in note
     assert all(refuses in error for error in failed)
     assert asked[2] < sum(asked) / 4, "it is left"
@@ -86,7 +86,7 @@ def test_so_it_is_with_worker_processes(tmp_path: Path, kind: str) -> None:
     assert done.returncode == 0, done.stderr
     assert outcomes(tmp_path) == {"decided": 36}
     (note,) = notes_in(done.stderr, refuses)
-    assert f"refused {asked[2]} calls of models.m that its other servers accepted" in note
+    assert f"refused {asked[2]} calls of models.m that the group's other servers accepted" in note
     assert asked[2] < sum(asked) / 4
 
 

@@ -185,7 +185,7 @@ def test_a_finished_run_is_not_stopped_sooner(tmp_path: Path, decided: tuple[Pat
     files = derived_files(run)
     compared = BaselineScores(run.name, "a", (), {})
     compared.write(RunFolder(run))
-    with pytest.raises(UsageError, match="may stop before games that it has played"):
+    with pytest.raises(UsageError, match="may stop before games that the run has played"):
         played(path, run.parents[1], *changes)
     assert derived_files(run) == files
 

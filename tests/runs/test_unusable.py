@@ -65,7 +65,7 @@ def test_the_run_stops_once_the_share_is_exceeded_and_the_same_command_resumes(
         done = nip_run_here("spec.yaml", "-q", cwd=tmp_path)
         assert done.returncode == 1, done.stderr
         assert "more than rollouts.max_unusable (0.5) allows" in done.stderr
-        assert "the same command resumes" in done.stderr
+        assert "repeat the command to resume" in done.stderr
         first = server.requests
         # Workers tell their counts a moment later, and calls in flight come in.
         assert MIN_ANSWERS <= first <= MIN_ANSWERS + (40 if execution else 2 * CONCURRENCY)
@@ -120,7 +120,7 @@ def test_many_unusable_answers_are_warned_of_once_with_an_example_and_advice(tmp
     assert "verifier (tiny) in round 0 of " in line
     assert "answered 'No \\x1b[31mverdict\\u202e from me.\\nAsk\\tagain. Decision: undecided xxx" in line
     assert "x" * 150 not in line
-    assert "check that the template of verifier asks for the format that is parsed" in line
+    assert "check that the template of verifier asks for the format that the protocol parses" in line
     assert "rollouts.max_unusable" in line
     assert done.stderr.count("answers since this command started") == 1
 

@@ -89,7 +89,7 @@ def test_a_refusal_by_the_chat_template_stops_the_run_with_advice_that_helps(
         refused = nip_run_here("spec.yaml", *given, "--run-id", "mine", cwd=tmp_path)
         assert refused.returncode == 4, refused.stderr
         advice = " and ".join(f"models.m.{key} to {value}" for key, value in changed.items())
-        assert f"which all games have: set {advice}." in refused.stderr
+        assert f"which are the same in all games: set {advice}." in refused.stderr
         words = [f"+models.m.{key}={changed[key]}" for key in settings]
         going_on = " ".join(["nip-run run spec.yaml", *words, "--run-id NAME"])
         assert refused.stderr.splitlines()[-1] == f"After that change, resume with: {going_on}"
@@ -103,7 +103,7 @@ def test_a_template_that_takes_no_chat_of_ours_is_not_blamed_on_a_key_that_is_se
     chosen = ModelSettings(model="x", chat_format="alternating", system_role="user")
     told = classify_error(400, {"message": "Conversation roles must alternate user/assistant"}, {}, chosen, "m")
     assert isinstance(told, ProviderRefusal)
-    assert "change models.m.model, or the template that its server uses" in str(told)
+    assert "change models.m.model, or the chat template of its server" in str(told)
     assert dict(told.changes) == {"models.m.model": None}
 
 
@@ -183,7 +183,7 @@ def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
     with serving() as server:
         notes = played(spec_file(tmp_path, server.base_url, size=4, **changes), tmp_path / "r").notes
     assert [note for note in notes if "log-prob" in note] == [
-        "the server of m returns no log-probabilities, which models.m.logprobs requests"
+        "the server of m returns no log-probabilities, although models.m.logprobs requests them"
     ]
     said = Completion((Choice("a", "stop"),), "x", body=Body(b'{"logprobs":{"content":[{"token":"a","logprob":-1}]}}'))
     heard: list[str] = []

@@ -39,7 +39,7 @@ def test_what_has_a_key_of_its_own_is_refused_with_that_key(tmp_path: Path, name
 
 @pytest.mark.parametrize("name", ["messages", "stream", "stream_options"])
 def test_what_the_runner_sets_is_refused(tmp_path: Path, name: str) -> None:
-    assert "nip-run sets this itself" in problems(tmp_path, {name: None})[0]
+    assert "nip-run sets this key itself" in problems(tmp_path, {name: None})[0]
 
 
 @pytest.mark.parametrize(

@@ -231,9 +231,11 @@ def test_its_env_files_are_never_read(fetched: Path) -> None:
             (fetched / name).write_text("ROW_VARIABLE=sk-planted-0123456789\n")
         pair = f"ROW_VARIABLE=127.0.0.1:{server.port}"
         done = nip_run_here(path, "--allow-key", pair, cwd=fetched)
-        assert (done.returncode, "is empty; set it to the key" in done.stderr, server.requests) == (4, True, 0), (
-            done.stderr
-        )
+        assert (done.returncode, "is empty; set ROW_VARIABLE to the API key" in done.stderr, server.requests) == (
+            4,
+            True,
+            0,
+        ), done.stderr
 
 
 @pytest.mark.full
@@ -257,7 +259,7 @@ def test_a_program_is_allowed_by_its_name_and_the_whole_call_is_shown(fetched: P
     nip_run_here(path, "--allow-command", "touch", cwd=fetched.parent)
     assert (fetched / "here").exists(), "once it is allowed, it runs"
     assert allowed_commands(["touch"]) == parse_allowed(["*=command:touch"])
-    with pytest.raises(UsageError, match="write the program's name"):
+    with pytest.raises(UsageError, match="write --allow-command PROGRAM"):
         allowed_commands([""])
 
 

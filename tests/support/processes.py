@@ -107,7 +107,7 @@ def read_stderr_until(process: subprocess.Popen[str], text: str) -> str:
 def interrupt(process: subprocess.Popen[str]) -> str:
     """Send the first SIGINT to a run that plays and wait until the run has handled it; its stderr so far."""
     process.send_signal(signal.SIGINT)
-    return read_stderr_until(process, "Ctrl-C again stops now")
+    return read_stderr_until(process, "press Ctrl-C again to stop immediately")
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:

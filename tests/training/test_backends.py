@@ -90,13 +90,13 @@ def test_a_name_is_for_one_job_and_not_for_the_next_iteration(tmp_path: Path) ->
 def test_the_command_of_the_iteration_before_run_again_names_no_new_model(tmp_path: Path) -> None:
     status = status_of(job_in(tmp_path, base_model="better"), "files", "better")
     assert status.state is JobState.WAITING
-    assert "not the result" in status.message
+    assert "not the trained model" in status.message
 
 
 def test_a_model_that_the_group_had_before_is_not_the_result_of_training(tmp_path: Path) -> None:
     status = status_of(job_in(tmp_path, earlier_models=frozenset({"first", "second"})), "files", "first")
     assert status.state is JobState.WAITING
-    assert "first is a model that m had before" in status.message
+    assert "first is an earlier model of m" in status.message
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a\x1b[2J", "a ", "x" * (MAX_LENGTH + 1), "a\u202eb", "a\tb"])

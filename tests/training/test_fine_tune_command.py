@@ -105,7 +105,7 @@ def test_a_trainer_told_an_output_folder_alone_makes_a_model_there(tmp_path: Pat
     assert status.model == str(tmp_path / "job" / "output")
     idle = (sys.executable, "-c", "", "{dataset}", "{output}")
     (tmp_path / "other").mkdir()
-    assert "wrote nothing into" in trained(tmp_path / "other", idle).message
+    assert "wrote nothing to" in trained(tmp_path / "other", idle).message
 
 
 def test_paths_are_whole_though_the_results_are_named_by_a_relative_one(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_no_file_of_the_working_directory_gets_in_the_way(tmp_path: Path) -> Non
         (f"{GOOD}\nsys.exit(1)", "exit code 1"),
         ("print('no GPU \\x1b[31mhere', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
         ("print('no GPU \\x1b[31mhere')", "the new model's name cannot be read"),
-        ("open(model_file, 'w')", "it is empty"),
-        ("open(model_file, 'w').write(' \\n ')", "it is empty"),
+        ("open(model_file, 'w')", "the name is empty"),
+        ("open(model_file, 'w').write(' \\n ')", "the name is empty"),
         ("open(model_file, 'w').write('a\\nb')", "not a single line"),
         ("open(model_file, 'w').write('a\\x1b[2Jb')", "control or invisible characters"),
         (f"open(model_file, 'w').write('x' * {MAX_LENGTH + 1})", f"the maximum is {MAX_LENGTH}"),

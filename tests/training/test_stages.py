@@ -13,7 +13,7 @@ from runner.base.hashing import canonical
 from runner.base.storage.log_lines import encode
 from runner.results.folder import RunFolder
 from runner.training.stage_log import read_stages, stage_log
-from runner.training.stages import RECORDS, GroupRecord, RunBegun, StageKind, StageRecord, TrainingEnded, Waited
+from runner.training.stages import RECORDS, GroupRecord, RunStarted, StageKind, StageRecord, TrainingEnded, Waited
 from runner.training.summary import progress_summary
 from tests.support.runs import played
 from tests.support.specs import spec_file
@@ -61,7 +61,7 @@ def test_what_a_later_version_adds_is_passed_over(tmp_path: Path) -> None:
     begun, waited = json.loads(LINES["begun"]), json.loads(LINES["waited"])
     later = {"stage": "evaluated", "iteration": 0, "group": "p"}
     stages = read_stages(log_of(tmp_path, begun, {**waited, "since": 3}, later))
-    assert stages.records == [RunBegun(token="205fcc75966fe138"), Waited(iteration=0, group="p")]
+    assert stages.records == [RunStarted(token="205fcc75966fe138"), Waited(iteration=0, group="p")]
     report = json.loads(REPORT)
     built = json.loads(LINES["datasets"]) | {"groups": {"p": {**report, "tokens": 12}}}
     assert RECORDS["datasets"].parse(built) == RECORDS["datasets"].parse(json.loads(LINES["datasets"]))

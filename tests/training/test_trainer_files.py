@@ -47,7 +47,7 @@ def test_the_script_and_the_files_of_a_folder_are_stored_without_hidden_and_comp
     assert {path: mode for path, (_, mode) in found.contents.items()} == {
         "train.py": True, "pack/a.py": False, "pack/data/b.json": False
     }  # fmt: skip
-    assert found.missing == ["the program python: install it, so that it is on the PATH"]
+    assert found.missing == ["the program python: install python in a folder on the PATH"]
 
 
 def test_a_program_beside_the_run_is_stored_with_it() -> None:
@@ -59,13 +59,13 @@ def test_a_program_beside_the_run_is_stored_with_it() -> None:
 def test_what_is_not_in_the_current_folder_is_named_and_not_stored(tmp_path: Path) -> None:
     (tmp_path / "secret.py").write_text("")
     Path("link.py").symlink_to(tmp_path / "secret.py")
-    why = "it is stored only if it is in the current folder of nip-run and named by a relative path"
+    why = "not stored; only files in the current folder of nip-run, named by a relative path, are stored"
     assert missing("python", str(tmp_path / "secret.py")) == [f"secret.py: {why}"]
     assert missing("python", "../secret.py") == [f"../secret.py: {why}"]
     assert missing("python", "link.py") == ["link.py: this is a link, which nip-run does not follow here; remove it"]
     assert missing("python", "train.py", files=("gone.json",)) == ["gone.json: No such file or directory"]
     assert missing("python", "train.py", files=(".env",)) == [
-        ".env: a release can have no file of this name; rename it"
+        ".env: not stored, because releases do not allow this file name; rename the file"
     ]  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def test_what_a_trainer_uses_and_does_not_list_is_named() -> None:
     Path("train.py").write_text("import json, helper\nfrom pack.a import x\n")
     Path("helper.py").write_text("import train\n")
     Path("settings.json").write_text("{}")
-    said = "the trainer uses it, and `files` does not list it"
+    said = "not stored, although the trainer uses this file; add it to `files`"
     assert missing("python", "train.py", "--settings=settings.json") == [
         f"settings.json: {said}", f"helper.py: {said}", f"pack: {said}"
     ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_files_beyond_the_limits_are_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(trainer_files, "MAX_TRAINER_FILES", 1)
     Path("pack/b.py").write_text("")
     assert missing("python", "train.py", files=("pack",)) == [
-        "pack/a.py: at most 200 files of 16 MiB in all are stored; list fewer"
+        "pack/a.py: at most 200 files of 16 MiB in total can be stored; list fewer in `files`"
     ]  # fmt: skip
 
 
@@ -171,5 +171,5 @@ def test_a_file_that_is_changed_between_two_iterations_is_stored_as_it_is_now_an
     now = read_index(place)["p"]
     assert now.files["train.py"]["sha256"] != before.files["train.py"]["sha256"]
     assert now.read("train.py") == Path("train.py").read_bytes()
-    change = "an earlier version of train.py: it was changed after an iteration had used it"
+    change = "an earlier version of train.py: this file was changed after an iteration had used it"
     assert (change in before.missing, now.missing.count(change)) == (False, 1)

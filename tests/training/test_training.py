@@ -181,7 +181,7 @@ def test_what_comes_next_names_the_part_that_did_not_come_to_its_end(finished: P
     for part in ("i0", "t2"):  # stopped between the end of its games and the line that says so
         one = RunFolder(folder.path.with_name(f"{run_id}-{part}"))
         one.write_manifest(replace(one.manifest(), status=Status.DONE))
-    for kept, said in {1: expected[2], len(lines) - 1: "its end"}.items():
+    for kept, said in {1: expected[2], len(lines) - 1: "only the summary is left"}.items():
         (folder.path / "stages.jsonl").write_bytes(b"".join(lines[:kept]))
         assert progress_summary(folder)["next"] == [said]
     wrong = called("show", run_id, "--wrong", "--repeat", "1", "--results", "results", cwd=tmp_path)
@@ -271,7 +271,7 @@ def test_replaced_guesses_train_a_verifier_whose_rollouts_are_alike(tmp_path: Pa
     assert row["outcomes"]["v"]["outcome"] == "trained"
     trace = (result.folder.path / "iterations" / "0" / "v.sft.jsonl.trace.jsonl").read_text("utf-8").splitlines()
     assert len({json.loads(line)["rollout_id"] for line in trace}) == TRAIN // 2  # its turns are examples of their own
-    assert "no rollout is trained on with its own answers" in row["outcomes"]["v"]["notes"][0]
+    assert "no rollout with the agent's own answers is in the dataset" in row["outcomes"]["v"]["notes"][0]
     _, stored = Results(tmp_path / "results").board.query(
         "SELECT training FROM runs WHERE iteration = 0 AND kind = 'training'"
     )

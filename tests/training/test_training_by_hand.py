@@ -31,7 +31,7 @@ def test_the_files_backend_waits_for_the_model_and_goes_on_with_it(tmp_path: Pat
     assert "Traceback" not in waits.stderr
     wrong = nip_run_here("spec.yaml", "--set-model", "q=mine", cwd=tmp_path)
     assert wrong.returncode == 2
-    assert "no such model group" in wrong.stderr
+    assert "trains no model group 'q'" in wrong.stderr
     done = nip_run_here("spec.yaml", "--set-model", "p=mine-1", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["iterations"][0]["models"]["p"]["model"] == "mine-1"
@@ -119,7 +119,7 @@ def test_show_tells_how_far_a_run_has_come_and_what_it_waits_for(tmp_path: Path)
     assert "before iteration 1" in text
     assert "first" in text
     assert "in the end" not in text
-    assert f"{Path('results/runs/mine/iterations/1/p.job/README.txt')}); go on with --set-model p=NAME" in text
+    assert f"{Path('results/runs/mine/iterations/1/p.job/README.txt')}); continue with --set-model p=NAME" in text
     assert "next: iteration 1: v: trained: dummy:dummy-" in text
     for part in ("i1", "t1"):
         (tmp_path / "results" / "runs" / f"mine-{part}" / "manifest.json").unlink()
@@ -181,7 +181,7 @@ def test_a_name_is_for_the_model_that_was_waited_for_and_for_no_other(tmp_path: 
         with pytest.raises(Waiting):
             trained(path, tmp_path / "results", set_model={"p": name})
     for _ in range(2):  # the command of the iteration before, run again as it was
-        with pytest.raises(Waiting, match="not the result"):
+        with pytest.raises(Waiting, match=r"not the (newly )?trained model"):
             trained(path, tmp_path / "results", set_model={"p": "first"})
     done = trained(path, tmp_path / "results", set_model={"p": "second"})
     assert [row["models"]["p"]["model"] for row in done.metrics["iterations"]] == ["first", "second"]

@@ -115,7 +115,7 @@ def test_games_and_training_are_not_one_run(tmp_path: Path) -> None:
 def test_an_id_too_long_for_its_parts_is_refused_before_any_file(tmp_path: Path) -> None:
     path = training_spec(tmp_path, budget={"completions": 10_000})
     for run_id in ("x" * 115, "x" * 120):
-        with pytest.raises(UsageError, match="the maximum for a training run is 114"):
+        with pytest.raises(UsageError, match="choose an id of at most 114"):
             trained(path, tmp_path / "results", run_id=run_id)
     refused = nip_run_here("spec.yaml", "--run-id", "x" * 115, cwd=tmp_path)
     assert refused.returncode == 2
@@ -185,7 +185,7 @@ def test_a_dataset_gone_or_edited_is_built_again_before_training(tmp_path: Path)
     with pytest.raises(Waiting):
         trained(path, tmp_path / "results", "training.trainers.v={backend: dummy}")
     assert datasets_of(RunFolder(folder)) == before
-    assert "v.sft.jsonl was edited; it is rebuilt" in (folder / "run.log").read_text("utf-8")
+    assert "v.sft.jsonl was edited and will be rebuilt" in (folder / "run.log").read_text("utf-8")
 
 
 @pytest.mark.full
@@ -227,6 +227,6 @@ def test_the_end_of_a_training_run_shows_what_went_wrong_in_its_parts(tmp_path: 
     shown = nip_run_here("show", run_id, cwd=tmp_path).stdout
     for said, name in ((done.stderr, "warning"), (again.stderr, "warning"), (shown, "trouble")):
         assert f"{name}: {run_id}-i0: {3 * TRAIN} of {3 * TRAIN} rollouts ended undecided, " in said
-        assert "calls were repeats of unparsable answers (also in 2 parts more)\n" in said
+        assert "calls were repeated because of unparsable answers (and in 2 more parts)\n" in said
         assert f"  look: nip-run show {run_id}-i0 --undecided\n" in said
     assert again.stderr.count("ended undecided") == 1

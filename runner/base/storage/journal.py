@@ -1,11 +1,11 @@
-"""The journal of a run, a write-ahead log: every paid completion is on disk before anything is derived from it.
+"""The journal of a run, a write-ahead log: every paid completion is on disk before the run uses it.
 
-Its lines have the format of `log_lines`: opening cuts a torn last line off, and refuses a damaged file. The file is
-locked while it is open. After a failed write the journal accepts no more records, because the state of the disk is
-unknown. It also stops once the file is no longer at its path, which each write checks (see `moved_files`).
+The lines have the format of `log_lines`. Opening a journal locks the file, removes an incomplete last line, and refuses
+a damaged file. After a failed write, the journal accepts no more records, because the state of the disk is unknown. The
+same holds if the file is no longer at its path, which each write checks (see `moved_files`).
 
-Writes are group commits: records that arrive during a write, or shortly after it, are written together in the next, so
-that a thousand games share one fsync.
+Writes are group commits: records that arrive during a write, or shortly after it, are written together in the next
+write, so that a thousand games share one fsync.
 """
 
 from __future__ import annotations
@@ -52,30 +52,30 @@ class RealDisk:
 
 @dataclass(frozen=True)
 class OpenResult:
-    """The result of opening a journal: the number of complete records, and of torn bytes that were cut off."""
+    """The result of opening a journal: the number of records, and the size of the incomplete last line it removed."""
 
     records: int
     torn_bytes: int
 
 
 GROUP_COMMIT_SECONDS = 0.003
-"""Minimum time between two writes. Each write uses as much CPU time as a considerable part of a call."""
+"""Minimum time between two writes, because a write uses a considerable part of the CPU time of a call."""
 
 LOOK_SECONDS = 0.5
-"""Time between two checks of the file's path by a journal that is not durable."""
+"""Time between two checks that the file is at its path, for a journal that is not durable."""
 
 JOINED_BYTES = 4 << 20
-"""Maximum size of lines to join before writing. Larger lines are written one by one and released, because joining them
-would double the memory."""
+"""Maximum total size of lines that are joined and written at once. More lines are written and released one by one,
+because joining them would double the memory."""
 
 _Batch = list[tuple[bytes, asyncio.Future[None]]]
-"""Records to write together, as lines, each with the future that is resolved once they are on disk."""
+"""Encoded records to write together, each with the future to resolve once the record is on disk."""
 
 _Futures = list[asyncio.Future[None]]
 
 
 def _join_short_lines(lines: list[bytes]) -> Iterator[bytes]:
-    """Yield the lines, joined if they are short, and empty the list to free memory."""
+    """Yield the lines, joined if they are short. Empties the list on the way, to free memory."""
     if sum(map(len, lines)) <= JOINED_BYTES:
         lines[:] = [b"".join(lines)]
     lines.reverse()
@@ -95,15 +95,15 @@ class Journal:
         durable: bool = True,
         disk: Disk | None = None,
     ) -> None:
-        """Open or create a journal. If not `durable`, it does not call fsync, and leaves flushing to the system.
+        """Open or create a journal. A journal that is not `durable` never calls fsync.
 
-        `first` is written before the first record of an empty journal. A journal with records keeps its own first
-        record. `run` is the identity of the run that a bound journal must belong to.
+        `first` is the record that starts an empty journal; a journal with records keeps its own first record. `run` is
+        the identity of the run that a bound journal must belong to (see `log_lines`).
 
         Raises:
             RunDirectoryError: another process has the journal open.
             JournalError: the journal is damaged, belongs to another run, or cannot be opened.
-            NewerFormatError: a newer nip-run wrote it; nothing is changed.
+            NewerFormatError: a newer nip-run wrote the journal; nothing is changed.
         """
         self._path = path
         self._absolute_path = path.absolute()  # a notebook may change its current folder
@@ -120,7 +120,10 @@ class Journal:
         try:
             self._fd = open_own(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         except OSError as error:
-            raise JournalError(f"cannot open {path}: {error.strerror}") from error
+            raise JournalError(
+                f"cannot open {path}: {error.strerror}. Check the permissions of the file and its folder, and run the "
+                "command again"
+            ) from error
         try:
             self._lock()
             self.opened = self._repair()
@@ -130,7 +133,7 @@ class Journal:
         self._sequence = self.opened.records
         self._next_offset = self._end
         """Byte offset of the next line."""
-        # Some file systems report a new inode at each look. The path cannot be checked there.
+        # Some file systems report another inode for the same file each time. The path cannot be checked there.
         self._can_check_path = is_still_at(self._absolute_path, self._fd)
         self._checked_at = time.monotonic()
 
@@ -139,8 +142,12 @@ class Journal:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise JournalError(f"cannot lock {self._path}: {error.strerror}") from error
-            raise RunDirectoryError(f"{self._path} is in use by another process") from error
+                raise JournalError(
+                    f"cannot lock {self._path}: {error.strerror}. Use --results DIR on a file system that has locks"
+                ) from error
+            raise RunDirectoryError(
+                f"{self._path} is in use by another process; wait until that process ends, or stop it"
+            ) from error
 
     def _repair(self) -> OpenResult:
         records, end, torn = 0, 0, 0
@@ -160,7 +167,10 @@ class Journal:
                 self._disk.truncate(self._fd, end)
                 self._disk.fsync(self._fd)
             except OSError as error:
-                raise JournalError(f"cannot cut the torn end of {self._path}: {error.strerror}") from error
+                raise JournalError(
+                    f"{self._path} ends in an incomplete line from an interrupted write and cannot be repaired: "
+                    f"{error.strerror}. Make the file writable, and run the command again"
+                ) from error
         self._end = end
         return OpenResult(records, torn)
 
@@ -175,25 +185,27 @@ class Journal:
         return self._sequence
 
     async def append(self, *records: dict[str, Any]) -> None:
-        """Write records, all of them or, if the process is killed, none. They are on disk when this returns.
+        """Write records atomically. They are on disk when this returns.
 
         Raises:
-            JournalError: they could not be written, and the journal accepts no more.
+            JournalError: the records could not be written, and the journal accepts no more.
         """
         await self._append(self._encode_records(records))
 
     async def append_all(self, groups: Sequence[Sequence[Unnumbered]]) -> list[list[int]]:
-        """Write groups in one write, each as `append` would, and return the byte offsets of each group's records.
+        """Write groups of records in one write, and return the byte offsets of each group's records.
+
+        Each group is written atomically, as by `append`.
 
         Raises:
-            JournalError: they could not be written, and the journal accepts no more.
+            JournalError: the records could not be written, and the journal accepts no more.
         """
         lines, offsets = self._encode_groups(groups)
         await self._append(lines)
         return offsets
 
     def append_all_now(self, groups: Sequence[Sequence[Unnumbered]]) -> list[list[int]]:
-        """Write as `append_all` does, without waiting, in a journal that is not durable."""
+        """Do the same as `append_all` synchronously. Only for a journal that is not durable."""
         lines, offsets = self._encode_groups(groups)
         self._write([lines])
         return offsets
@@ -221,17 +233,17 @@ class Journal:
         loop = asyncio.get_running_loop()
         flushed = loop.create_future()
         self._pending.append((lines, flushed))
-        del lines  # they may be large, and `_flush` frees each line once it is written
+        del lines  # the lines may be large, and `_flush` frees each one once it is written
         if self._idle.is_set():
             self._idle.clear()
             self._schedule_flush(loop)
-        await flushed  # cancellation ends the wait, but the record is still written
+        await flushed  # cancellation ends only the wait: the records are still written
 
     def append_now(self, record: dict[str, Any]) -> None:
-        """Write one record outside an event loop. It is on disk when this returns.
+        """Write one record outside an event loop. The record is on disk when this returns.
 
         Raises:
-            JournalError: it could not be written, and the journal accepts no more.
+            JournalError: the record could not be written, and the journal accepts no more.
         """
         self._write([self._encode_records([record])])
 
@@ -256,11 +268,11 @@ class Journal:
         return line
 
     def _schedule_flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        # Never at once, because other games that are ready can add their records.
+        # Do not flush immediately, so that other games that are ready can add their records.
         loop.call_at(max(loop.time(), self._flushed_at + GROUP_COMMIT_SECONDS), self._flush, loop)
 
     def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Pass the pending records to the writer thread, which calls the loop directly to avoid another delay."""
+        """Pass the pending records to the writer thread, which calls `_finish_batch` in the loop."""
         batch, self._pending = self._pending, []
         self._flushed_at = loop.time()
         self._thread = self._thread or ThreadPoolExecutor(1, "journal")
@@ -287,7 +299,7 @@ class Journal:
                 flushed.set_result(None)
             else:
                 flushed.set_exception(failure)
-                flushed.exception()  # mark it as retrieved, because the writer may be cancelled before it looks
+                flushed.exception()  # mark the exception as retrieved, because its writer may be cancelled
         if self._pending:
             self._schedule_flush(loop)
         else:
@@ -310,8 +322,8 @@ class Journal:
         except (OSError, MemoryError) as error:
             self._failure = error if isinstance(error, OSError) else OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
             with suppress(OSError):
-                # If this fails too, the next opening cuts the torn line. Complete lines without a waiter are
-                # harmless.
+                # If this fails too, the next opening removes the incomplete line. Complete lines of this batch that
+                # stay in the file are harmless.
                 self._disk.truncate(self._fd, self._end)
             raise self._write_error(self._failure) from error
         self._end = end
@@ -322,7 +334,7 @@ class Journal:
         """Check that the journal is still at the path where it was opened.
 
         Raises:
-            FolderGoneError: it was deleted, moved or replaced; the message names the file or copy with its records.
+            FolderGoneError: the file was deleted, moved, replaced or truncated; the message says where the records are.
         """
         self._checked_at = time.monotonic()
         if self._failure is not None or not self._can_check_path:
@@ -332,8 +344,8 @@ class Journal:
             size = os.fstat(self._fd).st_size
             if size < self._end:
                 raise FolderGoneError(
-                    f"the run stopped because something else cut {self._absolute_path} to {size} of {self._end} bytes; "
-                    "restore it from a backup, or resume with the records that are left in it"
+                    f"the run stopped because another program truncated {self._absolute_path} from {self._end} to "
+                    f"{size} bytes; restore the file from a backup, or resume with the records that are left"
                 )
         except FolderGoneError as error:
             self._failure = error
@@ -345,7 +357,7 @@ class Journal:
             return FolderGoneError(str(error), error.now)
         return JournalError(
             f"cannot write {self._path}: {error.strerror}; all earlier records are stored. "
-            "Free disk space, and run the same command again"
+            "Free disk space or repair the disk, and run the same command again"
         )
 
     async def close(self) -> None:
@@ -359,12 +371,12 @@ class Journal:
         """Return the record at a byte offset.
 
         Raises:
-            JournalError: the record is not there anymore.
+            JournalError: the record is no longer there.
         """
         size = 1 << 14
         line = os.pread(self._fd, size, offset)
         while b"\n" not in line:
-            size *= 2  # read from the start again, because appending small pieces of a long line copies it each time
+            size *= 2  # read the line again from its start, which is faster than appending many small pieces
             longer = os.pread(self._fd, size, offset)
             if len(longer) == len(line):
                 break

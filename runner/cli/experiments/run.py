@@ -241,7 +241,7 @@ class _RunCommand:
 
         if point not in self._run_ids:
             taken_ids = self._run_ids.values()
-            self._run_ids[point] = choose_run_id(point.plan, self.results, self._selection, given=taken_ids)
+            self._run_ids[point] = choose_run_id(point.plan, self.results, self._selection, taken_ids=taken_ids)
         return self._run_ids[point]
 
 

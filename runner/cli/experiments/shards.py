@@ -89,7 +89,7 @@ def _explain_missing_shard(run: RunFolder, shard: Shard | None) -> Iterator[str]
     if not shards:
         return
     run_id = run.path.resolve().name
-    first, state = shards[0][0], f"run {run_id} is played in {describe_shards(shards)}"
+    first, state = shards[0][0], f"run {run_id} is split into {describe_shards(shards)}"
     resume = f"to resume a started shard: nip-run {run_id} --shard {first}"
     if shard is None:
         yield (
@@ -97,7 +97,7 @@ def _explain_missing_shard(run: RunFolder, shard: Shard | None) -> Iterator[str]
             f"nip-run merge {run_id}"
         )
     elif first.of != shard.of:
-        yield f"--shard {shard}: {state}, not in {shard.of}; {resume}"
+        yield f"--shard {shard}: {state}, not into {shard.of}; {resume}"
     else:
         start = f"to start this one: nip-run SPEC --run-id {run_id} --shard {shard}"
         yield f"--shard {shard}: {state}; {resume}; {start}"

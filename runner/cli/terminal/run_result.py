@@ -76,7 +76,7 @@ def show_result(
     parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
     troubles = collect_problems(result.folder, parts)
     if result.manifest.status != Status.DONE:  # the end of the command reports them
-        troubles = [problem for problem in troubles if problem.trouble.kind != "transport_failed"]
+        troubles = [part_problem for part_problem in troubles if part_problem.problem.kind != "transport_failed"]
     for run_id, trouble in troubles:
         print_problem_warning(trouble, f"nip-run show {run_id} {trouble.show}{results_words}")
     if result.was_finished:

@@ -1,8 +1,8 @@
-"""Circuit breaker of a server: a server that seems down gets one call at a time, and finally none.
+"""The circuit breaker of a server: a server that seems down gets one call at a time, and finally no more calls.
 
-No connection, or a gateway's 502, 503 or 504, means that a server is down for everyone. Other failures of transport
-(time-outs, resets, answers that are not completions; 500 before any answer) may be caused by a few prompts. They count
-only if enough different samples had them in a row. A 429 comes from a server that is up.
+If there is no connection, or a gateway answers 502, 503 or 504, the server is down for everyone. A few prompts may be
+the cause of other failures in transport (time-outs, resets, answers that are not completions, or a 500 before any
+answer). Such failures count only if enough different samples had them in a row. A 429 shows that the server is up.
 """
 
 from __future__ import annotations
@@ -18,17 +18,22 @@ from runner.base.errors import CallError, ServerUnreachable, TransientError
 from runner.models.interface import Complete, Completion, Request, SampleKey
 from runner.models.retry_policy import BreakerPolicy, TransientPolicy
 
-Tell = Callable[[str | None], None]
+Listener = Callable[[str | None], None]
+"""Called with a message when a server goes down, and with None when it is up again."""
 
 GATEWAY = (502, 503, 504)
-"""Statuses that mean that a server is down for everyone."""
+"""Statuses of a gateway whose server is down for everyone."""
 
 ALIVE = (408, 409, 425, 429, 529)
-"""Statuses of a server that is up and asks for a later attempt."""
+"""Statuses of a server that is up and requests another attempt later."""
 
 
 class Breaker:
-    """A server's breaker: closed, open (calls wait, and one at a time is sent), or given up."""
+    """The circuit breaker of a server.
+
+    It is closed if the server is up. If it is open, calls wait while one call at a time is sent as a probe. After the
+    last failed probe, the server is given up.
+    """
 
     def __init__(
         self,
@@ -42,41 +47,44 @@ class Breaker:
         self._server = server
         self._policy, self._waits = policy, waits
         self._sleep, self._clock = sleep, clock
-        self._listeners: list[tuple[Context, Tell]] = []
+        self._listeners: list[tuple[Context, Listener]] = []
         self._message: str | None = None
         self._jitter = random.Random()
         self._has_answered = False
         self._failures = self._certain = 0
         """Number of consecutive failures, and of those among them that no prompt can cause."""
         self._samples: set[SampleKey] = set()
+        """Samples of the consecutive failures."""
         self._last_error = ""
         self._is_open = False
         self._is_probing = False
         self._probes = 0
+        """Number of failed probes."""
         self._not_before = 0.0
+        """Earliest time of the next probe according to the server."""
         self._next_try = 0.0
-        """Earliest time of the next try by a server pool, while the breaker is open."""
+        """Earliest time of the next probe by a server pool, while the breaker is open."""
         self._state_change: asyncio.Future[None] | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def listen(self, tell: Tell) -> Callable[[], None]:
-        """Call `tell` with a message when the server goes down, and with None when it is up again.
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call `listener` with a message when the server goes down, and with None when it is up again.
 
-        Return a function that stops this. `tell` is called in the context of this call, whose log it writes to.
+        Return a function that stops these calls. They are made in the current context, so that they use its log.
         """
-        listener = copy_context(), tell
-        self._listeners.append(listener)
+        entry = copy_context(), listener
+        self._listeners.append(entry)
         if self._message is not None:
-            tell(self._message)
-        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+            listener(self._message)
+        return lambda: self._listeners.remove(entry) if entry in self._listeners else None
 
-    def _tell(self, message: str | None) -> None:
+    def _notify_listeners(self, message: str | None) -> None:
         self._message = message
-        for context, tell in tuple(self._listeners):
-            context.run(tell, message)
+        for context, listener in tuple(self._listeners):
+            context.run(listener, message)
 
     async def guard(self, complete: Complete, request: Request) -> Completion:
-        """Make a call when it is its turn, and record its result.
+        """Make a call and record its result. While the breaker is open, wait until it is this call's turn.
 
         Raises:
             ServerUnreachable: the server was given up.
@@ -84,7 +92,10 @@ class Breaker:
         return await self.ask(complete, request, probe=self._is_open and await self._wait_for_turn())
 
     async def ask(self, complete: Complete, request: Request, *, probe: bool) -> Completion:
-        """Make a call at once, even if the breaker is open; `probe`: it is the one call that tries the server."""
+        """Make a call immediately, even if the breaker is open, and record its result.
+
+        With `probe`, the call tests whether the server is up again.
+        """
         self._is_probing = self._is_probing or probe
         try:
             completion = await complete(request)
@@ -93,7 +104,7 @@ class Breaker:
             raise
         except CallError:
             self._has_answered = True
-            self._record_answer()  # a refusal shows that the server is up
+            self._record_answer()  # because a refusal shows that the server is up
             raise
         else:
             self._has_answered = True
@@ -107,25 +118,25 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """True if the server seems down."""
+        """Whether the server seems down."""
         return self._is_open
 
     @property
     def is_given_up(self) -> bool:
-        """True if the maximum number of probes has failed."""
+        """Whether the maximum number of probes has failed."""
         return self._probes >= self._policy.probes
 
     @property
     def failure_text(self) -> str:
         """Description of the failures, for messages."""
-        return f"{self._server}: {self._failures} calls in a row failed, the last with: {self._last_error}"
+        return f"{self._server}: {self._failures} calls in a row failed; the last error: {self._last_error}"
 
     def next_try(self) -> float | None:
-        """Return the seconds until the server may be tried again; None while a call is trying it."""
+        """Return the seconds until the next probe; None while a probe is in progress."""
         return None if self._is_probing else max(self._next_try - self._clock(), 0.0)
 
     def change(self) -> asyncio.Future[None]:
-        """Return a future that is done when the server is up, or the result of a try is known."""
+        """Return a future that is done when the server is up or the result of a probe is known."""
         if self._state_change is None:
             self._state_change = asyncio.get_running_loop().create_future()
         return self._state_change
@@ -136,7 +147,7 @@ class Breaker:
             change.set_result(None)
 
     def check(self) -> None:
-        """Raise an error if calls to this server have stopped.
+        """Check that the server was not given up.
 
         Raises:
             ServerUnreachable: the server was given up.
@@ -146,12 +157,12 @@ class Breaker:
                 self._wake_next()
             raise ServerUnreachable(
                 f"cannot reach {self.failure_text}\n"
-                "All answers that were paid for are stored. Run the same command again when the server is up. If it is "
-                "up and these calls still fail, raise retry.breaker.failures."
+                "All paid answers are saved. Run the same command again when the server is up. If the server is up and "
+                "these calls still fail, raise retry.breaker.failures."
             )
 
     async def _wait_for_turn(self) -> bool:
-        """Wait while the breaker is open. Return whether this call is the probe that the others wait for."""
+        """Wait until the breaker closes or this call becomes the probe. Return whether it is the probe."""
         while self._is_open:
             self.check()
             if not self._is_probing:
@@ -179,7 +190,7 @@ class Breaker:
         self._samples.clear()
         if self._is_open:
             self._is_open = False
-            self._tell(None)
+            self._notify_listeners(None)
             self._notify_change()
             while self._waiting:
                 self._wake_next()
@@ -187,7 +198,7 @@ class Breaker:
     def _record_failure(self, request: Request, error: TransientError, *, probe: bool) -> None:
         is_down = error.unreachable or error.status in GATEWAY
         if error.status is not None and not is_down and (self._has_answered or error.status in ALIVE):
-            self._record_answer()  # an answer, even an error, shows that the server is up
+            self._record_answer()  # because any answer, even an error, shows that the server is up
             return
         self._last_error = str(error)
         self._failures += 1
@@ -200,7 +211,9 @@ class Breaker:
             self._probes += 1
         elif opens:
             self._is_open = True
-            self._tell(f"cannot reach {self._server}: {self._failures} calls in a row failed; trying one at a time")
+            self._notify_listeners(
+                f"cannot reach {self._server}: {self._failures} calls in a row failed; retrying one call at a time"
+            )
         if probe or opens:
             own_wait = self._waits.wait(self._probes + 1, self._jitter)
             self._next_try = max(self._clock() + own_wait, self._not_before)

@@ -1,6 +1,6 @@
-"""The budget of a run: the maximum cost of each call is reserved before it is sent, and settled after it.
+"""The budget of a run. The maximum cost of each call is reserved before the call, and replaced by its cost afterwards.
 
-A failed call may still be billed, unless the server clearly refused it (most 4xx errors). Such a call is settled at its
+A provider may bill a failed call, unless it clearly refused the call (most 4xx errors). Such a call counts with its
 maximum cost, so that the provider's bill cannot exceed the budget.
 """
 
@@ -30,7 +30,7 @@ class BudgetSettings:
 
 
 class Budget:
-    """Dollars, tokens and calls of a run and its sweep: spent and reserved."""
+    """The dollars, tokens and calls that a run and its sweep have spent and reserved."""
 
     def __init__(self, settings: BudgetSettings) -> None:
         self._settings = settings
@@ -40,10 +40,10 @@ class Budget:
         self._refusal: tuple[str, str, str] | None = None
 
     def check(self) -> None:
-        """Raise an error if a call has exceeded the budget. Call this before anything new starts.
+        """Check that the budget is not exhausted. Call this before anything new starts.
 
         Raises:
-            BudgetExhausted: the same error as for that call.
+            BudgetExhausted: the budget did not allow an earlier call; it is the same error as for that call.
         """
         if self._refusal is not None:
             message, key, used = self._refusal
@@ -51,6 +51,7 @@ class Budget:
 
     @property
     def is_exhausted(self) -> bool:
+        """Whether the budget did not allow a call."""
         return self._refusal is not None
 
     def add_spent(self, amount: UsageTotals) -> None:
@@ -58,6 +59,7 @@ class Budget:
         self.spent += amount
 
     def _exceeded(self, amount: UsageTotals) -> str | None:
+        """Return the name of a limit that this additional amount would exceed; None if it fits."""
         total = self.spent + self._reserved + amount
         for name in ("usd", "tokens", "completions"):
             maximum = getattr(self._settings, name)
@@ -67,7 +69,7 @@ class Budget:
         return None
 
     async def reserve(self, amount: UsageTotals) -> None:
-        """Reserve the maximum cost of a call. Waits for calls in flight, because settling them may free enough.
+        """Reserve the maximum cost of a call. If it does not fit, wait for calls in flight, which may free enough.
 
         Raises:
             BudgetExhausted: the amount does not fit, and no call is in flight.
@@ -78,7 +80,7 @@ class Budget:
                 used = f"${spent:.6g} of ${maximum:g}" if name == "usd" else f"{spent} of {maximum} {name}"
                 message = (
                     f"budget.{name} is used up: {spent:.6g} of {maximum:g} spent, and the next call may cost up to "
-                    f"{getattr(amount, name):.6g}; raise it (budget.{name}=...) and run the same command again"
+                    f"{getattr(amount, name):.6g}; run the same command again with a larger budget.{name}=N"
                 )
                 self._refusal = message, f"budget.{name}", used
                 self.check()
@@ -100,7 +102,7 @@ class Budget:
 
 
 def within_budget(complete: Complete, budget: Budget, costs: CallCosts) -> Complete:
-    """Wrap one attempt of a call, so that the budget must allow it."""
+    """Return a function that makes one attempt of a call with `complete`, if the budget allows it."""
 
     async def complete_within_budget(request: Request) -> Completion:
         worst_case = costs.worst_case(request)

@@ -1,11 +1,10 @@
-"""Completions that runs share, in one SQLite file.
+"""The cache: completions that runs share, in one SQLite file.
 
-The key is the complete request, its address, and the sample's index. So a model never receives another's answer, and
-repeats of a datapoint never share one. Errors are not stored. The request is stored with each answer, so that a cache
-miss can be explained.
+The key of an answer consists of the complete request, the server's address, and the sample's repeat and attempt. So a
+model group never gets another model's answer, and repeats of a datapoint never share an answer. Errors are not stored.
+The request is stored with each answer, so that nip-run can explain a cache miss.
 
-Complete answers are in the table `answers`. Version 0.1.0 reads and writes the table `completions`, and does not know
-the other, so it cannot misread it.
+Complete answers are in the table `answers`. nip-run 0.1.0 only reads the table `completions`, not these.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from runner.models.request_body import request_body
 from runner.models.settings import ModelSettings
 
 BUSY_SECONDS = 30.0
+"""The maximum time to wait for another process that writes to the cache."""
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS {name} (
@@ -43,14 +43,14 @@ _CREATE = f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {CACHE}; COMMIT;"
 
 
 def _union(columns: str, where: str) -> str:
-    """Return a query over both tables. Values are numbered (`?1`), because each is used twice."""
+    """Return a query over both tables. Parameters must be numbered (`?1`), because each occurs twice."""
     return " UNION ALL ".join(f"SELECT {columns} FROM {table} WHERE {where}" for table in ("answers", "completions"))
 
 
 def request_fields(request: Request, settings: ModelSettings) -> dict[str, Any]:
     """Return everything that distinguishes requests: the address, the content, and the sample.
 
-    A list of servers is represented by its first: neither their number nor the one that answers matters.
+    Only the first address of a group with several servers counts, because it does not matter which server answers.
     """
     sample = request.sample
     return {
@@ -69,11 +69,11 @@ class Cache:
     """An open cache file."""
 
     def __init__(self, path: Path, run_id: str, journal: str | None = None) -> None:
-        """Open or create a cache. `journal` is the number of the run's journal, which identifies its answers later.
+        """Open or create a cache. `journal` is the number of the run's journal, which is stored with its answers.
 
         Raises:
-            RunError: it cannot be opened, or is not a cache.
-            NewerFormatError: a newer nip-run created it; nothing is changed.
+            RunError: the file cannot be opened, or is not a cache.
+            NewerFormatError: a newer nip-run created the cache; nothing is changed.
         """
         self._path, self._run_id, self._journal = path, run_id, journal
         try:
@@ -81,17 +81,19 @@ class Cache:
             self._db = sqlite3.connect(path.absolute(), timeout=BUSY_SECONDS, isolation_level=None)  # not a `file:` URI
             refuse_newer(path, self._db.execute("PRAGMA user_version").fetchone()[0], CACHE)
             self._db.execute("PRAGMA journal_mode=WAL")
-            # A cache of 0.1.0 has the table, and keeps having no version.
+            # A cache of 0.1.0 has this table but no version, and stays without one.
             has_table = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'completions'").fetchall()
             self._db.executescript(_TABLES if has_table else _CREATE)
         except (sqlite3.Error, OSError) as error:
-            raise RunError(f"cannot open the cache {path}: {error}") from error
+            raise RunError(
+                f"cannot open the cache {path}: {error}. Set `cache` to another file, or to null for no cache"
+            ) from error
         except NewerFormatError:
             self._db.close()
             raise
 
     def get(self, fields: Mapping[str, Any]) -> Completion | None:
-        """Return the answer to an identical request, or None."""
+        """Return the answer to an identical request; None if there is none."""
         row = self._execute(_union("answer, run_id", "key = ?1"), [_key(fields)])
         if not row:
             return None
@@ -100,7 +102,7 @@ class Cache:
         return replace(completion, origin=None if origin in (self._journal, self._run_id) else origin)
 
     def put(self, request: Request, fields: Mapping[str, Any], completion: Completion) -> None:
-        """Store an answer, unless the request has one already."""
+        """Store an answer, unless the cache already has an answer to the request."""
         table = "completions" if completion.body is None else "answers"
         completion = replace(completion, origin=completion.origin or self._journal)
         self._execute(
@@ -113,12 +115,12 @@ class Cache:
         )  # fmt: skip
 
     def store(self, request: Request, settings: ModelSettings, completion: Completion) -> None:
-        """Store an answer that is already in the journal, unless it came from the cache."""
+        """Store an answer whose record is on disk, unless the answer came from the cache."""
         if not completion.from_cache or request.n > 1:
             self.put(request, request_fields(replace(request, n=1), settings), completion)
 
     def similar_requests(self, request: Request) -> Iterable[dict[str, Any]]:
-        """Return similar requests of other runs: those of the same agent and datapoint, or else of the same agent."""
+        """Return similar requests of other runs: of the same agent and datapoint or, if none, of the agent."""
         sample = request.sample
         is_other_run = "run_id <> ?1 AND agent = ?2"
         same_datapoint = _union("asked", is_other_run + " AND datapoint = ?3") + " LIMIT 1000"
@@ -134,7 +136,9 @@ class Cache:
         try:
             return self._db.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise RunError(f"the cache {self._path} failed: {error}") from error
+            raise RunError(
+                f"cannot use the cache {self._path}: {error}. Set `cache` to another file, or to null for no cache"
+            ) from error
 
     def close(self) -> None:
         self._db.close()
@@ -145,7 +149,10 @@ def _key(fields: Mapping[str, Any]) -> str:
 
 
 def through_cache(complete: Complete, cache: Cache, models: Mapping[str, ModelSettings]) -> Complete:
-    """Wrap `complete` so that it answers from the cache if possible. `Cache.store` stores new answers."""
+    """Return a function that answers from the cache if possible, and otherwise calls `complete`.
+
+    It does not store new answers; see `Cache.store`.
+    """
 
     async def complete_from_cache(request: Request) -> Completion:
         completion = cache.get(request_fields(request, models[request.group]))
@@ -155,7 +162,7 @@ def through_cache(complete: Complete, cache: Cache, models: Mapping[str, ModelSe
 
 
 def differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the fields that differ between two requests, message by message: name, first value, second value."""
+    """Return the name and both values of each field that differs. Messages are compared one by one."""
     left, right = dict(_flatten(first)), dict(_flatten(second))
     names = [*left, *(name for name in right if name not in left)]
     return [(name, left.get(name), right.get(name)) for name in names if left.get(name) != right.get(name)]

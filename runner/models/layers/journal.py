@@ -1,4 +1,4 @@
-"""The journal layer: answers from the journal if possible, and writes new answers to disk before a game continues."""
+"""The journal layer: answers from the journal if possible, and otherwise writes new answers to the journal first."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from runner.models.journal_records import CallRecord, EndedRecord, RepeatRecord,
 from runner.models.usage_totals import UsageTotals
 
 MAX_N = 128
-"""Maximum number of answers to one call in the wire format."""
+"""Maximum value of `n`, the number of answers to one call, in the OpenAI API."""
 
 
 class Log(Protocol):
-    """Stores answers: the run's journal, or a connection to the process that has it open."""
+    """Stores answers: the run's journal, or a worker's connection to the process with the journal."""
 
     @property
     def is_bound(self) -> bool: ...
@@ -35,17 +35,17 @@ class Log(Protocol):
 
 
 class Recorded(Protocol):
-    """The content of a journal, by sample."""
+    """The records of a journal, by sample."""
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None: ...
 
 
 class JournaledCompleter:
-    """Answers from the journal, or calls the model and writes the answer to the journal first.
+    """Answers requests from the journal, or calls the model and writes the answer to the journal before returning it.
 
-    `parameters` has the hash of each model group's request parameters, without messages. `sharing` are the groups that
-    ask for the answers of sibling samples in one call. `sent` returns a request's messages as the server receives them.
-    `charge` returns what a budget counts for an answer, if that is more than the cost of its usage.
+    `parameters` has the hash of each model group's parameters. `sharing` are the groups that request the answers of
+    sibling samples in one call. `sent` returns a request's messages as the server receives them. `charge` returns the
+    amount that a budget counts for an answer, if it differs from the answer's cost.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class JournaledCompleter:
         charge: Callable[[Request, Completion], UsageTotals | None] = lambda _, __: None,
         asks_again: bool = True,
     ) -> None:
-        """`asks_again`: call the model again for samples that the journal says failed in transport."""
+        """Prepare the layer. With `asks_again`, samples that failed in transport in the journal are requested again."""
         self._complete = complete
         self._journal = journal
         self._recorded = recorded
@@ -72,16 +72,19 @@ class JournaledCompleter:
         self._charge = charge
         self._asks_again = asks_again
         self._unclaimed: dict[SampleKey, Completion] = {}
+        """Answers of sibling samples that were not requested yet."""
         self._locks: dict[SampleKey, asyncio.Lock] = {}
+        """A lock for each family of sibling samples, by its first sample."""
         self._recorded_now: set[SampleKey] = set()
+        """Samples that this process has requested."""
 
     async def complete(self, request: Request) -> Completion:
-        """Answer a request. The answer is on disk when this returns.
+        """Return the answer to a request, which is on disk when this returns.
 
         Raises:
-            JournalError: the journal holds an answer to another request for this sample.
+            JournalError: the journal has an answer to another request for this sample.
         """
-        # A journal keeps its format: before format 2, hashes were of the messages before conversion for the server.
+        # Journals before format 2 have the hash of the messages before they are converted for the server.
         messages = self._sent(request) if self._journal.is_bound else request.messages
         identity = RequestRecord(self._parameters[request.group], messages_hash(messages))
         completion = self._from_journal(request, identity)
@@ -91,7 +94,7 @@ class JournaledCompleter:
         return completion
 
     async def _from_model(self, request: Request, identity: RequestRecord) -> Completion:
-        """Return a model's answer, or raise the error that ended the call; either is on disk first."""
+        """Return the model's answer, or raise the error that ended the call. Both are on disk before."""
         try:
             if request.group in self._sharing and request.siblings:
                 completion = await self._call_with_siblings(request, identity)
@@ -113,8 +116,8 @@ class JournaledCompleter:
             return None
         if not record.request.matches(identity):
             raise JournalError(
-                f"the journal has an answer for {request.sample}, but to another request. If a file in the run folder "
-                "was edited, restore it, or start the spec from scratch with --again"
+                f"the journal has an answer for {request.sample}, but to another request. Restore spec.yaml and "
+                "inputs/ in the run's folder if they were edited, or add --again to play a new run"
             )
         if isinstance(record, CallRecord):
             return record.completion
@@ -123,7 +126,7 @@ class JournaledCompleter:
         raise record.as_error()
 
     async def _call_with_siblings(self, request: Request, identity: RequestRecord) -> Completion:
-        """Make one call for this sample and all its siblings that have no answer yet."""
+        """Make one call for this sample and for all its siblings without an answer, and return this sample's answer."""
         family = sorted((request.sample, *request.siblings))
         async with self._locks.setdefault(family[0], asyncio.Lock()):
             if request.sample in self._unclaimed:
@@ -133,17 +136,22 @@ class JournaledCompleter:
                 for sample in family
                 if sample == request.sample or (sample not in self._recorded_now and self._recorded.get(sample) is None)
             ]
-            # This sample is first, because a server may return fewer answers than requested.
+            # This sample must be first, because a server may return fewer answers than requested.
             unanswered.sort(key=lambda sample: sample != request.sample)
             try:
                 if len(unanswered) == 1 or request.group not in self._sharing:
                     return await self._call_one(request, identity)
                 return await self._call_many(request, identity, unanswered[:MAX_N])
             finally:
-                self._recorded_now.add(request.sample)  # even without an answer; siblings do not ask for it again
+                self._recorded_now.add(
+                    request.sample
+                )  # even without an answer, so that siblings do not request it again
 
     async def _call_many(self, request: Request, identity: RequestRecord, samples: Sequence[SampleKey]) -> Completion:
-        """Make one call for all these samples, or only for the first if that is refused or would exceed the budget."""
+        """Make one call for all these samples, and return the first sample's answer.
+
+        If the server refuses this call, or the budget does not allow it, make a call for only the first sample.
+        """
         combined = replace(request, n=len(samples), siblings=tuple(samples[1:]))
         try:
             completion = await self._answer(combined)
@@ -164,7 +172,7 @@ class JournaledCompleter:
             else CallRecord(sample, identity, part, charge if number == 0 else None)
             for number, (sample, part) in enumerate(parts)
         )
-        # One group of records: a kill leaves all or none, so a resumed run sends the same request again.
+        # The records are written atomically, so that a resumed run sends the same request again after a kill.
         await self._journal.append(*(record.to_json() for record in records))
         for sample, part in parts:
             if not completion.from_cache:
@@ -182,7 +190,7 @@ class JournaledCompleter:
         return completion
 
     async def _answer(self, request: Request) -> Completion:
-        """Return the answer to one call, in the form that this journal's format requires."""
+        """Make one call, and return the answer in the form that this journal's format requires."""
         completion = with_own_choice(await self._complete(request))
         return completion if self._journal.is_bound else without_body(completion)
 

@@ -1,12 +1,17 @@
-"""Concurrency control: one fair semaphore per run; per model group an AIMD limit with slow start, and two leaky
-buckets.
+"""Limits the concurrency and the rate of calls.
 
-A group's limit starts at a quarter of the concurrency and doubles with each round trip until the server refuses a
-quarter of the calls; after that it grows by one per round trip. A 429 shrinks it by a fifth, at most once per
-cool-down; during a cool-down it grows only if the server refuses few calls. It grows only after successes while the
-limit was fully used, because an idle group learns nothing. A 429 also pauses the whole group for the time that the
-server requests, unless that exceeds the maximum duration of a call; otherwise each of a thousand calls would have to
-be refused once. The log reports each decrease of the limit, and each doubling.
+A run has one fair semaphore. A model group has an AIMD limit (additive increase, multiplicative decrease) with slow
+start, and a leaky bucket each for requests and tokens.
+
+- Increase: a group's limit starts at a quarter of the concurrency. It doubles with each round trip until the server
+  refuses a quarter of the calls, and then grows by one per round trip. It grows only after successes while the limit is
+  fully used, because other successes show nothing about a higher limit.
+- Decrease: a 429 shrinks the limit by a fifth, at most once per cool-down. During a cool-down, the limit grows only if
+  the server refuses few calls.
+- Pause: a 429 also pauses the whole group for the time that the server requests, unless this exceeds the maximum
+  duration of a call. Otherwise, each of a thousand calls would have to be refused once.
+
+The log reports each decrease of the limit, and each doubling.
 """
 
 from __future__ import annotations
@@ -23,17 +28,22 @@ from runner.base.errors import TransientError
 from runner.models.interface import Complete, Completion, Request
 
 START_SHARE = 4
+"""The concurrency divided by the initial limit."""
 SHRINK = 0.8
+"""Factor of the limit after a 429."""
 BACKOFF_COOLDOWN_SECONDS = 15.0
 EWMA_WEIGHT = 1 / 32
-"""Weight of one call in the moving average of 429s (EWMA)."""
+"""Weight of one call in the exponential moving average of 429s."""
 OVERLOADED = 0.25
-"""Minimum share of recent calls with a 429 for a server to count as overloaded."""
+"""Share of recent calls with a 429 from which a server counts as overloaded."""
 MINUTE = 60.0
 BURST = 5.5 / MINUTE
-"""Share of a minute's rate that may be sent at once: a tenth, minus half a second's. A server must not receive more
-than a tenth of a minute's rate in excess. At the start of games, calls are sent later than they are admitted (0.15 s in
-one process, 0.3 s on a Ray cluster of two cores)."""
+"""Share of a minute's rate that may be sent in a burst.
+
+A server must not receive more than a tenth of a minute's rate in a burst. Half a second's rate is subtracted, because
+calls may be sent later than they are admitted (at the start of games, 0.15 s in one process and 0.3 s on a Ray cluster
+with two cores).
+"""
 
 log = logging.getLogger("nip_run.limits")
 
@@ -42,7 +52,7 @@ Sleep = Callable[[float], Awaitable[object]]
 
 
 class FairSemaphore:
-    """Allows `size` calls at once. Waiting groups are admitted in turn, and cannot starve each other."""
+    """Allows `size` concurrent calls. Waiting groups get slots in turn, so that no group blocks another."""
 
     def __init__(self, size: int) -> None:
         self._free = self._size = size
@@ -69,7 +79,7 @@ class FairSemaphore:
             queue = self._waiting.pop(group)
             slot = queue.popleft()
             if queue:
-                self._waiting[group] = queue  # moved to the end, so that other groups are next
+                self._waiting[group] = queue  # moves the group to the end, so that other groups are next
             if not slot.cancelled():
                 slot.set_result(None)
                 return
@@ -78,7 +88,7 @@ class FairSemaphore:
 
 @dataclass
 class LeakyBucket:
-    """Limits a rate in units per minute, spread evenly, with bursts of up to `BURST`."""
+    """Limits a rate in units per minute. Units are spread evenly, except for bursts of up to `BURST`."""
 
     per_minute: float
     clock: Clock
@@ -89,23 +99,23 @@ class LeakyBucket:
         self._at = self.clock()
 
     def wait_for(self, amount: float) -> float:
-        """Reserve `amount` units and return the seconds to wait before using them."""
+        """Reserve `amount` units, and return the seconds to wait before they may be used."""
         now = self.clock()
         self._level = max(self._level - (now - self._at) * self.per_minute / MINUTE, 0.0)
         self._at = now
         burst = self.per_minute * BURST
-        # An amount larger than a burst could never pass, so it waits for an empty bucket instead.
+        # An amount larger than a burst would never fit, so it only waits for an empty bucket.
         wait = max(self._level + min(amount, burst) - burst, 0.0) * MINUTE / self.per_minute
         self._level += amount
         return wait
 
     def give_back(self, amount: float) -> None:
-        """Return units that were reserved but not used."""
+        """Release units that were reserved but not used."""
         self._level = max(self._level - amount, 0.0)
 
 
 class GroupLimit:
-    """The AIMD limit and the rates of a model group: additive increase, multiplicative decrease after a 429."""
+    """The concurrency limit and the rate limits of a model group."""
 
     def __init__(
         self,
@@ -114,7 +124,7 @@ class GroupLimit:
         *,
         requests_per_minute: float | None = None,
         tokens_per_minute: float | None = None,
-        most_hold: float = math.inf,
+        max_pause: float = math.inf,
         clock: Clock = time.monotonic,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
@@ -122,7 +132,7 @@ class GroupLimit:
         self.limit = float(max(maximum // START_SHARE, min(maximum, 8)))
         self._logged_limit = int(self.limit)
         self._maximum = maximum
-        self._most_hold = most_hold
+        self._max_pause = max_pause
         self._clock, self._sleep = clock, sleep
         self._fixed = {"requests": requests_per_minute, "tokens": tokens_per_minute}
         self._buckets = {kind: LeakyBucket(rate, clock) for kind, rate in self._fixed.items() if rate is not None}
@@ -134,7 +144,7 @@ class GroupLimit:
         self._paused_until = 0.0
 
     def learn(self, headers: Mapping[str, str]) -> None:
-        """Adopt the rates that a server's headers report, unless the spec sets them."""
+        """Use the rate limits that a server's headers report, unless the spec sets the limits."""
         for kind in ("requests", "tokens"):
             text = headers.get(f"x-ratelimit-limit-{kind}", "")
             if self._fixed[kind] is None and text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0:
@@ -144,10 +154,9 @@ class GroupLimit:
                     log.info("%s: the server allows %s %s per minute", self.group, text, kind)
 
     async def enter(self, tokens: Callable[[], int] = lambda: 0) -> int:
-        """Wait for a slot and for the rates, and return the tokens that were reserved.
+        """Wait for a slot and for the rate limits, and return the number of tokens that were reserved.
 
-        `tokens` returns the maximum tokens of the call. It is called once there is a slot, and only if a token rate is
-        known.
+        `tokens` returns the maximum number of tokens of the call. It is called only if a limit of tokens is known.
         """
         if self._in_flight < int(self.limit) and not self._waiting:
             self._in_flight += 1
@@ -181,7 +190,7 @@ class GroupLimit:
         self._wake()
 
     def _wake(self) -> None:
-        """Assign free slots to waiting calls. An assigned slot counts as used immediately."""
+        """Assign free slots to waiting calls. An assigned slot immediately counts as used."""
         while self._waiting and self._in_flight < int(self.limit):
             slot = self._waiting.popleft()
             if not slot.done():
@@ -189,7 +198,7 @@ class GroupLimit:
                 slot.set_result(None)
 
     def give_back(self, tokens: int) -> None:
-        """Return tokens that were reserved for a call but not used."""
+        """Release tokens that were reserved for a call but not used."""
         bucket = self._buckets.get("tokens")
         if bucket is not None:
             bucket.give_back(tokens)
@@ -207,11 +216,11 @@ class GroupLimit:
 
     @property
     def _keeps_up(self) -> bool:
-        """True if the server refuses few calls, as some servers do at any load."""
+        """Whether the server refuses only few calls. Some servers refuse a few calls at any load."""
         return self._refusal_rate < OVERLOADED
 
     def _log_growth(self) -> None:
-        """Log the limit when it reaches the maximum, or twice the value in the last message."""
+        """Log the limit if it has reached the maximum, or twice the value in the last message."""
         limit = int(self.limit)
         if limit == self._maximum:
             log.info("%s: %d calls at once, all that rollouts.concurrency allows", self.group, limit)
@@ -222,16 +231,16 @@ class GroupLimit:
         self._logged_limit = limit
 
     def failed(self, error: BaseException) -> None:
-        """Record that a call failed. A 429 shrinks the limit and pauses the group."""
+        """Record that a call failed. After a 429, shrink the limit and pause the group."""
         if isinstance(error, TransientError) and error.status == 429:
             now = self._clock()
             self._refusal_rate += (1 - self._refusal_rate) * EWMA_WEIGHT
             self._slow_start = self._slow_start and self._keeps_up
-            if error.retry_after and error.retry_after <= self._most_hold:
+            if error.retry_after and error.retry_after <= self._max_pause:
                 self._paused_until = max(self._paused_until, now + error.retry_after)
             if now >= self._cool_until:
                 self.limit = max(self.limit * SHRINK, 1.0)
-                self._cool_until = now + max(BACKOFF_COOLDOWN_SECONDS, min(error.retry_after or 0.0, self._most_hold))
+                self._cool_until = now + max(BACKOFF_COOLDOWN_SECONDS, min(error.retry_after or 0.0, self._max_pause))
                 self._logged_limit = int(self.limit)
                 log.info("%s: 429, down to %d calls at once", self.group, self._logged_limit)
         self._leave()
@@ -240,7 +249,10 @@ class GroupLimit:
 def within_limits(
     complete: Complete, semaphore: FairSemaphore, limits: Mapping[str, GroupLimit], tokens: Callable[[Request], int]
 ) -> Complete:
-    """Wrap `complete` so that it waits for the group's limit and rates, then for the run's semaphore."""
+    """Return a function that waits for the group's limits and the run's semaphore, and then calls `complete`.
+
+    `tokens` returns the maximum number of tokens of a call.
+    """
 
     async def limited(request: Request) -> Completion:
         limit = limits.get(request.group)

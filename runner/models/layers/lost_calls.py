@@ -1,14 +1,13 @@
-"""Calls in flight, stored in a file that survives a killed process, so that the next process can count their cost.
+"""Stores the calls in flight in a file, so that the next process can count their cost if this process is killed.
 
 A provider bills a call that it received even if the process is killed before it reads the answer. So each call has a
-slot in a file of the run folder, from before it is sent until its journal record is on disk. The slot holds the call,
-the number of journal records at that time, and the call's maximum cost. It is written to the system's page cache
-without fsync. So it survives any end of the process, but not a power failure, which may leave the calls in flight
-uncounted.
+slot in a file of the run's folder, from before it is sent until its journal record is on disk. The slot has the call,
+the number of journal records when it was sent, and its maximum cost. The file is written without fsync, so it survives
+any end of the process but not a power failure, after which calls in flight may be uncounted.
 
-The next process that opens the run writes the sum to the journal as a `lost` record, and removes the file once that is
-on disk. Nothing is counted twice: a slot does not count if its call has a record, and a file does not count if a `lost`
-record has its name. Calls that wait in a batch have no slot, because the next process finds the batch.
+The next process that opens the run writes the sum to the journal as a `lost` record, and then removes the file. Nothing
+is counted twice: a slot does not count if its call has a record, and a file does not count if a `lost` record has its
+name. Calls in a batch have no slot, because the next process finds the batch.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from runner.models.usage_totals import UsageTotals
 
 _NAME_BYTES = 16
 _SLOT = struct.Struct("<16sqdqq")
-"""The call, the number of journal records, dollars, tokens, and completions: 1, or 0 in a free slot."""
+"""The format of a slot: the call's hash, the number of journal records, dollars, tokens, and 1 (0 in a free slot)."""
 
 
 def _call_id(sample: SampleKey) -> bytes:
@@ -38,7 +37,7 @@ def _call_id(sample: SampleKey) -> bytes:
 
 
 class InFlight:
-    """The slot file of one process. It is created for the first call, and removed if no call is left at the end."""
+    """The slot file of one process. It is created for the first call, and removed at the end if no call is open."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -51,7 +50,7 @@ class InFlight:
         """Store the maximum cost of a call before it is sent, and the number of journal records.
 
         Raises:
-            RunError: the file cannot be written, so the call must not be sent.
+            RunError: the file cannot be written; the call must then not be sent.
         """
         if self._free:
             offset = self._free.pop()
@@ -61,7 +60,10 @@ class InFlight:
         try:
             self._write(offset, _SLOT.pack(_call_id(sample), records, cost.usd, cost.tokens, cost.completions))
         except OSError as error:
-            raise RunError(f"cannot write {self._path}: {error.strerror}") from error
+            raise RunError(
+                f"cannot write {self._path}: {error.strerror}; all paid answers are saved. Check the disk and its free "
+                "space, and run the same command again"
+            ) from error
 
     def settled(self, sample: SampleKey) -> None:
         """Free the slot of a call whose record is on disk. Calls without a slot are ignored."""
@@ -70,15 +72,15 @@ class InFlight:
             self._free.append(offset)
 
     def refused(self, sample: SampleKey) -> None:
-        """Free the slot of a call that the provider refused, and that has no record. Others are ignored."""
+        """Free the slot of a call that the provider refused, which has no record. Calls without a slot are ignored."""
         offset = self._offsets.pop(sample, None)
         if offset is not None:
-            with suppress(OSError):  # the slot then counts as spent, although the call cost nothing
+            with suppress(OSError):  # after an error, the slot counts as spent, although the call cost nothing
                 self._write(offset, bytes(_SLOT.size))
             self._free.append(offset)
 
     def count(self) -> int:
-        """Return the number of calls without an answer, or whose answer is not in the journal yet."""
+        """Return the number of calls whose answer is not in the journal yet."""
         return len(self._offsets)
 
     def _write(self, offset: int, data: bytes) -> None:
@@ -91,7 +93,7 @@ class InFlight:
     def close(self) -> None:
         """Close the file, and remove it if no call is left in it."""
         if self._file is not None:
-            # If another folder has replaced the run's folder, its file belongs to another process.
+            # If another folder has replaced the run's folder, the file at this path belongs to another process.
             if not self._offsets and is_still_at(self._path, self._file):
                 self._path.unlink(missing_ok=True)
             os.close(self._file)
@@ -108,23 +110,26 @@ class AbandonedCalls:
         except FileNotFoundError:
             data = b""
         except OSError as error:
-            raise RunError(f"cannot read {path}: {error.strerror}") from error
+            raise RunError(
+                f"cannot read {path}: {error.strerror}. Make the file readable, because it has the cost of calls that "
+                "were in flight"
+            ) from error
         self.name = data[:_NAME_BYTES].hex()
         self._slots: dict[bytes, tuple[int, UsageTotals]] = {}
         slots = data[_NAME_BYTES:]
         for call_id, records, *totals in _SLOT.iter_unpack(slots[: len(slots) // _SLOT.size * _SLOT.size]):
-            # If a call has two slots, the later one is in flight: the earlier attempt has its record.
+            # If a call has two slots, only the later one is in flight, because the earlier attempt has a record.
             if totals[-1] and records >= self._slots.get(call_id, (0,))[0]:
                 self._slots[call_id] = (records, UsageTotals(*totals))
         self._first_sequence = min((records for records, _ in self._slots.values()), default=0)
 
     @property
     def is_empty(self) -> bool:
-        """True if no call is left. Further records then do not matter."""
+        """Whether no call is left, so that further records do not matter."""
         return not self._slots
 
     def see(self, sequence: int, record: Record) -> None:
-        """Remove the call that this record accounts for."""
+        """Remove the call to which a record of the journal belongs."""
         if not self._slots:
             return
         if isinstance(record, LostRecord):
@@ -132,7 +137,7 @@ class AbandonedCalls:
                 self._slots.clear()
         elif not isinstance(record, BatchRecord) and record.sample is not None and sequence >= self._first_sequence:
             call_id = _call_id(record.sample)
-            # Earlier records belong to earlier attempts of the call.
+            # Records before the slot was written belong to earlier attempts of the call.
             if call_id in self._slots and sequence >= self._slots[call_id][0]:
                 del self._slots[call_id]
 

@@ -1,13 +1,13 @@
-"""Decides whether a request that is refused as malformed ends its game, or the run.
+"""Decides whether a request that a server refuses as malformed ends only its game, or the run.
 
 A server answers 400 both if it refuses one prompt (odd characters, an empty message) and if it refuses every request of
-a model group. The group's other requests tell the two apart:
+a model group. The group's other requests show which is the case:
 
-- The group has been answered, in this process or according to the journal: the refusal ends its game. - It has not: the
-refusal ends its game for now, and a later process tries again. The run stops after as many refusals as
-  open a breaker, or when all games are over, if there was no answer at all.
+- If the group has ever had an answer, in this process or according to the journal, the refusal ends the game.
+- Otherwise, the refusal ends the game for now, and a later process tries again. If there is no answer at all, the run
+  stops when all games are over, or earlier after as many refusals as open a circuit breaker (`retry.breaker.failures`).
 
-For a group at several servers, only refusals by all of them reach this layer (see `server_pool`).
+For a group at several servers, only calls that all servers refuse reach this layer (see `server_pool`).
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ class _Group:
     """The results of the requests of one model group."""
 
     answered: bool
+    """Whether the group has ever had an answer."""
     refused: set[SampleKey] = field(default_factory=set)
+    """The samples whose requests were refused while the group had no answer."""
     refusal: str = ""
-    """The message that the run stops with."""
+    """The error message if the run stops."""
 
 
 class MalformedRequests(NamedTuple):
-    """A completion function whose refusals of single requests end their games, and a final check."""
+    """The result of `judge_malformed`: a completion function, and a final check."""
 
     complete: Complete
     check: Callable[[], None]
-    """Raises `ProviderRefusal` if a group was refused and never answered. Call it when all games are over."""
+    """Raises `ProviderRefusal` if a group had refusals and never an answer. Call this when all games are over."""
 
 
 def judge_malformed(complete: Complete, failures: int, answered: Collection[str] = ()) -> MalformedRequests:
-    """Wrap `complete` so that refusals of single requests end their games.
+    """Wrap `complete` so that the refusal of a single request ends only its game.
 
     If a group has `failures` refusals and no answer, `ProviderRefusal` is raised instead. `answered` are the groups
-    that have been answered. The collection may grow if other processes call them too.
+    that have ever had an answer. This collection may grow while other processes call the groups, too.
     """
     groups: dict[str, _Group] = {}
 

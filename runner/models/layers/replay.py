@@ -1,4 +1,4 @@
-"""Answers from the journal of an earlier run, for the provider `replay` and for runs that replay another."""
+"""Answers from the journal of an earlier run, for the provider `replay` and for replays of runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ADVICE = "a replay needs the same prompts in the same chat format (chat_format,
 
 
 class ReplayModel:
-    """Answers each sample as the replayed run did. Raises an error for samples that it did not have."""
+    """Answers each sample with the replayed run's answer. Raises an error for samples that this run did not play."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class ReplayModel:
         *,
         sent: Callable[[Request], Sequence[ChatMessage]] = lambda request: request.messages,
     ) -> None:
-        """`identity` is the replayed run's, if known; the journal must belong to that run.
+        """Open the journal of the replayed run, which must have the identity `identity` if given.
 
         `sent` returns a request's messages as a server would receive them.
 
@@ -36,7 +36,9 @@ class ReplayModel:
         self._run = run
         path = run / JOURNAL
         if not path.is_file():
-            raise RunError(f"cannot replay {run}: it has no {JOURNAL}")
+            raise RunError(
+                f"cannot replay {run}: there is no {JOURNAL} in this folder; restore the file or name another run"
+            )
         self._reader, self._index = open_index(path, identity)
         self.failures = self._index.failures
         self._sent = sent
@@ -51,10 +53,13 @@ class ReplayModel:
         record = self._index.get(sample)
         where = f"{sample.agent} in round {sample.round} on {sample.datapoint} (repeat {sample.repeat})"
         if record is None:
-            raise RunError(f"cannot replay {self._run}: it has no answer number {sample.attempt} of {where}")
+            raise RunError(
+                f"cannot replay {self._run}: this run has no answer number {sample.attempt} of {where}; resume it to "
+                "play the missing games, or replay another run"
+            )
         messages = self._sent(request) if self._reader.is_bound else request.messages
         if record.request.messages != messages_hash(messages):
-            raise RunError(f"cannot replay {self._run}: it sent other messages to {where}; {_ADVICE}")
+            raise RunError(f"cannot replay {self._run}: this run sent other messages to {where}; {_ADVICE}")
         if isinstance(record, EndedRecord):
             raise record.as_error()
         origin = record.completion.origin or self._reader.number or self._run.name
@@ -65,7 +70,7 @@ class ReplayModel:
 
 
 class ReplayThenLive:
-    """Replays the rounds before `until_round`, and calls a live model from then on."""
+    """Replays the rounds before `until_round`, and calls live models in all later rounds."""
 
     def __init__(self, replayed: ReplayModel, live: Provider, until_round: int) -> None:
         self._replayed, self._live, self._until = replayed, live, until_round

@@ -1,4 +1,4 @@
-"""Retries after failures of transport, with limited attempts and time. A wait that the server requests has priority."""
+"""Retries calls after failures in transport, with limited attempts and time. A server may request a longer wait."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from runner.models.retry_policy import TransientPolicy
 def after_failure(
     policy: TransientPolicy, error: TransientError, attempt: int, elapsed: float, jitter: random.Random
 ) -> tuple[float, bool]:
-    """Return the wait after a failed attempt in seconds, and whether it was the last attempt.
+    """Return the wait in seconds after a failed attempt, and whether this was the last attempt.
 
     `elapsed` is the time since the first failure in seconds; 0 if the total time of the call is not limited.
     """
-    # A `retry_after` of 0 means that the server does not know when to retry.
+    # A `retry_after` of 0 gives no time for the next attempt, so the policy decides.
     wait = error.retry_after or policy.wait(attempt, jitter)
     is_late = elapsed + wait > policy.total_seconds
     return wait, attempt >= min(policy.attempts, error.attempts or policy.attempts) or is_late
@@ -38,11 +38,11 @@ def with_retries(
     clock: Callable[[], float] = time.monotonic,
     rng: random.Random | None = None,
 ) -> Complete:
-    """Wrap `complete` so that transient failures are retried.
+    """Return a function that calls `complete` and retries after transient failures.
 
-    `timed` returns whether the total time of a call is limited. `breaker_of` returns the breaker of the request's
-    server, if it has one. The total time starts at the first failure, because waiting for a slot or a rate is not a
-    failure. Jitter uses its own random generator, because only waits may differ between equal runs.
+    `timed` returns whether the total time of a call is limited. `breaker_of` returns the circuit breaker of the
+    request's server, if there is one. The total time starts at the first failure, because waiting for a slot or a rate
+    limit is not a failure. Jitter uses its own random generator, so that it does not affect other random choices.
     """
     jitter = rng or random.Random()
 

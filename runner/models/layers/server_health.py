@@ -1,12 +1,13 @@
-"""Health of one server of a group compared with the others: the calls it refused that another server accepted.
+"""Excludes a server of a model group that refuses or fails calls which other servers of the group accept.
 
-If another server accepts a call, a refusal of it (too long, malformed, no such model, a key) or a 500 is the fault of
-the server, not of the call. A server that answers all calls like this is excluded, except for one call at a time that
-tries it:
+If another server accepts a call, a refusal of this call (too long, malformed, unknown model, API key) or a 500 is the
+fault of the server, not of the call. An excluded server only gets one call at a time, as a probe. When a server is
+excluded depends on its errors:
 
-- A server that refuses all calls (its key, no such model) is excluded at the first such call.
-- A server that fails is excluded after as many different samples in a row as open a breaker.
-- A server that refuses prompts: also then, if it has never answered. Otherwise it may only have a shorter context.
+- A server that would refuse every call (API key, unknown model) is excluded at the first such call.
+- A server that fails (such as with a 500) is excluded after `failures` different samples in a row.
+- A server that refuses prompts is excluded after as many, if it has never answered. A server that has answered may only
+  have a shorter context.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from runner.models.retry_policy import TransientPolicy
 
 
 class ServerRefusal(CallError):
-    """A server of a pool refuses a call. Its `refusal` counts only if the other servers refuse the call too."""
+    """A server of a pool refuses a call. The `refusal` is raised only if all other servers refuse the call, too."""
 
     def __init__(self, refusal: ProviderRefusal) -> None:
         call_error = refusal.of_one_call
-        # The call needs some error status, because calls with one are not billed.
+        # The error needs a status, because calls with an error status are not billed.
         super().__init__(server_message(refusal), status=(call_error.status if call_error is not None else None) or 400)
         self.refusal = refusal
 
 
 def server_message(refusal: ProviderRefusal) -> str:
-    """Return the server's message without the advice, which is for groups with one server."""
+    """Return the server's message without the advice in its further lines, which is for groups with one server."""
     return str(refusal).partition("\n")[0]
 
 
 def raise_server_refusals(complete: Complete) -> Complete:
-    """Wrap `complete` for one server of a pool, so that it raises `ServerRefusal` instead of `ProviderRefusal`."""
+    """Return a function like `complete` that raises `ServerRefusal` instead of `ProviderRefusal`."""
 
     async def ask(request: Request) -> Completion:
         try:
@@ -58,24 +59,27 @@ def raise_server_refusals(complete: Complete) -> Complete:
 
 
 def refuses_all(error: CallError) -> bool:
-    """Return whether a server would refuse every call with this error."""
+    """Return whether a server that answers with this error would refuse every call."""
     return isinstance(error, ServerRefusal) and error.refusal.of_one_call is None
 
 
 def is_refusal(error: CallError) -> bool:
-    """Return whether a server refuses this call permanently."""
+    """Return whether a server would refuse this call every time."""
     return isinstance(error, (ServerRefusal, ContextExceededError, RefusedError))
 
 
 def is_fault(error: CallError) -> bool:
-    """Return whether a server that is up failed in a call."""
+    """Return whether a server answered a call with a failure of its own, such as a 500."""
     return isinstance(error, TransientError) and error.status is not None and error.status not in (*ALIVE, *GATEWAY)
 
 
 def judge_refusals(group: str, refusals: Sequence[CallError], unreachable: Sequence[str] = ()) -> NipRunError:
-    """Return the error of a call that all servers refuse, except the unreachable ones, whose reasons are given."""
+    """Return the error of a call that all reachable servers refuse.
+
+    `unreachable` has the address and the error of each server that cannot be reached.
+    """
     prompt_errors = [error for error in refusals if not refuses_all(error)]
-    # An error about the prompt is more informative than one about its form.
+    # Prefer an error about the prompt itself, such as its length, because it is more informative.
     error = min(prompt_errors or refusals, key=lambda error: isinstance(error, ServerRefusal))
     if not isinstance(error, ServerRefusal):
         if not unreachable:
@@ -102,7 +106,7 @@ def judge_refusals(group: str, refusals: Sequence[CallError], unreachable: Seque
 class ServerHealth:
     """The health of one server of a group.
 
-    `tell` is called with a message when the server is excluded, and with None when it is accepted again. `unlike` is
+    `on_change` is called with a message when the server is excluded, and with None when it answers again. `unlike` is
     called with the number of further calls that another server accepted, and this server's last error message.
     """
 
@@ -113,30 +117,34 @@ class ServerHealth:
         failures: int,
         waits: TransientPolicy,
         *,
-        tell: Callable[[str | None], None] = lambda _: None,
+        on_change: Callable[[str | None], None] = lambda _: None,
         unlike: Callable[[int, str], None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server, self._group, self._failures, self._waits = server, group, failures, waits
-        self._tell, self._unlike, self._clock = tell, unlike, clock
+        self._on_change, self._unlike, self._clock = on_change, unlike, clock
         self._jitter = random.Random()
         self._has_answered = False
         self._samples: set[SampleKey] = set()
-        """Samples that another server accepted since this one last answered."""
+        """Samples that another server accepted since this server last answered."""
         self._unreported = 0
+        """Number of calls that were not passed to `unlike` yet."""
         self.is_excluded = False
         self._is_trying = False
+        """Whether a probe is in progress."""
         self._tries = 0
+        """Number of failed probes."""
         self._next_try = 0.0
+        """Time of the next probe."""
 
     @property
     def is_due(self) -> bool:
-        """True if the server is excluded and may be tried now."""
+        """Whether the server is excluded and may get a probe now."""
         return self.is_excluded and not self._is_trying and self._clock() >= self._next_try
 
     @contextmanager
     def probe(self) -> Iterator[None]:
-        """Let one call try the excluded server."""
+        """Mark the call in this block as the probe of the excluded server."""
         self._is_trying = True
         try:
             yield
@@ -152,10 +160,10 @@ class ServerHealth:
         self._samples.clear()
         if self.is_excluded:
             self.is_excluded, self._tries = False, 0
-            self._tell(None)
+            self._on_change(None)
 
     def record_accepted_elsewhere(self, sample: SampleKey, error: CallError) -> None:
-        """Record that another server accepted the call that this one answered with an error."""
+        """Record that another server accepted a call that this server answered with an error."""
         self._samples.add(sample)
         self._unreported += 1
         is_repeated = len(self._samples) >= self._failures
@@ -164,9 +172,9 @@ class ServerHealth:
         ):
             self.is_excluded = True
             self._wait()
-            self._tell(
-                f"{self._server} does not accept calls of models.{self._group} that other servers accept; trying it "
-                "with one call at a time; its games continue at the other servers"
+            self._on_change(
+                f"{self._server} does not accept calls of models.{self._group} that other servers accept; its games "
+                "continue at the other servers, and one call at a time tests this server"
             )
         if self.is_excluded or is_refusal(error):  # occasional failures are handled by retries
             calls, self._unreported = self._unreported, 0

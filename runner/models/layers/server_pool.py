@@ -1,19 +1,20 @@
-"""A model group at several servers: each game stays at one server, and uses another while that is down or refuses.
+"""Calls a model group at several servers. Each game stays at one server, and moves if this server is down or refuses.
 
-If a server does not answer a call, or fails in it, the call goes to the next server in its order at once. A server with
-an open breaker gets one call at a time, which does not count as an attempt of the call. When it answers, its games come
-back. If all are down, they behave like one server that is down: calls wait, one at a time tries each server, and the
-last try of the last server ends the run. Rate limits do not move a call: it waits for its server.
+Failures: if a server does not answer a call or fails, the call immediately goes to the next server. A server whose
+circuit breaker is open gets one call at a time as a probe, which does not count as an attempt of the call. When the
+server answers, its games return to it. If all servers are down, calls wait while one probe at a time goes to each
+server, and the run ends after the last failed probe of the last server. A rate limit does not move a call, which waits
+for its server.
 
-A call that one server refuses is sent to each of the others once. A refusal by all is handled like one server's
-refusal, so that results do not depend on the servers. A server that refuses what the others accept is excluded (see
+Refusals: a call that one server refuses is sent once to each of the other servers. If all servers refuse the call, the
+result is the same as with a single server. A server that refuses calls which the others accept is excluded (see
 `server_health`).
 
-The calls of one agent in one game stay at one server, where their prefix is cached. The order of preference is by
-rendezvous hashing (Thaler and Ravishankar, 1998) of datapoint and agent. So repeats of a datapoint, whose prompts begin
-alike, prefer one server, and adding or removing a server moves only its own share. A game goes to the first server in
-its order that has no more than its share of the active games (Mirrokni, Thorup and Zadimoghaddam, 2018, with the same
-bound for each agent).
+Placement: the calls of one agent in one game stay at one server, which caches their common prefix. Rendezvous hashing
+(Thaler and Ravishankar, 1998) of datapoint and agent gives the order of preference of the servers. So repeats of a
+datapoint, whose prompts start with the same text, prefer the same server, and adding or removing a server moves only
+its own share of the games. A game goes to the first server in its order that has no more than its share of the active
+games (Mirrokni, Thorup and Zadimoghaddam, 2018, with the same bound for each agent).
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from runner.models.layers.server_health import ServerHealth, is_fault, is_refusa
 from runner.models.retry_policy import TransientPolicy
 
 BOUND = 1.05
-"""Maximum number of active games of a server, as a multiple of the mean."""
+"""Maximum number of active games of a server, as a multiple of the mean of all servers."""
 
 Rollout = tuple[str, int]
 """A datapoint's id and the number of the rollout."""
 
 
 class Placement:
-    """Assigns games to servers, which have numbers."""
+    """Assigns the games of each agent to servers. Servers are identified by their index."""
 
     def __init__(self, servers: Sequence[str]) -> None:
         self._servers = tuple(server.encode() for server in servers)
@@ -51,7 +52,7 @@ class Placement:
         self._in_play: dict[str, list[int]] = {}
 
     def order(self, sample: SampleKey) -> list[int]:
-        """Return all servers, in the order of preference."""
+        """Return all servers in the order of preference of a sample's datapoint and agent."""
         key = f"{sample.datapoint}\0{sample.agent}\0".encode("utf-8", "surrogatepass")
         weights = [hashlib.blake2b(key + server, digest_size=8).digest() for server in self._servers]
         return sorted(range(len(weights)), key=weights.__getitem__)
@@ -69,20 +70,20 @@ class Placement:
         order = self.order(sample)
         candidates = [server for server in order if is_up(server)] or order
         maximum = math.ceil(BOUND * (sum(in_play[server] for server in candidates) + 1) / len(candidates))
-        # The least loaded server is below the mean, and so below this maximum.
+        # There is always such a server, because the least loaded one is at most at the mean.
         home = next(server for server in candidates if in_play[server] < maximum)
         in_play[home] += 1
         return home
 
     def release(self, rollout: Rollout) -> None:
-        """Release the servers of a finished game. A game without any is ignored."""
+        """Release the servers of a finished game, if it has any."""
         for agent, home in self._homes.pop(rollout, {}).items():
             self._in_play[agent][home] -= 1
 
 
 @dataclass(frozen=True)
 class PooledServer:
-    """A server of a pool. `complete` makes one attempt of a call to it."""
+    """A server of a pool. `complete` makes one attempt of a call to this server."""
 
     breaker: Breaker
     health: ServerHealth
@@ -90,16 +91,16 @@ class PooledServer:
 
     @property
     def is_up(self) -> bool:
-        """True if the server answers and accepts calls."""
+        """Whether the server answers and accepts calls."""
         return not (self.breaker.is_open or self.health.is_excluded)
 
     @property
     def is_due(self) -> bool:
-        """True if the server is down or excluded, and may be tried now."""
+        """Whether the server is down or excluded, and may get a probe now."""
         return self.breaker.next_try() == 0.0 if self.breaker.is_open else self.health.is_due
 
     async def ask(self, request: Request, *, probe: bool) -> Completion:
-        """Call the server. With `probe`, this is the one call that tries a server that is down or excluded."""
+        """Call the server. With `probe`, the call tests a server that is down or excluded."""
         if not probe or self.breaker.is_open:
             return await self.breaker.ask(self.complete, request, probe=probe)
         with self.health.probe():
@@ -113,18 +114,19 @@ class _Progress:
     attempts: int = 0
     """Number of attempts that count for the retry policy."""
     failed: int = 0
+    """Number of all failed attempts."""
     since: float | None = None
     """Time of the first failure."""
-    left: set[int] = field(default_factory=set)
-    """Servers that did not answer."""
+    tried: set[int] = field(default_factory=set)
+    """Servers that did not answer the call; another server should be next."""
     refused: dict[int, CallError] = field(default_factory=dict)
-    """Servers that refused the call, in the order of the attempts."""
+    """The error of each server that refused the call, in the order of the attempts."""
     faults: dict[int, CallError] = field(default_factory=dict)
-    """Servers that failed in the call."""
+    """The error of each server that failed in the call."""
 
 
 class ServerPool:
-    """Calls a group at several addresses, including retries."""
+    """Calls a model group at several servers, with retries."""
 
     def __init__(
         self,
@@ -144,11 +146,11 @@ class ServerPool:
         self._jitter = random.Random()
 
     async def complete(self, request: Request) -> Completion:
-        """Call the game's server, or the next ones.
+        """Return the answer of the game's server or, if it fails or refuses, of another server.
 
         Raises:
             TransientError: no server answered in as many attempts as the policy allows.
-            ServerUnreachable: all servers were given up.
+            ServerUnreachable: no server can be reached, after the last probe of each.
             ProviderRefusal, ContextExceededError, RefusedError: all servers refuse the call.
         """
         progress = _Progress()
@@ -169,10 +171,10 @@ class ServerPool:
                     raise
                 progress.failed += 1
                 progress.refused[server] = error
-                verdict = self._verdict(request, progress)
-                await self._events.failed(request, progress.failed, error, 0.0 if verdict is None else -1.0)
-                if verdict is not None:
-                    raise verdict from None
+                refusal = self._refusal_by_all(request, progress)
+                await self._events.failed(request, progress.failed, error, 0.0 if refusal is None else -1.0)
+                if refusal is not None:
+                    raise refusal from None
             else:
                 self._servers[server].health.record_answer()
                 for other_server, problem in (*progress.refused.items(), *progress.faults.items()):
@@ -183,66 +185,79 @@ class ServerPool:
     def _count_failure(
         self, error: TransientError, server: int, progress: _Progress, *, probe: bool
     ) -> tuple[float, bool]:
-        """Return the wait before the next attempt in seconds, and whether this was the last one."""
+        """Count a failed attempt; return the wait in seconds before the next one, and whether this was the last one."""
         progress.failed += 1
         now = self._clock()
         progress.since = now if progress.since is None else progress.since
         if error.status not in ALIVE:
-            progress.left.add(server)
+            progress.tried.add(server)
         if is_fault(error):
             progress.faults[server] = error
         if probe:
-            return 0.0, False  # the server's breaker limits the tries
-        is_elsewhere = any(other_server not in progress.left for other_server in self._available(progress))
+            return 0.0, False  # the server's breaker limits the number of probes
+        is_elsewhere = any(other_server not in progress.tried for other_server in self._available(progress))
         progress.attempts += 1
         wait, is_last = after_failure(self._policy, error, progress.attempts, now - progress.since, self._jitter)
-        return (0.0 if server in progress.left and is_elsewhere else wait), is_last
+        return (0.0 if server in progress.tried and is_elsewhere else wait), is_last
 
     def _not_refused(self, progress: _Progress) -> list[int]:
         return [server for server in range(len(self._servers)) if server not in progress.refused]
 
     def _available(self, progress: _Progress) -> list[int]:
-        """Return the servers that may receive a call: those that are up, or else, if none refused it, excluded ones."""
+        """Return the servers that may receive a call.
+
+        These are all servers that are up. If there are none, and no server has refused the call, they are the excluded
+        servers that can be reached.
+        """
         servers = self._not_refused(progress)
         up = [server for server in servers if self._servers[server].is_up]
         return up or [server for server in servers if not (progress.refused or self._servers[server].breaker.is_open)]
 
     async def _choose(self, request: Request, progress: _Progress) -> tuple[int, bool]:
-        """Return the server to call, and whether the call is its probe. Waits while all servers are down."""
+        """Return the server to call, and whether the call is a probe. Waits while all servers are down.
+
+        Raises:
+            ServerUnreachable: no server can be reached.
+            ProviderRefusal, ContextExceededError, RefusedError: all servers refuse the call.
+        """
         while True:
             available = self._available(progress)
             for server in self._not_refused(progress):
-                # A call probes a server once. The next probe is another call, unless all of them wait.
-                is_next = not (available and server in progress.left)
+                # A call probes a server only once, so that the next probe is another call, unless all calls wait.
+                is_next = not (available and server in progress.tried)
                 if server not in available and self._servers[server].is_due and is_next:
                     return server, True
             home = self._placement.home(request.sample, lambda server: self._servers[server].is_up)
-            if home in available and home not in progress.left:
+            if home in available and home not in progress.tried:
                 return home, False
             if available:
                 ordered = [server for server in self._placement.order(request.sample) if server in available]
-                fresh = [server for server in ordered if server not in progress.left]
+                fresh = [server for server in ordered if server not in progress.tried]
                 if not fresh:
-                    progress.left.clear()
+                    progress.tried.clear()
                 return (fresh or ([home] if home in available else ordered))[0], False
             self._check_reachable()
-            verdict = self._verdict(request, progress)
-            if verdict is not None:
-                raise verdict
+            refusal = self._refusal_by_all(request, progress)
+            if refusal is not None:
+                raise refusal
             await self._wait(progress)
 
     def _check_reachable(self) -> None:
-        """Raise `ServerUnreachable` if all servers were given up."""
+        """Check that some server may still be reached.
+
+        Raises:
+            ServerUnreachable: the last probe of every server has failed.
+        """
         if all(server.breaker.is_given_up for server in self._servers):
             reasons = "\n".join(f"  {server.breaker.failure_text}" for server in self._servers)
             raise ServerUnreachable(
                 f"cannot reach any of {len(self._servers)} servers:\n{reasons}\n"
-                "All answers that were paid for are stored. Run the same command again when a server is up. If the "
-                "servers are up and these calls still fail, raise retry.breaker.failures."
+                "All paid answers are saved. Run the same command again when a server is up. If the servers are up and "
+                "these calls still fail, raise retry.breaker.failures."
             )
 
-    def _verdict(self, request: Request, progress: _Progress) -> NipRunError | None:
-        """Return the error of a call that was refused, once no other server is left to try; None before that."""
+    def _refusal_by_all(self, request: Request, progress: _Progress) -> NipRunError | None:
+        """Return the error of a call that was refused, if no other server is left to try; None otherwise."""
         servers = [self._servers[number] for number in self._not_refused(progress)]
         if not progress.refused or any(
             not (server.health.is_excluded or server.breaker.is_given_up) for server in servers
@@ -252,7 +267,7 @@ class ServerPool:
         return judge_refusals(request.group, list(progress.refused.values()), unreachable)
 
     async def _wait(self, progress: _Progress) -> None:
-        """Wait until a server may be tried, or the state of a breaker changes."""
+        """Wait until a server may get a probe, or the state of a circuit breaker changes."""
         breakers = [self._servers[server].breaker for server in self._not_refused(progress)]
         breakers = [breaker for breaker in breakers if breaker.is_open]
         delays = [seconds for breaker in breakers if (seconds := breaker.next_try()) is not None]

@@ -1,1 +1,1 @@
-"""Providers, which answer requests: OpenAI and compatible servers, Anthropic, a batch of calls, and the dummy."""
+"""Providers, which answer requests: OpenAI and compatible servers, Anthropic, batches of calls, and `dummy`."""

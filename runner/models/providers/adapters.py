@@ -1,8 +1,8 @@
-"""LoRA adapters at servers that load them at run time with vLLM's `/v1/load_lora_adapter` and `unload_lora_adapter`.
+"""Loads and unloads LoRA adapters at servers with vLLM's endpoints `/v1/load_lora_adapter` and `unload_lora_adapter`.
 
-vLLM offers these with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`. It loads an adapter from a path in
-its own file system. If it has the name already, it answers with an error, even if the path is the same. `/v1/models`
-lists its adapters, with the path as `root`. A restarted server has none.
+vLLM has these endpoints if it runs with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`. It loads an
+adapter from a path in its own file system. If an adapter of the same name is already loaded, even from the same path,
+vLLM answers with an error. `/v1/models` lists the loaded adapters, with the path as `root`. A restarted server has none.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ADVICE = "start vLLM with --enable-lora, and with VLLM_ALLOW_RUNTIME_LORA_UPDATI
 
 @dataclass(frozen=True)
 class Adapter:
-    """A LoRA adapter: the model's name, and the folder that servers load it from."""
+    """A LoRA adapter: the model's name, and the folder from which servers load the adapter."""
 
     name: str
     path: str
@@ -55,12 +55,12 @@ class ServerAdapter:
         return self.settings.server_label(self.group)
 
     async def load(self, client: Client, *, reload: bool = False) -> None:
-        """Load the adapter at the server if it is not loaded, or with `reload`, since its files may have changed.
+        """Load the adapter at the server if it is not loaded. With `reload`, load it anyway, as its files may be new.
 
         Raises:
             TransientError: the server does not answer.
-            RunError: it cannot load the adapter, or has another one of that name.
-            ProviderRefusal: it refuses the user's key or the model.
+            RunError: the server cannot load the adapter, or has another model of this name.
+            ProviderRefusal: the server refuses the user's API key or the model.
         """
         name, path = self.adapter.name, self.adapter.path
         roots = await self._roots(client)
@@ -68,28 +68,32 @@ class ServerAdapter:
             if roots[name] not in (None, path):
                 raise RunError(
                     f"{self._label} already has a model {name!r}, loaded from {roots[name]} instead of {path}; unload "
-                    "it there, or let the trainer write another name"
+                    f"{name!r} at this server, or let the trainer write another name"
                 )
             if not reload:
                 return
             await self.unload(client)
         status, message = await self._call_endpoint(client, "load_lora_adapter", {"lora_name": name, "lora_path": path})
         if status == 404 and name not in message and path not in message:
-            raise RunError(f"{self._label} has no /load_lora_adapter: {ADVICE}")
+            raise RunError(f"{self._label} has no endpoint /load_lora_adapter: {ADVICE}")
         if status is not None and name not in await self._roots(client):  # another process may have loaded it
-            raise RunError(f"{self._label} cannot load the adapter {name!r} from {path}: {message}")
+            raise RunError(
+                f"{self._label} cannot load the adapter {name!r} from {path}: {message}. Check that this path exists "
+                "on the server's machine, and see the server's log"
+            )
         self._loaded_at = time.monotonic()
 
     async def unload(self, client: Client) -> None:
-        """Unload the adapter. A server that does not have it is left as it is. Raises as `load` does."""
+        """Unload the adapter, if the server has it. Raises the errors of `load`."""
         status, message = await self._call_endpoint(client, "unload_lora_adapter", {"lora_name": self.adapter.name})
         if status not in (None, 404):
-            raise RunError(f"{self._label} does not unload the adapter {self.adapter.name!r}: {message}")
+            raise RunError(f"{self._label} cannot unload the adapter {self.adapter.name!r}: {message}")
 
     async def restore(self, client: Client, since: float) -> bool:
-        """Load the adapter after the server lost it; return whether the server has it now.
+        """Load the adapter again if the server has lost it, and return whether the server has it now.
 
-        `since` is the time of the call that failed, so that one reload serves all calls that failed before it.
+        `since` is the time of the failed call. If the adapter was loaded later than this, nothing is done, so that one
+        reload serves all calls that failed before.
         """
         async with self._loading:
             if self._loaded_at >= since:
@@ -101,7 +105,7 @@ class ServerAdapter:
             return True
 
     async def _roots(self, client: Client) -> dict[str, str | None]:
-        """Return the models at the server, each with the path that it was loaded from, if reported."""
+        """Return the models at the server by name, with the path of each model's files if the server reports it."""
 
         async def list_roots() -> dict[str, str | None]:
             models = await client.models.list()
@@ -110,7 +114,7 @@ class ServerAdapter:
         return await self._call(list_roots())
 
     async def _call_endpoint(self, client: Client, endpoint: str, body: dict[str, Any]) -> tuple[int | None, str]:
-        """Call one of vLLM's endpoints; return the status and message of a refusal, or None and the response."""
+        """Call one of vLLM's endpoints, and return None and the response, or the status and message of a refusal."""
         try:
             return None, await self._call(client.post(f"/{endpoint}", cast_to=str, body=body))
         except _OperationRefused as refused:
@@ -127,7 +131,7 @@ class ServerAdapter:
 
 
 class _OperationRefused(RunError):
-    """The server refuses this one operation."""
+    """Raised if a server refuses to load or unload an adapter, or to list its models."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

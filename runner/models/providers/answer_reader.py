@@ -28,11 +28,11 @@ def read_completion(
     latency_ms: float,
     altered: tuple[str, ...] = (),
 ) -> Completion:
-    """Convert the body of an answer with status 200 to a completion. `altered` lists the changes so far.
+    """Convert the body of an answer with status 200 to a completion. `altered` lists the changes to it so far.
 
     Raises:
-        TransientError: it is not a completion.
-        NipRunError: it is an error despite its status, classified as other errors.
+        TransientError: the body is not a completion.
+        NipRunError: the body is an error despite its status; see `classify_error`.
     """
     group = request.group
     data, problem = parse_json(content)
@@ -69,7 +69,7 @@ def read_completion(
 
 
 def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:
-    """Add the usage to an error inside an answer that counts tokens, because the server may bill it."""
+    """Add the reported usage to an error in an answer, because the server may bill these tokens."""
     usage = reported_usage(data)
     if isinstance(error, CallError) and usage is not None and (usage.prompt_tokens or usage.completion_tokens):
         error.usage = usage
@@ -77,10 +77,10 @@ def _with_usage(error: NipRunError, data: dict[str, Any]) -> NipRunError:
 
 
 def _check_choices(data: dict[str, Any], headers: Mapping[str, str], settings: ModelSettings, group: str) -> None:
-    """Check that no choice is an error, which routers send if their provider failed halfway.
+    """Check that no choice is an error. Routers send such choices if their provider failed halfway.
 
     Raises:
-        NipRunError: there is one, classified as other errors.
+        NipRunError: a choice is an error; see `classify_error`.
     """
     choices = data.get("choices")
     for choice in choices if isinstance(choices, list) else ():

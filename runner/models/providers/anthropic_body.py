@@ -1,4 +1,4 @@
-"""Request bodies of Anthropic's Messages API. They are separate from the client, whose import takes long."""
+"""Builds request bodies of Anthropic's Messages API, without importing the client, which takes long."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CACHED: Final = {"type": "ephemeral"}
 def messages_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> bytes:
     """Return the exact bytes of a request's body.
 
-    System messages become the system prompt. It is marked for the server's cache, because all games of an agent share
-    it. From an agent's second turn on, the entire chat is marked too, because the game's next turn begins with it.
+    System messages become the system prompt, which is marked for the server's cache, because all games of an agent
+    share it. From an agent's second turn on, the whole chat is marked, too, as the next turn's chat starts with it.
     """
     chat = settings.sent_messages(messages)
     system = [message["content"] for message in chat if message["role"] in ("system", "developer")]
@@ -36,7 +36,7 @@ def messages_body(settings: ModelSettings, messages: Sequence[ChatMessage]) -> b
 
 
 def _parameters(settings: ModelSettings) -> dict[str, Any]:
-    """Return the parameters of the spec other than the model and the messages, by their names in the Messages API."""
+    """Return the parameters other than the model and the messages, by their names in the Messages API."""
     parameters: dict[str, Any] = {}
     limit = settings.max_completion_tokens or settings.max_tokens
     if limit is not None:

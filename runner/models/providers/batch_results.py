@@ -1,4 +1,4 @@
-"""The results of a batch, on disk: up to 50,000 answers, only one of them in memory at a time."""
+"""Reads the results of a batch from disk. A batch may have 50,000 answers, so only one is in memory at a time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class BatchRow:
 
     body: Any
     json: bytes
-    """The body as received, if it can be located in the line; otherwise rewritten."""
+    """The bytes of the body as received or, if they cannot be located in the line, encoded again."""
     status: int
     error: Any
     altered: tuple[str, ...] = ()
 
 
 class BatchResults:
-    """The lines of result files, by their ids."""
+    """The lines of result files, by the ids of their calls."""
 
     def __init__(self) -> None:
         self._files: list[IO[bytes]] = []
@@ -40,7 +40,7 @@ class BatchResults:
         return bool(self._positions)
 
     def add(self, file: IO[bytes]) -> None:
-        """Add a file, which `close` closes. Lines without an id, or longer than any answer, are ignored."""
+        """Add a file of results, which `close` will close. Lines that are too long or have no id are ignored."""
         self._files.append(file)
         file.seek(0)
         position = 0
@@ -64,7 +64,7 @@ class BatchResults:
         return data, json, altered if redacted_line is line else tuple(dict.fromkeys((*altered, SECRET_ALTERED)))
 
     def get(self, name: str) -> BatchRow | None:
-        """Return the line with an id, or None."""
+        """Return the line with an id; None if there is none."""
         if name not in self._positions:
             return None
         number, start = self._positions[name]
@@ -81,13 +81,13 @@ class BatchResults:
     def outcome_of(
         self, name: str, request: Request, settings: ModelSettings, group: str
     ) -> Completion | NipRunError | None:
-        """Return the completion of a call, or the error of its line; None if there is no line."""
+        """Return the completion or the error of a call; None if the results have no line with its id."""
         try:
             row = self.get(name)
             return None if row is None else _completion(row, request, settings, group)
         except NipRunError as error:
             return error
-        except Exception as error:  # noqa: BLE001 - an invalid line is a failure of its own call only
+        except Exception as error:  # noqa: BLE001 - an invalid line is only a failure of its own call
             server = settings.server_label(group)
             return TransientError(f"{server} sent a line that cannot be read ({type(error).__name__})")
 

@@ -1,8 +1,8 @@
-"""Reads response bodies in pieces, up to a limit, so that a server cannot decide how much memory a run uses.
+"""Reads response bodies in pieces, up to a limit, so that a server cannot make a run use any amount of memory.
 
-The limit is for the unpacked body. The memory for all connections to a server is limited too: a body larger than its
-free bytes needs one of the server's few slots, and holds it until it has been parsed. The holder of a slot waits only
-for that server. So each wait ends, and no server has to wait for another.
+The limit applies to the decompressed body. The memory for all connections to a server is limited, too: a body larger
+than `free_bytes` needs one of the server's few slots, and keeps it until the body is parsed. The call with a slot waits
+only for its own server. So every wait ends, and no server has to wait for another one.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ from runner.base.redaction import redacted
 
 FREE_BYTES = 256 << 10
 """Maximum size of a body without a slot. Nearly all answers are smaller."""
-LEAST_FREE_BYTES = 16 << 10
+MIN_FREE_BYTES = 16 << 10
+"""Minimum value of `free_bytes` for servers with many concurrent calls."""
 ALL_FREE_BYTES = 32 << 20
-"""Maximum size of all bodies of a run without a slot, unless there are so many that each has the minimum."""
+"""Maximum total size of a server's bodies without a slot, unless each has the minimum."""
 SLOTS = 2
+"""Number of slots of a server."""
 STEP = 256 << 10
-"""Maximum number of bytes to unpack at once."""
+"""Maximum number of bytes to decompress at once."""
 
 
 class BodyError(Exception):
-    """A body that cannot be read: it is too long, or cannot be unpacked."""
+    """Raised if a body is too long or cannot be decompressed. The message follows the words "the answer"."""
 
 
 class TooLongError(BodyError):
-    """A body that is longer than its limit."""
+    """Raised if a body is longer than its limit."""
 
 
 class BodySlots:
-    """The slots for the long bodies of one server, which sends at most `bodies` at once."""
+    """The slots for the long bodies of one server, which sends at most `bodies` bodies concurrently."""
 
     def __init__(self, bodies: int = 1) -> None:
         self._semaphore = asyncio.Semaphore(SLOTS)
-        self.free_bytes = max(LEAST_FREE_BYTES, min(FREE_BYTES, ALL_FREE_BYTES // bodies))
+        self.free_bytes = max(MIN_FREE_BYTES, min(FREE_BYTES, ALL_FREE_BYTES // bodies))
 
     def slot(self) -> BodySlot:
         """Return a slot for one body, to be used in a `with` statement."""
@@ -74,11 +76,11 @@ class Sink(Protocol):
 
 
 async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, slot: BodySlot) -> bytes:
-    """Read and unpack a body of at most `limit` bytes. The caller releases the slot that it acquired.
+    """Read, decompress and return a body of at most `limit` bytes. The caller releases the slot.
 
     Raises:
-        TooLongError: the body is longer; what has been read is dropped.
-        BodyError: the body has an unrequested compression, or is incomplete.
+        TooLongError: the body is longer.
+        BodyError: the body has an unknown compression, or is damaged or incomplete.
     """
     unpacker = unpacker_for(encoding)
     body = bytearray()
@@ -87,7 +89,7 @@ async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, slo
             for part in (piece,) if unpacker is None else unpacker.parts(piece):
                 size = len(body) + len(part)
                 if size > limit:
-                    raise TooLongError(f"more than {limit} bytes")
+                    raise TooLongError(f"has more than {limit} bytes")
                 if size > slot.free_bytes:
                     await slot.acquire()
                 body += part
@@ -95,11 +97,11 @@ async def read_body(pieces: AsyncIterable[bytes], encoding: str, limit: int, slo
             unpacker.check_whole()
         return bytes(body)
     finally:
-        body.clear()  # otherwise the traceback of an error would keep it in memory
+        body.clear()  # otherwise the traceback of an error would keep the body in memory
 
 
 async def read_start(pieces: AsyncIterable[bytes], encoding: str, limit: int) -> bytes:
-    """Read the first bytes of a body, unpacked as far as possible. Errors need no more than that."""
+    """Return the first `limit` bytes of a body, decompressed as far as possible. For an error, this is enough."""
     try:
         unpacker = unpacker_for(encoding)
     except BodyError:
@@ -117,10 +119,10 @@ async def read_start(pieces: AsyncIterable[bytes], encoding: str, limit: int) ->
 
 
 async def read_to(pieces: AsyncIterable[bytes], encoding: str, limit: int, sink: Sink) -> None:
-    """Read and unpack a body into a file.
+    """Read and decompress a body into a file.
 
     Raises:
-        TooLongError, BodyError: as for `read_body`.
+        TooLongError, BodyError: see `read_body`.
     """
     unpacker = unpacker_for(encoding)
     size = 0
@@ -128,14 +130,14 @@ async def read_to(pieces: AsyncIterable[bytes], encoding: str, limit: int, sink:
         for part in (piece,) if unpacker is None else unpacker.parts(piece):
             size += len(part)
             if size > limit:
-                raise TooLongError(f"more than {limit} bytes")
+                raise TooLongError(f"has more than {limit} bytes")
             sink.write(part)
     if unpacker is not None:
         unpacker.check_whole()
 
 
 class Unpacker:
-    """Unpacks gzip or deflate in steps of bounded size."""
+    """Decompresses gzip or deflate in steps of limited size."""
 
     def __init__(self, bits: int) -> None:
         self._bits = bits
@@ -144,10 +146,10 @@ class Unpacker:
         self._has_header = False
 
     def parts(self, data: bytes) -> Iterator[bytes]:
-        """Yield the unpacked form of some bytes.
+        """Yield the decompressed form of the next bytes.
 
         Raises:
-            BodyError: they are damaged.
+            BodyError: the bytes are damaged.
         """
         if not self._has_header:
             data = self._header = self._header + data
@@ -155,14 +157,14 @@ class Unpacker:
                 return
             self._has_header = True
             if self._bits == zlib.MAX_WBITS and (data[0] & 15 != 8 or (data[0] << 8 | data[1]) % 31):
-                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # deflate without a header, as some servers send it
+                self._zlib = zlib.decompressobj(-zlib.MAX_WBITS)  # some servers send deflate without a header
         while data:
             if self._zlib.eof:  # gzip may have several consecutive members
                 self._zlib = zlib.decompressobj(self._bits)
             try:
                 part = self._zlib.decompress(data, STEP)
             except zlib.error as error:
-                raise BodyError(f"it cannot be unpacked ({error})") from None
+                raise BodyError(f"cannot be decompressed ({error})") from None
             data = self._zlib.unconsumed_tail or self._zlib.unused_data
             yield part
 
@@ -170,17 +172,17 @@ class Unpacker:
         """Check that the body is complete.
 
         Raises:
-            BodyError: it is truncated.
+            BodyError: the body is truncated.
         """
         if self._header and not self._zlib.eof:
-            raise BodyError("it cannot be unpacked (it is truncated)")
+            raise BodyError("cannot be decompressed (the data is truncated)")
 
 
 def unpacker_for(encoding: str) -> Unpacker | None:
     """Return the unpacker for a `content-encoding`; None if the body is not compressed.
 
     Raises:
-        BodyError: the encoding is unknown; every request asks for `identity`.
+        BodyError: the encoding is unknown. (Every request asks for `identity`.)
     """
     match encoding.strip().lower():
         case "" | "identity" | "none":
@@ -190,4 +192,7 @@ def unpacker_for(encoding: str) -> Unpacker | None:
         case "deflate":
             return Unpacker(zlib.MAX_WBITS)
         case _:
-            raise BodyError(f"it is compressed as {redacted(encoding)[:40]!r}, which was not requested")
+            raise BodyError(
+                f"is compressed as {redacted(encoding)[:40]!r} although the request accepts only uncompressed answers; "
+                "turn off compression at the server or its proxy"
+            )

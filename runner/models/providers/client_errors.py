@@ -1,7 +1,7 @@
-"""Conversion of errors of the official clients and their transport to errors of nip-run.
+"""Converts errors of the official clients and their transport to errors of nip-run.
 
-OpenAI's and Anthropic's clients come from the same code generator, so their errors have the same names and fields. They
-are recognized by name, because a client is imported only if it is used.
+OpenAI's and Anthropic's clients come from the same code generator, so their errors have the same names and fields. This
+module recognizes errors by name, so that it need not import the clients.
 """
 
 from __future__ import annotations
@@ -30,32 +30,33 @@ from runner.models.settings import ModelSettings
 T = TypeVar("T")
 
 TRANSPORT_ERRORS = (httpx2.HTTPError, httpx2.StreamError, aiohttp.ClientError, OSError, ValueError, RecursionError)
-"""Errors that the transport below a client can raise for a call."""
+"""The errors that the transport below a client can raise for a call."""
 
 
 def _has_type(error: BaseException, name: str) -> bool:
+    """Return whether an error's class or one of its base classes has this name."""
     return any(kind.__name__ == name for kind in type(error).__mro__)
 
 
 def answered_status(error: Any) -> int | None:
-    """Return the HTTP status of a server that answered with an error; None if it did not answer."""
+    """Return the HTTP status of an error that a server sent; None if the server did not answer."""
     return error.status_code if _has_type(error, "APIStatusError") else None
 
 
 def map_client_error(error: Any, settings: ModelSettings, group: str) -> NipRunError:
-    """Convert an error of a client or its transport."""
+    """Convert an error of a client or its transport to an error of nip-run."""
     server = settings.server_label(group)
     cause = redacted(str(error.__cause__ or error))
     if isinstance(error, DiskError) and not _has_too_many_files(error):
         return RunError(
-            f"{error}; free space there, or set TMPDIR to a folder with space, and run the same command again"
+            f"{error}. Free space there, or set TMPDIR to a folder on another disk, and run the same command again"
         )
     if isinstance(error.__cause__, TooLargeError):
-        # The call may be billed, and the next answer is probably as large. One more attempt is enough to see whether
-        # the server always does this. Then the game ends; a later process tries again.
+        # The call may be billed, and the next answer is probably as large. After one more attempt, the game ends. A
+        # later process tries again.
         return TransientError(f"{server}: {cause}", attempts=2)
     if any(isinstance(part, UnsendableError | UnicodeEncodeError) for part in (error, error.__cause__)):
-        return ProviderRefusal(f"{server}: the call cannot be sent: {cause}")
+        return ProviderRefusal(f"{server}: the call cannot be sent: {cause}. Check models.{group} and the prompts")
     if isinstance(error.__cause__, UnreadableError):
         return TransientError(f"{server}: {cause}")
     if _has_type(error, "APITimeoutError"):
@@ -68,11 +69,11 @@ def map_client_error(error: Any, settings: ModelSettings, group: str) -> NipRunE
 
 
 def _unanswered(message: str, error: Exception) -> NipRunError:
-    """Return the error of a call without an answer. Too many open files are not the server's fault."""
-    if _has_too_many_files(error):
+    """Return the error of a call without an answer."""
+    if _has_too_many_files(error):  # the server did not cause this error
         return RunError(
             "this process has reached its limit of open files; lower rollouts.concurrency or raise `ulimit -n`, and "
-            "run the same command again. All answers that were paid for are stored"
+            "run the same command again. All paid answers are saved"
         )
     return TransientError(message, unreachable=isinstance(error.__cause__, NoConnectionError))
 
@@ -91,7 +92,7 @@ def is_not_found(error: Exception) -> bool:
 
 
 def status_and_message(error: Any) -> tuple[int | None, str]:
-    """Return the status and message of an error response. Without a response, the status is None."""
+    """Return the status and message of an error response; without a response, None and the error's message."""
     if answered_status(error) is None:
         return None, str(error)
     detail = error_detail(error.body)
@@ -99,12 +100,12 @@ def status_and_message(error: Any) -> tuple[int | None, str]:
 
 
 def is_unreadable(error: Exception) -> bool:
-    """Return whether the server answered with something that cannot be read."""
+    """Return whether the server sent an answer that cannot be read."""
     return isinstance(error.__cause__, UnreadableError)
 
 
 def without_secret_cause(error: Exception) -> Exception | None:
-    """Return an error for the `from` of another one; None if it, or one of its causes, contains a secret."""
+    """Return an error for the `from` clause of another error; None if the error or one of its causes has a secret."""
     current: BaseException | None = error
     while current is not None:
         if redacted(str(current)) != str(current):
@@ -121,17 +122,17 @@ def may_be_wrong_scheme(error: Any, address: str) -> bool:
     return _has_type(error, "APIConnectionError") and (is_connected or address.startswith("https:"))
 
 
-SLOWEST = 64 << 10
+MIN_TRANSFER_RATE = 64 << 10
 """Minimum transfer rate of a file in bytes per second."""
 
 
 async def with_time_limit(settings: ModelSettings, call: Awaitable[T], size: int = 0) -> T:
-    """Await a call that belongs to no game, with the usual time limit plus the transfer time of a file.
+    """Return the result of a call outside of games, with the usual time limit plus the transfer time of a file.
 
     Raises:
-        TimeoutError: it took longer.
+        TimeoutError: the call took longer.
     """
-    seconds = settings.timeout + size / SLOWEST
+    seconds = settings.timeout + size / MIN_TRANSFER_RATE
     try:
         async with asyncio.timeout(seconds):
             return await call

@@ -1,11 +1,11 @@
-"""The provider without a network: well-formed answers for the agent's role, generated from rollout and sample.
+"""The provider `dummy`, which generates well-formed answers without a network, at random from the rollout's seed.
 
-The confidence in a verdict is generated too, if requested. The stated confidence and the log-probabilities are
+It also generates the confidence in a verdict, if requested. The stated confidence and the log-probabilities are
 independent of each other and of the label.
 
-A model that the `dummy` trainer has "trained" is a toy that makes a learning curve rise: the more examples its name
-states, the more often its verdicts are right. It does not learn anything, but looks the label up in a table that only
-this provider receives. No prompt and no request contains a label.
+A model of the `dummy` trainer is a toy for rising learning curves. The more examples its name contains, the more
+often its verdicts are correct. It learns nothing, but looks up labels in a table that only this provider receives. No
+prompt and no request contains a label.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from runner.models.interface import Body, Choice, Completion, Request, Usage, es
 MODEL = "dummy"
 
 _CERTAIN = 0.98
-"""Total probability of the tokens that it reports."""
+"""Total probability of the alternatives that it reports for a token."""
 
 DECIDES = 0.3
-"""Probability that a verifier decides in a round where it may continue."""
+"""Probability that a verifier decides in a round in which it may also continue."""
 
 HALF_KNOWN = 60
-"""Number of examples after which a trained model knows half of the verdicts. It guesses the others."""
+"""Number of examples after which a trained model knows half of the labels. It guesses the others."""
 
 _OPENINGS = ("Look at", "Take", "Consider", "Trace", "Compare", "Check")
 _OBJECTS = (
@@ -52,11 +52,11 @@ _CLAIMS = (
 
 
 class DummyModel:
-    """Answers at once. The same sample of the same rollout always gets the same answer.
+    """Answers immediately. The same sample of the same rollout always gets the same answer.
 
-    `examples` is the number of examples that it was trained on, and `labels` has the label of each datapoint, by id,
-    for a trained model. `top_logprobs` is the number of most likely tokens to report with their log-probabilities;
-    None: no log-probabilities. `answer_words` is the approximate number of words per answer; None: a sentence.
+    For a trained model, `examples` is the number of examples that it was trained on, and `labels` has the label of each
+    datapoint by id. `top_logprobs` is the number of alternatives to report for each token; None for no
+    log-probabilities. `answer_words` is the approximate number of words of an answer; None for a single sentence.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class DummyModel:
         """Do nothing, because nothing is open."""
 
     def _known_label(self, request: Request) -> int | None:
-        """Return the label if the trained model knows it. A model trained on more examples knows the same ones too."""
+        """Return the label if the trained model knows it. With more examples, a model knows additional labels."""
         label = self._labels.get(request.sample.datapoint)
         if label is None or random.Random(_seed("dummy-knows", request)).random() >= self._known_share:
             return None
@@ -112,7 +112,7 @@ def _text(rng: random.Random, word_count: int | None) -> str:
 
 
 def _extend(sentence: str, rng: random.Random, word_count: int | None) -> str:
-    """Extend a sentence to about `words` words. Nothing may use `rng` after this."""
+    """Extend a sentence to about `word_count` words. This must be the last use of `rng`."""
     missing = 0 if word_count is None else word_count - sentence.count(" ") - 1
     if missing <= 0:
         return sentence
@@ -122,12 +122,12 @@ def _extend(sentence: str, rng: random.Random, word_count: int | None) -> str:
 
 
 _MIN_SPARE_WORDS = 64
-"""Minimum number of words of the long text in excess of an answer cut from it, so that answers differ."""
+"""Minimum number of words that the long text has in addition to those of an answer, so that answers differ."""
 
 
 @cache
 def _long_text(count_needed: int) -> tuple[str, Sequence[int]]:
-    """Return a text of at least `words` words, for long answers to be cut from, and the offsets of its words."""
+    """Return a text of at least `count_needed` words, from which long answers are cut, and the offsets of its words."""
     rng, sentences, word_count = random.Random(count_needed), [], 0
     while word_count <= count_needed:
         sentences.append(_sentence(rng))
@@ -142,7 +142,7 @@ def _stated_confidence(request: Request) -> str:
 
 
 def _body(request: Request, text: str, top: int) -> Body:
-    """Return the answer as a server with log-probabilities would send it."""
+    """Return an answer in the form of a server that sends log-probabilities."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": text},
@@ -167,7 +167,10 @@ def _tokens(request: Request, text: str, top: int) -> Iterator[dict[str, Any]]:
 
 
 def _find_verdict(request: Request, text: str) -> tuple[int, str]:
-    """Return where a verdict differs from the other one, and the other's word there; -1 if there is no verdict."""
+    """Return the offset where the verdict differs from the other possible verdict, and the other's next word.
+
+    The offset is -1 if the text has no verdict.
+    """
     accept, reject = request.hint.accept, request.hint.reject
     if accept is None or reject is None:
         return -1, ""

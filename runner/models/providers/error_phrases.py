@@ -1,6 +1,6 @@
-"""Phrases of servers and proxies that identify an error without a known code or type.
+"""Phrases in error messages of servers and proxies that identify errors without a known code or type.
 
-Each one was in a real answer. Those answers and their senders are the rows of tests/models/test_real_errors.py.
+Each phrase was in a real answer. These answers and their senders are the rows of tests/models/test_real_errors.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RATE = _any_of(
     r"rate[ _-]?limit", r"tokens? per (?:min|day)", r"\bTPM\b", r"requests? per ", r"throttl", r"too many requests",
     r"please wait before",
 )  # fmt: skip
-"""A rate limit. Its number of tokens is a rate per minute, not the length of a prompt."""
+"""A rate limit. A number of tokens in such a message is a rate per minute, not the length of a prompt."""
 
 SOON = _any_of(r"per[ _-]?minute", r"(?:retry|try again) in \d", r"retryDelay", r"PerMinute")
 """A quota that is renewed soon."""
@@ -26,13 +26,14 @@ NO_MODEL = _any_of(
     r"no such model", r"unknown model",
     r"\bmodel\b.{0,200}(?:has been |is )(?:deprecated|decommissioned|retired|shut down)",
 )  # fmt: skip
-"""The server does not have the model, or no longer."""
+"""The server does not have the model, or no longer has it."""
 
 MONEY = _any_of(
     r"insufficient[_ ](?:quota|balance|credits?|funds)", r"exceeded your current quota", r"billing[_ ]hard[_ ]limit",
     r"billing[_ ]not[_ ]active", r"credit balance is too low", r"requires more credits", r"budget has been exceeded",
     r"exceeded ?budget", r"crossed budget", r"BudgetExceededError", r"out of call volume quota",
 )  # fmt: skip
+"""The account has no money or quota left."""
 
 CONTEXT = _any_of(
     r"ContextWindowExceededError", r"context_length_exceeded", r"exceed_context_size_error",
@@ -58,7 +59,7 @@ _ANSWER_LENGTH = re.compile(
 )
 
 CUT = _any_of(r"could not finish the message because max_tokens or model output limit was reached")
-"""The limit of an answer was reached before its first word, probably by reasoning."""
+"""The token limit was reached before the first word of an answer, probably by reasoning."""
 
 POLICY = _any_of(
     r"ContentPolicyViolationError", r"ResponsibleAIPolicyViolation", r"content_policy_violation",
@@ -72,7 +73,7 @@ PARAMETER = _any_of(
     r"extra (?:inputs|fields)(?: are)? not permitted", r"invalid model", r"model .{0,80}does not exist",
     r"model .{0,80}not found", r"max_(?:completion_)?tokens['\"]? is too large",
 )  # fmt: skip
-"""The error is in every request of the group: a parameter or the model."""
+"""The error concerns a parameter or the model, and so every request of the group."""
 
 SEVERAL = _any_of(
     r"'n'", r"only one completion choice is allowed", r"(?:^|[^\w.])n must be (?:exactly |at most )?1\b",
@@ -85,9 +86,9 @@ TEMPLATE = _any_of(
     r"system role (?:is )?not supported", r"system message must be at the beginning",
     r"no user query found in messages",
 )  # fmt: skip
-"""The chat template of an open model refuses the form of the messages; some servers answer this with a 500.
+"""The chat template of an open model refuses the order or roles of the messages. Some servers then answer with a 500.
 
-All games have the same form, so the refusal concerns the model group.
+Because all games have the same order and roles, the refusal concerns the whole model group.
 """
 
 SYSTEM_ROLE = _any_of(r"system (?:role|message|prompt)s? (?:is |are )?(?:not|un)[ -]?(?:supported|allowed)")
@@ -97,12 +98,12 @@ _QUOTED_REQUEST = re.compile(r"""['"]input['"]\s*:""")
 
 
 def without_echo(text: str) -> str:
-    """Return the error text before the quoted request, because a prompt may contain any of these phrases."""
+    """Return an error's text without the request that it quotes, because a prompt may contain any of these phrases."""
     return _QUOTED_REQUEST.split(text, maxsplit=1)[0]
 
 
 def answer_limit_fills_context(text: str) -> bool:
-    """Return whether, by the server's own numbers, the limit of the answer alone fills the model's context."""
+    """Return whether the limit of the answer alone fills the model's context, according to numbers in the message."""
     context, answer = _CONTEXT_LENGTH.search(text), _ANSWER_LENGTH.search(text)
     if context is None or answer is None:
         return False

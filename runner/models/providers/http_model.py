@@ -1,9 +1,8 @@
-"""A model group at one server, called through an official client with nip-run's own transport.
+"""Calls a model group at one server, through an official client with nip-run's own transport (`openai_http`).
 
-The client holds the key, the base URL and the headers, and raises its own errors. Its retries are disabled, because the
-spec's policy is the only one. Two expensive steps are skipped: the client's conversion of typed parameters in every
-message, and its response models. The body is serialized once, and the answer is read from its bytes. The transport is
-in `openai_http`.
+The client has the key, the base URL and the headers, and raises its own errors. Its retries are disabled, because
+nip-run retries by the spec's policy. To save time, the client does not convert the parameters of every message or build
+response models: the body is serialized once, and the answer is read from its bytes.
 """
 
 from __future__ import annotations
@@ -38,18 +37,21 @@ from runner.models.providers.wrong_server import MAX_WEB_PAGES, describe_content
 from runner.models.settings import ModelSettings
 
 Reload = Callable[[Any, float], Awaitable[bool]]
-"""Reloads a model that a server has lost. Returns whether the server has it now."""
+"""Loads a model again that a server has lost, and returns whether the server has the model now.
+
+The arguments are the client and the time of the failed call.
+"""
 
 
 async def close_client(client: Any) -> None:
-    """Close a client's connections. A connection that does not close in time is left to the system."""
+    """Close a client's connections, but do not wait for a connection that does not close in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(CLOSE_SECONDS):
             await client.close()
 
 
 def set_headers(client: Any, settings: ModelSettings, headers: Mapping[str, str]) -> None:
-    """Set a group's headers. Those in the provider's environment variable are for its own server only."""
+    """Set a group's headers. Headers from the provider's variable are only for the provider's own server."""
     provider_headers: Mapping[str, Any] = {} if settings.base_url is not None else client._custom_headers  # noqa: SLF001
     names = {name.lower() for name in headers}
     client._custom_headers = {  # noqa: SLF001 - the client reads the variable, and has no option to ignore it
@@ -66,8 +68,8 @@ def _milliseconds_since(started: float) -> float:
 class HttpModel(ABC):
     """Calls one model group at one server. Subclasses add the client, the path and the request body.
 
-    `learn` receives the headers of every answer, including errors. A `client` that is passed in is shared, and closed
-    by its creator. `reload` is called if the server does not have the model, with the time of the call.
+    `learn` receives the headers of every answer, including errors. The creator of a `client` that is passed in closes
+    it. `reload` is called if the server does not have the model.
     """
 
     PATH: ClassVar[bytes]
@@ -97,7 +99,7 @@ class HttpModel(ABC):
         self._is_shared = client is not None
         self._reload = reload
         self._client = client or self.make_client(settings, group, connections, self._body_slots)
-        # With an absolute address the client does not have to join it with its base URL for each call.
+        # The address is absolute, so that the client need not join it with its base URL for each call.
         base = self._client.base_url
         self._address = str(base.copy_with(raw_path=base.raw_path + self.PATH))
         self._sends_session = settings.sends_session_id
@@ -109,7 +111,7 @@ class HttpModel(ABC):
         """Return the exact bytes of a request's body."""
 
     def _options(self, request: Request) -> dict[str, Any]:
-        """Return the options that the client would otherwise build for each call, with deep copies of its defaults."""
+        """Return the options of a call. (Otherwise, the client would deep-copy its defaults for each call.)"""
         return {
             "headers": {SESSION_ID: session_id_of(request.sample)} if self._sends_session else {},
             "params": {},
@@ -122,13 +124,13 @@ class HttpModel(ABC):
             await close_client(self._client)
 
     async def complete(self, request: Request) -> Completion:
-        """Call the model once. The request's `n` is the number of answers, if the call serves several samples.
+        """Make one attempt of a call, and return the answer.
 
         Raises:
             SeveralRefusedError: the server returns only one answer per call.
             TransientError: another attempt may succeed.
             ContextExceededError, RefusedError: the game ends with this result.
-            ProviderRefusal: no call of the group can succeed, or with `of_one_call`, not this one.
+            ProviderRefusal: no call of the group can succeed or, if `of_one_call` is set, this call cannot.
         """
         with self._body_slots.slot() as slot:
             return await self._call_once(request, slot)
@@ -139,7 +141,7 @@ class HttpModel(ABC):
         body = self._body(request, n)
         HELD_SLOT.set(slot)
         try:
-            # The client's own time-out restarts with each byte; this one limits the entire call.
+            # The client's own time-out restarts with each byte. This one limits the whole call.
             async with asyncio.timeout(self._settings.timeout):
                 response = await self._client.post(
                     self._address, content=body, cast_to=httpx2.Response, options=self._options(request)
@@ -173,30 +175,34 @@ class HttpModel(ABC):
             self._check_web_page(content)
             answer = read_completion(content, headers, request, self._settings, latency_ms=latency, altered=altered)
         except NipRunError as error:
-            # Retries keep the error while they wait, and its traceback would keep the entire answer.
+            # Retries keep the error in memory while they wait, and its traceback would keep the whole answer.
             del response, content
             raise error.with_traceback(None) from None
         self._has_answered = True
         return answer
 
     def _check_web_page(self, content: bytes, status: int = HTTPStatus.OK) -> None:
-        """Raise an error if the server sends web pages and has never answered.
+        """Check that the server does not send web pages instead of answers. Only until its first answer.
 
         Raises:
-            TransientError: it has sent few; a proxy may send them while the server starts.
-            ProviderRefusal: it keeps sending them, or the status means that it has no model API.
+            TransientError: the server has sent few web pages, which may come from a proxy while the server starts.
+            ProviderRefusal: the server keeps sending web pages, or the status shows that there is no model API.
         """
         content_type = None if self._has_answered else describe_content(content, status)
         if content_type is None:
             return
         self._web_pages += 1
-        message = f"{self._settings.server_label(self._group)} answers with {content_type}, and not as a model API"
+        message = f"{self._settings.server_label(self._group)} is not a model API: it answers with {content_type}"
         if status < 300 and self._web_pages < MAX_WEB_PAGES:
             raise TransientError(message)
         raise self._wrong_address(f"{message}\nThe address of an API usually ends in /v1.")
 
     async def _check_scheme(self, error: Exception) -> None:
-        """Raise `ProviderRefusal` if the scheme of the address is wrong. The server is probed once."""
+        """Check once, after an error, whether the address has the wrong scheme (http or https).
+
+        Raises:
+            ProviderRefusal: the scheme is wrong, or the server does not speak HTTP.
+        """
         if self._has_answered or self._is_probed or not may_be_wrong_scheme(error, self._address):
             return
         self._is_probed = True

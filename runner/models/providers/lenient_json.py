@@ -1,4 +1,4 @@
-"""Reads JSON from servers that violate the format, because a paid answer should be used if it can be read."""
+"""Reads JSON from servers that violate the format, so that paid answers can be used."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from runner.base.redaction import Redactor
 
 BYTES_ALTERED: Final = "bytes"
 SECRET_ALTERED: Final = "secret"  # noqa: S105 - a word, not a secret
-"""Values of `altered` in an answer's record, with `BYTES_ALTERED`."""
+"""The values of `altered` in an answer's record, for `BYTES_ALTERED` repaired bytes and `SECRET_ALTERED` secrets."""
 
 
 def read_json(content: bytes, redactor: Redactor) -> tuple[Any, bytes, tuple[str, ...]]:
-    """Return the data of an answer (None if unreadable), the JSON they were read from, and what was changed in it."""
+    """Return the data of an answer, the JSON from which it was read, and the kinds of changes to the JSON.
+
+    The data is None if the answer cannot be read.
+    """
     data, problem = parse_json(content)
     if not problem:
         return data, content, ()
@@ -26,7 +29,7 @@ def read_json(content: bytes, redactor: Redactor) -> tuple[Any, bytes, tuple[str
 
 
 def repair_and_redact(content: bytes, redactor: Redactor) -> tuple[bytes | None, tuple[str, ...]]:
-    """Convert an answer to strict JSON, or None; also return what was changed in it."""
+    """Return an answer as strict JSON without secrets, and the kinds of changes; None if this is impossible."""
     repaired_json = repair_json(content)
     if repaired_json is None:
         return None, ()
@@ -43,7 +46,7 @@ def dump_json(data: Any) -> bytes:
         pending: list[Any] = [data]
         while pending:
             item = pending.pop()
-            if isinstance(item, bytes):  # punctuation added below; parsed JSON contains no bytes
+            if isinstance(item, bytes):  # punctuation that was added below, because parsed JSON has no bytes
                 parts.append(item)
             elif isinstance(item, dict):
                 pairs = [part for key, value in item.items() for part in (b",", orjson.dumps(key) + b":", value)]
@@ -57,9 +60,9 @@ def dump_json(data: Any) -> bytes:
 
 
 def parse_json(content: bytes) -> tuple[Any, str]:
-    """Parse JSON. Return the data and an empty text, or None and what is wrong.
+    """Parse JSON, and return the data and an empty text, or None and a description of the problem.
 
-    The exception is not passed on, because the library's exception holds the full text.
+    The library's exception is not raised, because it contains the full text.
     """
     try:
         return orjson.loads(content), ""
@@ -74,7 +77,7 @@ def repair_json(content: bytes) -> bytes | None:
     first document, is removed. An invalid number, or one too large to be read, becomes null. A control character in a
     string becomes its escape. Everything else stays unchanged.
     """
-    # The errors here hold the full text, so they are not passed on.
+    # The library's errors are not raised, because they contain the full text.
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "replace").lstrip()
         decoder = json.JSONDecoder(strict=False, parse_float=_ignore, parse_int=_ignore, parse_constant=_ignore)
@@ -88,14 +91,14 @@ def repair_json(content: bytes) -> bytes | None:
 
 
 _ESCAPE: Final = re.compile(r"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F])..|.)", re.DOTALL)
-"""Matches a backslash, which occurs only in strings, and what it escapes. Its group matches half a surrogate pair."""
+"""Matches an escape sequence, which only occurs in strings. The group matches an unpaired half of a surrogate pair."""
 _TOKEN: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"|[-+.\w]++', re.DOTALL)
 """Matches a string, or a word outside of strings: a number or a name."""
 _CONTROL: Final = re.compile(rb"[\0-\x1f]")
 
 
 def _replace_half_pair(escape: re.Match[str]) -> str:
-    """Replace an escaped half of a surrogate pair."""
+    """Return U+FFFD for an unpaired half of a surrogate pair, and other escape sequences unchanged."""
     return escape[0] if escape[1] is None else "\\ufffd"
 
 

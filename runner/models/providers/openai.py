@@ -45,7 +45,7 @@ def make_client(settings: ModelSettings, group: str, connections: int, body_slot
 def make_sync_client(settings: ModelSettings, group: str) -> SyncClient:
     """Create the official synchronous client for one model group, for users who call its server directly.
 
-    Like the asynchronous client, it follows no redirects, and takes only the key from the environment.
+    Like the asynchronous client, it follows no redirects and reads only the key and headers from the environment.
 
     Raises:
         ProviderRefusal: the environment variable of the key or of a header is empty, or its value is invalid.
@@ -84,7 +84,7 @@ class OpenAiModel(HttpModel):
         return chat_completions_body(self._settings, request.messages, n)
 
     def _options(self, request: Request) -> dict[str, Any]:
-        """Add the options that the client's `chat.completions.create` sets. `idempotency_key` stays out of headers."""
+        """Return the options that the client's `chat.completions.create` would set."""
         options = super()._options(request)
         options["security"] = {"bearer_auth": True}
         options["idempotency_key"] = f"{self._key}-{next(self._numbers)}"

@@ -1,13 +1,13 @@
-"""A model group at the provider's Batch API: half the price, hours instead of seconds.
+"""Calls a model group through the provider's Batch API, at half the price, but in hours instead of seconds.
 
-Calls are collected until no more come, then sent together as one file. Games wait at their step for the answers, so a
-run needs as many batches as its longest game has turns. The journal stores what will be sent before it is sent, and a
-batch's id before its first poll. So a killed run finds the batches that it has paid for. A run that is asked to stop
-does not send the collected calls.
+Calls are collected until no more calls come, and then sent together as one file. Games wait for the answers, so a run
+needs as many batches as its longest game has turns. The journal records a batch before it is sent, and the batch's id
+before the first poll. So a run that was killed finds the batches that it has paid for. A run that is stopping does not
+send the collected calls.
 
-If the answer to a batch's creation is lost, the batch may exist. Its lines are sent again, in this process or the next,
-only if complete listings of the account's batches lack it. Uploads cost nothing, so an upload whose answer was lost is
-repeated.
+If the answer to a batch's creation is lost, the batch may exist. This process or the next sends its lines again only if
+the batch is in none of several complete listings of the account. Uploads cost nothing, so an upload whose answer was
+lost is repeated.
 """
 
 from __future__ import annotations
@@ -48,21 +48,25 @@ from runner.models.settings import ModelSettings
 
 ENDPOINT: Final = "/v1/chat/completions"
 MAX_LINES = 50_000
+"""Maximum number of calls in a batch."""
 MAX_BYTES = 190 << 20
+"""Maximum size of a batch's file."""
 TERMINAL_STATUSES = ("completed", "failed", "expired", "cancelled")
 METADATA = "nip_run"
+"""Key of a batch's intent in its metadata."""
 FIND_ATTEMPTS = 5
+"""Maximum number of attempts to list all batches."""
 FAILURES_BEFORE_NOTICE = 2
 """Number of consecutive failures after which the user is notified."""
 
-_STORED: Final = "The batch remains at the provider. Run the same command again; you will not pay for it twice."
+_STORED: Final = "The batch stays at the provider. Run the same command again; you will not pay for the batch twice."
 
 T = TypeVar("T")
 
 log = logging.getLogger("nip_run.batch")
 
 WriteRecord = Callable[[BatchRecord], Awaitable[None]]
-"""Writes a record to the run's journal. The record is on disk when this returns."""
+"""Writes a record to the run's journal. The record is on disk when the call returns."""
 
 
 @dataclass
@@ -76,30 +80,33 @@ class _Call:
 
 @dataclass
 class _SentBatch:
-    """A batch in progress: its id, and the calls that wait for its lines."""
+    """A batch that was sent."""
 
     batch_id: str
     from_earlier_process: bool = False
     waiting: dict[str, _Call] = field(default_factory=dict)
+    """The calls that wait for the batch, by the ids of their lines."""
     results: BatchResults | None = None
+    """The results; None until the batch has ended."""
     failure: BaseException | None = None
-    """The error that stopped this process from fetching its results, which remain at the provider."""
+    """The error that prevented this process from fetching the results, which stay at the provider."""
 
 
 class _ForgottenError(ProviderRefusal):
-    """The provider no longer has the batch or file."""
+    """Raised if the provider no longer has a batch or a file."""
 
 
 def custom_id(request: Request, body: bytes) -> str:
-    """Return a line's id. It is the same for the same request of the same sample in every process."""
+    """Return the id of a call's line, which is the same in every process for the same request of the same sample."""
     return tagged_hash("batch", [request.sample.fields(), body.decode()])[:40]
 
 
 class BatchModel:
-    """Collects calls into batches, and passes their results on.
+    """Collects calls into batches, and returns their results.
 
     `before_sending` is called before anything is sent, and raises an error if the run is stopping. `waits` limits the
-    time of repeated failures to fetch a batch. `tell` receives a message about such failures, and None when they end.
+    time of repeated failures to fetch a batch. `tell` is called with a message about such failures, and with None when
+    they end.
     """
 
     def __init__(
@@ -127,14 +134,14 @@ class BatchModel:
         self._failure: BaseException | None = None
         self._all_results: list[BatchResults] = []
         self._uncertain: dict[str, Sequence[str]] = {}
-        """The lines of batches that may exist although no listing has shown them, by intent."""
+        """The line ids of batches that may exist although no listing has shown them, by intent."""
         self._jitter = random.Random()
 
     async def complete(self, request: Request) -> Completion:
-        """Wait for this call's line in some batch.
+        """Return the answer to a call when its batch has ended.
 
         Raises:
-            TransientError: the line failed, or its batch ended without it. It can be sent in another batch.
+            TransientError: the call failed, or its batch ended without it. It can be sent in another batch.
             ProviderRefusal: the provider refuses the batch.
         """
         if self._search is None or (self._search.done() and self._search.exception() is not None):
@@ -152,7 +159,7 @@ class BatchModel:
         call = _Call(request, line, answer)
         sent = self._lines.pop(name, None)
         if sent is not None and sent.failure is not None:
-            raise sent.failure  # the line is paid for, so it must not be sent in another batch
+            raise sent.failure  # the call is paid for, so it must not be sent in another batch
         if sent is not None and sent.results is None:
             sent.waiting[name] = call
         elif sent is None or sent.results is None or self._pass_on(sent, sent.results, {name: call}):
@@ -161,7 +168,7 @@ class BatchModel:
         return await answer
 
     async def _send_collected(self) -> None:
-        """Send the collected calls once no more come, or they fill a batch."""
+        """Send the collected calls when no more calls come, or when they fill a batch."""
         while self._pending:
             self._has_new_call.clear()
             is_full = len(self._pending) >= MAX_LINES
@@ -183,6 +190,7 @@ class BatchModel:
                     return
 
     def _take_batch(self) -> dict[str, _Call]:
+        """Remove and return the pending calls that fit into one batch."""
         lines: dict[str, _Call] = {}
         size = 0
         for name, call in list(self._pending.items()):
@@ -193,6 +201,7 @@ class BatchModel:
         return lines
 
     async def _send(self, lines: dict[str, _Call]) -> None:
+        """Upload a file with these lines, create a batch, and start to poll it."""
         self._before_sending()
         await self._take_uncertain(lines)
         if not lines:
@@ -228,7 +237,7 @@ class BatchModel:
         self._watch(_SentBatch(batch_id, waiting=lines))
 
     async def _take_uncertain(self, lines: dict[str, _Call]) -> None:
-        """Remove lines that are in a batch whose creation was not confirmed, if a listing shows that batch now."""
+        """Remove lines that belong to a batch of uncertain creation, if a listing shows this batch now."""
         intents = {intent for intent, names in self._uncertain.items() if not lines.keys().isdisjoint(names)}
         for intent, batch_id in (await self._find(intents) if intents else {}).items():
             names = self._uncertain.pop(intent)
@@ -247,7 +256,7 @@ class BatchModel:
         task.add_done_callback(self._polls.discard)
 
     async def _poll(self, sent: _SentBatch) -> None:
-        """Wait for a batch to end, then pass its results on."""
+        """Wait until a batch has ended, and pass on its results or its error."""
         try:
             await self._finish(sent)
         except Exception as error:  # noqa: BLE001 - any failure must reach the waiting games
@@ -273,7 +282,7 @@ class BatchModel:
             self._fail(missing.values(), error)
 
     async def _wait_until_ended(self, batch_id: str) -> Any:
-        """Return the batch once it has ended."""
+        """Return a batch when it has ended."""
         while True:
             batch = await self._fetch(lambda: with_time_limit(self._settings, self._client.batches.retrieve(batch_id)))
             if getattr(batch, "status", None) in TERMINAL_STATUSES:
@@ -281,12 +290,12 @@ class BatchModel:
             await asyncio.sleep(self._settings.batch_poll)
 
     async def _fetch(self, get: Callable[[], Awaitable[T]]) -> T:
-        """Fetch something of a paid batch, and retry failures within limits.
+        """Fetch the status or a file of a paid batch with `get`, retrying failures within limits.
 
         Raises:
             ServerUnreachable: all attempts within the time limit failed.
             RunError: the answer cannot be read, or this machine cannot store it.
-            _ForgottenError: the server no longer has it.
+            _ForgottenError: the provider no longer has the batch or file.
         """
         failures, first_failure, is_notified = 0, 0.0, False
         while True:
@@ -308,7 +317,7 @@ class BatchModel:
                 log.info("%s: %s", self._group, mapped_error)
                 if not is_notified and failures >= FAILURES_BEFORE_NOTICE:
                     is_notified = True
-                    self._tell(f"{mapped_error}; {failures} times in a row; still trying")
+                    self._tell(f"{mapped_error} ({failures} times in a row); retrying")
                 await asyncio.sleep(self._settings.batch_poll)
             else:
                 if is_notified:
@@ -316,13 +325,16 @@ class BatchModel:
                 return result
 
     def _handle_refused(self, sent: _SentBatch, batch: Any) -> None:
-        """Send a refused batch of an earlier process again; one of this process stops the run."""
+        """Send a refused batch of an earlier process again. A refused batch of this process stops the run."""
         if sent.from_earlier_process:
             self._send_again(sent)  # the cause may have been fixed since
             return
         messages = (str(item.message) for item in (batch.errors.data if batch.errors else None) or ())
         reason = "; ".join(messages) or "no reason given"
-        refusal = ProviderRefusal(f"{self._group}: the provider refused batch {sent.batch_id}: {reason}")
+        refusal = ProviderRefusal(
+            f"models.{self._group}: the provider refused batch {sent.batch_id}: {reason}. Fix the cause, or set "
+            f"models.{self._group}.batch=false"
+        )
         self._fail(sent.waiting.values(), refusal)
 
     def _send_again(self, sent: _SentBatch) -> None:
@@ -336,7 +348,7 @@ class BatchModel:
             self._sender = asyncio.create_task(self._send_collected())
 
     async def _fetch_results(self, batch: Any) -> BatchResults:
-        """Return the lines of both files. Finished lines of an expired batch are included, because they are charged."""
+        """Return the results in both files of a batch, including those of an expired batch, which are charged."""
         results = BatchResults()
         self._all_results.append(results)
         for file_id in (getattr(batch, "output_file_id", None), getattr(batch, "error_file_id", None)):
@@ -350,9 +362,9 @@ class BatchModel:
         return file
 
     def _pass_on(self, sent: _SentBatch, results: BatchResults, lines: dict[str, _Call]) -> dict[str, _Call]:
-        """Pass on the results of lines, answers first, and return the lines that have none.
+        """Pass the results to the calls of these lines, answers first, and return the lines without a result.
 
-        A refusal that an earlier process received does not count as a result, because its cause may have been fixed.
+        A refusal in a batch of an earlier process does not count as a result, because its cause may have been fixed.
         """
         missing, failed = {}, []
         for name, call in lines.items():
@@ -373,7 +385,7 @@ class BatchModel:
                 call.answer.set_exception(error)
 
     async def _find_earlier(self) -> None:
-        """Resume the batches that an earlier process sent, including those whose id it could not record."""
+        """Resume the batches of earlier processes, including batches whose id could not be recorded."""
         lines = {record.intent: record.lines for record in self._earlier_records}
         batches = {record.intent: record.batch for record in self._earlier_records if record.batch is not None}
         unknown = lines.keys() - batches.keys()
@@ -388,7 +400,7 @@ class BatchModel:
     async def _find(self, intents: set[str], listings: int = 1) -> dict[str, str]:
         """Return the ids of the batches with these intents in their metadata, by intent.
 
-        If some are missing, the listing is repeated up to `listings` times.
+        If a batch is not found, the batches are listed up to `listings` times.
         """
         batch_ids: dict[str, str] = {}
         for listing in range(1, listings + 1):
@@ -404,7 +416,7 @@ class BatchModel:
         return batch_ids
 
     async def _list_batches(self) -> dict[str, Any]:
-        """Return all batches of the account by id. A failed listing is repeated.
+        """Return all batches of the account by id. Failed listings are repeated.
 
         Raises:
             TransientError: no listing was complete.
@@ -422,7 +434,7 @@ class BatchModel:
                 await asyncio.sleep(self._settings.batch_poll)
 
     async def close(self) -> None:
-        """Stop waiting. The batches continue at the provider, and the next process finds them."""
+        """Stop waiting for batches. They continue at the provider, and the next process finds them."""
         await cancel_all([*self._polls, *(task for task in (self._sender, self._search) if task is not None)])
         for results in self._all_results:
             results.close()

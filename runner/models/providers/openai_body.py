@@ -1,4 +1,4 @@
-"""Request bodies of the Chat Completions API. They are separate from the client, whose import takes long."""
+"""Builds request bodies of the Chat Completions API, without importing the client, which takes long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.models.settings import ModelSettings
 def chat_completions_body(settings: ModelSettings, messages: Sequence[ChatMessage], n: int | None = None) -> bytes:
     """Return the exact bytes of a request's body: the model, the parameters of the spec, and the messages.
 
-    `n` is the number of answers, if one call serves several samples.
+    `n` is the number of answers, if one call is for several samples.
     """
     more = {} if n is None else {"n": n}
     chat = settings.sent_messages(messages)

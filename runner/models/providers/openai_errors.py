@@ -1,4 +1,4 @@
-"""Classification of error responses from OpenAI, Anthropic and compatible servers."""
+"""Classifies error responses of OpenAI, Anthropic and compatible servers."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ POLICY = frozenset(
 CONTEXT = frozenset(("context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"))
 NO_MODEL = frozenset(("model_not_found", "unknown_model", "model_decommissioned", "DeploymentNotFound"))
 TOO_LONG = "string_above_max_length"
-"""Code for a text that is too long: the prompt, if the parameter is a message; otherwise a value of the spec."""
+"""The code for a text that is too long: the prompt if the parameter is a message, and otherwise a value of the spec."""
 
 MAX_READ = 20_000
-"""Maximum number of characters of an error that are searched for phrases."""
+"""Maximum number of characters of an error in which phrases are searched."""
 
 _STATUSES = (400, 413, 422, 500, 502, 503)
-"""Statuses of errors about one request whose reason servers and proxies give only in words."""
+"""Statuses of errors about single requests. Servers and proxies often give their reason only in words."""
 
 _MESSAGE_PARAMETERS = re.compile(r"(?:messages|prompt|input|contents)(?:\W.*|_tokens)?", re.DOTALL)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
@@ -79,16 +79,17 @@ def refuses_n(status: int, body: object) -> bool:
 
 @dataclass(frozen=True)
 class _Error:
-    """The content of an error response. The texts are the server's own, without redaction."""
+    """The content of an error response. The texts are not redacted."""
 
     status: int
     codes: frozenset[str]
-    """Codes and types of the error and of the errors behind it."""
+    """Codes and types of the error and of the errors that caused it."""
     param: str
+    """The parameter that the error names, or an empty text."""
     message: str
     """The text for the user."""
     text: str
-    """The text that is searched for phrases."""
+    """The text in which phrases are searched."""
 
     @classmethod
     def of(cls, status: int, body: object) -> _Error:
@@ -100,19 +101,22 @@ class _Error:
         return cls(status, _codes(detail), _param(detail), text, phrases.without_echo(text[:MAX_READ]))
 
     def says(self, pattern: re.Pattern[str], statuses: Collection[int] = _STATUSES) -> bool:
+        """Return whether the error has one of these statuses and its text matches the pattern."""
         return self.status in statuses and pattern.search(self.text) is not None
 
     @property
     def is_of_messages(self) -> bool:
-        """True if the error names no parameter, or one that differs between requests."""
+        """Whether the error names no parameter, or a parameter that differs between requests."""
         return not self.param or _MESSAGE_PARAMETERS.fullmatch(self.param) is not None
 
     @property
     def is_rate(self) -> bool:
+        """Whether the error is about a rate limit."""
         return self.status == 429 or "rate_limit_exceeded" in self.codes or bool(phrases.RATE.search(self.text))
 
     @property
     def is_money(self) -> bool:
+        """Whether the account has no money or quota left."""
         if self.status == 402 or self.codes & BILLING:
             return True
         if self.codes & (CONTEXT | POLICY):
@@ -121,10 +125,12 @@ class _Error:
 
     @property
     def is_policy(self) -> bool:
+        """Whether a content policy forbids the prompt or the answer."""
         return bool(self.codes & POLICY) or self.says(phrases.POLICY, (*_STATUSES, 403, 451))
 
     @property
     def is_context(self) -> bool:
+        """Whether the prompt is longer than the model's context."""
         if self.is_rate or phrases.answer_limit_fills_context(self.text):
             return False
         if self.codes & CONTEXT or (TOO_LONG in self.codes and self.is_of_messages):
@@ -133,6 +139,7 @@ class _Error:
 
     @property
     def is_transient(self) -> bool:
+        """Whether another attempt may succeed."""
         has_rate_code = self.status in (400, 413, 422) and "rate_limit_exceeded" in self.codes
         if has_rate_code or (self.status == 413 and self.is_rate):
             return True
@@ -141,21 +148,22 @@ class _Error:
 
     @property
     def is_of_template(self) -> bool:
-        """True if the model's chat template refuses the form of the chat, which all games of the group share."""
+        """Whether the model's chat template refuses the order or roles of messages, which all games share."""
         return self.says(phrases.TEMPLATE, (400, 422, 500))
 
     @property
     def is_of_no_model(self) -> bool:
-        """True if the server does not have the model, or no longer; not if it lacks only the path."""
+        """Whether the server does not have the model, or no longer has it. (Not if only the path does not exist.)"""
         return bool(self.codes & NO_MODEL) or self.says(phrases.NO_MODEL, (400, 404, 410))
 
     @property
     def is_malformed(self) -> bool:
-        """True if the error may concern only this request."""
+        """Whether the error may concern only this request."""
         return self.status in (400, 422) and self.is_of_messages and not self._is_of_every_request
 
     @property
     def _is_of_every_request(self) -> bool:
+        """Whether every request of the group would get this error."""
         names_parameter = any(code.startswith(("unsupported_", "unknown_", "model_")) for code in self.codes)
         return names_parameter or self.says(phrases.PARAMETER) or phrases.answer_limit_fills_context(self.text)
 
@@ -164,7 +172,7 @@ def _codes(detail: Mapping[str, Any]) -> frozenset[str]:
     parts = [detail]
     for name in ("provider_specific_fields", "innererror", "inner_error"):
         parts.extend(_part(part, name) for part in tuple(parts))
-    # Azure sends a completion with the status of an error if its filter cut the answer.
+    # If Azure's filter truncates an answer, it sends a completion with an error status.
     choices = detail.get("choices")
     reasons = [c.get("finish_reason") for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
     codes = (*(part.get(name) for part in parts for name in ("code", "type")), *reasons)
@@ -172,7 +180,7 @@ def _codes(detail: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _param(detail: Mapping[str, Any]) -> str:
-    """Return the parameter that the error names, in OpenAI's form or in a list of validation errors."""
+    """Return the parameter that an error names, in OpenAI's format or in a list of validation errors."""
     param = detail.get("param")
     if param:
         return as_text(param)
@@ -192,7 +200,7 @@ def _part(detail: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def classify_error(
     status: int, body: object, headers: Mapping[str, str], settings: ModelSettings, group: str
 ) -> NipRunError:
-    """Return the error for an error response; its class decides how the run continues."""
+    """Return the error for an error response. Its class determines how the run continues."""
     detail, error = error_detail(body), _Error.of(status, body)
     code = escape_controls(redacted(as_text(detail.get("code") or "")))[:100]
     message = escape_controls(redacted(error.message))[:500]
@@ -202,8 +210,8 @@ def classify_error(
     message_line = f"{settings.server_label(group)} answered {number}: {message}"
     if error.is_money:
         return ProviderRefusal(
-            f"{message_line}\nThe account has no money or quota left, or a proxy's budget for this key is used up; "
-            "add credit and run the same command again."
+            f"{message_line}\nThe account has no money or quota left, or a proxy's budget for this key is used up. "
+            "Add credit, and run the same command again."
         )
     if error.is_context:
         return ContextExceededError(message_line, status=status)
@@ -223,7 +231,7 @@ def classify_error(
 
 
 def status_in(error: object) -> int:
-    """Return the status of an error that was sent with status 200."""
+    """Return the status of an error in an answer that has the HTTP status 200."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and re.fullmatch(r"[345]\d\d", code):
         return int(code)
@@ -233,9 +241,9 @@ def status_in(error: object) -> int:
 def cut_at_limit(
     status: int, body: object, request: Request, settings: ModelSettings, latency_ms: float
 ) -> Completion | None:
-    """Return an answer cut at its limit, if the error says that the limit was reached before its first word.
+    """Return an empty answer that reached its token limit, if this is what the error says; otherwise None.
 
-    The server does not report the cost. The estimate is all tokens that the limit allows.
+    The server does not report the usage of such an answer. The estimate is all tokens that the limit allows.
     """
     error = _Error.of(status, body)
     if not error.says(phrases.CUT, (400, 422, 500)):
@@ -247,13 +255,13 @@ def cut_at_limit(
 
 
 _ONE_REFUSED = (
-    "the server accepts other requests of models.{group}, and will refuse this one again; change the datapoint, the "
-    "prompt or the server"
+    "the server accepts other requests of models.{group}, and will refuse this request again; change the datapoint, "
+    "the prompt or the server"
 )
 
 
 class _Advice(NamedTuple):
-    """Advice for the user about a refusal, and the spec keys to change, with their new values if known."""
+    """Advice for the user about a refusal, and the spec keys to change with their new values, if known."""
 
     text: str
     changes: Mapping[str, str | None] = MappingProxyType({})
@@ -265,43 +273,49 @@ def _advice(status: int, error: _Error, settings: ModelSettings, group: str) -> 
         return _template_advice(error, settings, key)
     if status == 401:
         variable = settings.key_variable
-        key_text = f"The key in ${variable}" if variable else f"No key ({key}.api_key_env is null)"
-        return _Advice(f"{key_text} is not accepted.")
+        key_text = f"It comes from ${variable}" if variable else f"No key was sent, because {key}.api_key_env is null"
+        return _Advice(f"The server does not accept the key. {key_text}; set a valid key, and run the command again.")
     if status == 403:
-        return _Advice("The key may not use this model, or not from your location.")
+        return _Advice(
+            "The key may not use this model, or not from your location. Use another key or model, or check the "
+            "permissions at the provider."
+        )
     if status == 404:
         changes = dict.fromkeys((f"{key}.model", f"{key}.base_url"))
         return _Advice(f"Check {key}.model ({settings.model!r}) and {key}.base_url.", changes)
     if phrases.answer_limit_fills_context(error.text):
         limit = f"{key}.{settings.limit_key}"
         return _Advice(
-            f"The limit of an answer alone is as large as the model's context; lower {limit}.", {limit: None}
+            f"The token limit of an answer alone is as large as the model's context; lower {limit}.", {limit: None}
         )
     if not error.is_of_messages:
         param = f"{key}.{escape_controls(redacted(error.param))[:100]}"
-        return _Advice(f"Change {param} in the spec.", {param: None})
+        return _Advice(f"The server does not accept {param}; change its value in the spec.", {param: None})
     if 300 <= status < 400:
         url = f"{key}.base_url"
-        return _Advice(f"Keys are not sent to another address; set {url} to the server's own address.", {url: None})
+        return _Advice(
+            f"nip-run follows no redirects, so that keys go nowhere else; set {url} to the server's own address.",
+            {url: None},
+        )
     return _Advice(f"The server refuses the request; check the settings in {key}.", {key: None})
 
 
 def _template_advice(error: _Error, settings: ModelSettings, key: str) -> _Advice:
-    """Advise to change the settings of the chat's form that some templates do not accept."""
+    """Return advice to change the chat settings that some templates do not accept."""
     changes = {}
     refuses_system = phrases.SYSTEM_ROLE.search(error.text) is not None
     if settings.chat_format != "alternating":
         changes[f"{key}.chat_format"] = "alternating"
     if settings.system_role != "user" and (refuses_system or not changes):
         changes[f"{key}.system_role"] = "user"
-    problem = "The model's chat template refuses the form of these chats, which all games have"
+    problem = "The model's chat template refuses the roles or order of messages, which are the same in all games"
     if not changes:
-        return _Advice(f"{problem}: change {key}.model, or the template that its server uses.", {f"{key}.model": None})
+        return _Advice(f"{problem}: change {key}.model, or the chat template of its server.", {f"{key}.model": None})
     return _Advice(f"{problem}: set {' and '.join(f'{name} to {value}' for name, value in changes.items())}.", changes)
 
 
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Return the wait in seconds that a server's headers request; None if they do not say."""
+    """Return the wait in seconds that a server's headers request; None if they request none."""
     milliseconds = _seconds(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -312,7 +326,7 @@ def retry_after(headers: Mapping[str, str], now: float | None = None) -> float |
     with suppress(ValueError, OverflowError):  # not a valid date
         date = email.utils.parsedate_to_datetime(text).timestamp()
         return max(date - (time.time() if now is None else now), 0.0)
-    # A reset header says when a bucket will be full, which is later than necessary, so it only counts if it is empty.
+    # A reset header has the time until a limit is fully available again. It only counts if nothing remains now.
     waits = [
         duration(headers.get(f"x-ratelimit-reset-{kind}", ""))
         for kind in ("requests", "tokens")

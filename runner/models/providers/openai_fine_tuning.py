@@ -22,11 +22,11 @@ PAGE_SIZE = 100
 
 
 class OpenAiFineTuning:
-    """The jobs and files of one account. A failed call raises `ApiCallError`. Each call has its own connection."""
+    """Manages the jobs and files of one account, with one connection per call. A failed call raises `ApiCallError`."""
 
     def __init__(self, settings: ModelSettings, group: str) -> None:
         self._settings, self._group = settings, group
-        self._make_client()  # reports a missing key before anything is paid for
+        self._make_client()  # raises the error for a missing key before anything is paid for
 
     def upload(self, dataset: Path, name: str) -> str:
         """Upload a dataset, and return the id of the file."""
@@ -43,6 +43,8 @@ class OpenAiFineTuning:
         return self._call(lambda client: list_all(client.fine_tuning.jobs.list(limit=PAGE_SIZE)))
 
     def retrieve_job(self, job: str) -> Any:
+        """Return a job, which has a status."""
+
         def check_status(job_object: Any) -> Any:
             if not isinstance(with_id(job_object).status, str):
                 raise TransientError(f"{self._settings.server_label(self._group)} sent a job without a status")
@@ -56,7 +58,7 @@ class OpenAiFineTuning:
     def _call(
         self, call: Callable[[Client], Coroutine[Any, Any, T]], size: int = 0, check: Callable[[T], T] = lambda it: it
     ) -> T:
-        """Make one call with a time limit, and close its connection."""
+        """Make one call with a time limit, and return its result after `check` has accepted it."""
 
         async def call_with_new_client() -> T:
             client = self._make_client()

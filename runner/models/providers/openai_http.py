@@ -1,8 +1,8 @@
-"""The HTTP transport below the official clients: responses of limited size, without secrets.
+"""The HTTP transport below the official clients, which limits the size of responses and removes secrets from them.
 
-All calls use this one transport. It requests uncompressed bodies, and reads them in pieces up to a limit (see
+All calls use this transport. It requests uncompressed bodies, and reads them in pieces up to a limit (see
 `body_limits`). It keeps no cookies, follows no redirects, and removes secrets (see `redaction`) from headers and bodies
-before any other code sees them. If it changed a body, the extensions of the response have `ALTERED`.
+before any other code gets them. If it has changed a body, the extensions of the response have the key `ALTERED`.
 """
 
 from __future__ import annotations
@@ -34,47 +34,53 @@ CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
 MAX_ANSWER_BYTES = 32 << 20
 MAX_ERROR_BYTES = 64 << 10
-"""Maximum number of bytes read from an error. The rest would not help anyone."""
+"""Maximum number of bytes to read from the body of an error."""
 MAX_FILE_BYTES = 4 << 30
-"""Maximum size of a file of batch results, which goes to disk."""
+"""Maximum size of a file of batch results, which is stored on disk."""
 USUAL_FILE_BYTES = 256 << 20
-"""Size of a file of batch results for computing its time limit."""
+"""Assumed size of a file of batch results, for its time limit."""
 PIECE = 64 << 10
 MAX_LINE_BYTES: Final = 16 << 10
-MAX_UNASKED: Final = 8
+"""Maximum length of a header line of an answer."""
+MAX_DROPPED_CONNECTIONS: Final = 8
+"""Maximum number of connections to drop for one request because of unrequested data."""
 MAX_HEADERS: Final = 128
-"""Maximum number of headers of an answer. Each line of the head has at most `MAX_LINE_BYTES`."""
+"""Maximum number of headers of an answer."""
 
 ALTERED: Final = "nip_run_altered"
+"""Key in a response's extensions: a secret was removed from the body."""
 TO_DISK: Final = "nip_run_to_disk"
+"""Key in a request's extensions: the response's body is stored on disk."""
 HELD_SLOT: ContextVar[BodySlot | None] = ContextVar("held_slot", default=None)
-"""Slot for the body of the current task's call, if the caller holds it until the body is parsed."""
+"""Slot for the body of the current task's call, if the caller keeps the slot until the body is parsed."""
 FILE: Final = "nip_run_file"
+"""Key in a response's extensions for the file with the body."""
 LEAN: Final = "nip_run_lean"
+"""Key in a request's extensions: the request needs only the transport, and none of the client's further steps."""
 
 
 _DATA_ERRORS: Final = (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, HttpProcessingError)
-"""Errors of `aiohttp` about a server's data. Their messages quote its first 100 bytes, which may be half a key."""
+"""Errors of `aiohttp` about a server's data. Their messages quote up to 100 bytes, which may contain half a key."""
 
 
 class UnreadableError(httpx2.ReadError):
-    """An answer arrived whose body cannot be read."""
+    """Raised if the body of an answer cannot be read."""
 
 
 class UnsendableError(ValueError):
-    """A request that cannot be sent as it is. No server has seen it."""
+    """Raised if a request cannot be sent because of its content."""
 
 
 class TooLargeError(UnreadableError):
-    """An answer arrived that is larger than the maximum."""
+    """Raised if an answer is larger than the maximum."""
 
 
 class DiskError(OSError):
-    """This machine cannot store a file that a server sends."""
+    """Raised if this machine cannot store a file that a server sends."""
 
 
 class _TemporaryFile:
-    """An unnamed temporary file. Its failures are raised as `DiskError`, which distinguishes them from the server's."""
+    """An unnamed temporary file, whose errors are raised as `DiskError` to distinguish them from those of servers."""
 
     def __init__(self) -> None:
         with _disk_errors():
@@ -94,29 +100,30 @@ def _disk_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DiskError(f"cannot store a file of results in the temporary folder: {error.strerror}") from error
+        raise DiskError(
+            f"cannot store a file of batch results in the temporary folder {tempfile.gettempdir()}: {error.strerror}"
+        ) from error
 
 
 @functools.cache
 def _ssl_context() -> ssl.SSLContext:
-    """Return the shared context. It is created once, because reading the certificates takes long."""
+    """Return the TLS context of all connections. It is created only once, because reading certificates takes long."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
 class _Connector(aiohttp.TCPConnector):
-    """A connection pool that drops an idle connection if the server has sent unrequested data on it.
+    """A connection pool that drops idle connections on which a server has sent unrequested data.
 
-    Such data would be read as the answer to the next request. If it arrives at the moment when the next request is
-    sent, it cannot be distinguished from the answer.
+    Otherwise, such data would be read as the answer to the next request.
     """
 
     async def connect(
         self,
         req: aiohttp.ClientRequest,
         traces: list[Any],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the library's
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the signature is the library's
     ) -> aiohttp.connector.Connection:
-        for _ in range(MAX_UNASKED):
+        for _ in range(MAX_DROPPED_CONNECTIONS):
             connection = await super().connect(req, traces, timeout)
             if connection.protocol is None or not connection.protocol.should_close:
                 return connection
@@ -125,7 +132,7 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class AiohttpTransport(httpx2.AsyncBaseTransport):
-    """Connections to one server with aiohttp, whose pool does not slow down with their number."""
+    """Connections to one server, with aiohttp, whose pool stays fast with many connections."""
 
     def __init__(self, connections: int, body_slots: BodySlots) -> None:
         self._max_connections, self._body_slots = connections, body_slots
@@ -154,15 +161,16 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             return await self._exchange(session, request, redactor)
         except aiohttp.ServerDisconnectedError:
             failure: httpx2.TransportError = httpx2.ConnectTimeout("Server disconnected")
-        except aiohttp.ClientConnectionError as error:  # any reason for a missing answer, including a time-out
+        except aiohttp.ClientConnectionError as error:  # no answer, for any reason, including a time-out
             is_unconnected = isinstance(error, (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError))
             raise (NoConnectionError if is_unconnected else httpx2.ConnectTimeout)(str(error)) from error
         except _DATA_ERRORS as error:
-            is_cut = isinstance(error.__cause__, ContentLengthError)  # whose message does not quote the server
+            is_truncated = isinstance(error.__cause__, ContentLengthError)  # its message does not quote the server
             failure = httpx2.ReadError(
-                str(error) if is_cut else f"it sent data that is not HTTP, damaged or truncated ({_root_cause(error)})"
+                str(error) if is_truncated else f"the answer is not HTTP, damaged or truncated ({_root_cause(error)})"
             )
-        # Raised here, so that the library's error is not kept: it quotes pieces of data, which may contain half a key.
+        # Raise the error here, outside of `except`, so that it does not refer to the library's error, whose message
+        # may contain half a key.
         raise failure
 
     async def _exchange(
@@ -184,7 +192,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         try:
             return await self._read(answer, request, redactor)
         finally:
-            # A connection is reused only if its body was read to the end.
+            # The connection can be reused only if the body was read to its end.
             answer.release() if answer.content.at_eof() else answer.close()
 
     async def _read(
@@ -215,9 +223,9 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
                 if redacted_content is not content:
                     content, extensions[ALTERED] = redacted_content, True
         except TooLongError as error:
-            raise TooLargeError(f"its answer has {error}", request=request) from None
+            raise TooLargeError(f"the answer {error}", request=request) from None
         except BodyError as error:
-            raise UnreadableError(f"its answer cannot be used: {error}", request=request) from None
+            raise UnreadableError(f"the answer {error}", request=request) from None
         return httpx2.Response(
             answer.status, headers=_headers(answer, redactor), content=content, request=request, extensions=extensions
         )
@@ -250,7 +258,7 @@ async def _stream(request: httpx2.Request) -> AsyncIterator[bytes]:
 
 
 def _headers(answer: aiohttp.ClientResponse, redactor: Redactor) -> list[tuple[bytes, bytes]]:
-    """Return the headers without secrets, and without headers that are wrong for the unpacked body."""
+    """Return the headers without secrets, and without headers that do not fit the decompressed body."""
     kept_headers = [
         (name, value)
         for name, value in answer.raw_headers
@@ -263,12 +271,12 @@ def _headers(answer: aiohttp.ClientResponse, redactor: Redactor) -> list[tuple[b
 
 
 def _redact_error(body: bytes, redactor: Redactor) -> bytes:
-    """Return the start of an error's text without secrets. Bytes that are not text are replaced."""
+    """Return the start of an error's body without secrets. Bytes that are not UTF-8 are replaced."""
     return redactor.redact_start(body, MAX_ERROR_BYTES).encode("utf-8", "replace")
 
 
 def without_secrets(body: bytes, redactor: Redactor) -> bytes:
-    """Remove secrets from an answer. Return `body` itself if there are none."""
+    """Return an answer's body without secrets; `body` itself if there are none."""
     if redactor.contains(body):
         body = redactor.redact(body)
     return redactor.redact_escaped(body) if redactor.may_be_escaped(body) else body
@@ -276,24 +284,24 @@ def without_secrets(body: bytes, redactor: Redactor) -> bytes:
 
 @contextmanager
 def _unsendable_requests() -> Iterator[None]:
-    """Raise `UnsendableError` if aiohttp refuses to send a request. Errors about answers have types of their own."""
+    """Raise `UnsendableError` if aiohttp refuses to send a request in this block."""
     try:
         yield
-    except aiohttp.ClientConnectionError:  # for example an untrusted certificate, whose error is also a ValueError
+    except aiohttp.ClientConnectionError:  # such as the error for an untrusted certificate, which is also a ValueError
         raise
     except ValueError as error:
         raise UnsendableError(str(error)) from error
 
 
 class NoConnectionError(httpx2.ConnectTimeout):
-    """No connection was established: there is no server, or it does not answer."""
+    """Raised if no connection was established, because there is no server or it does not answer."""
 
 
 class LeanHttp(httpx2.AsyncClient):
-    """The clients' HTTP layer, reduced to the one type of request that nip-run makes often.
+    """The HTTP layer of the official clients, which takes a shortcut for model calls.
 
-    The official clients pass complete headers and an absolute address. Merging both with defaults, and the handling of
-    redirects and authentication, are skipped. Uploads, and all bodies other than bytes, use the full code.
+    Requests for model calls have complete headers and an absolute address. So this class skips merging them with
+    defaults, and the handling of redirects and authentication. Uploads and other requests use the full code.
     """
 
     _addresses: ClassVar[dict[str, httpx2.URL]] = {}

@@ -1,4 +1,4 @@
-"""Paid objects at a provider, such as jobs and batches: which ones exist, and whether a call may have created one."""
+"""Finds paid objects at a provider, such as jobs and batches, and tells whether a failed call may have created one."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _TIMEOUT, _CONFLICT = 408, 409
 
 
 def may_have_worked(error: Exception) -> bool:
-    """Return whether a failed call may have been executed, which only a clear refusal excludes."""
+    """Return whether the server may have executed a failed call. Only a clear refusal excludes this."""
     status = getattr(error, "status_code", None)
     is_refusal = isinstance(status, int) and 400 <= status < 500 and status not in (_TIMEOUT, _CONFLICT)
     return not is_refusal
 
 
 def with_id(answer: Any) -> Any:
-    """Return an object of the API after checking that it has an id.
+    """Check that an object of the API has an id, and return the object.
 
     Raises:
-        TransientError: the server sent something else.
+        TransientError: the object has no id.
     """
     name = getattr(answer, "id", None)
     if not isinstance(name, str) or not name:
@@ -36,7 +36,7 @@ async def list_all(first: Awaitable[Any]) -> dict[str, Any]:
     """Return all objects of a paginated listing, by id.
 
     Raises:
-        TransientError: the listing cannot be read, or is incomplete, so that it does not prove an object missing.
+        TransientError: the listing cannot be read or is incomplete, so that it does not show which objects are missing.
     """
     objects: dict[str, Any] = {}
     try:
@@ -46,11 +46,11 @@ async def list_all(first: Awaitable[Any]) -> dict[str, Any]:
             objects.update((item.id, item) for item in data)
             if repeats or not page.has_next_page():  # a server without pagination repeats its only page
                 if page.has_more:
-                    raise TransientError("the server's listing ends although it states that there is more")
+                    raise TransientError("the server's listing ends although has_more is true")
                 return objects
             if len(objects) >= MAX_LISTED:
                 raise TransientError(f"the server's listing has more than {MAX_LISTED:,} objects")
             page = await page.get_next_page()
     except (AttributeError, TypeError) as error:  # the client accepts any JSON as a page
-        raise TransientError("the server sent something other than a listing") from error
-    raise TransientError("the server sent something other than a listing")
+        raise TransientError("the server's answer is not a listing") from error
+    raise TransientError("the server's answer is not a listing")

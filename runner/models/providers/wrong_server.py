@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 PROBE_SECONDS = 3.0
 MAX_WEB_PAGES = 3
-"""A server whose first answers are this many web pages is refused; a proxy may send one while the server starts."""
+"""The run stops after this many web pages before the first answer. (A proxy may send one while the server starts.)"""
 _NOT_TRANSIENT = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_FOUND)
 
 
@@ -21,9 +21,9 @@ _PROLOG = re.compile(rb"\A(\xef\xbb\xbf|\s+|<\?xml[^>]*>|<!--.*?-->)+", re.DOTAL
 
 
 def describe_content(content: bytes, status: int = HTTPStatus.OK) -> str | None:
-    """Return what an answer is if no model API would send it: a web page, other text, or nothing; otherwise None.
+    """Return words for an answer that no model API would send: a web page, other text, or nothing; otherwise None.
 
-    An error page does not count, because the proxy of a failed server may have sent it.
+    An error page does not count, because a proxy of a failed server may have sent it.
     """
     start = _PROLOG.sub(b"", content[:4096])
     if start[:14].lower().startswith((b"<!doctype html", b"<html")):
@@ -36,7 +36,7 @@ def describe_content(content: bytes, status: int = HTTPStatus.OK) -> str | None:
 
 
 async def find_wrong_scheme(error: Exception, address: str) -> str | None:
-    """Try the other scheme at the server, and return what is wrong with the address, or None.
+    """Try the other scheme (http or https) at the server, and return the problem of the address; None if there is none.
 
     This sends no key and no prompt.
     """
@@ -46,11 +46,11 @@ async def find_wrong_scheme(error: Exception, address: str) -> str | None:
         if isinstance(cause, ssl.SSLCertVerificationError):
             reason = getattr(cause, "verify_message", "")  # aiohttp's subclass has none, but its cause does
             if reason:
-                return f"the server's TLS certificate is not trusted: {reason}"
+                return f"the server's TLS certificate is not trusted ({reason})"
         cause = cause.__cause__ or cause.__context__
     if not await _speaks(address, with_tls=not is_tls):
         greeting = await _greeting(address)
-        return greeting and f"the server does not speak HTTP: it begins with {greeting!r}"
+        return greeting and f"the server does not speak HTTP: its first message is {greeting!r}"
     if is_tls:
         return "the server does not use TLS; write http:// instead of https://"
     return "the server only accepts TLS; write https:// instead of http://"
@@ -73,7 +73,7 @@ async def _connection(
 
 
 async def _greeting(address: str) -> str | None:
-    """Return the first line of a server that speaks first, as SSH and mail servers do."""
+    """Return the first line of a server that sends data before it gets a request, as SSH and mail servers do."""
     with suppress(OSError, EOFError, TimeoutError):
         async with _connection(address) as (reader, _):
             line = await reader.read(60)

@@ -1,4 +1,4 @@
-"""The counts of a run: its progress while it is played, and the figures in its manifest."""
+"""Counts the answers and rollouts of a run, for its progress display and for its manifest."""
 
 from __future__ import annotations
 
@@ -30,37 +30,41 @@ class Progress:
     total: int = 0
     """The number of jobs: games, or trees of several rollouts."""
     of: str = "rollouts"
+    """The unit of `total`: "rollouts" or "trees"."""
     failures: int = 0
+    """The number of failed calls."""
     outcomes: dict[str, int] = field(default_factory=dict)
+    """The number of rollouts with each outcome."""
     answers: UsageTotals = field(default_factory=UsageTotals)
-    """The tokens of all answers, including those from a cache or another run; the cost is only this run's."""
+    """The tokens and the cost of all answers; answers from a cache or another run cost nothing."""
     warnings: dict[str, str] = field(default_factory=dict)
-    """Current problems by server address, such as a server that does not answer."""
+    """Current problems, mostly by server address, such as a server that does not answer."""
     notes: list[str] = field(default_factory=list)
-    """The notes so far; the run's result also has them."""
+    """The notes so far, which the run's result will also have."""
     priced: bool = True
     """Whether the price of every call so far is known."""
     right: int = 0
+    """The number of rollouts with a correct verdict."""
     judged: int = 0
-    """The number of rollouts with a right or wrong verdict, which are all except transport failures."""
+    """The number of rollouts whose verdict counts as correct or wrong: all except transport failures."""
     repeats: int = 0
     """The number of answers that were requested because the previous one was unusable."""
     last_error: str = ""
     in_flight: Callable[[], int] = lambda: 0
     """Returns the number of calls in flight."""
     stage: str = ""
-    """The stage of a training run; without jobs if the stage plays no games."""
+    """The name of the stage of a training run. If the stage plays no games, `total` is 0."""
 
     def snapshot(self) -> Progress:
-        """Return a copy that does not change any more."""
-        waiting = self.in_flight()
+        """Return a copy that does not change when the run goes on."""
+        in_flight = self.in_flight()
         return replace(
             self,
             outcomes=dict(self.outcomes),
             answers=replace(self.answers),
             warnings=dict(self.warnings),
             notes=list(self.notes),
-            in_flight=lambda: waiting,
+            in_flight=lambda: in_flight,
         )
 
     def count_calls_of(self, parts: Sequence[Progress]) -> None:
@@ -91,10 +95,11 @@ class Progress:
 
 
 class CountedRollout(NamedTuple):
-    """The values of a rollout that the counts of a run need."""
+    """The values of one rollout that `Accounting` counts."""
 
     outcome: str
     correct: bool | None
+    """Whether the verdict is correct; None if there is none to judge."""
     failed: int
     """The number of failed calls."""
     completions: int
@@ -103,7 +108,7 @@ class CountedRollout(NamedTuple):
     usd: tuple[float, ...]
     """The cost of each call with a known price."""
     origin: str | None = None
-    """The run that its verdict was copied from; None if there is none, or if the rollout does not count."""
+    """The run from which the verdict was copied, if any; None for a rollout that failed in transport."""
 
 
 Watch = Callable[[Progress], None]
@@ -119,7 +124,7 @@ class Accounting:
         self._watch = watch or (lambda _: None)
         self._plan = plan
         self._written = UsageTotals()
-        """The totals of the calls in the tables; replayed answers cost nothing."""
+        """The totals of the calls in the tables. Replayed answers cost nothing."""
         self._failed_calls = 0
         self._copied: Counter[str] = Counter()
         self.problems = GameProblems(plan)
@@ -129,7 +134,7 @@ class Accounting:
         self._has_warned = False
 
     def answered(self, request: Request, completion: Completion) -> None:
-        """Count an answer for the watch when it arrives."""
+        """Count an answer that has just arrived, and report the progress."""
         price = self._costs.prices[request.group]
         self.progress.priced = self.progress.priced and (price is not None or completion.from_cache)
         self.progress.answers.count(completion.usage, None if completion.from_cache else price)
@@ -137,7 +142,7 @@ class Accounting:
         self._watch(self.progress)
 
     def count_remote_answers(self, group: str, answers: UsageTotals, repeats: int, *, from_cache: bool) -> None:
-        """Count the answers that games in another process received."""
+        """Count answers that games in a worker process received, and report the progress."""
         is_priced = from_cache or self._costs.prices[group] is not None
         self.progress.priced = self.progress.priced and is_priced
         self.progress.answers += answers
@@ -145,7 +150,7 @@ class Accounting:
         self._watch(self.progress)
 
     def count_new(self, counts: AnswerCounts) -> None:
-        """Count new answers, and warn once if many of them are unusable."""
+        """Add the usable and unusable answers, and warn once if many are unusable."""
         self._new_answers = self._new_answers.plus(counts)
         if self._new_answers.is_alarming and not self._has_warned:
             self._has_warned = True
@@ -159,24 +164,24 @@ class Accounting:
         """Check that the share of unusable answers is within the spec's limit.
 
         Raises:
-            TooManyUnusable: it is not.
+            TooManyUnusable: the share is above the limit.
         """
         if self._new_answers.exceeds(self._max_unusable):
             raise TooManyUnusable(
                 f"stopped: {self._new_answers}, more than rollouts.max_unusable ({self._max_unusable:g}) allows\n"
                 f"For example, {self._new_answers.example}.\n"
-                "Everything so far is saved, and the same command resumes. To continue despite this, raise "
-                "rollouts.max_unusable."
+                "All answers so far are saved. Fix the cause and repeat the command to resume, or raise "
+                "rollouts.max_unusable to continue anyway."
             )
 
     def failed(self, error: CallError) -> None:
-        """Count a failed attempt."""
+        """Count a failed call, and report the progress."""
         self.progress.failures += 1
         self.progress.last_error = str(error)
         self._watch(self.progress)
 
     def warn(self, server: str, message: str | None) -> None:
-        """Report a problem of a server to the watch, or with None that it is solved."""
+        """Show a warning about a server; the message None means that the problem is solved."""
         log.warning("%s", message or f"{server} answers again")
         if message is None:
             self.progress.warnings.pop(server, None)
@@ -184,8 +189,8 @@ class Accounting:
             self.progress.warnings[server] = message
         self._watch(self.progress)
 
-    def tell(self, note: str) -> None:
-        """Report one of the run's notes to the watch."""
+    def report_note(self, note: str) -> None:
+        """Add a note to the progress."""
         self.progress.notes.append(note)
         self._watch(self.progress)
 
@@ -213,7 +218,7 @@ class Accounting:
         )
 
     def count(self, rollout: CountedRollout) -> None:
-        """Count a finished rollout by the values from `counted`."""
+        """Count a finished rollout, given as the result of `counted`."""
         progress, written = self.progress, self._written
         progress.rollouts += 1
         progress.outcomes[rollout.outcome] = progress.outcomes.get(rollout.outcome, 0) + 1
@@ -246,17 +251,20 @@ class Accounting:
         return Status.DONE if is_allowed_loss(lost, rollouts, self._max_lost) else Status.INCOMPLETE
 
     def lost(self) -> str | None:
-        """Describe what an incomplete run lost: the count, the limit and one example; None if it is not incomplete."""
+        """Describe the lost rollouts of an incomplete run: the number, the limit and one example.
+
+        Return None for a run that is not incomplete.
+        """
         if self.status() != Status.INCOMPLETE:
             return None
         return (
             f"{self.transport_failed} of {self.progress.rollouts} rollouts lost in transport, but "
-            f"rollouts.max_transport_failed allows only a share of {self._max_lost:g}; for example "
+            f"rollouts.max_transport_failed allows only a share of {self._max_lost:g}; for example: "
             f"{self.problems.lost_example()}"
         )
 
     def unfinished(self, spent: UsageTotals) -> Counts:
-        """Return the counts of an unfinished run, given what its journal says was spent."""
+        """Return the counts for the manifest of an unfinished run; `spent` is the spending in its journal."""
         return {
             "rollouts": self.progress.rollouts,
             "completions": spent.completions,
@@ -265,7 +273,7 @@ class Accounting:
         }
 
     def finished(self, spent: UsageTotals) -> Counts:
-        """Return the counts of a run whose tables are written; `spent` is the most that it may have cost."""
+        """Return the counts for the manifest of a finished run; `spent` is the maximum that it may have cost."""
         counts: Counts = {
             "rollouts": self.progress.rollouts,
             "completions": self._written.completions,

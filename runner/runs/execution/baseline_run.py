@@ -1,4 +1,4 @@
-"""The run that another run is compared with while it is played, and its scores."""
+"""Loads the scores of a baseline: the finished run that a new run is compared with while it is played."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SCORES = "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollo
 
 
 def load_baseline(plan: Plan, results: Results, run_id: str) -> BaselineScores | None:
-    """Return the scores that a plan's run is compared with; None if the spec does not compare it.
+    """Return the scores of the run that `until.compare` names; None if the spec does not set it.
 
     Raises:
-        UsageError: the other run does not exist, is not finished, or shares no datapoint with this one.
-        RunError: its files are damaged.
+        UsageError: the named run does not exist, is not finished, or shares no datapoint with the plan.
+        RunError: files of the named run are damaged.
     """
     until = plan.spec.experiment.until
     if until is None or until.compare is None:
@@ -36,8 +36,8 @@ def load_baseline(plan: Plan, results: Results, run_id: str) -> BaselineScores |
             return saved
     if spec.fetched is not None and not {"until", "until.compare"} & spec.overridden:
         raise UsageError(
-            f"until.compare: a fetched spec must not name {until.compare!r}, which is a run in your results; choose "
-            "the run yourself with until.compare=RUN, or play all games with until=null"
+            f"until.compare: a downloaded spec may not choose a run of your results ({until.compare!r}); choose the "
+            "run yourself with until.compare=RUN, or play all games with until=null"
         )
     try:
         other_run = results.find(until.compare)
@@ -45,26 +45,28 @@ def load_baseline(plan: Plan, results: Results, run_id: str) -> BaselineScores |
         raise UsageError(f"until.compare: {error}") from None
     other_id = other_run.manifest().run_id
     if other_id == run_id:
-        raise UsageError(f"until.compare: run {other_id} is this run itself; name another (`nip-run runs` lists them)")
+        raise UsageError(
+            f"until.compare: run {other_id} is the run to play; name another run (`nip-run runs` lists them)"
+        )
     return scores_of_run(other_run, plan, f"until.compare: run {other_id}", until.compare)
 
 
 def finished_spec(run: RunFolder, name: str) -> Spec:
-    """Return the spec of a finished benchmark; every error message starts with `name`.
+    """Return the spec of a finished benchmark. Every error message starts with `name`.
 
     Raises:
         UsageError: the run is not finished, or is a training run.
-        RunError: its files are damaged or have changed since it was played.
+        RunError: the run's files are damaged or have changed since they were written.
     """
     manifest = run.manifest()
     if manifest.is_training_run:
-        raise UsageError(f"{name} is a training run; name one of its tests (`nip-run runs` lists them)")
+        raise UsageError(f"{name} is a training run; name one of its test runs (`nip-run runs` lists them)")
     if manifest.status not in PLAYED or not run.table("rollouts").is_file():
         raise UsageError(f"{name} is {manifest.status}; finish it first: nip-run {run.path}")
     try:
         return played_plan(run).spec
     except SpecError as error:
-        raise RunError(f"{name} cannot be read: {error.problems[0]}") from error
+        raise RunError(f"{name}: its saved spec cannot be read: {error.problems[0]}; name another run") from error
 
 
 def scores_of_run(other_run: RunFolder, plan: Plan, name: str, requested_as: str = "") -> BaselineScores:
@@ -74,13 +76,13 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, requested_as: str
 
     Raises:
         UsageError: the run is not finished, played trees, has fixed verdicts, or shares no datapoint with the plan.
-        RunError: its files are damaged.
+        RunError: files of the run are damaged.
     """
     other_spec = finished_spec(other_run, name)
     if other_spec.experiment.rollouts.num_responses_per_timestep is not None:
-        raise UsageError(f"{name} played trees, whose samples are not independent games; name another one")
+        raise UsageError(f"{name} played trees, whose samples are not independent games; name another run")
     if (reason := fixed_verdicts_of(other_run)) is not None:
-        raise UsageError(f"{name} has no verdicts to compare with: {reason}; name another one")
+        raise UsageError(f"{name} has no verdicts to compare with: {reason}; name another run")
     columns = tuple(sorted(_columns(plan.spec) | _columns(other_spec)))
     scores_by_id = read_tables(_SCORES, {"rollouts": other_run.intact_table("rollouts")}, {})
     played = {id_: (int(right), int(games)) for id_, right, games in scores_by_id if games}
@@ -93,8 +95,8 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, requested_as: str
     scores = BaselineScores(other_run.manifest().run_id, requested_as, columns, sums)
     if not scores.count_shared(plan.spec.dataset.datapoints):
         raise UsageError(
-            f"{name} shares no datapoint with this spec: labels or columns that templates use "
-            f"({', '.join(columns) or 'none'}) differ everywhere; name a run on the same dataset"
+            f"{name} shares no datapoint with this spec: every datapoint differs in its label or in a column that "
+            f"templates use ({', '.join(columns) or 'none'}); name a run on the same dataset"
         )
     return scores
 

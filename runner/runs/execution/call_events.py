@@ -1,4 +1,4 @@
-"""The effects of each event of a call in a run: on its journal, calls in flight, cache and counts."""
+"""Updates the journal, the calls in flight, the cache and the counts of a run at each event of a model call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def failure_record(
     costs: CallCosts, request: Request, attempt: int, error: CallError, wait: float, *, budgeted: bool
 ) -> FailureRecord:
     """Return the journal's record of a failed attempt."""
-    # A call that may have been billed is charged even without a budget, for the case that one is set later.
+    # A failed call that may have been billed is charged even without a budget, because a budget may be set later.
     charge = cost_of_failure(costs.worst_case(request), error)
     charged = charge if budgeted or charge.tokens else None
     return FailureRecord(request.sample, attempt, str(error), wait, charged, error.usage)
@@ -43,7 +43,7 @@ class RunCallEvents(CallEvents):
     cache: Cache | None
     """The cache that stores new answers for other runs, if any."""
     budgeted: bool
-    """Whether a budget has reserved what each call may cost."""
+    """Whether the run has a budget, which reserves the maximum cost of each call."""
     judge: AnswerJudge
 
     def sending(self, request: Request) -> None:
@@ -71,7 +71,7 @@ class RunCallEvents(CallEvents):
             return
         try:
             self.cache.store(request, self.costs.groups[request.group], completion)
-        except RunError as error:  # only a note, because the answer is in the journal
+        except RunError as error:  # a note is enough, because the answer is in the journal
             self.server_notes.note(str(error))
 
     def settled(self, sample: SampleKey) -> None:
@@ -86,4 +86,4 @@ class RunCallEvents(CallEvents):
     def answered(self, request: Request, completion: Completion) -> None:
         self.server_notes.answered(request, completion)
         self.accounting.answered(request, completion)
-        self.accounting.check_unusable()  # now that the call is settled
+        self.accounting.check_unusable()  # may raise, so only after everything else has counted the call

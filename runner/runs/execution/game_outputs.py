@@ -1,7 +1,7 @@
-"""The outputs of a finished game: everything that the run's files and counts need from it.
+"""The outputs of a finished game: the data for the run's files and counts.
 
-Outputs are small plain data: lines that are ready to be written, and numbers. They are built in the process that
-plays, which may be a worker, and written in the order of the plan.
+Outputs are small plain data: numbers, and lines that are ready to be written. The process that plays the game builds
+them, which may be a worker. The writer of the run writes them in the order of the plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.spec.experiment import FineTune
 
 
 class GameScore(NamedTuple):
-    """The score of a game with a label, for the statistics on how much games vary."""
+    """The score of a game whose datapoint has a label, for the variance components of the run."""
 
     group: str
     datapoint: str
@@ -38,8 +38,11 @@ class RolloutOutput(NamedTuple):
     rows: Sequence[Rows]
     """The rows of each table."""
     measured: GameMeasurement
+    """The contributions to the run's metrics."""
     examples: Sequence[AgentExample]
+    """The examples for fine-tune files."""
     score: GameScore | None
+    """The score; None if the rollout has no correct or wrong verdict."""
 
 
 class WorkerRollout(NamedTuple):
@@ -48,7 +51,7 @@ class WorkerRollout(NamedTuple):
     output: RolloutOutput
     counted: CountedRollout
     problem_free_counts: tuple[int, int]
-    """The numbers of answers and messages; a rollout with a problem is sent to the writer as a whole instead."""
+    """The numbers of answers and messages. (A rollout with a problem is itself sent to the writer.)"""
 
 
 @dataclass(frozen=True)
@@ -92,27 +95,28 @@ def _score(rollout: Rollout) -> GameScore | None:
 
 
 def fine_tune_of(plan: Plan) -> FineTune | None:
-    """Return the settings of a run's fine-tune files; None if it writes none, which is left to the merge for shards."""
+    """Return the settings of the fine-tune files that a run writes; None for a shard, whose files the merge writes."""
     return plan.spec.experiment.fine_tune if plan.shard is None else None
 
 
 def needs_rollouts(plan: Plan) -> bool:
-    """Return whether the outputs of single rollouts are not enough for the writer, which then needs the rollouts.
+    """Return whether the writer needs the rollouts themselves, and not only their outputs.
 
-    That is so for the statistics and pairs of trees, for debates that are judged again, and to decide when to stop.
+    It needs them for the statistics and preference pairs of trees, for debates that are judged again, and for the
+    stopping rule (`until`).
     """
     return plan.shape is not None or plan.debates is not None or plan.spec.experiment.until is not None
 
 
 _MAX_INTERNED = 1 << 12
-"""The maximum number of distinct values that are remembered."""
+"""The maximum size of the table of interned values, which is then cleared."""
 
 
 class WorkerOutputBuilder:
     """Builds the outputs of games in a worker."""
 
     def __init__(self, plan: Plan, run_id: str, costs: CallCosts) -> None:
-        """Raises `UsageError` if `fine_tune` names an agent that does not exist."""
+        """Prepare the builder. Raises `UsageError` if `fine_tune` names an agent that does not exist."""
         settings = fine_tune_of(plan)
         examples = None
         if settings:
@@ -122,20 +126,22 @@ class WorkerOutputBuilder:
         self._intern_table: dict[Any, Any] = {}
 
     def build(self, rollouts: Sequence[Rollout]) -> WorkerGame | None:
-        """Build the outputs of a game; None if a rollout has a problem, so that the writer needs the rollouts."""
+        """Build the outputs of a game; return None if a rollout has a problem, because the writer then needs it."""
         outputs = []
         for rollout in rollouts:
-            smooth = self._accounting.problems.problem_free_counts(rollout)
-            if smooth is None:
+            problem_free_counts = self._accounting.problems.problem_free_counts(rollout)
+            if problem_free_counts is None:
                 return None
             output = self._builder.build(rollout)
             numbers = output.measured._replace(added=self._interned(output.measured.added))
             counted = self._interned(self._accounting.counted(rollout))
-            outputs.append(WorkerRollout(output._replace(measured=numbers), counted, self._interned(smooth)))
+            outputs.append(
+                WorkerRollout(output._replace(measured=numbers), counted, self._interned(problem_free_counts))
+            )
         return WorkerGame(outputs)
 
     def _interned(self, numbers: Any) -> Any:
-        """Return the first equal value, so that a batch of messages contains it only once."""
+        """Return the first object that was equal to this one, so that pickle writes equal values only once."""
         if len(self._intern_table) >= _MAX_INTERNED:
             self._intern_table.clear()
         return self._intern_table.setdefault(numbers, numbers)

@@ -1,4 +1,4 @@
-"""The process of a run while it is played: its log, signals, garbage collection and open files."""
+"""Settings of the process that plays a run: log files, signals, garbage collection and the limit of open files."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ from runner.base.storage.safe_files import append_to
 from runner.rollouts.stop_switch import StopSwitch
 
 GRACE_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 5.0}
-"""The time that calls in flight have after the first signal.
+"""The time that calls in flight have to finish after the first signal.
 
-It is short for SIGTERM, whose sender usually kills the process soon after. A person can press Ctrl-C again.
+The time is short for SIGTERM, whose sender usually kills the process soon after. After SIGINT, a person who does not
+want to wait can press Ctrl-C again.
 """
 
 
 _LOGS: ContextVar[tuple[logging.Handler, ...]] = ContextVar("nip_run_logs", default=())
-"""The log handlers of this context: of a run, and of the training run that it is a part of."""
+"""The log handlers of this context: that of a run and, if the run is a part of a training run, also that one's."""
 
 _logging = logging.getLogger("nip_run")
 
 
 class _RunLog(logging.StreamHandler[TextIO]):
-    """The log of one run, even if several are played at the same time.
+    """Writes the messages of one run to its log file, even if several runs are played at the same time.
 
     Errors such as a full disk are ignored, because the journal reports them.
     """
 
     level_before: int | None = None
-    """The logger's level before this log lowered it."""
+    """The logger's level before this handler lowered it; None if this handler did not."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         return self in _LOGS.get() and super().handle(record)
@@ -59,11 +60,14 @@ class _WithoutSecrets(logging.Formatter):
 
 @contextmanager
 def log_to(path: Path) -> Iterator[None]:
-    """Write the messages of limits, retries and batches in this context, and in tasks started in it, to a log file."""
+    """Write nip-run's log messages to a file, if they come from this context or from tasks started in it."""
     try:
         file = append_to(path)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(
+            f"cannot open the log {path}: {error.strerror}. Check the permissions of the folder, or choose another "
+            "--results DIR"
+        ) from error
     stream = io.TextIOWrapper(file, "utf-8", write_through=True)
     handler = _RunLog(stream)
     handler.setFormatter(_WithoutSecrets("%(asctime)s %(name)s %(message)s"))
@@ -84,7 +88,7 @@ def log_to(path: Path) -> Iterator[None]:
 
 
 def _restore_level(handler: _RunLog) -> None:
-    """Restore the logger's level when the last log that lowered it ends."""
+    """Restore the logger's level if no other run's log is open; otherwise leave this to one of the other logs."""
     if handler.level_before is None:
         return
     other_logs = [handler for handler in _logging.handlers if isinstance(handler, _RunLog)]
@@ -96,9 +100,9 @@ def _restore_level(handler: _RunLog) -> None:
 
 @contextmanager
 def relaxed_gc() -> Iterator[None]:
-    """Collect garbage less often: thousands of games in flight are many objects but no garbage.
+    """Collect garbage less often in this block, because thousands of games in flight have many objects but no garbage.
 
-    With the default thresholds, the collector takes a fifth of the time.
+    With the default thresholds, the collector takes a fifth of the CPU time.
     """
     before = gc.get_threshold()
     gc.set_threshold(50_000, 20, 50)
@@ -109,10 +113,10 @@ def relaxed_gc() -> Iterator[None]:
 
 
 @contextmanager
-def stopping_on_signals(stop: StopSwitch, tell: Callable[[float], None] = lambda _: None) -> Iterator[None]:
-    """Handle signals while games are played: the first stops new requests, the second cancels calls in flight.
+def stopping_on_signals(stop: StopSwitch, on_stop: Callable[[float], None] = lambda _: None) -> Iterator[None]:
+    """Handle SIGINT and SIGTERM in this block: the first stops new calls, the second cancels calls in flight.
 
-    The signals are SIGINT and SIGTERM. `tell` is called at the first, with the seconds that calls in flight have left.
+    At the first signal, `on_stop` is called with the seconds that calls in flight have left.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
 
@@ -128,7 +132,7 @@ def stopping_on_signals(stop: StopSwitch, tell: Callable[[float], None] = lambda
         else:
             stop.stop()
             timers.append(loop.call_later(GRACE_SECONDS[number], cancel))
-            tell(GRACE_SECONDS[number])
+            on_stop(GRACE_SECONDS[number])
 
     with _handling_signals(loop, interrupt), on_interrupt(interrupt):
         try:
@@ -139,9 +143,10 @@ def stopping_on_signals(stop: StopSwitch, tell: Callable[[float], None] = lambda
 
 
 async def wait_for_signals() -> None:
-    """Wait until a signal that has arrived has reached its handler.
+    """Wait until the handlers of all signals that have arrived were called.
 
-    The loop reads it after all ready tasks, this one included, and calls the handler one iteration later.
+    The event loop reads a signal after all ready tasks, including the current one, and calls the handler one iteration
+    later.
     """
     for _ in range(3):
         await asyncio.sleep(0)
@@ -149,14 +154,14 @@ async def wait_for_signals() -> None:
 
 @contextmanager
 def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Make the loop call `act` with the signal at each SIGINT and SIGTERM, if it runs in the main thread."""
+    """Make the loop call `act` with each SIGINT and SIGTERM; does nothing outside of the main thread."""
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         for number in numbers:
             loop.add_signal_handler(number, act, number)
     except (ValueError, RuntimeError):
-        pass  # not the main thread, as in a notebook; the main thread forwards interrupts
+        pass  # not the main thread, as in a notebook, whose main thread calls the handler of `on_interrupt`
     try:
         yield
     finally:
@@ -169,10 +174,10 @@ def _handling_signals(loop: asyncio.AbstractEventLoop, act: Callable[[signal.Sig
 
 @contextmanager
 def sigterm_as_keyboard_interrupt() -> Iterator[None]:
-    """Make SIGTERM interrupt like SIGINT, outside of the games.
+    """Make SIGTERM act like SIGINT in this block, for the work before and after the games.
 
-    While a loop runs, SIGINT cancels its task. (An exception raised here could be lost in the library code that is
-    running at that moment.)
+    The handler sends SIGINT instead of raising an exception itself, because the library code that runs at that moment
+    could swallow the exception. While an event loop runs, SIGINT cancels its task.
     """
 
     def interrupt(*_: object) -> None:
@@ -183,7 +188,7 @@ def sigterm_as_keyboard_interrupt() -> Iterator[None]:
 
     try:
         before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not the main thread, where signals are handled
+    except ValueError:  # only the main thread can set handlers, and this is another one
         yield
         return
     try:
@@ -194,7 +199,7 @@ def sigterm_as_keyboard_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interruptible(run_id: str) -> Iterator[None]:
-    """Raise `Interrupted` at SIGINT and SIGTERM, also before and after the games of a run."""
+    """Raise `Interrupted` if SIGINT or SIGTERM ends this block, also before and after the games of a run."""
     try:
         with sigterm_as_keyboard_interrupt():
             yield
@@ -203,7 +208,7 @@ def interruptible(run_id: str) -> Iterator[None]:
 
 
 def allow_open_files(more: int) -> None:
-    """Raise this process's limit of open files by `more`, as far as the system allows."""
+    """Raise this process's soft limit of open files by `more`, as far as its hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
         target = soft + more if hard == resource.RLIM_INFINITY else min(soft + more, hard)
@@ -212,11 +217,11 @@ def allow_open_files(more: int) -> None:
 
 
 SPARE_FILES = 32
-"""The number of files that a run opens in addition to connections: journal, tables, log, DNS, the leaderboard."""
+"""The number of open files to reserve for a run's journal, tables, log, DNS and leaderboard, besides connections."""
 
 
 FILES_OF_RUN = 12
-"""The number of files that each additional concurrent run opens."""
+"""The number of open files to reserve for each additional concurrent run."""
 
 
 def connections_within_limits(requested: int, runs: int = 1) -> int:
@@ -235,7 +240,7 @@ def connections_within_limits(requested: int, runs: int = 1) -> int:
 def _open_files() -> int:
     for folder in ("/proc/self/fd", "/dev/fd"):
         with suppress(OSError):
-            return sum(1 for _ in Path(folder).iterdir()) - 1  # without the file of the listing itself
+            return sum(1 for _ in Path(folder).iterdir()) - 1  # without the one that the listing itself opens
     return SPARE_FILES
 
 

@@ -1,4 +1,4 @@
-"""Notes on servers that do not do what a request says; each is reported once for each model group."""
+"""Notes on servers that do not do what a request asks for. Each is reported once per model group."""
 
 from __future__ import annotations
 
@@ -16,89 +16,89 @@ from runner.models.settings import ModelSettings
 log = logging.getLogger("nip_run.notes")
 
 MAX_PROMPTS = 4096
-"""The number of prompts whose last answer is remembered; retries and repeats of a prompt come close together."""
+"""The maximum number of prompts whose last answer is remembered. Few are enough, because a prompt is repeated soon."""
 
-SAME_SHORT = 5
-"""The number of equal pairs of short answers that is suspicious; two bare verdicts are often equal by chance."""
+SUSPICIOUS_PAIRS = 5
+"""The number of equal pairs of short answers to report; fewer are often chance, for example with bare verdicts."""
 
 LONG = 200
-"""The minimum length in characters of two equal answers that are not a coincidence."""
+"""The minimum length in characters of two answers to report as equal at their first occurrence."""
 
 _ALTERED = {
-    "choices": "the server of {group} returns more answers to a call than requested; the extra ones are ignored",
-    "secret": "an answer of {group} contained a secret, which was removed; its record is marked (`altered`)",
-    "bytes": "an answer of {group} was not strict JSON or UTF-8 and was repaired; its record is marked (`altered`)",
+    "choices": "the server of {group} returns more answers to a call than requested; nip-run ignores the extra ones",
+    "secret": "nip-run removed a secret from an answer of {group} and marked the answer's record (`altered`)",
+    "bytes": "nip-run repaired an answer of {group} that was not strict JSON or UTF-8, and marked it (`altered`)",
 }
+"""The note for each kind of change in `Completion.altered`."""
 
 
 @dataclass
-class _Pairs:
-    """How often two answers to the same prompt were equal, for a model group with a fixed seed."""
+class _AnswerPairs:
+    """The number of times that two answers to the same prompt were equal, for one model group with a fixed seed."""
 
-    same: int = 0
+    equal: int = 0
     is_settled: bool = False
-    """Whether two answers differed, or the note was already reported."""
+    """Whether the check is over: two answers differed, or the note was already reported."""
 
 
 class ServerNotes:
-    """Adds notes to a run and to its log, and reports them to the watch."""
+    """Adds notes to a run, to its log and to its progress display."""
 
     def __init__(
-        self, groups: Mapping[str, ModelSettings], notes: list[str], tell: Callable[[str], None] = lambda _: None
+        self, groups: Mapping[str, ModelSettings], notes: list[str], on_note: Callable[[str], None] = lambda _: None
     ) -> None:
+        """Prepare the checks. New notes are appended to `notes` and passed to `on_note`."""
         self._groups = groups
         self._notes = notes
-        self._tell = tell
+        self._on_note = on_note
         self._reported: set[str] = set()
         self._unlike: dict[tuple[str, str], tuple[int, str, str]] = {}
         """The number of refused calls, the first error and the note, by group and server."""
         self._lost = LostMessages(group for group, settings in groups.items() if settings.traits.remote)
         self._last: dict[tuple[str, str], tuple[SampleKey, bytes]] = {}
-        self._pairs = {group: _Pairs() for group in groups}
+        """The sample and the hash of the last answer, by group and hash of the prompt."""
+        self._pairs = {group: _AnswerPairs() for group in groups}
         self._sampling = {group: settings.sampling() for group, settings in groups.items()}
 
     def note(self, line: str, about: str | None = None) -> None:
-        """Report a note once, to the watch and in the log.
-
-        Of several notes with the same `about`, report only the first.
-        """
+        """Add a note, unless the run already has the same note or another one with the same `about`."""
         if line not in self._notes and about not in self._reported:
             if about is not None:
                 self._reported.add(about)
             self._notes.append(line)
             log.warning("%s", line)
-            self._tell(line)
+            self._on_note(line)
 
     def unlike(self, group: str, server: str, calls: int, said: str) -> None:
-        """Report that one of several servers refused `calls` more calls that others accepted.
+        """Report that one server of a group refused `calls` more calls that the group's other servers accepted.
 
-        `said` is its last error.
+        `said` is the server's last error. The note gives the total number of refused calls.
         """
         key = group, server
         before, first_error, note = self._unlike.get(key, (0, said, ""))
         total = before + calls
         count = "1 call" if total == 1 else f"{total:,} calls"
         new_note = (
-            f"{server} refused {count} of models.{group} that its other servers accepted; the first: {first_error}; "
-            f"remove {server} from models.{group}.base_url, or configure it like the others"
+            f"{server} refused {count} of models.{group} that the group's other servers accepted (first error: "
+            f"{first_error}); remove {server} from models.{group}.base_url, or configure it like the other servers"
         )
         self._unlike[key] = total, first_error, new_note
         if not before:
             self.note(new_note)
             return
         self._notes[self._notes.index(note)] = new_note
-        if total.bit_length() > before.bit_length():  # log it each time that the number has doubled
+        if total.bit_length() > before.bit_length():  # log the note only when the number has doubled
             log.warning("%s", new_note)
 
     def gave_fewer(self, group: str) -> None:
-        """Report that a call for several answers got fewer."""
+        """Report that a server returned fewer answers to a call than requested."""
         self.note(
-            f"the server of {group} ignores `n`: it returns fewer answers to a call than requested; the missing ones "
-            "are requested in separate calls, and each of these calls pays for the prompt again"
+            f"the server of {group} ignores `n` and returns fewer answers to a call than requested; nip-run requests "
+            "the missing answers in separate calls, each of which pays for the prompt again"
         )
 
     def answered(self, request: Request, completion: Completion) -> None:
-        """Check one answer."""
+        """Check one answer, and report what the server did wrong."""
         group = request.group
         settings, sampling = self._groups[group], self._sampling[group]
         for kind in completion.altered:
@@ -115,7 +115,9 @@ class ServerNotes:
         ):
             self.gave_fewer(group)
         if sampling.get("logprobs") and _lacks_logprobs(completion):
-            self.note(f"the server of {group} returns no log-probabilities, which models.{group}.logprobs requests")
+            self.note(
+                f"the server of {group} returns no log-probabilities, although models.{group}.logprobs requests them"
+            )
         if sampling.get("seed") is not None:
             self._compare(request, completion, sampling["seed"])
         counted_tokens = self._lost.check(request, completion)
@@ -123,7 +125,7 @@ class ServerNotes:
             self.note(_lost_text(request, settings, counted_tokens), f"lost messages of {group}")
 
     def _compare(self, request: Request, completion: Completion, seed: object) -> None:
-        """Check whether all samples of a prompt get the same answer."""
+        """Report if all samples of the same prompt get the same answer."""
         group, pairs = request.group, self._pairs[request.group]
         texts = "\0".join(choice.text or "" for choice in completion.choices)
         if pairs.is_settled or not texts.strip("\0"):
@@ -139,13 +141,13 @@ class ServerNotes:
         if before != digest:
             pairs.is_settled = True
             return
-        pairs.same += 1
-        if len(texts) >= LONG or pairs.same >= SAME_SHORT:
+        pairs.equal += 1
+        if len(texts) >= LONG or pairs.equal >= SUSPICIOUS_PAIRS:
             pairs.is_settled = True
-            times = "the only time" if pairs.same == 1 else f"all {pairs.same} times"
+            times = "the only time" if pairs.equal == 1 else f"all {pairs.equal} times"
             self.note(
                 f"{group} returned the same answer to a repeated prompt, {times}: models.{group}.seed is fixed "
-                f"({seed}), so retries and repeats may all get one answer; remove the seed to get different answers",
+                f"({seed}), so all retries and repeats may get this answer; remove the seed to get different answers",
                 f"same answers of {group}",
             )
 
@@ -156,7 +158,10 @@ def _lacks_logprobs(completion: Completion) -> bool:
 
 
 def _lost_text(request: Request, settings: ModelSettings, counted: int) -> str:
-    """Return the note that a message was lost on the way to the model, with remedies that were not tried yet."""
+    """Return the note for a server that seems to drop messages, with the remedies that the settings do not try yet.
+
+    `counted` is the number of prompt tokens that the server counted.
+    """
     key, sample = f"models.{request.group}", request.sample
     size = sum(byte_length(message["content"]) for message in request.messages)
     roles = ", ".join(message["role"] for message in request.messages)
@@ -164,9 +169,9 @@ def _lost_text(request: Request, settings: ModelSettings, counted: int) -> str:
         *([f"{key}.chat_format=alternating"] if settings.chat_format != "alternating" else []),
         *([f"{key}.system_role=user, if the model knows no system messages"] if settings.system_role != "user" else []),
     ]
-    advice = f"try {', and '.join(untried)}" if untried else "check its chat template, or use another model"
+    advice = f"try {', and '.join(untried)}" if untried else "check the server's chat template, or use another model"
     return (
         f"the server of model group {request.group} counted {counted} prompt tokens in {size:,} bytes of messages "
-        f"({roles}; {sample.agent} in round {sample.round} on {sample.datapoint}): it lost text, most likely because "
-        f"its chat template drops a message; {advice}. `nip-run render` shows what is sent"
+        f"({roles}; {sample.agent} in round {sample.round} on {sample.datapoint}): the model did not get all the text, "
+        f"most likely because the server's chat template drops a message; {advice}. `nip-run render` shows the messages"
     )

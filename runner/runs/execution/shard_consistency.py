@@ -1,4 +1,4 @@
-"""Checks that all processes play a run in the same shards, and that each part has only its own records."""
+"""Checks that all processes split a run into the same shards, and that each part has only its own records."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from runner.spec.datasets.shards import Shard
 P = TypeVar("P", bound=RunPlan)
 
 MERGED = "merged.json"
-"""The file in a run's folder of parts that lists the parts that were merged."""
+"""The file in a run's `parts` folder that lists the merged shards."""
 
 
 def parse_shard(text: str, *, again: bool = False, replay: object = None, set_model: object = None) -> Shard:
-    """Parse the `--shard` option, and check that no conflicting option is given.
+    """Parse the `--shard` option, and check that it is not combined with conflicting options.
 
     Raises:
-        UsageError: the shard is invalid, or an option conflicts; the notes have the other problems.
+        UsageError: the shard is invalid, or an option conflicts. The notes of the error list further problems.
     """
     problems = []
     if again:
@@ -38,9 +38,9 @@ def parse_shard(text: str, *, again: bool = False, replay: object = None, set_mo
             "--run-id NAME instead"
         )
     if replay:
-        problems.append("--shard: a replay calls no models and takes seconds; replay the full run without --shard")
+        problems.append("--shard: a replay calls no models and takes seconds; omit --shard to replay the full run")
     if set_model:
-        problems.append("--shard: --set-model is for training runs, which have no shards; remove one of the two")
+        problems.append("--shard: --set-model is for training runs, which have no shards; omit --shard or --set-model")
     try:
         shard = Shard.parse(text)
     except ValueError as error:
@@ -54,7 +54,7 @@ def in_shard(plan: P, shard: Shard) -> P:
     """Return the plan of one shard of a run.
 
     Raises:
-        UsageError: the run cannot be played in these shards; the notes have the other reasons.
+        UsageError: the run cannot be played in these shards. The notes of the error list further reasons.
     """
     spec = plan.spec
     problems = [
@@ -66,7 +66,7 @@ def in_shard(plan: P, shard: Shard) -> P:
 
 
 def shares_of(plan: Plan) -> Shares | None:
-    """Return the shares of the run's limits that the plan of a shard has; None if the plan is not of a shard."""
+    """Return the shard's shares of the run's limits; None if the plan is of a whole run."""
     spec = plan.spec
     if spec.shard is None:
         return None
@@ -74,12 +74,12 @@ def shares_of(plan: Plan) -> Shares | None:
 
 
 def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
-    """Check that a run which starts or resumes is not already played without shards or in other shards.
+    """Check that the results do not already have this run without shards or in other shards.
 
-    Return the folder of the run if all shards were merged already.
+    Return the folder of the run if all its shards were merged already; otherwise None.
 
     Raises:
-        RunDirectoryError: it is, or the folder has the journal of another part.
+        RunDirectoryError: the results have such a run, or the folder has the journal of another part.
     """
     run = results.run(split_part(run_id)[0])
     parts, shard = run.started_parts(), plan.shard
@@ -87,7 +87,7 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
     if shard is None:
         if parts and not has_started:
             raise RunDirectoryError(
-                f"run {run.run_id} is played in {describe_shards(parts)}; {_resume_advice(run, parts[0][0])}"
+                f"run {run.run_id} is split into {describe_shards(parts)}; {_resume_advice(run, parts[0][0])}"
             )
     elif has_started:
         merged = _merged_from(run)
@@ -95,16 +95,16 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
             return run
         if merged not in (None, shard.of):
             raise RunDirectoryError(
-                f"run {run.run_id} was played in {merged} shards, not in {shard.of}, and they were merged: resume it "
-                f"without --shard, or add --run-id NAME to play a new run in {shard.of} shards"
+                f"run {run.run_id} was played in {merged} shards, not in {shard.of}, and is already merged: omit "
+                f"--shard to resume it, or add --run-id NAME to play a new run in {shard.of} shards"
             )
         raise RunDirectoryError(
-            f"run {run.run_id} was started without --shard, or was merged and has become longer; resume it "
-            "without --shard, or add --run-id NAME to play a new run in shards"
+            f"run {run.run_id} was started without --shard, or was extended after its merge; omit --shard to resume "
+            "it, or add --run-id NAME to play a new run in shards"
         )
     elif other_parts := [part for part in parts if part[0].of != shard.of]:
         raise RunDirectoryError(
-            f"run {run.run_id} is played in {describe_shards(other_parts)}, not in {shard.of}; "
+            f"run {run.run_id} is split into {describe_shards(other_parts)}, not into {shard.of}; "
             f"{_resume_advice(run, other_parts[0][0])}"
         )
     _check_journal(results.run(run_id), shard)
@@ -112,7 +112,7 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
 
 
 def _merged_from(run: RunFolder) -> int | None:
-    """Return how many shards a run was merged from; None if one process played it or the number is unknown.
+    """Return the number of shards that a run was merged from; None if the run has no record of a merge.
 
     Raises:
         RunError: the record of the merge is damaged.
@@ -123,36 +123,38 @@ def _merged_from(run: RunFolder) -> int | None:
     try:
         return Shard.parse(read_json(path)["parts"][0]["shard"]).of
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise RunError(f"{path} is damaged: it names no shard; delete it and resume the run without --shard") from error
+        raise RunError(
+            f"{path} is damaged: it lists no shard; delete this file, and resume the run without --shard"
+        ) from error
 
 
 def _is_complete(run: RunFolder, plan: Plan) -> bool:
-    """Return whether a finished run already has everything that a plan would play."""
+    """Return whether a run is finished and already has all games of a plan."""
     manifest = run.manifest()
     return manifest.status in PLAYED and manifest.identity == plan.identity and is_unchanged(run, manifest, plan)
 
 
 def _check_journal(folder: RunFolder, shard: Shard | None) -> None:
-    """Check that an existing journal belongs to this part of the run, by its first record."""
+    """Check by its first record that an existing journal belongs to this shard, or to the whole run for None."""
     first = first_record(folder.journal)
     recorded = None if first is None else first.get(SHARD)
     if first is not None and recorded != (None if shard is None else list(shard.pair)):
         actual = "the whole run" if recorded is None else f"shard {'/'.join(map(str, recorded))}"
         expected = "the whole run" if shard is None else f"shard {shard}"
         raise RunDirectoryError(
-            f"{folder.journal} is the journal of {actual}, not of {expected}; restore the file that belongs here, or "
-            "move this one away"
+            f"{folder.journal} is the journal of {actual}, not of {expected}; restore the journal of {expected} from a "
+            "backup, or move this file away to start again"
         )
 
 
 def describe_shards(parts: Sequence[tuple[Shard, RunFolder]]) -> str:
-    """Return words for the number of shards of a run and for the started shards."""
+    """Describe the shards of a run, such as "3 shards (started: 1/3, 2/3)"."""
     started = ", ".join(str(shard) for shard, _ in parts[:8])
     return f"{parts[0][0].of} shards (started: {started}{', ...' if len(parts) > 8 else ''})"
 
 
 def _resume_advice(run: RunFolder, shard: Shard) -> str:
     return (
-        f"resume it with --shard K/{shard.of}, merge the shards with nip-run merge {run.run_id}, or add --run-id "
+        f"resume a shard with --shard K/{shard.of}, merge the shards with nip-run merge {run.run_id}, or add --run-id "
         "NAME to play a new run"
     )

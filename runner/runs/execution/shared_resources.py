@@ -1,4 +1,4 @@
-"""The resources that concurrent runs share: the event loop, its signals, the servers and the slots for games."""
+"""The resources that concurrent runs share: the event loop, signals, connections to servers, and slots for games."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from runner.runs.execution.spending import used_models
 
 
 class RunInProgress(Protocol):
-    """A run in progress, with the methods that stopping it needs."""
+    """A run in progress, as far as `SharedResources` needs to stop it."""
 
     def in_flight(self) -> int:
         """Return the number of calls in flight."""
         ...
 
     def stopping(self, message: str) -> None:
-        """Report to the run's watch that the run is stopping."""
+        """Report to the run's progress callback that the run is stopping."""
         ...
 
 
 class SharedResources:
-    """The shared resources of one run, or of several that are played side by side."""
+    """The resources of one run, or of several concurrent runs."""
 
     def __init__(self, plans: Sequence[Plan], at_once: int = 1) -> None:
-        """`at_once` of the plans' runs are played at the same time, or fewer if the limit of open files is too low."""
+        """Prepare to play up to `at_once` runs concurrently, or only one if the limit of open files is too low."""
         concurrency = max(plan.share.rollouts.concurrency for plan in plans)
         if any(plan.spec.experiment.execution.by_workers for plan in plans):
             at_once = 1  # each run has its own workers, which use all cores of the machine
@@ -39,18 +39,18 @@ class SharedResources:
             at_once, calls = 1, _connections(plans, concurrency, 1)
         self.at_once = at_once
         self.few_files = _few_files(calls, concurrency)
-        """The note to report if this process may not open as many files as the calls need."""
+        """The note to report if the limit of open files allows fewer calls than the spec; otherwise None."""
         self.stop = StopSwitch()
         self.servers = Servers(calls, self.stop.sleep)
         self.slots = Slots(concurrency) if len(plans) > 1 else None
-        """The slots for games; None for a single run, which is not limited by others."""
+        """The slots for games that the runs share; None for a single run."""
         self.in_play: list[RunInProgress] = []
 
     def play(self, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a coroutine in a new event loop; the first signal stops all runs, the second cancels them.
 
         Raises:
-            KeyboardInterrupt: it was interrupted before it started.
+            KeyboardInterrupt: SIGINT arrived before the coroutine started.
         """
 
         async def run_with_signals() -> None:
@@ -65,18 +65,18 @@ class SharedResources:
             run_sync(run_with_signals)
 
     def _report_stopping(self, seconds: float) -> None:
-        """Report to the watches that all runs are stopping, and how long they wait for calls in flight."""
+        """Report that all runs are stopping, and that they wait at most `seconds` for calls in flight."""
         calls = sum(run.in_flight() for run in self.in_play)
         status = f"waiting for {calls} call{'s' * (calls != 1)} in flight, at most {seconds:.0f} s"
         for run in tuple(self.in_play):
-            run.stopping(f"{status if calls else 'stopping'}; Ctrl-C again stops now")
+            run.stopping(f"{status if calls else 'stopping'}; press Ctrl-C again to stop immediately")
 
 
 def _connections(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
-    """Return how many concurrent calls this process may hold connections open for, on all servers of the plans."""
+    """Return the maximum number of concurrent calls for which the limit of open files allows connections."""
     groups = (settings for plan in plans for settings in used_models(plan).values())
     server_sets = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.is_called_live}
-    # Calls are spread over a group's servers. After calls move to other servers, as many connections may stay idle.
+    # All connections of a group may be open at one server while as many stay idle at the server used before.
     pools = sum(min(len(servers), 2) for servers in server_sets)
     if not pools:
         return concurrency
@@ -87,6 +87,6 @@ def _few_files(calls: int, concurrency: int) -> str | None:
     if calls >= concurrency:
         return None
     return (
-        f"{calls} calls at once instead of {concurrency} (rollouts.concurrency): this process may open no more files "
-        "(ulimit -n)"
+        f"only {calls} concurrent calls instead of {concurrency} (rollouts.concurrency), because this process may not "
+        "open more files; raise the limit with ulimit -n"
     )

@@ -1,4 +1,4 @@
-"""The outputs of finished rollouts: tables, metrics, statistics of trees and fine-tune files."""
+"""Writes finished rollouts to the files of a run: tables, metrics, statistics of trees and fine-tune files."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class RecordSinks:
 
     @property
     def unsealed(self) -> Path:
-        """The folder of the tables until they are sealed."""
+        """The folder with the tables until `seal` moves them."""
         return self._parts.folder
 
     def add(self, rollout: Rollout) -> None:
-        """Add one rollout to all files."""
+        """Add one rollout to all files, except for the results that `end_job` adds."""
         self.put(self._builder.build(rollout))
         if self._selected is not None:
             self._selected.add(rollout)
 
     def put(self, output: RolloutOutput) -> None:
-        """Add the outputs of a rollout."""
+        """Add the outputs of one rollout to the tables, metrics and examples."""
         self._parts.add(output.rows)
         self._metrics.count(output.measured)
         score = output.score
@@ -80,7 +80,7 @@ class RecordSinks:
             self._files.add_preferences(rollouts)
 
     def discard(self) -> None:
-        """Discard unfinished files; the run will be resumed later."""
+        """Discard the unfinished files; the next process that resumes the run writes them again."""
         with suppress(RunError):
             self._parts.close()
         if self._files is not None:
@@ -91,7 +91,7 @@ class RecordSinks:
         self._parts.seal(at_once)
 
     def finish(self, decision: StoppingDecision | None = None) -> list[str]:
-        """Write the metrics, move the fine-tune files to their final location, and return notes."""
+        """Write the metrics, move the fine-tune files to their final location, and return notes for the user."""
         trees = {} if self._statistics is None else self._statistics.original_statistics()
         summary = {
             "run_id": self._folder.run_id,
@@ -109,7 +109,7 @@ class RecordSinks:
         unwritten = sum(not row["written"] for row in report)
         min_examples, report_path = self._settings.min_examples, f"{FINE_TUNE}/{REPORT}"
         note = (
-            f"{counted(unwritten, 'fine-tune file')} not written, with fewer than {min_examples} examples; "
-            f"see {report_path}"
+            f"{counted(unwritten, 'fine-tune file')} not written because of fewer than {min_examples} examples "
+            f"(fine_tune.min_examples); see {report_path}"
         )
         return [note] if unwritten else []

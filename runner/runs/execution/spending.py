@@ -1,4 +1,4 @@
-"""The spending of a run, according to its journal and its file of calls in flight."""
+"""Computes the spending of a run from its journal and its file of calls in flight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.rollouts.plan import Plan
 
 
 def used_models(plan: Plan) -> dict[str, ModelSettings]:
-    """Return the model groups that the plan calls: those of all agents, or only the judge's when debates are judged."""
+    """Return the model groups that the plan calls: those of all agents or, if debates are judged, only the judge's."""
     experiment = plan.share
     if experiment.rejudge is not None:
         judge = experiment.agents[plan.spec.protocol.verifier_name].model
@@ -27,15 +27,15 @@ def used_models(plan: Plan) -> dict[str, ModelSettings]:
 
 
 def run_costs(plan: Plan) -> CallCosts:
-    """Return the costs of a plan's calls.
+    """Return an object that computes the costs of a plan's calls.
 
-    Budgets do not use prices of a fetched spec that the user has not confirmed.
+    Budgets ignore the prices of a fetched spec until the user confirms them.
     """
     return CallCosts(used_models(plan), plan.spec.unconfirmed_prices, plan.spec.price_basis)
 
 
 def spending(plan: Plan, folder: RunFolder) -> UsageTotals:
-    """Return what a run spent; calls that failed or were left in flight count at the most that they may have cost."""
+    """Return the spending of a run. Calls that failed or were left in flight count with their maximum cost."""
     total = UsageTotals()
     if not folder.journal.is_file():
         return total
@@ -44,11 +44,11 @@ def spending(plan: Plan, folder: RunFolder) -> UsageTotals:
     abandoned = AbandonedCalls(folder.in_flight)
     records = read_journal(folder.journal, folder.identity())
     if not metered and abandoned.is_empty:
-        next(records, None)  # check whose journal it is; there are no metered calls to count
+        next(records, None)  # only check that the journal belongs to this run, because no call costs anything
         return total
     for _, data in records:
         if abandoned.is_empty and _is_free(data, plan, metered):
-            continue  # skip parsing the answer, which would take most of the time
+            continue  # do not parse the answer, which would take most of the time
         record = parse_record(data)
         abandoned.see(data["seq"], record)
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
@@ -67,7 +67,7 @@ def _is_free(record: Mapping[str, Any], plan: Plan, metered: Collection[str]) ->
 
 
 async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:
-    """Write the calls that an earlier process left in flight to the journal, and return the most they may have cost."""
+    """Record the calls that an earlier process left in flight in the journal, and return their maximum cost."""
     abandoned = AbandonedCalls(folder.in_flight)
     if abandoned.max_cost.completions:
         for _, sequence, record in read_records(folder.journal):

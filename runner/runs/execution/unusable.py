@@ -1,4 +1,4 @@
-"""The count of unusable answers while a run is played, for a warning and for the spec's limit."""
+"""Counts unusable answers while a run is played, for a warning and for the limit `rollouts.max_unusable`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from runner.models.interface import Choice, Completion, Request
 from runner.rollouts.plan import Plan
 
 MIN_ANSWERS: Final = 20
-"""The minimum number of answers to judge the share."""
+"""The minimum number of answers before the share of unusable ones counts."""
 WARNING_SHARE: Final = 0.5
-"""The warning appears if the share is above this with 99.5 % confidence: 16 of 20 answers, or 35 of 50."""
+"""The warning appears if the share is above this value with 99.5 % confidence: for 16 of 20 answers, or 35 of 50."""
 _Z: Final = 2.576
+"""The number of standard errors of that confidence."""
 EXAMPLE_LENGTH: Final = 120
 
 
 class AnswerCounts(NamedTuple):
-    """The number of new answers and of unusable ones, and the first unusable answer with advice."""
+    """The number of new answers, how many of them are unusable, and the first unusable answer with advice."""
 
     answers: int = 0
     unusable: int = 0
@@ -35,7 +36,7 @@ class AnswerCounts(NamedTuple):
 
     @property
     def is_alarming(self) -> bool:
-        """Whether the share is above `WARNING_SHARE`, judged by the lower end of its Wilson interval."""
+        """Whether the lower end of the Wilson interval of the unusable share is above `WARNING_SHARE`."""
         if self.answers < MIN_ANSWERS:
             return False
         n, share, spread = self.answers, self.unusable / self.answers, _Z**2 / self.answers
@@ -43,18 +44,18 @@ class AnswerCounts(NamedTuple):
         return (share + spread / 2 - half_width) / (1 + spread) > WARNING_SHARE
 
     def exceeds(self, max_share: float | None) -> bool:
-        """Return whether there are enough answers and more than this share of them is unusable."""
+        """Return whether more than this share of the answers is unusable; False for few answers or without a limit."""
         return max_share is not None and self.answers >= MIN_ANSWERS and self.unusable > max_share * self.answers
 
 
 class AnswerJudge:
-    """Decides whether an answer is usable, in the same way as the agent that requested it."""
+    """Decides whether answers are usable, by the rules of the agent that requested them."""
 
     def __init__(self, plan: Plan) -> None:
         self._agents, self._models = plan.agents(), plan.spec.experiment.models
 
     def judge(self, request: Request, completion: Completion) -> AnswerCounts:
-        """Count one new answer of a model; an answer from a cache or a replay costs nothing and is not counted."""
+        """Return the counts of one answer. Answers from a cache or a replay cost nothing and do not count."""
         if completion.from_cache:
             return AnswerCounts()
         sample, problem = request.sample, ""
@@ -77,7 +78,7 @@ class AnswerJudge:
     def _advice(self, request: Request, choice: Choice) -> str:
         group = request.group
         if choice.refusal or choice.finish_reason == "content_filter":
-            return f"change the prompts, or the model of models.{group}, which refuses"
+            return f"the model refuses, so change the prompts or models.{group}.model"
         if choice.finish_reason == "length" or not (choice.text or "").strip():
-            return f"raise models.{group}.{self._models[group].limit_key}, which reasoning tokens use up too"
-        return f"check that the template of {request.sample.agent} asks for the format that is parsed"
+            return f"raise models.{group}.{self._models[group].limit_key}, which also limits reasoning tokens"
+        return f"check that the template of {request.sample.agent} asks for the format that the protocol parses"

@@ -1,7 +1,8 @@
 """Builds the layers around a run's models, and closes them.
 
-From the outside in: the journal, which repeats no call; then for live models the check of refusals, the cache, retries,
-the budget, limits and the provider (see `models.connect`), or for a replay the other run's journal.
+The outermost layer is the journal, which answers calls that it has already recorded. Inside it, a replay has only the
+replayed run's journal. Live models have these layers, from the outside in: the check of refusals, the cache, retries,
+the budget, limits and the provider (see `models.client.connect`).
 """
 
 from __future__ import annotations
@@ -53,11 +54,13 @@ class WiredLayers:
     """The functions that the games of a run call."""
 
     complete: Complete
+    """Sends a request to its model."""
     failed_calls: Callable[[Job], Sequence[Call]]
+    """Returns the failed calls of a game."""
     check_there: Callable[[], None]
     """Raises `FolderGoneError` if the run's folder was moved or deleted."""
     check_answered: Callable[[], None]
-    """Raises `ProviderRefusal` if a model group has only answered with refusals."""
+    """Raises `ProviderRefusal` if a model group has answered every call with a refusal."""
     records: Callable[[], int]
     """Returns the number of records in the journal."""
     ended: Callable[[Job], None]
@@ -74,12 +77,12 @@ class Wiring:
     accounting: Accounting
     shared: SharedResources
     stop: StopSwitch
-    """The run's own switch, which also stops when the shared one does."""
+    """The run's own switch, which also stops when the switch of all runs does."""
     notes: list[str]
     budget: Budget | None = None
     replay: ReplayOf | None = None
     recorded_only: bool = False
-    """Whether all answers must be in the journal: no model is called, and failures of transport are final."""
+    """Whether all answers must come from the journal: no model is called, and failures in transport are final."""
 
     @property
     def calls_models(self) -> bool:
@@ -88,11 +91,11 @@ class Wiring:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[WiredLayers]:
-        """Open the journal, count what an earlier process left in flight, and connect every layer.
+        """Open the journal, count the calls that an earlier process left in flight, and yield the connected layers.
 
         Raises:
             RunDirectoryError, JournalError: the journal is in use, damaged, or belongs to another run.
-            RunError: a file cannot be opened, or the run to replay has no journal.
+            RunError: a file cannot be opened, or the replayed run has no journal.
             ProviderRefusal: an API key is missing.
         """
         async with AsyncExitStack() as closing:
@@ -112,7 +115,7 @@ class Wiring:
             self.accounting.progress.in_flight = in_flight.count
             events = RunCallEvents(
                 self.costs, self.stop, self.accounting, journal, in_flight, failed_calls,
-                ServerNotes(self.costs.groups, self.notes, self.accounting.tell),
+                ServerNotes(self.costs.groups, self.notes, self.accounting.report_note),
                 cache=None if self.replay is not None else cache,
                 budgeted=self.budget is not None,
                 judge=AnswerJudge(self.plan),
@@ -135,7 +138,7 @@ class Wiring:
 
     @property
     def is_durable(self) -> bool:
-        """Whether answers must survive a power failure; replayed and dummy answers can be repeated for free."""
+        """Whether answers must survive a power failure; replayed and dummy answers need not, because they are free."""
         return any(settings.traits.metered for settings in self.costs.groups.values())
 
     async def journal(self, closing: AsyncExitStack) -> Journal:
@@ -145,7 +148,10 @@ class Wiring:
         journal = Journal(self.folder.journal, first=first, run=run, durable=self.is_durable)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
-            self.notes.append(f"the journal ended in {journal.opened.torn_bytes} torn bytes, which were cut off")
+            self.notes.append(
+                f"the journal ended in an incomplete line of {journal.opened.torn_bytes} bytes from an interrupted "
+                "write, which nip-run removed"
+            )
         if not journal.is_bound:
             self.notes.append(f"the journal is {NOT_BOUND}")
         self._note_lost(await record_lost_calls(self.folder, journal))
@@ -155,7 +161,7 @@ class Wiring:
         if most.completions:
             amount = f"${most.usd:.4f} is" if self.costs.is_priced else f"{most.tokens} tokens are"
             calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
-            self.notes.append(f"{calls} in flight when the run was cut short; up to {amount} counted as their cost")
+            self.notes.append(f"{calls} in flight when the run was interrupted; {amount} counted as their maximum cost")
 
     def _cache(self, closing: AsyncExitStack, journal: str | None) -> Cache | None:
         path = self.plan.spec.cache
@@ -199,13 +205,14 @@ class Wiring:
         return Connection(both.complete, (both.close,), live.check_answered, live.release)
 
     def note_few_files(self) -> None:
+        """Add a note if the limit of open files allows fewer concurrent calls than the spec."""
         note = self.shared.few_files
         if note is not None and any(settings.is_called_live for settings in self.costs.groups.values()):
             self.notes.append(note)
             self.accounting.warn("open files", note)
 
     def _batches(self, journal: Journal, recorded: JournalIndex, events: CallEvents) -> dict[str, Provider]:
-        """Connect the model groups that use batches, which write to the journal themselves."""
+        """Return a provider for each model group that uses batches; these providers write to the journal themselves."""
         if self.recorded_only or (self.replay is not None and self._until_round is None):
             return {}
         batched = {name: settings for name, settings in self.costs.groups.items() if settings.is_batched}
@@ -224,7 +231,7 @@ class Wiring:
         }  # fmt: skip
 
 
-def journaled(  # noqa: PLR0917 - the parts that a run is made of
+def journaled(  # noqa: PLR0917 - these are the parts of a run
     plan: Plan,
     costs: CallCosts,
     connection: Connection,
@@ -234,7 +241,7 @@ def journaled(  # noqa: PLR0917 - the parts that a run is made of
     *,
     asks_again: bool = True,
 ) -> Complete:
-    """Wrap a connection: answer from the records, and write all other answers to the journal."""
+    """Wrap a connection in a function that answers from the records if possible, and records all other answers."""
     return JournaledCompleter(
         connection.complete,
         journal,
@@ -255,7 +262,10 @@ def _sent(costs: CallCosts, request: Request) -> Sequence[ChatMessage]:
 def failed_calls_in(
     plan: Plan, costs: CallCosts, failures: Callable[[str, int], Sequence[FailureRecord]]
 ) -> Callable[[Job], list[Call]]:
-    """Return a function that finds the failed attempts of a rollout in a journal."""
+    """Return a function that returns the failed calls of a rollout.
+
+    `failures` returns the records of failed calls by datapoint id and rollout number.
+    """
 
     def find(job: Job) -> list[Call]:
         failed = failures(job.datapoint.id, job.number)
@@ -265,22 +275,23 @@ def failed_calls_in(
 
 
 async def _not_recorded(request: Request) -> Completion:
-    """Raise the error for a request that should be in the journal and is not."""
+    """Raise the error for a request whose answer is missing from the journal."""
     sample = request.sample
     raise JournalError(
         f"the journal has no answer for {sample.agent} in round {sample.round} of datapoint {sample.datapoint!r}, "
-        f"repeat {sample.repeat}: the game was not finished, or its records are missing"
+        f"repeat {sample.repeat}: the game was not finished, or its records are missing. Resume the run with the "
+        "command that started it"
     )
 
 
 def parameters_hash(settings: ModelSettings) -> str:
-    """Return the hash of the content of a group's requests other than the messages."""
+    """Return the hash of everything in a group's requests except the messages."""
     sent = {"model": settings.model, "sampling": to_plain(settings.sampling()), "system_role": settings.system_role}
     return tagged_hash("model", sent)
 
 
 def labels_for_dummy(plan: Plan, groups: Mapping[str, ModelSettings]) -> dict[str, int]:
-    """Return the datapoints' labels if the dummy of a trained model answers; no other provider gets them."""
+    """Return the labels by datapoint id if the dummy provider plays a trained model; otherwise an empty dictionary."""
     if not any(settings.traits.drawn and training_examples(settings.model) for settings in groups.values()):
         return {}
     return {point.id: point.label for point in plan.spec.dataset.datapoints if point.label is not None}

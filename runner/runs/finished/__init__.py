@@ -1,1 +1,1 @@
-"""Reading finished runs."""
+"""Reads finished runs: their results, games, problems and saved specs."""

@@ -1,4 +1,4 @@
-"""Builds the debates that another judge will judge from the records of a run, offline."""
+"""Rebuilds the debates of a finished run from its records, so that another judge can judge them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from runner.spec.rejudged_run import DEBATES
 
 
 def build_games_plan(spec: Spec) -> Plan:
-    """Return the plan of a benchmark, with the debates that it judges, if any.
+    """Return the plan of a benchmark, with the debates that the spec judges again, if any.
 
     Raises:
-        UsageError: the judged run has no debates, or the spec would change them.
+        UsageError: the judged run has no debates, or the spec would change the debates.
         RunError: the judged run's records cannot be read.
     """
     if spec.rejudged is None:
@@ -34,7 +34,7 @@ def build_games_plan(spec: Spec) -> Plan:
 
 
 def check_debates(plan: Plan, folder: RunFolder) -> None:
-    """Check that the debates that a resumed run has judged so far are unchanged; there may be more debates now.
+    """Check that the debates that a resumed run has already judged are unchanged. New debates may have been added.
 
     Raises:
         RunDirectoryError: a debate has changed.
@@ -46,7 +46,7 @@ def check_debates(plan: Plan, folder: RunFolder) -> None:
 
 
 def debate_notes(plan: Plan) -> list[str]:
-    """Return notes on a plan's debates to show before any is judged."""
+    """Return the notes on a plan's debates to show before the run starts."""
     debates = plan.debates
     if debates is None:
         return []
@@ -64,14 +64,20 @@ def _load_debates(path: Path, journal_sha256: str) -> Debates:
     manifest = folder.manifest()
     if manifest.is_training_run:
         raise UsageError(
-            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of those instead, "
+            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of these runs instead, "
             f"such as {manifest.run_id}-i0"
         )
     plan = played_plan(folder)
     if plan.shape is not None:
-        raise UsageError(f"{manifest.run_id} played trees, which cannot be judged again because branches share rounds")
+        raise UsageError(
+            f"{manifest.run_id} played trees, which cannot be judged again because branches share rounds; judge a run "
+            "without rollouts.num_responses_per_timestep"
+        )
     if forced_decision(plan.spec.protocol, 0) is not None:
-        raise UsageError(f"{manifest.run_id} has protocol.force_guess, so no verdict of a judge counts in its games")
+        raise UsageError(
+            f"{manifest.run_id} has protocol.force_guess, so no verdict of a judge counts in its games; judge a run "
+            "without it"
+        )
     return _build_debates(folder, plan, manifest, journal_sha256)
 
 
@@ -93,7 +99,8 @@ def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sh
     if finished < plan.size:
         omitted["not finished"] = plan.size - finished
     if not by_job:
-        raise UsageError(f"{manifest.run_id} has no debate to judge: {comma_join(omitted) or 'it has no games'}")
+        reasons = comma_join(omitted) or "no games"
+        raise UsageError(f"{manifest.run_id} has no debate to judge ({reasons}); name another run")
     stopped = None
     if plan.spec.experiment.until is not None and finished < plan.size:
         stopped = (

@@ -1,4 +1,4 @@
-"""The problems in a run or in the parts of a training run, each kind once."""
+"""Collects the problems in a run and in the parts of a training run."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from runner.results.folder import RunFolder
 from runner.runs.finished.problems import GameProblem, load_problems
 
 
-class PartProblems(NamedTuple):
-    """A problem and the run whose games had it."""
+class PartProblem(NamedTuple):
+    """A problem, and the run in whose games it occurred."""
 
     run_id: str
-    trouble: GameProblem
+    problem: GameProblem
 
 
-def collect_problems(folder: RunFolder, parts: Iterable[RunFolder]) -> list[PartProblems]:
-    """Return the problems in a run, and each kind of problem in its parts once, with the first such part.
+def collect_problems(folder: RunFolder, parts: Iterable[RunFolder]) -> list[PartProblem]:
+    """Return the problems in a run, and one problem of each kind in its parts, from the first part that has it.
 
     Raises:
-        RunError: a file is damaged.
+        RunError: a file with problems is damaged.
     """
-    problems = [PartProblems(folder.run_id, trouble) for trouble in load_problems(folder)]
-    by_kind: dict[str, list[PartProblems]] = {}
+    problems = [PartProblem(folder.run_id, problem) for problem in load_problems(folder)]
+    by_kind: dict[str, list[PartProblem]] = {}
     for part in parts:
-        for trouble in load_problems(part):
-            by_kind.setdefault(trouble.kind, []).append(PartProblems(part.run_id, trouble))
-    for (run_id, trouble), *more_parts in by_kind.values():
-        more = f" (also in {counted(len(more_parts), 'part')} more)" if more_parts else ""
-        problems.append(PartProblems(run_id, replace(trouble, message=f"{run_id}: {trouble.message}{more}")))
+        for problem in load_problems(part):
+            by_kind.setdefault(problem.kind, []).append(PartProblem(part.run_id, problem))
+    for (run_id, problem), *more_parts in by_kind.values():
+        more = f" (and in {counted(len(more_parts), 'more part')})" if more_parts else ""
+        problems.append(PartProblem(run_id, replace(problem, message=f"{run_id}: {problem.message}{more}")))
     return problems

@@ -1,6 +1,6 @@
-"""The problems in a run's games: how often each occurred, an example, and advice. Most of them do not end the run.
+"""Counts the problems in a run's games, and reports each with an example and advice. Most problems do not end the run.
 
-Failures that cut off a rollout are always reported. Problems that may be chance are reported only if their share of
+Failures that end a rollout early are always reported. Problems that may be chance are reported only if their share of
 the calls or rollouts is large enough.
 """
 
@@ -24,23 +24,25 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Outcome, Rollout
 
 CALLS_SHARE = 0.05
-"""The minimum share of calls or messages to report repeats, cut answers and empty messages."""
+"""The minimum share of calls or messages at which repeats, truncated answers and empty messages are reported."""
 
 UNDECIDED_SHARE = 0.2
-"""The minimum share of rollouts to report undecided ones."""
+"""The minimum share of rollouts at which undecided rollouts are reported."""
 
 EXAMPLE_LENGTH = 120
+"""The maximum length of a quoted answer."""
 
 FILE = "troubles.json"
+"""The file with the problems in a run's folder."""
 
 UNPARSABLE, REFUSED, EMPTY = "unparsable answers", "refusals", "answers without content"
 
-NOT_RIGHT = "and accuracy counts them as not right"
+NOT_RIGHT = "and accuracy counts them as not correct"
 
 
 @dataclass(frozen=True)
 class GameProblem:
-    """A kind of problem that occurred `count` times out of `of`."""
+    """A kind of problem that occurred in `count` of `of` calls, messages or rollouts."""
 
     kind: str
     count: int
@@ -49,7 +51,7 @@ class GameProblem:
     example: str = ""
     advice: str = ""
     show: str = ""
-    """The argument for `nip-run show RUN` that shows an example."""
+    """The argument with which `nip-run show RUN` shows an example."""
 
     def __str__(self) -> str:
         return "; ".join(part for part in (self.message, self.example, self.advice) if part)
@@ -59,7 +61,7 @@ class GameProblem:
 
 
 def load_problems(folder: RunFolder) -> list[GameProblem]:
-    """Read the problems of a finished run; empty for runs of earlier versions, which did not store them.
+    """Read the problems of a finished run. The list is empty for runs of earlier versions, which stored no problems.
 
     Raises:
         RunError: the file is damaged.
@@ -69,7 +71,10 @@ def load_problems(folder: RunFolder) -> list[GameProblem]:
 
 
 def store_problems(folder: RunFolder, troubles: Sequence[GameProblem]) -> None:
-    """Write the problems to a separate file, so that `metrics.json` stays as in earlier versions; no file if empty."""
+    """Write the problems to a file of their own, or delete the file if there are none.
+
+    They are not in `metrics.json`, so that its content stays the same as in earlier versions.
+    """
     file = folder.path / FILE
     if troubles:
         data = {"troubles": [trouble.to_json() for trouble in troubles]}
@@ -101,18 +106,22 @@ class GameProblems:
     _answers: int = 0
     _messages: int = 0
     _ended: dict[Outcome, _Count] = field(default_factory=dict)
+    """Rollouts without a verdict, by outcome."""
     _malformed: _Count = field(default_factory=_Count)
-    """Rollouts whose request was refused as malformed, which would happen again."""
+    """Rollouts that ended because a server refused a request as malformed, which would happen again."""
     _repeats: dict[str, _Count] = field(default_factory=dict)
     """Repeated calls, by the fault of the previous answer."""
     _cut: _Count = field(default_factory=_Count)
+    """Answers that were truncated at the token limit."""
     _left_empty: _Count = field(default_factory=_Count)
+    """Messages that were left empty because no answer was usable."""
     _without_content: _Count = field(default_factory=_Count)
+    """Answers without content."""
     _estimated: _Count = field(default_factory=_Count)
-    """Calls whose usage is estimated."""
+    """Calls whose token usage is estimated."""
 
     _unsure: dict[str, _Count] = field(default_factory=dict)
-    """Rollouts by the reason why the verdict's confidence is unknown or a bound."""
+    """Rollouts whose verdict has an unknown or bounded confidence, by the reason."""
 
     def __post_init__(self) -> None:
         self._attempts = self.plan.spec.experiment.retry.invalid_response.attempts
@@ -129,7 +138,7 @@ class GameProblems:
                 self._unsure.setdefault(note, _Count()).add(rollout)
         previous: Call | None = None
         for call in rollout.calls:
-            if call.latency_ms is None:  # no answer came
+            if call.latency_ms is None:  # the call failed without an answer
                 continue
             self._answers += 1
             if call.usage_estimated:
@@ -165,7 +174,7 @@ class GameProblems:
         return answers, sum([played.counts(agent) for played in rollout.rounds for agent in played.raw])
 
     def add_problem_free(self, answers: int, messages: int) -> None:
-        """Count a rollout without problems by its numbers from `problem_free_counts`."""
+        """Count a rollout without problems, given as the result of `problem_free_counts`."""
         self._rollouts += 1
         self._answers += answers
         self._messages += messages
@@ -174,36 +183,36 @@ class GameProblems:
         """Return all problems, the most serious first."""
         return [
             *self._lost(),
-            *self._cut_off(),
+            *self._ended_early(),
             *self._undecided(),
-            *self._empty(),
-            *self._repeated(),
-            *self._emptied(),
-            *self._short(),
-            *self._without_confidence(),
-            *self._without_usage(),
+            *self._empty_answers(),
+            *self._repeated_calls(),
+            *self._empty_messages(),
+            *self._truncated_answers(),
+            *self._unknown_confidence(),
+            *self._estimated_usage(),
         ]
 
     def _lost(self) -> Iterator[GameProblem]:
         unanswered = self._ended.get(Outcome.TRANSPORT_FAILED, _Count())
         share = self.plan.spec.experiment.rollouts.max_transport_failed
         lost = unanswered.number + self._malformed.number
-        again = "run the same command again to request them again"
+        retry_advice = "run the same command again to play these rollouts again"
         if lost < self._rollouts and is_allowed_loss(lost, self._rollouts, share):
-            again = f"rollouts.max_transport_failed ({share:g}) allows that"
-        for count, advice in ((unanswered, again), (self._malformed, "")):
+            retry_advice = f"rollouts.max_transport_failed ({share:g}) allows this loss"
+        for count, advice in ((unanswered, retry_advice), (self._malformed, "")):
             if count.rollout is not None:
-                message = f"{self._of_rollouts(count)} failed in transport, the first with {count.rollout.error}"
+                message = f"{self._of_rollouts(count)} failed in transport; the first error: {count.rollout.error}"
                 yield self._of_all("transport_failed", count, message, advice=advice)
 
     def lost_example(self) -> str:
-        """Return the first rollout that failed in transport, with its error."""
+        """Return words for the first rollout that failed in transport, with its error."""
         counts = (self._ended.get(Outcome.TRANSPORT_FAILED), self._malformed)
         rollout = next(count.rollout for count in counts if count is not None and count.rollout is not None)
         return f"{_describe(rollout)}: {rollout.error}"
 
-    def _cut_off(self) -> Iterator[GameProblem]:
-        """Yield the problems that ended games without a verdict."""
+    def _ended_early(self) -> Iterator[GameProblem]:
+        """Yield the problems that ended games early, without a verdict."""
         for outcome, reason, advice in (
             (Outcome.INVALID_RESPONSE, "ended because no answer was usable", ""),
             (Outcome.REFUSED, "ended in a refusal", ""),
@@ -230,18 +239,20 @@ class GameProblems:
         else:
             advice = (
                 f"a verdict is an answer with {format_.accept!r} or {format_.reject!r}: check that the template of "
-                f"{verifier} asks for it, also in the last round"
+                f"{verifier} asks for one of them, also in the last round"
             )
         yield self._of_all(
             Outcome.NO_DECISION.value,
             count,
             f"{self._of_rollouts(count)} ended undecided, {NOT_RIGHT}",
-            example=f"{_describe(count.rollout)}: {verifier} said last {_start(answers[-1])}" if answers else "",
+            example=f"{_describe(count.rollout)}: the last answer of {verifier} is {_start(answers[-1])}"
+            if answers
+            else "",
             advice=advice,
             show="--undecided",
         )
 
-    def _empty(self) -> Iterator[GameProblem]:
+    def _empty_answers(self) -> Iterator[GameProblem]:
         count = self._without_content
         if count.rollout is None or count.call is None or count.number < CALLS_SHARE * self._answers:
             return
@@ -253,19 +264,19 @@ class GameProblems:
             fault=f": the answer has no content (finish_reason {count.call.finish_reason!r})",
         )
 
-    def _without_usage(self) -> Iterator[GameProblem]:
+    def _estimated_usage(self) -> Iterator[GameProblem]:
         count = self._estimated
         if count.number:
             yield self._of_calls(
                 "estimated_usage",
                 count,
                 f"the token usage of {count.number} of {self._answers} calls is estimated from their text, because the "
-                "server reported none or an impossible one",
-                "the bill may differ; a budget counts each of these calls at its maximum cost",
+                "server reported no usage or an impossible one",
+                "the provider's bill may differ; a budget counts each of these calls at its maximum cost",
             )
 
     def _about_content(self, agent: str, rollout: Rollout) -> str:
-        """Return advice for an agent whose model returns no content in a rollout."""
+        """Return advice about an agent whose model returned no content in a rollout."""
         group = self.plan.groups(swapped=rollout.job.swapped)[agent]
         key = self.plan.spec.experiment.models[group].limit_key
         return (
@@ -273,18 +284,18 @@ class GameProblems:
             "or use another model"
         )
 
-    def _repeated(self) -> Iterator[GameProblem]:
+    def _repeated_calls(self) -> Iterator[GameProblem]:
         for fault, count in self._repeats.items():
             if count.number >= CALLS_SHARE * self._answers:
-                message = f"{count.number} of {self._answers} calls were repeats of {fault}"
+                message = f"{count.number} of {self._answers} calls were repeated because of {fault}"
                 yield GameProblem("repeats", count.number, self._answers, message, *self._bad_answer(count))
 
-    def _emptied(self) -> Iterator[GameProblem]:
+    def _empty_messages(self) -> Iterator[GameProblem]:
         count = self._left_empty
         if count.rollout is not None and count.number >= CALLS_SHARE * self._messages:
             reason = f"none of {self._attempts} answers was" if self._attempts > 1 else "the answer was not"
             message = f"{count.number} of {self._messages} messages were left empty because {reason} usable"
-            advice = "retry.invalid_response sets how often an answer is requested and what happens after that"
+            advice = "retry.invalid_response sets how often an answer is requested, and what happens after the last try"
             yield GameProblem(
                 "empty_messages",
                 count.number,
@@ -294,7 +305,7 @@ class GameProblems:
                 show=count.rollout.job.rollout_id,
             )
 
-    def _short(self) -> Iterator[GameProblem]:
+    def _truncated_answers(self) -> Iterator[GameProblem]:
         count = self._cut
         if count.rollout is None or count.call is None or count.number < CALLS_SHARE * self._answers:
             return
@@ -303,12 +314,12 @@ class GameProblems:
         yield self._of_calls(
             "cut",
             count,
-            f"{count.number} of {self._answers} answers were cut at the token limit",
+            f"{count.number} of {self._answers} answers were truncated at the token limit",
             f"raise models.{group}.max_completion_tokens (or max_tokens), or lower agents.{agent}.max_response_words",
         )
 
-    def _without_confidence(self) -> Iterator[GameProblem]:
-        """Yield a problem for every such note, because metrics of confidence leave out unknown values."""
+    def _unknown_confidence(self) -> Iterator[GameProblem]:
+        """Yield a problem for every reason, however rare, because metrics of confidence leave out unknown values."""
         for note, count in self._unsure.items():
             is_bound = note.endswith(BOUND)
             finding = "have a bounded confidence" if is_bound else "lack a confidence"
@@ -350,7 +361,7 @@ class GameProblems:
         return GameProblem(kind, count.number, self._answers, message, example, advice, rollout.job.rollout_id)
 
     def _bad_answer(self, count: _Count) -> tuple[str, str, str]:
-        """Return an example, advice and the id of a rollout for the first unusable answer of a count."""
+        """Return an example, advice and the rollout id for the first unusable answer of a count."""
         rollout, call = count.rollout, count.call
         assert rollout is not None
         assert call is not None
@@ -361,17 +372,17 @@ class GameProblems:
                 agents[call.agent].read(Choice(call.raw_message, call.finish_reason), call.round)
             except GenerationError as error:
                 reason = str(error)
-        quote = "" if call.raw_message is None else f" said {_start(call.raw_message)}"
+        quote = "" if call.raw_message is None else f" answered {_start(call.raw_message)}"
         example = f"{call.agent} in round {call.round} of {_describe(rollout)}{quote}: {reason}"
         return (
             example,
-            f"change the template of {call.agent} to ask for the format that is parsed",
+            f"change the template of {call.agent} so that it asks for the format that the protocol parses",
             rollout.job.rollout_id,
         )
 
 
 def _fault(call: Call) -> str:
-    """Return the fault of an answer that was requested again."""
+    """Return the kind of fault of an unusable answer."""
     if call.finish_reason == "content_filter" or call.error is not None:
         return REFUSED
     return UNPARSABLE if (call.raw_message or "").strip() else EMPTY
@@ -382,6 +393,6 @@ def _describe(rollout: Rollout) -> str:
 
 
 def _start(text: str) -> str:
-    """Return the start of an answer in one line."""
+    """Return the start of an answer in one line and in quotes."""
     line = in_one_line(text.strip())
     return f"'{line}'" if len(line) <= EXAMPLE_LENGTH else f"'{line[:EXAMPLE_LENGTH]}...'"

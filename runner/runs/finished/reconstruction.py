@@ -27,9 +27,9 @@ from runner.spec.loader import load_saved
 
 
 def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
-    """Return the plan of a run from the spec and inputs saved with it; `dataset` replaces the saved dataset.
+    """Return the plan of a run from its saved spec and inputs; `dataset` replaces the saved dataset.
 
-    A run that it replays may have grown since. The recorded hash keeps the rollout ids unchanged.
+    If the run replays another run, which may have grown since, the recorded hash keeps the rollout ids unchanged.
     """
     manifest = folder.manifest()
     spec = replace(load_saved(folder.spec, dataset), shard=manifest.shard, price_basis=manifest.price_basis)
@@ -39,9 +39,9 @@ def saved_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
 
 
 def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
-    """Return `saved_plan` after checking that the spec and inputs are unchanged since the run was played.
+    """Check that a run's saved spec and inputs are unchanged since it was played, and return its plan.
 
-    Pass `dataset` if the rows of the datapoints are not in the run's folder.
+    Pass `dataset` if the run's folder does not have the rows of its datapoints.
 
     Raises:
         RunDirectoryError: the spec or inputs have changed.
@@ -57,8 +57,8 @@ def played_plan(folder: RunFolder, dataset: Dataset | None = None) -> Plan:
     ]
     if changed:
         raise RunDirectoryError(
-            f"{folder.path} has changed since its run started: {folder.spec.name} or the files in inputs/ are not what "
-            f"was played ({comma_join(changed)} differ). Restore them, or play a new run with --again"
+            f"{folder.path} has changed since its run started: {folder.spec.name} or files in inputs/ were edited "
+            f"({comma_join(changed)} differ). Restore these files, or add --again to play a new run"
         )
     return plan
 
@@ -67,20 +67,19 @@ def read_debates(path: Path) -> Debates:
     """Read the debates saved with a run that judges them.
 
     Raises:
-        RunError: they cannot be read.
+        RunError: the file cannot be read.
     """
     try:
         with open_to_read(path) as file:
             return Debates.from_lines(file)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is damaged or was edited: it cannot be read as debates. Restore the file") from error
+        raise RunError(f"{path} is damaged or was edited, so its debates cannot be read. Restore the file") from error
 
 
 def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
-    """Yield the jobs that a run's tables have or will have.
+    """Yield the jobs that are, or will be, in a run's tables.
 
-    A run that stopped once it was decided ends after the decisive game, although its journal may have answers of later
-    games.
+    If `until` stopped the run, these end with the decisive game, although the journal may have answers of later games.
     """
     manifest = folder.manifest()
     stopped_early = plan.spec.experiment.until is not None and manifest.status in PLAYED
@@ -88,17 +87,17 @@ def played_jobs(folder: RunFolder, plan: Plan) -> Iterator[Job]:
 
 
 def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
-    """Return the first rollout, or branch of a tree, with this rollout id, id prefix or datapoint id.
+    """Return the first rollout (or branch of a tree) whose id starts with `name` or whose datapoint has this id.
 
     Raises:
         UsageError: there is no such rollout.
-        RunError: it is not finished.
+        RunError: the rollout is not finished.
     """
 
     def is_match(job: Job) -> bool:
         return bool(name) and (job.rollout_id.startswith(name) or job.datapoint.id == name)
 
-    # The ids of a tree's branches are known only after it was rebuilt.
+    # The ids of branches are known only after their tree was rebuilt.
     jobs = [job for job in played_jobs(folder, plan) if plan.shape is not None or is_match(job)]
     reconstructor = Reconstructor(folder, plan)
     try:
@@ -111,21 +110,27 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
     if jobs and plan.shape is None:
         raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to resume")
     first = next(plan.jobs())
-    raise UsageError(f"{folder.run_id} has no rollout {name!r}; its first is {first.rollout_id} ({first.datapoint.id})")
+    raise UsageError(
+        f"{folder.run_id} has no rollout {name!r}; the first one is {first.rollout_id} ({first.datapoint.id}), and "
+        f"nip-run show {folder.run_id} --all lists all rollouts"
+    )
 
 
 class Reconstructor:
     """Rebuilds the games of one run from its journal.
 
-    The rollouts list failed attempts only if `with_failures` is true; `failures` returns them in any case.
+    The rollouts have their failed calls only if `with_failures` is true. `failures` always returns them.
     """
 
     def __init__(
         self, folder: RunFolder, plan: Plan, *, with_failures: bool = False, followed: FollowedIndex | None = None
     ) -> None:
-        """Open the journal, or use `followed`, the index of a journal that is read while it grows."""
+        """Open the journal, or use `followed`: the index of a journal that is read while the run writes to it."""
         if followed is None and not folder.journal.is_file():
-            raise RunError(f"{folder.path} has no journal, so its rollouts cannot be read")
+            raise RunError(
+                f"{folder.path} has no {folder.journal.name}, so its rollouts cannot be read; restore the journal from "
+                "a backup"
+            )
         self.plan, self._folder = plan, folder
         self._reader: JournalReader | FollowedIndex
         if followed is None:
@@ -135,11 +140,11 @@ class Reconstructor:
         self._games = RecordedGames(plan, self._recorded.get, self._failed if with_failures else lambda _: ())
 
     def of_job(self, job: Job) -> list[Rollout]:
-        """Return the rollout of a game or all branches of a tree; empty if the journal does not have all answers."""
+        """Return the rollout of a game, or all branches of a tree; empty if the journal lacks some of the answers."""
         return self.with_answered_of(job)[0]
 
     def with_answered_of(self, job: Job) -> tuple[list[Rollout], list[AnsweredRequest]]:
-        """Return the same with the answered requests of the job, also if the game is not finished."""
+        """Return the result of `of_job` and the job's answered requests, which also exist for an unfinished game."""
         self._games.answered = answered = list[AnsweredRequest]()
         try:
             return self._games.rollouts(job), answered
@@ -152,7 +157,7 @@ class Reconstructor:
             yield rollouts
 
     def with_answered(self) -> Iterator[tuple[list[Rollout], list[AnsweredRequest]]]:
-        """Yield the same, each with its answered requests."""
+        """Yield the rollouts of every finished game or tree with their answered requests, in the order of the plan."""
         for job in played_jobs(self._folder, self.plan):
             rollouts, answered = self.with_answered_of(job)
             if rollouts:
@@ -164,7 +169,7 @@ class Reconstructor:
             yield from rollouts
 
     def failures(self, job: Job) -> Sequence[FailureRecord]:
-        """Return the failed attempts of a game in the order of their failure."""
+        """Return the records of a game's failed calls, in the order of failure."""
         return self._recorded.failures(job.datapoint.id, job.number)
 
     def _failed(self, job: Job) -> list[Call]:
@@ -172,28 +177,28 @@ class Reconstructor:
         return [failed_call(record, models[self.plan.group_of(record.sample)].name) for record in self.failures(job)]
 
     def __len__(self) -> int:
-        """Return the number of answers and ends of games in the journal."""
+        """Return the number of records in the journal that are answers or errors that ended a game."""
         return len(self._recorded)
 
-    def asked(self, sample: SampleKey) -> RequestRecord | None:
-        """Return the request of a sample, or None if the journal does not have its result."""
+    def request_record(self, sample: SampleKey) -> RequestRecord | None:
+        """Return the recorded request of a sample; None if the journal does not have its result."""
         record = self._recorded.get(sample)
         return None if record is None else record.request
 
     def requests(self) -> Iterator[Request]:
-        """Yield every request whose result is in the journal, in the order of the plan, also of unfinished games."""
+        """Yield every request whose result is in the journal, including unfinished games, in the order of the plan."""
         for job in self.plan.jobs():
             _, answered = self.with_answered_of(job)
             yield from (request.request for request in answered)
 
     def from_cache(self, request: Request) -> bool:
         """Return whether the run got the answer to this request from its cache."""
-        # Shared calls are not looked up, because all of their answers except the first also have this mark.
+        # Do not look up shared calls, because all their answers except the first are also marked as cached.
         record = None if request.group in self.plan.sharing else self._recorded.get(request.sample)
         return isinstance(record, CallRecord) and record.completion.from_cache
 
     def created_ms(self, sample: SampleKey) -> float | None:
-        """Return when the server created an answer; see `CallRecord.created_ms`."""
+        """Return the time at which the server created an answer, if known; see `CallRecord.created_ms`."""
         record = self._recorded.get(sample)
         return record.created_ms if isinstance(record, CallRecord) else None
 

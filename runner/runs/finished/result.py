@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 NO_ROW: Mapping[str, Any] = {"value": None}
+"""The row of a metric that a run does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +45,16 @@ class Measured:
     value: float
     stderr: float | None
     interval: tuple[float, float] | None
-    """The 95 % interval, or None if there is none.
+    """The 95 % confidence interval, or None if there is none.
 
-    An open end is infinite, such as that of d' if every right solution was accepted. `reason` explains both cases.
+    An open end is infinite; d' has an open end if every correct solution was accepted. `reason` explains both cases.
     """
     n: int
-    """The number of rollouts that the value is the mean of."""
+    """The number of rollouts in the mean."""
     clusters: int
+    """The number of clusters of datapoints."""
     reason: str | None = None
-    """The reason if there is no interval or one of its ends is open."""
+    """Why there is no interval, or why one of its ends is open; None otherwise."""
 
     def __repr__(self) -> str:
         return f"{with_interval(self.value, *(self.interval or (None, None)))} (n={self.n}, clusters={self.clusters})"
@@ -60,7 +62,7 @@ class Measured:
 
 @dataclass(frozen=True, repr=False)
 class FinishedRun:
-    """The result of a run. `runner.run` returns it, and `runner.open_run` returns that of an earlier run.
+    """The result of a run, as returned by `runner.run` and, for an earlier run, by `runner.open_run`.
 
     Tables are lazy DuckDB relations with `.fetchall()`, `.df()`, `.arrow()` and `.pl()`. The last three need pandas,
     pyarrow and polars, which nip-run does not install.
@@ -79,7 +81,7 @@ class FinishedRun:
     """
 
     folder: RunFolder
-    """The run's folder and its files; its path is `folder.path`."""
+    """The run's folder and the paths of its files."""
     manifest: Manifest
     """The facts of the run: `manifest.completions`, `manifest.cost_usd`, `manifest.to_json()`."""
     metrics: dict[str, Any]
@@ -87,9 +89,9 @@ class FinishedRun:
     was_finished: bool = False
     """Whether the run was already finished and was not played again."""
     notes: tuple[str, ...] = ()
-    """Notes from playing the run."""
+    """The notes that were shown while the run was played."""
     lost: str | None = None
-    """The number of rollouts that an incomplete run lost in transport, with an example."""
+    """A description of the rollouts that an incomplete run lost in transport; None for other runs."""
 
     @classmethod
     def opened(cls, folder: RunFolder) -> FinishedRun:
@@ -108,7 +110,7 @@ class FinishedRun:
 
     @property
     def status(self) -> str:
-        """`done`, `incomplete` (it lost more rollouts than the spec allows), `failed`, `interrupted` or `running`."""
+        """`done`, `incomplete` (more rollouts were lost than the spec allows), `failed`, `interrupted` or `running`."""
         return self.manifest.status.value
 
     @property
@@ -118,31 +120,31 @@ class FinishedRun:
 
     @property
     def accuracy(self) -> Measured | None:
-        """The share of right verdicts; None for a training run, an unfinished run or one without answered games."""
+        """The share of correct verdicts; None for a training run, an unfinished run or one without answered games."""
         return self.metric(ACCURACY)
 
     @property
     def balanced_accuracy(self) -> Measured | None:
-        """The mean of the accuracies on right and on wrong solutions; None if only one kind was judged."""
+        """The mean of the accuracies on correct and on wrong solutions; None if only one kind was judged."""
         return self.metric(BALANCED_ACCURACY)
 
     @property
     def sensitivity(self) -> Measured | None:
-        """d': how well verdicts separate right from wrong solutions, independent of a bias to accept.
+        """d': how well verdicts separate correct from wrong solutions, independent of a bias to accept.
 
-        0 for not at all.
+        0 means that verdicts do not separate them at all.
         """
         return self.metric(SENSITIVITY)
 
     @property
     def criterion(self) -> Measured | None:
-        """c, the bias: above 0 if the verifier tends to reject, below 0 if it tends to accept."""
+        """c, the bias of the verdicts: above 0 if the verifier tends to reject, below 0 if it tends to accept."""
         return self.metric(CRITERION)
 
     def metric(self, name: str, agent: str | None = None) -> Measured | None:
-        """Return a metric of the games or of one agent; None if it has no value.
+        """Return a metric of the games or of one agent; None if the metric has no value.
 
-        `metrics["metrics"]` has all of them.
+        `metrics["metrics"]` lists all metrics.
         """
         row = _row(self.metrics, name, agent)
         if row is None or row["value"] is None:
@@ -154,33 +156,34 @@ class FinishedRun:
 
     @staticmethod
     def worst_of(runs: Sequence[FinishedRun], metric: str = SOUNDNESS_ERROR) -> WorstCase:
-        """Return the worst of several runs, such as one for each prover of a verifier, with a simultaneous interval.
+        """Return the run with the worst value of a metric, with a simultaneous confidence interval over all runs.
 
-        `system` of the result is the run id. The worst is the largest value of `soundness_error` and `always_failed`,
-        and the smallest of `accuracy`, `balanced_accuracy` and `completeness`. For one run, the interval is the run's.
+        For example, pass one run for each prover of a verifier. `system` of the result is the run id. The worst value
+        is the largest one for `soundness_error` and `always_failed`, and the smallest one for `accuracy`,
+        `balanced_accuracy` and `completeness`. For a single run, the interval is the run's own.
 
         Raises:
-            UsageError: the metric has no worst, there is no run, or a run lacks the metric or stopped once it was
-                decided. Or the runs have different tasks or (for `always_failed`) different numbers of games for a
+            UsageError: the metric has no worst value, `runs` is empty, or a run lacks the metric or has a stopping rule
+                (`until`). Or the runs have different tasks or (for `always_failed`) different numbers of games for a
                 datapoint.
             RunError: the inputs of a run are damaged.
         """
         if metric not in METRICS or not METRICS[metric].has_worst:
             names = sorted(definition.name for definition in METRICS.values() if definition.has_worst)
-            raise UsageError(f"{metric!r} has no worst value; choose one of {comma_join(names)}")
+            raise UsageError(f"metric {metric!r} has no worst value; choose one of {comma_join(names)}")
         for run in runs:
             if (reason := fixed_verdicts_of(run.folder)) is not None:
-                raise UsageError(f"{run.run_id} has no {metric} of its own: {reason}")
+                raise UsageError(f"run {run.run_id} has no {metric} of its own: {reason}; leave out this run")
         rows = {run.run_id: _with_parts(run.metrics, metric) for run in runs}
         if len(rows) > 1:
-            _check_alike(runs)
+            _check_comparable(runs)
         try:
             return find_worst_case(rows, most=METRICS[metric].better < 0)
         except ValueError as error:
             raise UsageError(f"{metric}: {error}") from error
 
     def parts(self) -> list[FinishedRun]:
-        """Return the games and tests of a training run in order, each a separate run; empty for other runs."""
+        """Return the parts of a training run in order: its games and tests, each a separate run; empty for others."""
         return [FinishedRun.opened(part) for part in Results.of(self.folder).parts_of(self.run_id)]
 
     def rollouts(self) -> duckdb.DuckDBPyRelation:
@@ -190,21 +193,23 @@ class FinishedRun:
 
         Raises:
             UsageError: the run is a training run, whose games are in its `parts`.
-            RunError: the run is not finished; its tables are written at the end.
+            RunError: the run is not finished, so its tables do not exist yet.
         """
         return self._table("rollouts")
 
     def messages(self) -> duckdb.DuckDBPyRelation:
         """Return one row for each delivered message: `rollout_id`, `round`, `channel`, `agent` and `content`.
 
-        Raises as `rollouts`.
+        Raises:
+            UsageError, RunError: see `rollouts`.
         """
         return self._table("messages")
 
     def completions(self) -> duckdb.DuckDBPyRelation:
         """Return one row for each model call, with `raw_message`, tokens, `latency_ms`, `error` and others.
 
-        Raises as `rollouts`.
+        Raises:
+            UsageError, RunError: see `rollouts`.
         """
         return self._table("completions")
 
@@ -212,11 +217,13 @@ class FinishedRun:
         self._check_has_games()
         file = self.folder.intact_table(name)
         if not file.is_file():
-            raise RunError(f"run {self.run_id} is {self.status} and has no tables yet; run its spec again to finish it")
+            raise RunError(
+                f"run {self.run_id} is {self.status} and has no tables yet; finish the run with nip-run {self.path}"
+            )
         return read_only_table(name, file, COLUMNS[name])
 
     def transcript(self, rollout: str) -> RolloutTranscript:
-        """Return one game by rollout id, a prefix of it, or the datapoint id (for its first rollout).
+        """Return one game by its rollout id, the start of this id, or its datapoint's id (for the first rollout).
 
         The game is rebuilt from the journal, so it can be read before the run is finished.
 
@@ -236,8 +243,8 @@ class FinishedRun:
         Raises:
             UsageError: the run is a training run, whose games are in its `parts`.
             RunError: the journal is missing or damaged, or has no finished rollout.
-            AgentNotActiveInChannelError: two agents speak in one channel in one round; arrays hold one message.
-            ValueError: a column of the dataset has the name of a key of a timestep.
+            AgentNotActiveInChannelError: two agents speak in one channel in one round, but arrays hold one message.
+            ValueError: a column of the dataset has the same name as a key of a timestep.
         """
         from runner.rollouts.agents.arrays import stacked, timesteps
 
@@ -257,14 +264,14 @@ class FinishedRun:
         finally:
             reconstructor.close()
         if not rollouts:
-            raise RunError(f"run {self.run_id} has no finished rollout yet; run its spec again to continue it")
+            raise RunError(f"run {self.run_id} has no finished rollout yet; continue the run with nip-run {self.path}")
         return stacked(rollouts)
 
     def _check_has_games(self) -> None:
         if self.manifest.is_training_run:
             raise UsageError(
-                f"{self.run_id} is a training run; its games are separate runs, {self.run_id}-i0 and so on: "
-                "parts() returns them"
+                f"{self.run_id} is a training run; its games are separate runs ({self.run_id}-i0 and so on), which "
+                "parts() returns"
             )
 
     def __repr__(self) -> str:
@@ -279,7 +286,7 @@ class FinishedRun:
 
 
 def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
-    """Return the chat that each agent's model got in each round: (round agent message field)."""
+    """Return the chat of each agent in each round as an array with the axes (round agent message field)."""
     from runner.rollouts.agents.observations import max_prompt_messages, prompt_array
 
     protocol, rounds = next(iter(agents.values())).protocol_handler, rollout.rounds
@@ -295,25 +302,25 @@ def _prompts(agents: Mapping[str, OpenAiWholeAgent], rollout: Rollout) -> Any:
 
 
 def _with_parts(metrics: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
-    """Return a metric's row with the extra values that `find_worst_case` needs."""
+    """Return a metric's row with the additional values that `find_worst_case` needs."""
     row = {**(_row(metrics, metric, None) or NO_ROW), "grouped": is_by_group(metrics)}
     if metric == BALANCED_ACCURACY:
         row["parts"] = [_row(metrics, f"accuracy_{label}", None) for label in (1, 0)]
     return row
 
 
-def _check_alike(runs: Sequence[FinishedRun]) -> None:
-    """Check that a simultaneous interval is valid: all runs have the same task, and none stopped once it was decided.
+def _check_comparable(runs: Sequence[FinishedRun]) -> None:
+    """Check that a simultaneous interval is valid: all runs have the same task, and none has a stopping rule.
 
     Raises:
-        UsageError: they do not, or one did.
+        UsageError: the tasks differ, or a run has a stopping rule.
         RunError: the inputs of a run cannot be read.
     """
     stopped = [run.run_id for run in runs if run.metrics.get("until")]
     if stopped:
         raise UsageError(
-            f"{comma_join(stopped)} could stop once decided (until), so an interval for a fixed number of games is not "
-            "valid; leave it out, or play it without until"
+            f"{comma_join(stopped)} was played with a stopping rule (until), so an interval for a fixed number of "
+            "games is not valid; leave out this run, or play it without until"
         )
     first, *others = [(run, saved_value(run.folder, "dataset", "group_by")) for run in runs]
     for run, group_by in others:
@@ -322,7 +329,9 @@ def _check_alike(runs: Sequence[FinishedRun]) -> None:
                 continue
             difference = describe_task_difference(first[0].folder, run.folder, (first[1], group_by))
         except (OSError, ValueError) as error:
-            raise RunError(f"the inputs of {run.path} or {first[0].path} cannot be read: {error}") from error
+            raise RunError(
+                f"the inputs of {run.path} or {first[0].path} cannot be read: {error}; restore them"
+            ) from error
         raise UsageError(
             f"the worst run can only be named among runs on the same datapoints, but {run.run_id} differs from "
             f"{first[0].run_id}: {difference}"

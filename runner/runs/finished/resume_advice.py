@@ -12,7 +12,7 @@ from runner.runs.finished.reconstruction import saved_plan
 
 
 def resume_advice(folder: RunFolder, manifest: Manifest, where: Sequence[str] = ()) -> str:
-    """Return advice on how to resume an unfinished run; `where` has the options that name the results folder.
+    """Return a sentence on how to resume an unfinished run; `where` are the options that name the results folder.
 
     Raises:
         SpecError: the saved spec is damaged.
@@ -28,7 +28,7 @@ def resume_advice(folder: RunFolder, manifest: Manifest, where: Sequence[str] = 
 
 
 def budget_overrides(folder: RunFolder, manifest: Manifest) -> list[str]:
-    """Return the overrides that a run needs after its budget stopped it; the user chooses `N`."""
+    """Return overrides that raise a run's budget if it stopped the run; the user replaces the placeholder `N`."""
     if manifest.status != Status.INTERRUPTED or manifest.why_stopped is None:
         return []
     budget = saved_plan(folder).spec.experiment.budget

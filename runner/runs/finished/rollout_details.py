@@ -1,4 +1,4 @@
-"""One rollout with everything that its run's folder has about it: all answers, failed calls and channels."""
+"""Collects everything that a run's folder has about one rollout: all answers, failed calls and channels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.rollouts.rollout import Call, Rollout
 
 @dataclass(frozen=True)
 class RecordedAnswer:
-    """One answer of a model; `unusable_reason` is None if it was used."""
+    """One answer of a model. `unusable_reason` is None if the game used the answer."""
 
     attempt: int
     text: str | None
@@ -27,7 +27,7 @@ class RecordedAnswer:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the token limit cut the answer."""
+        """Whether the answer was truncated at the token limit."""
         return self.finish_reason == "length"
 
     def to_json(self) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class RecordedAnswer:
 
 @dataclass(frozen=True)
 class RolloutDetails:
-    """A rollout and the records about it in its run's folder."""
+    """A rollout and the records of its calls."""
 
     rollout: Rollout
     protocol: Protocol
@@ -53,7 +53,7 @@ class RolloutDetails:
     def rounds(self, only: int | None) -> Iterator[tuple[int, Round | None]]:
         """Yield the number and content of each round, or of the round `only`.
 
-        A round that failed has None as content.
+        The content of a round that failed is None.
         """
         played = self.rollout.rounds
         called = {call.round for call in self.rollout.calls} | {failure.sample.round for failure in self.failures}
@@ -68,7 +68,7 @@ class RolloutDetails:
         return [name for name in self.protocol.agent_names if name in called or (played and name in played.raw)]
 
     def answers(self, number: int, agent: str) -> list[RecordedAnswer]:
-        """Return an agent's answers in a round: the unusable ones, and the one that was used."""
+        """Return an agent's answers in a round: the unusable ones, then the one that the game used, if any."""
         answers = []
         for call in self.rollout.calls:
             if call.round == number and call.agent == agent and call.is_answer:
@@ -88,7 +88,7 @@ class RolloutDetails:
         return [failure for failure in self.failures if (failure.sample.round, failure.sample.agent) == (number, agent)]
 
     def hearers(self, channel: str, agent: str) -> list[str]:
-        """Return the other members of a channel."""
+        """Return the agents that see a channel, except `agent`."""
         names = self.protocol.agent_names
         return [name for name in names if name != agent and channel in self.protocol.visible_channels(name)]
 
@@ -140,6 +140,7 @@ class RolloutDetails:
 
 
 def verdict_word(decision: int) -> str:
+    """Return a word for a decision; `none` if there is no verdict."""
     return "none" if decision == Decision.NONE else stance_word(decision)
 
 

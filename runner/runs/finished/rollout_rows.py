@@ -1,4 +1,4 @@
-"""The list of a run's rollouts: from its tables, or for an unfinished run from its journal."""
+"""Lists a run's rollouts, from its tables or, for an unfinished run, from its journal."""
 
 from __future__ import annotations
 
@@ -17,15 +17,17 @@ from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
 @dataclass(frozen=True)
 class RowFilter:
-    """A filter for rollouts; `wrong` and `undecided` together select both kinds."""
+    """A filter for rollouts. If both `wrong` and `undecided` are set, it selects both kinds."""
 
     wrong: bool = False
     """Select rollouts whose verdict differs from the label."""
     undecided: bool = False
-    """Select rollouts without a verdict for any reason."""
+    """Select rollouts without a verdict, for any reason."""
     repeat: int | None = None
+    """Select rollouts with this repeat; None for all."""
 
     def accepts(self, rollout: Rollout) -> bool:
+        """Return whether the filter selects a rollout."""
         if self.repeat is not None and rollout.job.repeat != self.repeat:
             return False
         undecided = rollout.decision == Decision.NONE
@@ -50,7 +52,7 @@ class RowFilter:
 
 @dataclass(frozen=True)
 class RolloutRow:
-    """One rollout in a list."""
+    """One row in a list of rollouts."""
 
     rollout_id: str
     datapoint_id: str
@@ -61,15 +63,15 @@ class RolloutRow:
     outcome: str
     rounds: int
     retries: int
-    """The number of answers that were requested because the previous one was unusable, as in `retries_per_round`."""
+    """The number of answers that were requested because the previous one was unusable."""
     failed_calls: int
     """The number of calls without an answer."""
     stance: int | None = None
     """The stance that all provers argued; None if they argued different ones."""
     swapped: bool | None = None
-    """Whether two seats had exchanged their players; None if the spec key `seats` is not set."""
+    """Whether two agents had exchanged their models; None if the spec key `seats` is not set."""
     stances_exchanged: bool | None = None
-    """Whether opposed provers had exchanged their stances; None if each datapoint is played one way only."""
+    """Whether opposed provers had exchanged their stances; None if the run does not exchange stances."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -107,16 +109,16 @@ column `swapped`.
 
 @dataclass
 class RolloutList:
-    """The rollouts of a run that a filter selects, in the order of its plan, at most `limit` of them."""
+    """The rollouts of a run that a filter selects, in the order of the plan, at most `limit` of them."""
 
     folder: RunFolder
     row_filter: RowFilter
     limit: int | None
     more: int | None = field(default=0, init=False)
-    """The number of further rollouts, available once `rows` is exhausted; None if there are some but not counted."""
+    """The number of further rollouts, once `rows` is exhausted; None if there are more but their number is unknown."""
 
     def rows(self) -> Iterator[RolloutRow]:
-        """Yield a row for each rollout while reading the files.
+        """Read the run's files, and yield a row for each selected rollout.
 
         Raises:
             RunError, JournalError, SpecError: a file of the run is missing or damaged.

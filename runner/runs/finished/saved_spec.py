@@ -1,9 +1,11 @@
-"""Resolves the spec saved in a run's folder to that run, so that it can be resumed or shown by its saved spec.
+"""Finds the run that a saved spec belongs to, so that a run can be resumed or shown by the spec in its folder.
 
-A saved spec refers to the copies in `inputs/`, which would give it another identity. With `again`, in a copy of the
-folder or with other results, it really is another run. In the run's own folder, the dataset's source and selection are
-taken from the manifest if the copies are unchanged. The same holds for a fetched run, whose spec also refers to copies:
-if it is unedited, it has the identity of the published run.
+A saved spec refers to the copies of files in `inputs/`. The dataset's copy has only the selected rows, so the saved
+spec alone would have another identity than the run. If the copies in the run's own folder are unchanged, this module
+takes the dataset's source and selection from the manifest. Then the identity is that of the run.
+
+The saved spec is another run with `again`, in a copy of the folder, or with other results. The spec of a fetched run
+refers to copies, too. If it is unedited, it has the identity of the published run.
 """
 
 from __future__ import annotations
@@ -36,56 +38,67 @@ P = TypeVar("P", bound=RunPlan)
 def resolve_saved_spec(
     plan: P, results: Results, plan_of: Callable[[Spec], P], which: WhichRun
 ) -> tuple[P, str | None] | None:
-    """Return the plan of the run whose folder has this saved spec, and a note on it; None if it is another run.
+    """Return the plan of the run in whose folder a spec was saved, with a note or None; None for any other spec.
 
-    Overrides that change the identity make it another run. If the folder's files were changed, the plan is still
-    that of the run, and opening the run fails.
+    A saved spec with overrides that change the identity is another run. If files in the run's folder were edited, the
+    result is still the plan of this run, and opening the run will fail.
 
     Raises:
         UsageError: the spec selects other datapoints than the folder has.
         RunError: the run's manifest is missing or damaged.
     """
-    folder, run_id = _saved_in(plan.spec), which.run_id
+    folder, run_id = _folder_of_saved_spec(plan.spec), which.run_id
     if which.again or folder is None or run_id not in (None, folder.run_id) or (which.replay and run_id is None):
         return None
     run_folder = results.run(folder.run_id)
     if run_folder.path.resolve() != folder.path:
-        return None if run_id is not None else _in_other_results(plan, folder, results)
+        return None if run_id is not None else _new_run_in_other_results(plan, folder, results)
     manifest = _read_manifest(run_folder)
     if manifest.run_id != folder.run_id:
         return None  # a copy of another run's folder
     _check_limit(plan.spec, manifest)
     own_plan = _own_plan(plan.spec, run_folder, manifest, plan_of)
     if own_plan.identity == manifest.identity:
-        return own_plan, _note(own_plan.spec, manifest)
-    if not _is_changed(run_folder, manifest, plan_of):  # overrides make another run
+        return own_plan, _note_on_chat_formats(own_plan.spec, manifest)
+    if not _was_edited(run_folder, manifest, plan_of):  # then overrides changed the identity
         return None if run_id is None else (plan_of(replace(own_plan.spec, resumed_run_id=None)), None)
-    note = f"run {manifest.run_id} cannot be resumed: its {SAVED_SPEC} or inputs/ have changed since it started"
+    note = (
+        f"run {manifest.run_id} cannot be resumed: its {SAVED_SPEC} or inputs/ were edited after the run started; "
+        "restore them, or add --again to play a new run"
+    )
     return own_plan, note
 
 
-def _saved_in(spec: Spec) -> RunFolder | None:
-    """Return the run folder that a spec was saved in, as a resolved path; None if it was not saved in one."""
+def _folder_of_saved_spec(spec: Spec) -> RunFolder | None:
+    """Return the run folder that a spec was saved in, with a resolved path; None if the spec is not a saved one."""
     if spec.path is None or spec.path.name != SAVED_SPEC:
         return None
     folder = RunFolder(spec.path.parent.resolve())
-    began = (folder.manifest_path, folder.journal, folder.stage_log)
-    return folder if any(path.is_file() for path in began) else None
+    run_files = (folder.manifest_path, folder.journal, folder.stage_log)
+    return folder if any(path.is_file() for path in run_files) else None
 
 
-def _in_other_results(plan: P, folder: RunFolder, results: Results) -> tuple[P, str] | None:
-    """Return the plan with a note that it is a new run, if a saved spec is played with other results than its run's."""
+def _new_run_in_other_results(plan: P, folder: RunFolder, results: Results) -> tuple[P, str] | None:
+    """Return the plan of a saved spec that starts a new run in other results, with a note; None if it needs no note."""
     own_results = Results.of(folder)
     if plan.spec.groups_with_default_format or own_results.run(folder.run_id) != folder or folder.identity() is None:
         return None
-    return plan, f"a new run in {results.path}; to resume {folder.run_id} itself: --results {own_results.path}"
+    return plan, (
+        f"this command plays a new run in {results.path}; to resume {folder.run_id} itself, add --results "
+        f"{own_results.path}"
+    )
 
 
 def _read_manifest(folder: RunFolder) -> Manifest:
+    """Return the manifest of a run, which a saved spec needs.
+
+    Raises:
+        RunError: the manifest is missing or damaged.
+    """
     if not folder.manifest_path.is_file():
         raise RunError(
-            f"{folder.path} has no {folder.manifest_path.name}, which identifies its run; resume it with its original "
-            f"spec, or play {folder.spec} as a new run with --again"
+            f"{folder.path} has no {folder.manifest_path.name}, so its run cannot be identified; resume the run with "
+            f"its original spec, or add --again to play {folder.spec} as a new run"
         )
     return folder.manifest()
 
@@ -93,16 +106,19 @@ def _read_manifest(folder: RunFolder) -> Manifest:
 def _check_limit(spec: Spec, manifest: Manifest) -> None:
     if spec.experiment.dataset.limit != manifest.dataset_selection.get("limit"):
         raise UsageError(
-            f"dataset.limit: the folder of run {manifest.run_id} has only the datapoints that it plays; to play more "
-            "or fewer, use its original spec, or play these as a new run with --again"
+            f"dataset.limit: the folder of run {manifest.run_id} has only the datapoints that this run plays; to play "
+            "more or fewer, use the run's original spec, or add --again to play these datapoints as a new run"
         )
 
 
 def _with_recorded_selection(spec: Spec, manifest: Manifest) -> Spec:
-    """Return a saved spec with the selection of datapoints and the dataset's file from the manifest."""
+    """Return a saved spec with the selection of datapoints and the hash of the dataset's file from the manifest.
+
+    Return the spec unchanged if overrides change the selection, or if the datapoints differ.
+    """
     settings = to_plain(spec.experiment.dataset)
     if settings != resolved_spec(Plan(spec))["dataset"]:
-        return spec  # overrides change the selection
+        return spec  # overrides changed the selection
     selection = {**settings, **manifest.dataset_selection, "limits": settings["limits"]}
     spec = replace(spec, experiment=replace(spec.experiment, dataset=from_plain(DatasetSettings, selection)))
     if spec.dataset.sha256 != manifest.dataset_sha256:
@@ -112,7 +128,7 @@ def _with_recorded_selection(spec: Spec, manifest: Manifest) -> Spec:
     return replace(spec, dataset=replace(spec.dataset, source_sha256=source), test=test)
 
 
-def _with_cache(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
+def _with_run_facts(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
     """Return a saved spec with the run id, the sweep point, the shard and the cache of its run."""
     if "cache" not in spec.overridden and manifest.cache is not None:
         spec = replace(spec, cache=Path(os.path.normpath(folder.path / manifest.cache)))
@@ -120,7 +136,7 @@ def _with_cache(spec: Spec, folder: RunFolder, manifest: Manifest) -> Spec:
 
 
 def recorded_plan(spec: Spec, folder: RunFolder, plan_of: Callable[[Spec], P]) -> P:
-    """Return the plan of a saved spec with values from the manifest; it is the run's plan if nothing was changed.
+    """Return the plan of a saved spec with values from the manifest. It is the run's plan if nothing was edited.
 
     Raises:
         RunError: the manifest is missing or damaged.
@@ -128,26 +144,26 @@ def recorded_plan(spec: Spec, folder: RunFolder, plan_of: Callable[[Spec], P]) -
     return _own_plan(spec, folder, _read_manifest(folder), plan_of)
 
 
-def _is_changed(folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], RunPlan]) -> bool:
-    """Return whether the identity of the folder's files, without overrides, differs from the manifest."""
+def _was_edited(folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], RunPlan]) -> bool:
+    """Return whether the files in a run's folder, without overrides, have another identity than the manifest."""
     return _own_plan(load_spec(folder.spec), folder, manifest, plan_of).identity != manifest.identity
 
 
 def _own_plan(spec: Spec, folder: RunFolder, manifest: Manifest, plan_of: Callable[[Spec], P]) -> P:
-    """Return the plan of a saved spec in its run's folder."""
-    recorded = _with_cache(spec, folder, manifest)
+    """Return the plan of a saved spec with the values that the manifest of its run has recorded."""
+    recorded = _with_run_facts(spec, folder, manifest)
     plan = plan_of(_with_recorded_selection(replace(recorded, recorded_fields={}), manifest))
     if plan.identity != manifest.identity:
-        # A run that was started from a copy of another run's folder has the identity of the copied inputs.
+        # If the run was started from a copy of another run's folder, its identity is that of the copied inputs.
         copied_plan = plan_of(recorded)
         plan = copied_plan if copied_plan.identity == manifest.identity else plan
     return plan
 
 
 def with_published_identity(plan: P) -> P:
-    """Return the plan of a fetched run with the identity of the published run, if it is unedited.
+    """Return the plan of a fetched run with the identity of the published run.
 
-    If it was edited, it is another run and its plan is returned unchanged.
+    If the fetched run was edited, it is another run, and the plan is returned unchanged. So are all other plans.
     """
     folder = _fetched_folder(plan.spec)
     if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:
@@ -158,7 +174,10 @@ def with_published_identity(plan: P) -> P:
 
 
 def _fetched_folder(spec: Spec) -> RunFolder | None:
-    """Return the folder of the published run that a fetched spec plays: the release's, or the one saved with a run."""
+    """Return the folder of the published run that a fetched spec plays; None for other specs.
+
+    This is the folder in the release or in the run that played the spec.
+    """
     if spec.path is None or spec.path.name != SAVED_SPEC or spec.got_from is None or spec.fetched is None:
         return None
     data = spec.fetched.resolve() / DATA
@@ -166,12 +185,12 @@ def _fetched_folder(spec: Spec) -> RunFolder | None:
 
 
 def with_recorded_dataset(spec: Spec) -> Spec:
-    """Return a spec saved in a run's folder with the manifest's facts on its dataset file.
+    """Return a saved spec with the facts about its dataset file from the manifest; other specs unchanged.
 
-    The copies of the protocol and the prompts have the original hashes, but the dataset's copy has only the selected
-    rows. If the copy has changed since the run was played, it counts as a dataset of its own.
+    The copies of the protocol and the prompts have the hashes of the originals, but the dataset's copy has only the
+    selected rows. If the copy was edited after the run was played, it counts as another dataset, without these facts.
     """
-    folder = _saved_in(spec) or _fetched_folder(spec)
+    folder = _folder_of_saved_spec(spec) or _fetched_folder(spec)
     if folder is None or not folder.manifest_path.is_file() or folder.damage() is not None:
         return spec
     manifest, settings = folder.manifest(), to_plain(spec.experiment.dataset)
@@ -183,12 +202,14 @@ def with_recorded_dataset(spec: Spec) -> Spec:
     return replace(spec, recorded_fields=recorded)
 
 
-def _note(spec: Spec, manifest: Manifest) -> str | None:
-    """Return a note if a run of 0.1.0, which had one chat format, keeps it although the address has another default."""
+def _note_on_chat_formats(spec: Spec, manifest: Manifest) -> str | None:
+    """Return a note if a run of 0.1.0 resumes with the chat format of 0.1.0 although the default is another one."""
     models = spec.experiment.models if manifest.format == 0 else {}
     differing = [
         f"models.{group}.chat_format={settings.chat_format}"
         for group, settings in models.items()
         if settings.traits.remote and settings.chat_format != default_chat_format(settings)
     ]
-    return f"run {manifest.run_id} began with {comma_join(differing)} and keeps it" if differing else None
+    if not differing:
+        return None
+    return f"run {manifest.run_id} started with {comma_join(differing)} and resumes with this value"

@@ -1,4 +1,4 @@
-"""The selection of the run that a command refers to; `check` imports it without the code that plays runs."""
+"""The run that a command selects. `check` imports this module without the code that plays runs."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class ReplayOf:
     def __post_init__(self) -> None:
         if self.until_round is not None and self.until_round < 0:
             raise UsageError(
-                f"until round {self.until_round}: rounds count from 0, and the rounds before it are replayed; use 0 to "
-                "play all of them live"
+                f"until round {self.until_round}: rounds count from 0, and rounds before the given one are replayed; "
+                "use 0 to play all rounds live"
             )
 
 
 @dataclass(frozen=True)
 class WhichRun:
-    """The selection of a spec's run; by default, the run with the spec's own id."""
+    """The selected run of a spec; by default, the run with the spec's own id."""
 
     run_id: str | None = None
     again: bool = False
-    """Whether to start a new run if that one is finished."""
+    """Whether to start a new run if the selected run is finished."""
     replay: ReplayOf | None = None
     """The run whose answers are replayed, if any."""
 

@@ -1,4 +1,4 @@
-"""The chats that were sent to models in a rollout, exactly as they were sent."""
+"""Renders the chats that were sent to models in a rollout, and verifies them with the hashes in the journal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.runs.finished.reconstruction import Reconstructor
 
 @dataclass(frozen=True)
 class SentPrompt:
-    """The chat that was sent for one agent's turn; all attempts of a turn have the same chat."""
+    """The request body that was sent for one agent's turn. All attempts of a turn have the same body."""
 
     round: int
     attempts: int
@@ -35,12 +35,12 @@ class SentPrompt:
 
 
 def sent_prompts(reconstructor: Reconstructor, rollout: Rollout, agent: str, only: int | None) -> list[SentPrompt]:
-    """Return the chats of an agent in a rollout, or only that of the round `only`.
+    """Return the prompts of an agent in a rollout, or only the prompt of the round `only`.
 
-    Each is rendered from the run's folder and compared with the hash of the sent chat in the journal.
+    Each prompt is rendered from the run's folder and compared with the hash of the sent chat in the journal.
 
     Raises:
-        UsageError: there is no such agent, or it was not called in this round.
+        UsageError: there is no such agent, or the agent was not called in this round.
         RunError: the rendered chat differs from the sent one.
     """
     agents = reconstructor.plan.agents(swapped=rollout.job.swapped)
@@ -52,17 +52,18 @@ def sent_prompts(reconstructor: Reconstructor, rollout: Rollout, agent: str, onl
     if only is not None and only not in rounds_called:
         rounds = comma_join(map(str, rounds_called)) or "none"
         raise UsageError(
-            f"{agent} was called in these rounds of rollout {rollout.job.rollout_id}: {rounds}; not {only}"
+            f"{agent} was not called in round {only} of rollout {rollout.job.rollout_id}; choose one of its rounds: "
+            f"{rounds}"
         )
     return [prompt for prompt in prompts if only in (None, prompt.round)]
 
 
 Chats = Mapping[tuple[int, str], Sequence[ChatMessage]]
-"""Sent chats by round and agent."""
+"""The sent chats of a rollout, by round and agent."""
 
 
 def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[AnsweredRequest]) -> list[Chats]:
-    """Return the sent chats of each of a job's rollouts, from the answered requests of the rebuilt job.
+    """Return the sent chats of each rollout of a job, given the answered requests of the rebuilt job.
 
     Raises:
         RunError: a rendered chat differs from the sent one.
@@ -91,15 +92,19 @@ def _chats_of_branch(plan: Plan, rollout: Rollout, chats: Mapping[SampleKey, Seq
 def _verified_chat(
     settings: ModelSettings, request: Request | AnsweredRequest, recorded_request: RequestRecord
 ) -> Sequence[ChatMessage]:
-    """Return a request's chat as it was sent, after comparing it with the recorded hash."""
+    """Compare a request's chat with the recorded hash, and return the chat as it was sent.
+
+    Raises:
+        RunError: the chat differs from the sent one.
+    """
     sent_messages = settings.sent_messages(request.messages)
-    # Before format 2, a journal had the hash of the messages before they are encoded for the provider.
+    # Journals before format 2 have the hash of the messages before they were encoded for the provider.
     if recorded_request.messages != messages_hash(sent_messages) and recorded_request.messages != messages_hash(
         request.messages
     ):
         raise RunError(
-            f"round {request.sample.round}: the files of this run's folder do not reproduce the chat that was sent to "
-            f"{request.sample.agent}; restore them if they were edited"
+            f"round {request.sample.round}: the files in this run's folder do not reproduce the chat that was sent to "
+            f"{request.sample.agent}; restore spec.yaml and inputs/ if they were edited"
         )
     return sent_messages
 
@@ -107,7 +112,7 @@ def _verified_chat(
 def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> Iterator[SentPrompt]:
     for round_, messages, key in _chats(reconstructor, rollout, agent):
         attempts = 1
-        while reconstructor.asked(key._replace(attempt=attempts)) is not None:
+        while reconstructor.request_record(key._replace(attempt=attempts)) is not None:
             attempts += 1
         yield SentPrompt(round_, attempts, json.loads(request_body(agent.model_settings, messages)))
 
@@ -115,12 +120,12 @@ def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> It
 def _chats(
     reconstructor: Reconstructor, rollout: Rollout, agent: Agent
 ) -> Iterator[tuple[int, Sequence[ChatMessage], SampleKey]]:
-    """Yield each round where an agent was called, with its rendered chat and the key of its first attempt."""
+    """Yield each round in which an agent was called, with the rendered chat and the key of the first attempt."""
     job, settings = rollout.job, agent.model_settings
     for round_ in range(len(rollout.rounds) + 1):
         repeat = _recorded_repeat(reconstructor.plan.shape, job.number, round_)
         key = SampleKey(job.datapoint.id, repeat, round_, agent.agent_name, 0)
-        recorded_request = reconstructor.asked(key)
+        recorded_request = reconstructor.request_record(key)
         if recorded_request is None:
             continue
         messages = agent.prompt(job.observation(round_, rollout.rounds[:round_]))
@@ -129,7 +134,10 @@ def _chats(
 
 
 def _recorded_repeat(shape: TreeShape | None, repeat: int, round_: int) -> int:
-    """Return the repeat in the sample key of a branch's answer in a round, which is that of the node after it."""
+    """Return the repeat in the sample key of an answer.
+
+    In a tree, this is the repeat of the node that follows the answer's round in the branch.
+    """
     if shape is None:
         return repeat
     return shape.repeat(shape.tree(repeat), shape.path(repeat)[: round_ + 1])

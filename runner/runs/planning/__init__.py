@@ -1,1 +1,1 @@
-"""Sample sizes, forecasts of duration, and runs that are derived from other runs."""
+"""Plans runs: sample sizes, forecasts of the duration, and specs that judge the debates of a run again."""

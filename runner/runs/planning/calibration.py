@@ -1,6 +1,7 @@
-"""Measures what a run costs on this machine: plays some of its games with the provider `dummy`, and deletes them.
+"""Measures the time and disk space of a plan's games on this machine.
 
-The measurement is a normal run on the disk of the results, with answers of the planned length.
+The measurement is a normal run of some of the games, on the disk of the results. The provider `dummy` gives answers of
+the planned length. Afterwards, the run is deleted.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from runner.runs.session.run import RunOptions, run_games
 from runner.spec.experiment import Execution
 
 FIRST_CALLS = 300
-"""The number of calls of the first run, which loads all modules and shows how many games to play in the next run."""
-SETTLED = 0.25
-"""The share of the games before the measurement starts, when all workers have started to play."""
-FEWEST_GAMES = 24
+"""The number of calls in the first run, which loads all modules and determines the number of games in later runs."""
+WARM_UP_SHARE = 0.25
+"""The share of the games to play before the measurement starts, so that all workers have started to play."""
+MIN_GAMES = 24
+"""The minimum number of games in the first run."""
 SECONDS = 2.0
 """The approximate duration of each measurement in seconds."""
 
@@ -38,13 +40,13 @@ class MeasuredRun:
     games: int
     calls: int
     begin: float
-    """Seconds until the first game had ended."""
+    """Seconds from the start until the first game had ended."""
     call: float
     """Seconds per call while games were played."""
     call_cpu: float
-    """CPU seconds of this process per call; in a run with workers, this is the writer."""
+    """CPU seconds per call of this process, which is the writer in a run with workers."""
     end: float
-    """Seconds after the last game."""
+    """Seconds from the end of the last game to the end of the run."""
     journal_bytes: float
     """Bytes per call in the journal."""
     table_bytes: float
@@ -53,8 +55,8 @@ class MeasuredRun:
 
 
 @contextmanager
-def scratch(results: Results) -> Iterator[Results]:
-    """Create a results folder on the same disk, and delete it afterwards.
+def temporary_results(results: Results) -> Iterator[Results]:
+    """Yield a new results folder on the disk of `results`, and delete the folder afterwards.
 
     Raises:
         RunError: the folder cannot be created.
@@ -63,8 +65,8 @@ def scratch(results: Results) -> Iterator[Results]:
         folder = TemporaryDirectory(prefix=".plan-", dir=results.disk, ignore_cleanup_errors=True)
     except OSError as error:
         raise RunError(
-            f"cannot measure what a run costs here: {results.disk}: {error.strerror}; use --results DIR with a folder "
-            "that is writable"
+            f"cannot create a temporary folder in {results.disk} to measure the speed of games: {error.strerror}; use "
+            "--results DIR with a writable folder"
         ) from error
     with folder as name:
         yield Results(Path(name))
@@ -72,36 +74,39 @@ def scratch(results: Results) -> Iterator[Results]:
 
 @dataclass
 class CalibrationRun:
-    """Plays some games of a plan to measure them."""
+    """Plays and measures some games of a plan."""
 
     plan: Plan
     results: Results
     words: Mapping[str, int]
-    """The number of words in an answer of each model group; the spec's own `dummy` groups are not changed."""
+    """The number of words in an answer of each model group. The spec's own `dummy` groups are not changed."""
     seconds: float = SECONDS
+    """The approximate duration of each measurement in seconds."""
     _number: int = 0
     first: MeasuredRun = field(init=False)
+    """The first, short run."""
 
     def __post_init__(self) -> None:
         protocol = self.plan.spec.protocol
         fewest_calls = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
-        self.first = self._play(max(FIRST_CALLS // fewest_calls, FEWEST_GAMES), Execution())
+        self.first = self._play(max(FIRST_CALLS // fewest_calls, MIN_GAMES), Execution())
 
     def play_one_process(self) -> MeasuredRun:
-        """Play in this process."""
+        """Play games in this process, and return the measurements."""
         return self._play(self._games(self.first.call), Execution())
 
     def play_workers(self, workers: int, call: float) -> MeasuredRun:
-        """Play with this many workers: processes, or actors of a Ray cluster if the spec uses Ray.
+        """Play games with this many workers, and return the measurements.
 
-        `call` is the time of a call in one process.
+        Workers are processes, or actors of a Ray cluster if the spec uses Ray. `call` is the time of a call in one
+        process.
         """
         planned = self.plan.spec.experiment.execution
         execution = replace(planned, workers=workers) if planned.engine == "ray" else Execution(processes=workers)
         return self._play(self._games(call / min(workers, 2)), execution)
 
     def _games(self, call: float) -> int:
-        """Return how many games take the duration of a measurement."""
+        """Return the number of games that take `self.seconds`, if a call takes the time `call`."""
         calls_per_game = self.first.calls / self.first.games
         return max(round(self.seconds / call / calls_per_game), 2 * self.first.games)
 
@@ -119,7 +124,7 @@ class CalibrationRun:
         return _measured(plan.size, moments, started, time.perf_counter(), self.results.run(run_id))
 
     def _reduced(self, games: int, execution: Execution) -> Plan:
-        """Return a plan of this many games, with the first datapoints, repeated if there are too few."""
+        """Return a plan of this many games on the first datapoints, with repeats if there are too few datapoints."""
         spec, experiment = self.plan.spec, self.plan.spec.experiment
         blocks = -(-games // len(self.plan.variants))
         points = spec.dataset.datapoints[:blocks]
@@ -151,7 +156,7 @@ class CalibrationRun:
 
 @dataclass(frozen=True)
 class _Moment:
-    """A moment when a game had ended."""
+    """The state of a measured run at the end of a game: numbers of jobs and calls, and both clocks in seconds."""
 
     jobs: int
     calls: int
@@ -160,18 +165,21 @@ class _Moment:
 
 
 def _measured(games: int, moments: list[_Moment], started: float, ended: float, folder: RunFolder) -> MeasuredRun:
-    settled = next((moment for moment in moments if moment.jobs >= SETTLED * games), None)
-    if settled is None or moments[-1].jobs < games or moments[-1].calls == settled.calls:
-        raise RunError("cannot measure this machine: not all games of the measurement were played; see --verbose")
+    start = next((moment for moment in moments if moment.jobs >= WARM_UP_SHARE * games), None)
+    if start is None or moments[-1].jobs < games or moments[-1].calls == start.calls:
+        raise RunError(
+            "cannot measure the speed of games on this machine, because not all games of the measurement were played; "
+            "add --verbose to see the error"
+        )
     last = moments[-1]
-    calls = last.calls - settled.calls
+    calls = last.calls - start.calls
     tables = [*folder.path.glob("*.parquet"), *folder.fine_tune.glob("*")]
     return MeasuredRun(
         games=games,
         calls=last.calls,
         begin=moments[0].time - started,
-        call=(last.time - settled.time) / calls,
-        call_cpu=(last.cpu - settled.cpu) / calls,
+        call=(last.time - start.time) / calls,
+        call_cpu=(last.cpu - start.cpu) / calls,
         end=ended - last.time,
         journal_bytes=folder.journal.stat().st_size / last.calls,
         table_bytes=sum(path.stat().st_size for path in tables) / last.calls,

@@ -1,4 +1,4 @@
-"""The forecast of how long a plan's games take, from earlier runs and measurements on this machine."""
+"""Forecasts the duration of a plan's games, from earlier runs and from measurements on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.rollouts.estimate import estimate_costs, sum_by_group
 from runner.rollouts.plan import Plan
 from runner.runs.execution.process import cores_here
 from runner.runs.execution.spending import used_models
-from runner.runs.planning.calibration import SECONDS, CalibrationRun, MeasuredRun, scratch
+from runner.runs.planning.calibration import SECONDS, CalibrationRun, MeasuredRun, temporary_results
 from runner.runs.planning.duration_model import Bound, Costs, GroupUse, MeanGames, Players, games_within, predict
 from runner.runs.planning.earlier_runs import EarlierRun, find_similar_run, read_statistics
 from runner.runs.planning.known_games import known_games, planned_words, rates_of
@@ -29,26 +29,27 @@ from runner.spec.experiment import MAX_PROCESSES, MAX_WORKERS
 Pair = tuple[float, float]
 """A value for the shortest games and for the longest ones."""
 
-Tell = Callable[[str], None]
+ReportStep = Callable[[str], None]
+"""Called with a sentence about each step of the measurement before the step starts."""
 
 DAY = 86400.0
-MOST_SECONDS = 3600.0
+MAX_MEASURE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """The machines and workers that a forecast is for."""
+    """The machines and workers that a forecast assumes."""
 
     workers: int = 1
     shards: int = 1
     cores: int | None = None
-    """The number of cores of all machines that play a shard; None for those of this machine."""
+    """The number of cores of each machine that plays a shard; None for the number of this machine."""
     like: str | None = None
-    """The run whose games and servers are similar."""
+    """A finished run with similar games and servers; None to search for one."""
     measure: float = SECONDS
     """The approximate duration of each measurement in seconds."""
     start: float = 0.0
-    """The seconds that loading the program, the spec and its dataset takes."""
+    """The seconds for loading the program, the spec and the dataset."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,16 @@ class BreakingPoints:
     """A limit that a larger run would reach."""
 
     what: str
+    """A description of the limit."""
     games: int
-    """The number of games that reaches it."""
+    """The number of games at which a run reaches the limit."""
     do: str
+    """Advice on how to play more games."""
 
 
 @dataclass(frozen=True)
 class Duration:
-    """The forecast of a run's duration and its limits; pairs are for the shortest and the longest games."""
+    """The forecast of a run's duration, and its limits. Pairs are for the shortest and the longest games."""
 
     games: int
     workers: int
@@ -73,13 +76,16 @@ class Duration:
     prompt_tokens: Pair
     completion_tokens: Pair
     seconds: Pair
-    """The seconds from the start of the command to its end, with one such machine for each shard, and their merge."""
+    """The seconds from the start to the end of the command, including the merge of shards.
+
+    Each shard is assumed to have its own machine.
+    """
     calls_per_second: float
-    """The rate while games are played."""
+    """The rate of calls while games are played."""
     tokens_per_second: float
     bottleneck: str
     bounds: tuple[Bound, ...]
-    """The limits with the calls per second that each allows, lowest first."""
+    """The limits, with the calls per second that each limit allows, lowest first."""
     servers_known: bool
     """Whether the servers' latency is known; if not, the forecast is a lower bound."""
     cost_usd: Pair | None
@@ -89,7 +95,7 @@ class Duration:
     free_bytes: int
     """The free bytes on the disk of the results."""
     memory_bytes: float
-    """The bytes of memory of each process: the peak of this process during the measurement."""
+    """The bytes of memory of each process, estimated by the peak of this process during the measurement."""
     breaks: tuple[BreakingPoints, ...]
     """The limits that a larger run would reach, the nearest first."""
     measured: tuple[str, ...]
@@ -98,18 +104,23 @@ class Duration:
 
 @dataclass(frozen=True)
 class _Measurements:
+    """All measurements for a forecast."""
+
     first: MeasuredRun
-    """A short run, to separate the time per call at the end of a run from the fixed time."""
+    """A short run. Compared with `one_process`, it shows how the time after the last game grows with the calls."""
     one_process: MeasuredRun
-    """A run in one process."""
+    """A longer run in one process."""
     workers: MeasuredRun | None
+    """A run with workers; None if the forecast is for one process."""
     worker_count: int
+    """The number of workers in that run."""
     server: ServerOverhead | None
+    """The additional cost of a server's answer; None if no server is called."""
     live_share: float
-    """The share of calls that servers answer."""
+    """The share of the calls that servers answer."""
 
     def costs(self, start: float, workers: int, cores: int) -> Costs:
-        """Return the costs of a call; `start` is the time that loading the spec took."""
+        """Return the time that a run takes on this machine; `start` is the time for loading the spec."""
         run = self.workers or self.one_process
         server = 0.0 if self.server is None else self.server.seconds * self.live_share
         end_call = max((self.one_process.end - self.first.end) / (self.one_process.calls - self.first.calls), 0.0)
@@ -118,7 +129,7 @@ class _Measurements:
             begin=start + run.begin,
             end=max(run.end - end_call * run.calls, 0.0),
             end_call=end_call,
-            merge=self.one_process.call + end_call,  # a merge plays all games again, from the journal
+            merge=self.one_process.call + end_call,  # a merge rebuilds all games from the journal
         )
         if self.workers is None:
             return costs
@@ -127,8 +138,10 @@ class _Measurements:
         return replace(costs, cores=self.workers.call * scale + server / used, writer=self.workers.call_cpu)
 
 
-def duration_of(plan: Plan, results: Results, options: PlayOptions, tell: Tell = lambda _: None) -> Duration:
-    """Predict how long a plan's games take, after playing some of them with `dummy` in a temporary folder.
+def duration_of(
+    plan: Plan, results: Results, options: PlayOptions, report_step: ReportStep = lambda _: None
+) -> Duration:
+    """Play some of a plan's games with `dummy` in a temporary folder, and return a forecast for the whole plan.
 
     Raises:
         UsageError: an option is out of range, this kind of run cannot be predicted, `like` is not a similar run, or
@@ -140,14 +153,14 @@ def duration_of(plan: Plan, results: Results, options: PlayOptions, tell: Tell =
     earlier = find_similar_run(plan, results, options.like) if live or options.like is not None else None
     mean_games = known_games(plan, earlier)
     try:
-        with scratch(results) as folder:
+        with temporary_results(results) as folder:
             calibration = CalibrationRun(plan, folder, planned_words(plan, earlier), options.measure)
-            measured = _measure(calibration, options.workers, live, mean_games[1].groups, tell)
-            if not live and earlier is None:  # the measured games are the same as those of the run
+            measured = _measure(calibration, options.workers, live, mean_games[1].groups, report_step)
+            if not live and earlier is None:  # the spec itself uses `dummy`, so the measured games are representative
                 played = replace(read_statistics(measured.one_process.folder, plan).games, games=plan.size)
                 mean_games = (played, played)
     except Interrupted:
-        raise Interrupted("interrupted during the measurement; nothing was saved") from None
+        raise Interrupted("the measurement was interrupted; nothing was saved") from None
     cores = options.cores or cores_here()
     players = Players(
         plan.spec.experiment.rollouts.concurrency, rates_of(plan, earlier), cores, options.workers, options.shards
@@ -182,20 +195,23 @@ def duration_of(plan: Plan, results: Results, options: PlayOptions, tell: Tell =
 
 
 def _measure(
-    calibration: CalibrationRun, workers: int, live: list[str], use: Mapping[str, GroupUse], tell: Tell
+    calibration: CalibrationRun, workers: int, live: list[str], use: Mapping[str, GroupUse], report_step: ReportStep
 ) -> _Measurements:
-    """Take the measurements for the prediction; `live` are the groups that servers answer."""
-    tell("measuring what a call costs here, with games of the provider dummy")
+    """Return the measurements for a forecast.
+
+    `live` are the model groups that call servers, and `use` is the expected use of each group by a game.
+    """
+    report_step("measuring the time of a call on this machine, in games with the provider dummy")
     one_process = calibration.play_one_process()
     worker_count, by_workers = min(workers, max(cores_here(), 2)), None
     is_on_ray = calibration.plan.spec.experiment.execution.engine == "ray"
     if workers > 1 or is_on_ray:
-        tell(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
+        report_step(f"measuring workers {'on Ray ' if is_on_ray else ''}and their writer")
         by_workers = calibration.play_workers(worker_count, one_process.call)
     server, share = None, 0.0
     live_use = {name: use[name] for name in live if name in use and use[name].calls > 0}
     if live_use:
-        tell("measuring what a server's answer costs on top")
+        report_step("measuring the additional time of an answer from a server")
         group = max(live_use, key=lambda name: live_use[name].calls)
         share = sum(each.calls for each in live_use.values()) / sum(each.calls for each in use.values())
         server = server_overhead(
@@ -215,24 +231,36 @@ def _check(plan: Plan, options: PlayOptions) -> None:
     if options.workers > maximum:
         alternative = "" if is_on_ray else f", and of execution.workers {MAX_WORKERS:,} on Ray (execution.engine=ray)"
         raise UsageError(
-            f"--workers {options.workers}: the maximum of execution.{key} is {maximum:,}{alternative}; or --shards N"
+            f"--workers {options.workers}: the maximum of execution.{key} is {maximum:,}{alternative}; use fewer "
+            "workers, or split the run with --shards N"
         )
     if options.shards > MAX_SHARDS:
         raise UsageError(f"--shards {options.shards}: the maximum is {MAX_SHARDS:,}")
-    if not 0 < options.measure <= MOST_SECONDS:
-        raise UsageError(f"--measure must be a number of seconds up to {MOST_SECONDS:g}, not {options.measure:g}")
+    if not 0 < options.measure <= MAX_MEASURE_SECONDS:
+        raise UsageError(
+            f"--measure must be a number of seconds above 0 and up to {MAX_MEASURE_SECONDS:g}, not {options.measure:g}"
+        )
     if plan.shape is not None:
-        raise UsageError("cannot predict the duration of trees; remove rollouts.num_responses_per_timestep")
+        raise UsageError(
+            "cannot predict the duration of trees; plan without them: rollouts.num_responses_per_timestep=null"
+        )
     if plan.debates is not None:
-        raise UsageError("cannot predict the duration of judging another run's debates; plan a run that plays games")
+        raise UsageError(
+            "cannot predict the duration of judging another run's debates; plan a spec that plays games (without "
+            "rejudge)"
+        )
     batched = [name for name, settings in used_models(plan).items() if settings.is_batched]
     if batched:
-        raise UsageError(f"models.{batched[0]}.batch: the duration of a batch is up to the provider; plan without it")
+        raise UsageError(
+            f"models.{batched[0]}.batch: the duration of a batch depends on the provider and cannot be predicted; plan "
+            f"with models.{batched[0]}.batch=false"
+        )
     check_engine(plan.spec.experiment.execution, asks=True)
     groups = len({point.group for point in plan.spec.dataset.datapoints})
     if options.shards > groups:
         raise UsageError(
-            f"--shards {options.shards}: the dataset has only {counted(groups, 'group')}, each in one shard"
+            f"--shards {options.shards}: the dataset has only {counted(groups, 'group')}, and a shard needs at least "
+            f"one; use at most --shards {groups}"
         )
 
 
@@ -242,7 +270,7 @@ def _sums(mean_games: tuple[MeanGames, MeanGames], name: str) -> Pair:
 
 
 def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
-    """Return the cost of the run, by the calls of an earlier run if there is one; None if a price is unknown."""
+    """Return the cost of the plan's run, estimated from the calls of an earlier run if given; None without prices."""
     if earlier is not None:
         prices = {name: price_of(settings) for name, settings in used_models(plan).items()}
         total = 0.0
@@ -264,13 +292,13 @@ def _breaks(
 ) -> tuple[BreakingPoints, ...]:
     breaks = [
         BreakingPoints(
-            "it takes more than a day", games_a_day,
-            "increase the limit that is reached first (above); if that is the cores or the writer, use shards on more "
+            "the run takes more than a day", games_a_day,
+            "raise the lowest limit (the first one above); if this is the cores or the writer, use shards on more "
             "machines",
         ),
         BreakingPoints(
-            "the disk is full of journal, tables and fine-tune files", int(games_on_disk),
-            "use --results on a larger disk; shards on other machines; or fine_tune=null and `nip-run export` later",
+            "journal, tables and fine-tune files fill the disk", int(games_on_disk),
+            "use --results DIR on a larger disk, shards on other machines, or fine_tune=null and nip-run export later",
         ),
     ]  # fmt: skip
     budget = plan.spec.experiment.budget
@@ -295,13 +323,13 @@ def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: b
         )
     elif is_live:
         yield (
-            "the latency of the servers is unknown: there is no run of this protocol with these models here. Play a "
-            "few games (dataset.limit=20 --run-id pilot), and plan again with --like pilot"
+            "the latency of the servers is not known, because the results have no run of this protocol with these "
+            "models. Play a few games (dataset.limit=20 --run-id pilot), and plan again with --like pilot"
         )
     single = measured.one_process
-    yield f"on this machine, {counted(single.games, 'game')} by dummy: {1e3 * single.call:.2f} ms a call"
+    yield f"{counted(single.games, 'game')} with dummy on this machine: {1e3 * single.call:.2f} ms a call"
     if measured.server is not None:
-        yield f"{1e3 * measured.server.seconds:.2f} ms more for a server's answer, from a server on this machine"
+        yield f"{1e3 * measured.server.seconds:.2f} ms more for an answer from a server, by a server on this machine"
     if measured.workers is not None:
         yield (
             f"{counted(measured.worker_count, 'worker')} and their writer, {counted(measured.workers.games, 'game')}: "
@@ -311,6 +339,6 @@ def _describe(measured: _Measurements, earlier: EarlierRun | None, *, is_live: b
 
 
 def _peak_memory() -> float:
-    """Return the peak memory in bytes; the system reports kilobytes, except on macOS."""
+    """Return the peak memory of this process in bytes. (The system reports kibibytes, except on macOS.)"""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return float(peak if sys.platform == "darwin" else peak << 10)

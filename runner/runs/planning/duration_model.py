@@ -1,4 +1,4 @@
-"""The model of a run's duration: each limit allows some number of calls per second, and the lowest limit counts."""
+"""Models the duration of a run: each limit allows some number of calls per second, and the lowest one is decisive."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from runner.models.layers.limits import BURST, MINUTE
 
 RATE, SERVERS, CORE, CORES, WRITER, LONGEST = "provider's limit", "servers", "core", "cores", "writer", "longest game"
-"""The names of limits."""
+"""The names of the limits."""
 
-MOST_GAMES = 10**12
+MAX_GAMES = 10**12
+"""The largest number of games that `games_within` returns."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class GroupUse:
 
 @dataclass(frozen=True)
 class Rate:
-    """A server's limits for a model group per minute; None if unknown."""
+    """The rate limits of a model group's servers per minute; None if unknown."""
 
     requests: float | None = None
     tokens: float | None = None
@@ -40,15 +41,17 @@ class MeanGames:
     """The average game of a run."""
 
     games: int
+    """The number of games in the run."""
     groups: Mapping[str, GroupUse]
+    """The use of each model group by a game."""
     steps: float
-    """The number of sequential answers in a game."""
+    """The number of calls of a game that must wait for each other."""
     waited: float | None
     """The seconds that a game waits for servers; None if unknown."""
     longest: float | None
-    """The seconds that the slowest game waits for servers."""
+    """The seconds that the slowest game waits for servers; None if unknown."""
     latency: float | None
-    """The seconds of one call."""
+    """The average seconds of one call; None if unknown."""
 
     @property
     def calls(self) -> float:
@@ -63,31 +66,34 @@ class MeanGames:
 
 @dataclass(frozen=True)
 class Costs:
-    """The time that a run takes on this machine, in seconds; per call unless stated otherwise."""
+    """The time that a run takes on this machine, in seconds per call unless stated otherwise."""
 
     core: float
-    """The time of a core if one process does everything."""
+    """The time of one core if one process plays everything."""
     begin: float
     """The total time from the start of the command to the first game."""
     end: float
-    """The total time from the last game to the end that does not depend on the number of calls."""
+    """The part of the time after the last game that does not depend on the number of calls, in total."""
     end_call: float
-    """The time per call from the last game to the end: tables, metrics, leaderboard."""
+    """The part of the time after the last game that grows with the calls: tables, metrics, leaderboard."""
     cores: float | None = None
-    """The time of all workers and their writer on all cores; None if one process plays."""
+    """The time if all workers and their writer use all cores; None if one process plays everything."""
     writer: float | None = None
-    """The time of the writer's core."""
+    """The time of the writer's core; None if one process plays everything."""
     merge: float = 0.0
     """The time of the merge of shards."""
 
 
 @dataclass(frozen=True)
 class Players:
-    """The machines and limits that a run is played with."""
+    """The machines and limits of a run."""
 
     concurrency: int
+    """The number of concurrent games."""
     rates: Mapping[str, Rate]
+    """The rate limits by model group."""
     cores: int
+    """The number of cores of each machine."""
     workers: int = 1
     shards: int = 1
 
@@ -109,7 +115,7 @@ class Prediction:
     play: float
     """The seconds from the first game to the last."""
     around: float
-    """The seconds before and after the games, with the merge of shards."""
+    """The seconds before and after the games, including the merge of shards."""
     bounds: Sequence[Bound]
     """The limits, lowest first."""
 
@@ -119,7 +125,7 @@ class Prediction:
 
 
 def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
-    """Predict how long the games take; each shard has its own machine, and the last one merges all shards."""
+    """Predict the duration of the games. Each shard has its own machine, and one machine merges all shards."""
     shard_games = -(-games.games // players.shards)
     at_once = max(min(players.concurrency // players.shards, shard_games), 1)
     calls, total_calls = shard_games * games.calls, games.games * games.calls
@@ -137,14 +143,14 @@ def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
 
 
 def games_within(seconds: float, games: MeanGames, costs: Costs, players: Players) -> int:
-    """Return how many such games can be played within this time."""
+    """Return the number of such games that can be played within this time."""
     return bisect_right(
-        range(1, MOST_GAMES), seconds, key=lambda count: predict(replace(games, games=count), costs, players).seconds
+        range(1, MAX_GAMES), seconds, key=lambda count: predict(replace(games, games=count), costs, players).seconds
     )
 
 
 def _rates(games: MeanGames, players: Players, shard_games: int) -> Iterator[Bound]:
-    """Yield the rate limits of servers, which allow a burst of `BURST` minutes at once; each shard has its share."""
+    """Yield the bounds by rate limits. Limits allow a burst of `BURST` minutes, and each shard has an equal share."""
     for group, rate in players.rates.items():
         use = games.groups.get(group, GroupUse(0, 0, 0))
         for unit, limit, used in (("requests", rate.requests, use.calls), ("tokens", rate.tokens, use.tokens)):
@@ -157,15 +163,16 @@ def _rates(games: MeanGames, players: Players, shard_games: int) -> Iterator[Bou
 
 
 def _servers(games: MeanGames, at_once: int) -> Iterator[Bound]:
-    """Yield the limit of servers by Little's law: calls in flight divided by the seconds of a call."""
+    """Yield the bound by the servers' latency: by Little's law, calls in flight divided by the seconds of a call."""
     if not games.waited or not games.latency:
         return
     together = games.calls / games.steps  # the number of concurrent calls of a game
     seconds = max(games.waited / games.steps, games.latency * together)
-    yield Bound(SERVERS, at_once * together / seconds, f"{at_once} at once, {games.latency:.2f} s a call")
+    yield Bound(SERVERS, at_once * together / seconds, f"{at_once} games at once, {games.latency:.2f} s a call")
 
 
 def _machine(costs: Costs, players: Players) -> Iterator[Bound]:
+    """Yield the bounds by the machine's cores."""
     if costs.cores is None or costs.writer is None:
         yield Bound(CORE, 1 / costs.core, f"{1e3 * costs.core:.2f} ms a call")
         return

@@ -1,4 +1,4 @@
-"""The statistics of an earlier run's games: calls, tokens, and the time that they waited for servers."""
+"""Reads the statistics of an earlier run's games: calls, tokens, and the time that games waited for servers."""
 
 from __future__ import annotations
 
@@ -36,35 +36,40 @@ steps AS (SELECT rollout_id, round, max(seconds) AS seconds, max(calls) AS calls
 games AS (SELECT rollout_id, sum(seconds) AS seconds, sum(calls) AS calls FROM steps GROUP BY ALL)
 SELECT count(*), avg(seconds), max(seconds), avg(calls) FROM games
 """
-"""The query for sequences of calls: speakers of a round and votes run concurrently, retries one after the other."""
+"""The query for the number and duration of sequential calls in a game.
 
-_ALLOWS = re.compile(rb"(\S+): the server allows ([0-9]{1,15}) (requests|tokens) a minute")
+The speakers of a round and the votes of a speaker are concurrent; retries follow one another.
+"""
+
+_REPORTED_RATE = re.compile(rb"(\S+): the server allows ([0-9]{1,15}) (requests|tokens) (?:a|per) minute")
+"""Matches the line of a run's log with a rate limit that a server reported."""
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """The statistics of a run's games, with their size on disk."""
+    """The statistics of an earlier run's games, with their size on disk."""
 
     run_id: str
     games: MeanGames
     answer_bytes: Mapping[str, float]
-    """The bytes of an answer of each model group, including its reasoning."""
+    """The average bytes of an answer of each model group, including its reasoning."""
     journal_bytes: float
-    """The bytes of an answer in the journal."""
+    """The average bytes of an answer in the journal."""
     rates: Mapping[str, Rate]
-    """The rate limits that its servers reported."""
+    """The rate limits that the run's servers reported, by model group."""
     in_flight: float | None
-    """The average number of calls in flight over the run."""
+    """The average number of calls in flight; None if unknown."""
 
 
 def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierRun | None:
-    """Return the run `like`, or else the spec's own run, or else the newest run with the same rules and models.
+    """Return the statistics of the run `like` or, if it is None, of a run with similar games.
 
-    Return None if there is no such run.
+    A similar run is the spec's own run or, if that one is not finished, the newest run with the same protocol and
+    models. The result is None if there is no such run.
 
     Raises:
         UsageError: the run `like` does not exist, is not finished, or plays another protocol.
-        RunError: its files are damaged.
+        RunError: files of the run are damaged.
     """
     if like is not None:
         folder = results.find(like)
@@ -85,18 +90,21 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
 
 
 def _mismatch(manifest: Manifest, plan: Plan) -> str | None:
-    """Return why a run is not comparable to a plan's games, or None if it is."""
+    """Return why a run's games are not similar to a plan's games, or None if they are."""
     if manifest.status not in PLAYED:
-        return f"run {manifest.run_id} is {manifest.status}; finish it first"
+        return f"run {manifest.run_id} is {manifest.status}; finish this run first, or name another one"
     if manifest.protocol != plan.spec.protocol.name:
-        return f"run {manifest.run_id} plays {manifest.protocol}, but this spec plays {plan.spec.protocol.name}"
+        return (
+            f"run {manifest.run_id} plays {manifest.protocol}, but this spec plays {plan.spec.protocol.name}; name a "
+            "run with the same protocol"
+        )
     if not manifest.completions:
-        return f"run {manifest.run_id} has no calls"
+        return f"run {manifest.run_id} has no calls; name another run"
     return None
 
 
 def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
-    """Return the statistics of a finished run for a plan, from its tables, journal and log.
+    """Return the statistics of a finished run from its tables, journal and log, by the model groups of a plan.
 
     Raises:
         RunError: a file is damaged.
@@ -107,13 +115,15 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
     calls = seconds = 0.0
     for agent, swapped, count, prompt, completion, waited, size in read_tables(_AGENTS, tables, {}):
         if agent not in agent_names:
-            raise RunError(f"{folder.path} has an agent {agent!r} that this spec lacks; name another run with --like")
+            raise RunError(
+                f"{folder.path} has an agent {agent!r} that is not in this spec; name another run with --like RUN"
+            )
         use = groups[plan.groups(swapped=swapped)[agent]]
         use.update(calls=count, prompt=prompt or 0, completion=completion or 0, said=size or 0)
         calls, seconds = calls + count, seconds + waited
     ((games, waits, longest, steps),) = read_tables(_CHAINS, tables, {})
     if not calls or not games:
-        raise RunError(f"{folder.path} has no answers; name another run with --like")
+        raise RunError(f"{folder.path} has no answers; name another run with --like RUN")
     uses = {
         name: GroupUse(counts["calls"] / games, counts["prompt"] / games, counts["completion"] / games)
         for name, counts in groups.items()
@@ -139,6 +149,7 @@ def _models_of(manifest: Manifest) -> set[tuple[str, str, str]]:
 
 
 def _in_flight(manifest: Manifest, seconds: float) -> float | None:
+    """Return the average number of calls in flight, given the total seconds of all calls; None if unknown."""
     if manifest.finished_at is None:
         return None
     took = datetime.fromisoformat(manifest.finished_at) - datetime.fromisoformat(manifest.started_at)
@@ -146,11 +157,11 @@ def _in_flight(manifest: Manifest, seconds: float) -> float | None:
 
 
 def _reported_rates(folder: RunFolder) -> dict[str, Rate]:
-    """Return the last rate limits that servers reported, from the run's log."""
+    """Return the last rate limit that servers reported for each model group, from the run's log."""
     rates_by_group: dict[str, dict[str, float]] = defaultdict(dict)
     with suppress(OSError), open_to_read(folder.log) as file:
         for line in file:
-            match = _ALLOWS.search(line)
+            match = _REPORTED_RATE.search(line)
             if match is not None:
                 rates_by_group[match[1].decode("utf-8", "replace")][match[3].decode()] = float(match[2])
     return {group: Rate(rates.get("requests"), rates.get("tokens")) for group, rates in rates_by_group.items()}

@@ -1,4 +1,4 @@
-"""The estimate of games before they are played, from an earlier run or from the shortest and longest games."""
+"""Estimates the games of a plan before they are played, from an earlier run or from the rules of the protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.runs.planning.loopback_server import WORD_BYTES
 
 
 def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, MeanGames]:
-    """Return the shortest games and the longest; with an earlier run, its mean game twice."""
+    """Return the shortest and the longest games of a plan; if there is an earlier run, both are its average game."""
     if earlier is not None:
         games = replace(earlier.games, games=plan.size)
         return games, games
@@ -41,7 +41,10 @@ def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, Mean
 
 
 def planned_words(plan: Plan, earlier: EarlierRun | None) -> dict[str, int]:
-    """Return the number of words in an answer of each model group, by the earlier run or by the agents' word limits."""
+    """Return the number of words in an answer of each model group.
+
+    The numbers come from the earlier run or, without one, from the agents' word limits.
+    """
     if earlier is not None:
         return {group: max(round(size / WORD_BYTES), 1) for group, size in earlier.answer_bytes.items()}
     word_limits: dict[str, list[int]] = {}
@@ -51,7 +54,7 @@ def planned_words(plan: Plan, earlier: EarlierRun | None) -> dict[str, int]:
 
 
 def rates_of(plan: Plan, earlier: EarlierRun | None) -> Mapping[str, Rate]:
-    """Return the rate limits of all servers of each group, by the spec or as reported in the earlier run."""
+    """Return the total rate limits of each group's servers, from the spec or as reported in the earlier run."""
     rates = {}
     for group, settings in used_models(plan).items():
         if not settings.is_called_live:

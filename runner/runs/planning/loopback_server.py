@@ -1,4 +1,4 @@
-"""A server on a thread of this process that answers every call at once, to measure the client's cost of a call."""
+"""A server in a thread of this process that answers every call immediately, to measure the client's time per call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from runner.base.errors import RunError
 
 WORD_BYTES = 6
-"""The bytes of a word with its space in the answers of `dummy` and of this server."""
+"""The number of bytes of a word and a space in the answers of `dummy` and of this server."""
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 
@@ -26,13 +26,13 @@ class LoopbackServer:
         host, port = listening.getsockname()
         self.address = f"http://{host}:{port}/v1"
         self.cpu_seconds = 0.0
-        """The CPU time that the server has used; it is part of this process's CPU time."""
+        """The CPU time that the server has used, which is part of this process's CPU time."""
         self._listening, self._answer = listening, answer
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
 
     def run(self) -> None:
-        """Serve until `stop` is called; run it in a separate thread."""
+        """Serve until `stop` is called. Call this method in a separate thread."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
@@ -64,7 +64,11 @@ def loopback_server(words: int, prompt_tokens: int) -> Iterator[LoopbackServer]:
     try:
         listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
     except OSError as error:
-        raise RunError(f"cannot measure call costs: no port of 127.0.0.1 can be opened ({error.strerror})") from error
+        raise RunError(
+            f"cannot measure the time of a call: no port of 127.0.0.1 can be opened ({error.strerror}). Allow this "
+            "process to listen on 127.0.0.1 (check a sandbox or firewall), or omit --workers to plan without the "
+            "duration"
+        ) from error
     with listening:
         server = LoopbackServer(listening, _answer(("answer " * words)[: words * WORD_BYTES], prompt_tokens))
         thread = threading.Thread(target=server.run, daemon=True)

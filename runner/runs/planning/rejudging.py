@@ -1,4 +1,4 @@
-"""Builds the specs that judge a run's debates again, from the run, overrides and a choice of verdicts."""
+"""Builds the specs for judging a run's debates again, from the run, the user's overrides and a choice of verdicts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from runner.spec.loader import Overrides, Spec, load_saved, load_specs
 from runner.spec.model_sources import FindRun
 
 SUFFIX = "-rejudged"
-LONGEST_NAME = 80
+MAX_NAME_LENGTH = 80
 
 WhichVerdicts = Literal["last", "each"]
-"""`last`: one verdict, where the first judge decided or had its last chance; `each`: one for every such turn so far."""
+"""`last`: one verdict per debate, at the turn of the first judge's verdict or its last turn. `each`: a verdict at every
+turn of the judge up to that one."""
 
 
 def rejudge_specs(
@@ -27,20 +28,21 @@ def rejudge_specs(
     find_run: FindRun,
     find_component: FindComponent,
 ) -> list[Spec]:
-    """Return the specs that judge a run's debates, one for each point of a sweep in the overrides.
+    """Return the specs that judge a run's debates again: one, or one for each point of a sweep in the overrides.
 
     Raises:
-        UsageError: the run is a training run or a shard, or an override is for something that judging does not use.
-        SpecError: the specs have mistakes; all of them are listed.
+        UsageError: the run is a training run or a shard, or an override sets a key that judging does not use.
+        SpecError: the specs have mistakes; the error lists all of them.
     """
     manifest = folder.manifest()
     if manifest.shard is not None:
         raise UsageError(
-            f"{manifest.run_id} is one of {manifest.shard.of} shards of a run: merge them, and judge the merged run"
+            f"{manifest.run_id} is one of {manifest.shard.of} shards of a run: merge them with nip-run merge, and "
+            "judge the merged run"
         )
     if manifest.is_training_run:
         raise UsageError(
-            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of those instead, "
+            f"{manifest.run_id} is a training run, and its games are separate runs: judge one of these runs instead, "
             f"such as {manifest.run_id}-i0"
         )
     _check(overrides)
@@ -48,29 +50,31 @@ def rejudge_specs(
         _spec_content(folder, verdict), overrides, find_run, find_component, tree=ProjectTree.of(folder.spec)
     )
     if any(spec.rejudged is None for spec in specs):
-        raise UsageError("rejudge.run is set by the command's argument; remove it from the overrides")
+        raise UsageError("the command's argument sets rejudge.run; remove rejudge.run from the overrides")
     return specs
 
 
 def _check(overrides: Overrides) -> None:
-    """Check that no override is for a key that judging does not use.
+    """Check that no override sets a key that judging does not use.
 
     Raises:
-        UsageError: an override is.
+        UsageError: an override sets such a key.
     """
     for override in [overrides] if isinstance(overrides, str) else overrides:
         key = str(override).lstrip("+~").partition("=")[0]
         if key.partition(".")[0] in ("training", "fine_tune"):
             raise UsageError(f"{override}: judging debates again trains nothing; remove this override")
         if key.startswith("until."):
-            raise UsageError(f"{override}: `until` is not copied from the first run; give all of it: until={{...}}")
+            raise UsageError(
+                f"{override}: the new run does not copy `until` from the first run; set all of its keys: until={{...}}"
+            )
 
 
 def _spec_content(folder: RunFolder, verdict: WhichVerdicts) -> Mapping[str, Any]:
     """Return the content of the spec that judges a run's debates again."""
     path = folder.path.absolute()
     saved = load_saved(folder.spec).experiment
-    name = saved.name if saved.rejudge is not None else saved.name[: LONGEST_NAME - len(SUFFIX)] + SUFFIX
+    name = saved.name if saved.rejudge is not None else saved.name[: MAX_NAME_LENGTH - len(SUFFIX)] + SUFFIX
     cleared = {key: None for key in ("training", "fine_tune", "until") if getattr(saved, key, None) is not None}
     return {
         "extends": str(path / SAVED_SPEC),

@@ -1,9 +1,9 @@
-"""The number of datapoints and repeats that detect a difference, and their cost.
+"""Computes the numbers of datapoints and repeats that detect a difference between two systems, and their cost.
 
 Two systems are compared on the same datapoints by the differences of their group scores. The variance of these
-differences is taken from earlier runs, which are assumed to be representative, or else is the largest possible one. If
-no group of these runs differs, one that differs is added, because few groups may all agree by chance. The rest is the
-power formula of `runner.statistics.variance_components`.
+differences comes from earlier runs, which are assumed to be representative. Without earlier runs, it is the largest
+possible variance. If all groups of the earlier runs agree, which may be chance, one group that differs is added. The
+number of groups follows from the power formula in `runner.statistics.variance_components`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from runner.statistics.variance_components import (
 )
 
 REPEATS = (1, 2, 3, 5, 10)
-"""The numbers of repeats in the plan, in addition to the spec's own number."""
+"""The numbers of repeats to plan for, in addition to the spec's own number."""
 _GAMES = """
 WITH all_rollouts AS (
     FROM rollouts
@@ -43,33 +43,34 @@ WITH all_rollouts AS (
 )
 SELECT datapoint_id, stance, swapped, stances_exchanged, correct FROM all_rollouts WHERE correct IS NOT NULL
 """
-"""The query for the scores of games. Tables of 0.1.0 lack the columns on blocks, which did not exist then."""
+"""The query for the scores of games. Tables of 0.1.0 lack the columns `swapped` and `stances_exchanged`."""
 
 
 @dataclass(frozen=True)
 class VarianceOfDifference:
-    """The variance of the difference of two systems' scores on a group, as a function of the repeats to play."""
+    """The variance of the difference between two systems' scores on a group, depending on the number of repeats."""
 
     fixed: float
     """The part that more repeats do not reduce."""
     by_chance: float
     """The part that is divided by the number of repeats."""
     source: str
-    """The description of the source of these values."""
+    """A description of where these values come from."""
     split: bool = True
-    """Whether the two parts are known separately; if not, all of the variance counts as fixed."""
+    """Whether the two parts are known separately; if not, the whole variance counts as fixed."""
     groups: int | None = None
-    """The number of groups that it was estimated from; None if it was not estimated."""
+    """The number of groups in the runs from which the variance was estimated; None if it was not estimated."""
     uncertainty: tuple[float, float] | None = None
-    """The 95 % interval of the factor between the true variance and the estimate."""
+    """The 95 % confidence interval of the factor between the true variance and the estimate."""
 
     def of(self, repeats: int) -> float:
+        """Return the variance with this number of repeats."""
         return self.fixed + self.by_chance / repeats
 
 
 @dataclass(frozen=True)
 class Needed:
-    """The datapoints, games, calls and cost of one run of the spec that a number of repeats needs."""
+    """The datapoints, games, calls and cost of one run that detects the difference with a number of repeats."""
 
     repeats: int
     groups: int
@@ -81,7 +82,7 @@ class Needed:
     fits: bool
     """Whether the dataset has enough datapoints."""
     smallest_difference: float | None
-    """The smallest difference that the full dataset detects with these repeats; None if it detects none."""
+    """The smallest difference that the full dataset detects with this number of repeats; None if it detects none."""
 
 
 @dataclass(frozen=True)
@@ -91,23 +92,23 @@ class SampleSize:
     detect: float
     variance: VarianceOfDifference
     datapoints: int
-    """The number of datapoints in the dataset that the run to compare with, if any, also has."""
+    """The number of datapoints in the dataset; only those that the run to compare with has, if there is one."""
     groups: int
     rows: tuple[Needed, ...]
 
     @property
     def cheapest(self) -> Needed | None:
-        """The row with the fewest games among the rows that the dataset is large enough for."""
+        """The row with the fewest games for which the dataset is large enough; None if there is no such row."""
         return min((row for row in self.rows if row.fits), key=lambda row: row.games, default=None)
 
 
 def sample_size_of(
     plan: Plan, detect: float, results: Results, *, from_runs: Sequence[str] = (), against: str | None = None
 ) -> SampleSize:
-    """Plan for a difference of `detect`, such as 0.05 for five points.
+    """Return the sample sizes that detect a difference of `detect`, such as 0.05 for five percentage points.
 
-    `from_runs` has an earlier run of a similar system, or two runs to compare. `against` is a finished run to compare
-    with, which is not played again. Names are run ids, prefixes of them, or folders.
+    `from_runs` names an earlier run of a similar system, or two earlier runs to compare. `against` names a finished run
+    to compare with, which is not played again. A name is a run id, the start of one, or a folder.
 
     Raises:
         UsageError: an argument is out of range, or a run does not exist, is not finished, or has other datapoints.
@@ -116,11 +117,13 @@ def sample_size_of(
     if not 0 < detect < 1:
         raise UsageError(f"the difference to detect must be between 0 and 1, such as 0.05, not {detect:g}")
     if from_runs and against is not None:
-        raise UsageError("give either the runs to take the variance from or the run to compare with, not both")
+        raise UsageError("give either the runs for the variance or the run to compare with, not both")
     if len(from_runs) > 2:
-        raise UsageError(f"the variance comes from one run or from two runs to compare, but {len(from_runs)} are given")
+        raise UsageError(f"give one or two runs for the variance, not {len(from_runs)}")
     if plan.shape is not None:
-        raise UsageError("a tree's samples are not independent games; remove rollouts.num_responses_per_timestep")
+        raise UsageError(
+            "samples of a tree are not independent games; plan without trees: rollouts.num_responses_per_timestep=null"
+        )
     points = list(plan.spec.dataset.datapoints)
     if against is not None:
         other_run = results.find(against)
@@ -130,13 +133,14 @@ def sample_size_of(
     else:
         variance = _variance_from_runs([results.find(name) for name in from_runs])
     groups = len(group_datapoints(points))
-    # If the variance is not split, rows for more repeats would wrongly show that repeats do not help.
+    # If the variance is not split, more rows would wrongly suggest that repeats do not help.
     repeat_counts = (*REPEATS, plan.spec.experiment.rollouts.per_datapoint) if variance.split else (1,)
     rows = tuple(_row(plan, detect, variance, repeats, groups) for repeats in sorted(set(repeat_counts)))
     return SampleSize(detect, variance, len(points), groups, rows)
 
 
 def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int, groups: int) -> Needed:
+    """Return the datapoints, games, calls and cost for a number of repeats; the dataset has this many groups."""
     step = 1 / repeats
     needed = groups_needed(detect, variance.of(repeats), step)
     experiment = plan.spec.experiment
@@ -162,7 +166,7 @@ def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int
 
 
 def _variance_from_runs(runs: Sequence[RunFolder]) -> VarianceOfDifference:
-    """Return the variance from the given runs: of two systems like the one run, or of the two runs."""
+    """Return the variance from no, one or two runs: of two systems like the one run, or between the two runs."""
     if not runs:
         return VarianceOfDifference(
             UNKNOWN, 0.0,
@@ -176,23 +180,24 @@ def _variance_from_runs(runs: Sequence[RunFolder]) -> VarianceOfDifference:
 
 
 def _variance_of_run(run: RunFolder, *, is_fixed: bool) -> VarianceOfDifference:
-    """Return the variance between two independent systems like a run; if `is_fixed`, one is the run itself."""
+    """Return the variance between two independent systems like a run. If `is_fixed`, one of them is the run itself."""
     scores, name = _scores(run), run.run_id
     split, groups = scores.split(), len(scores.groups)
     if split is None:
-        source = f"twice that of {name}, not split by repeats, because the run has only one repeat"
+        source = f"twice the variance of {name}, not split by repeats, because the run has only one repeat"
         total = _unless_constant(_total(scores, run), 0.0, groups, scores.largest_distance())
         return _estimate(2 * total, 0.0, source, groups, split=False)
     parts = f"{decimal(split.between)} between groups, {decimal(split.within)} within"
     between = _unless_constant(split.between, split.within, groups, scores.largest_distance())
     if is_fixed:
-        source = f"that of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {parts}"
+        source = f"the variance of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {parts}"
         return _estimate(2 * between + split.within / scores.repeats, split.within, source, groups)
-    source = f"twice that of {name}, for independent systems: {parts}"
+    source = f"twice the variance of {name}, for independent systems: {parts}"
     return _estimate(2 * between, 2 * split.within, source, groups)
 
 
 def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifference:
+    """Return the variance between two runs on the same datapoints."""
     first_scores, second_scores = _scores(first), _scores(second)
     total, split = paired_total(first_scores, second_scores), paired_split(first_scores, second_scores)
     both = f"{first.run_id} and {second.run_id}"
@@ -201,18 +206,18 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifferenc
     differences = paired_differences(first_scores, second_scores)
     groups, furthest = len(differences), 1 + abs(fmean(differences))
     if split is None:
-        source = f"that of the differences of {both}, not split by repeats, because one has only one repeat"
+        source = f"the variance between {both}, not split by repeats, because one of them has only one repeat"
         return _estimate(_unless_constant(total, 0.0, groups, furthest), 0.0, source, groups, split=False)
     between, *within = split
     source = (
-        f"that of the differences of {both}: {decimal(between)} between groups, {decimal(within[0])} and "
+        f"the variance between {both}: {decimal(between)} between groups, {decimal(within[0])} and "
         f"{decimal(within[1])} within"
     )
     return _estimate(_unless_constant(between, sum(within), groups, furthest), sum(within), source, groups)
 
 
 def _unless_constant(between: float, within: float, groups: int, furthest: float) -> float:
-    """Return the variance between groups, or that with one group that differs if all scores are equal."""
+    """Return the variance between groups; if all scores are equal, add one group that differs by `furthest`."""
     return between if between + within > 0 else with_one_more_group(0.0, groups, furthest)
 
 
@@ -223,7 +228,9 @@ def _estimate(fixed: float, by_chance: float, source: str, groups: int, *, split
 def _total(scores: Scores, run: RunFolder) -> float:
     total = scores.total()
     if total is None:
-        raise UsageError(f"run {run.run_id} has fewer than two groups of datapoints, so its variance is unknown")
+        raise UsageError(
+            f"run {run.run_id} has fewer than two groups of datapoints, so its variance is unknown; name a larger run"
+        )
     return total
 
 
@@ -232,7 +239,7 @@ def _scores(run: RunFolder) -> Scores:
 
     Raises:
         UsageError: the run is not finished, or is a training run.
-        RunError: its files are damaged.
+        RunError: files of the run are damaged.
     """
     spec = finished_spec(run, f"run {run.manifest().run_id}")
     group_of = {point.id: point.group for point in spec.dataset.datapoints}

@@ -1,6 +1,6 @@
-"""The extra cost of a server's answer compared with `dummy`: client, connection, body, flushing the journal.
+"""Measures the additional time of a server's answer compared with `dummy`: HTTP client, connection, body and fsync.
 
-It is measured by sending the same requests through the layers of a run to `dummy` and to a server on this machine.
+The measurement sends the same requests through the layers of a run to `dummy` and to a server on this machine.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from runner.runs.execution.wiring import Wiring
 from runner.runs.planning.loopback_server import loopback_server
 
 CALLS = 1024
+"""The number of measured calls."""
 WARM_UP = 256
 """The number of calls before the measurement, which open the connections."""
 AT_ONCE = 64
+"""The number of concurrent calls."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,13 @@ class ServerOverhead:
     """The cost of a server's answer."""
 
     seconds: float
-    """The CPU seconds of a call in addition to those of a call by `dummy`."""
+    """The CPU seconds per call in addition to those of a call to `dummy`."""
     journal_bytes: float
-    """The total bytes of a call in the journal."""
+    """The bytes per call in the journal."""
 
 
 def server_overhead(plan: Plan, results: Results, group: str, *, words: int, prompt_tokens: float) -> ServerOverhead:
-    """Measure the cost of answers with `words` words to chats of `prompt_tokens` tokens.
+    """Measure and return the cost of answers of `words` words to chats of `prompt_tokens` tokens.
 
     Raises:
         RunError: a file cannot be written, or no port can be opened on this machine.
@@ -54,8 +56,8 @@ def server_overhead(plan: Plan, results: Results, group: str, *, words: int, pro
         live, size = measure(
             "live", _settings_for_server(settings, server.address), lambda: time.process_time() - server.cpu_seconds
         )
-    drawn, _ = measure("dummy", dummy, time.process_time)
-    return ServerOverhead(max(live - drawn, 0.0), size)
+    offline, _ = measure("dummy", dummy, time.process_time)
+    return ServerOverhead(max(live - offline, 0.0), size)
 
 
 def _settings_for_server(settings: ModelSettings, address: str) -> ModelSettings:
@@ -77,10 +79,10 @@ def _with_models(plan: Plan, settings: ModelSettings) -> Plan:
     )
 
 
-def _measure(  # noqa: PLR0917 - what `server_overhead` compares, twice
+def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
     plan: Plan, results: Results, run_id: str, group: str, prompt_tokens: float, clock: Callable[[], float]
 ) -> tuple[float, float]:
-    """Return the CPU seconds of a call through all layers, measured by `clock`, and its bytes in the journal."""
+    """Return the average CPU seconds per call through all layers, by `clock`, and the bytes per call in the journal."""
     folder, manifest = results.open(plan, run_id)
     folder.write_manifest(manifest)
     requests = iter(_requests(plan, group, prompt_tokens))
@@ -110,7 +112,7 @@ def _measure(  # noqa: PLR0917 - what `server_overhead` compares, twice
 
 
 def _requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator[Request]:
-    """Yield requests with the first prompt of the group's agent for each datapoint in turn, padded to a length."""
+    """Yield requests with the first prompt of an agent of the group, for each datapoint in turn, padded to a length."""
     agents = plan.agents()
     name = next(name for name, agent in agents.items() if agent.model_group == group)
     first = plan.spec.protocol.first_active_round(name) or 0

@@ -1,1 +1,1 @@
-"""Playing runs in this process."""
+"""Starts and resumes runs, and plays them in this process."""

@@ -11,13 +11,13 @@ from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
 
 TABLES = 2
-"""How often an answer occurs in the unsealed tables: as a call and as a message. Sealed tables are compressed."""
+"""The number of copies of an answer in the tables while games are played: one as a call, one as a message."""
 
 
 def check_disk_space(plan: Plan, folder: RunFolder) -> None:
     """Check that the disk has space for the remaining answers and for the files that are built from them.
 
-    The estimate is a lower bound: for the shortest games, with answers of the length of the word limits.
+    The estimate is a lower bound. It assumes the shortest possible games, and answers as long as the word limits.
 
     Raises:
         RunError: the disk does not have enough space.
@@ -27,18 +27,21 @@ def check_disk_space(plan: Plan, folder: RunFolder) -> None:
     answers = answer_bytes(plan)
     written = folder.journal.stat().st_size if folder.journal.is_file() else 0
     if answers <= written:
-        return  # the size of the remaining answers is unknown, but most of the run has fit on the disk
+        return  # the answers are longer than estimated, so the size of the remaining ones is unknown
     fine_tune = plan.spec.experiment.fine_tune
     needed = answers - written + answers * (TABLES + (0 if fine_tune is None else len(fine_tune.formats)))
     try:
         disk = os.statvfs(folder.path)
     except OSError as error:
-        raise RunError(f"cannot read the free space of {folder.path}: {error.strerror}") from error
+        raise RunError(
+            f"cannot read the free disk space of {folder.path}: {error.strerror}. Check the disk, or choose another "
+            "--results DIR; no model was called"
+        ) from error
     free = disk.f_bavail * disk.f_frsize
     if disk.f_blocks and free < needed:
         raise RunError(
             f"not enough space in {folder.path}: the run needs about {_megabytes(needed)}, but only {_megabytes(free)} "
-            "are free. Free some space, or choose another --results; no model was called"
+            "are free. Free some space, or choose another --results DIR; no model was called"
         )
 
 

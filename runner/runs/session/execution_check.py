@@ -11,14 +11,14 @@ from runner.results.leaderboard.results_folder import Results
 from runner.spec.experiment import Execution
 
 _UNPACKED = ("runtime_resources", "working_dir_files")
-"""The folders of a Ray session that contain the unpacked working folders of jobs."""
+"""The end of the path under which a Ray session unpacks the working folders of its jobs."""
 
 
 def check_engine(execution: Execution, *, asks: bool) -> None:
-    """Check that the engine is installed, if the run calls models.
+    """Check that the engine of `execution` is installed; `asks` says whether the run calls models.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: the engine is not installed.
     """
     if execution.engine == "ray" and asks:
         from runner.runs.workers.cluster.connection import ray_package  # most runs have no cluster
@@ -27,22 +27,22 @@ def check_engine(execution: Execution, *, asks: bool) -> None:
 
 
 def check_results_are_permanent(results: Results) -> None:
-    """Check that runs are not written to a folder that Ray deletes, as in `ray job submit --working-dir`.
+    """Check that the results are not in a folder that Ray deletes after a job (`ray job submit --working-dir`).
 
     Raises:
-        UsageError: they would be.
+        UsageError: the results are in such a folder.
     """
     parts = results.path.resolve().parts
     if _UNPACKED in pairwise(parts):
         raise UsageError(
-            f"{results.path} is in a folder that Ray unpacked for a job and will delete after it, with all runs in it; "
-            "use --results DIR with a permanent folder"
+            f"{results.path} is in the working folder of a Ray job, which Ray deletes with all runs in it when the job "
+            "ends; use --results DIR with a permanent folder"
         )
 
 
 @contextmanager
 def shared_engine(executions: Iterable[Execution]) -> Iterator[None]:
-    """Share the Ray connection that a run opens with the runs after it, until the block ends."""
+    """Keep the Ray connection of the first run in this block open for the runs after it, until the block ends."""
     if all(execution.engine != "ray" for execution in executions):
         yield
         return

@@ -1,8 +1,8 @@
-"""Plays runs side by side in one event loop, with shared limits; they are stopped together.
+"""Plays several runs concurrently in one event loop.
 
-They start in the given order, each as soon as the games of the earlier ones leave slots free. Each has its own folder,
-journal, log and lock, as if it were played alone. A run that another process has locked is tried again when all others
-are done.
+The runs share limits, and a signal stops all of them. They start in the given order: a run starts when all earlier runs
+play and slots for games are still free. Each run has its own folder, journal, log and lock. If another process has
+locked a run, the run is tried again after all others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from runner.runs.session.run import RunOptions, open_session, recording_failure
 from runner.runs.session.session import interruption
 
 AT_ONCE = 16
-"""The maximum number of concurrent runs; each keeps its journal, its unsealed tables and its log open."""
+"""The maximum number of concurrent runs, because each keeps several files open."""
 
 
 @dataclass(frozen=True)
@@ -38,45 +38,47 @@ class GamesRun:
     options: RunOptions
 
 
-Ended = Callable[[int, FinishedRun], None]
-"""Called with the position and result of a run."""
+OnFinish = Callable[[int, FinishedRun], None]
+"""Called with the position of a finished run and its result."""
 
 
-def run_together(runs: Sequence[GamesRun], results: Results, ended: Ended) -> None:
-    """Play the games of several runs that do not depend on each other.
+def run_together(runs: Sequence[GamesRun], results: Results, on_finish: OnFinish) -> None:
+    """Play the games of several independent runs.
 
-    `ended` is called with the position and result of each run, in the order of `runs`. A fatal error in one run stops
-    all: the runs in progress end as interrupted, and no other starts. An exhausted budget stops the runs that share it.
+    `on_finish` is called for each finished run, in the order of `runs`. A fatal error in one run stops all runs: those
+    in progress end as interrupted, and no other run starts. An exhausted budget stops only the runs that share it.
 
     Raises:
-        BudgetExhausted, ProviderRefusal, Interrupted, RunError: the error of the run that failed first, see
-            `run_games`. Finished runs have been passed to `ended` before.
+        BudgetExhausted, ProviderRefusal, Interrupted, RunError: the error of the run that failed first; see
+            `run_games`. `on_finish` was called for all finished runs before.
     """
     shared = SharedResources([run.plan for run in runs], min(AT_ONCE, len(runs)))
-    side_by_side = _SideBySide(runs, results, shared, ended)
+    player = _ParallelPlayer(runs, results, shared, on_finish)
     with interruptible(runs[0].run_id):
         try:
-            shared.play(side_by_side.play)
+            shared.play(player.play)
         except KeyboardInterrupt:
             if not shared.stop.stopping:
                 raise  # interrupted before anything was played
-    side_by_side.check()
+    player.check()
 
 
-class _SideBySide:
-    """One process's execution of several runs."""
+class _ParallelPlayer:
+    """Plays several runs in this process."""
 
-    def __init__(self, runs: Sequence[GamesRun], results: Results, shared: SharedResources, ended: Ended) -> None:
+    def __init__(
+        self, runs: Sequence[GamesRun], results: Results, shared: SharedResources, on_finish: OnFinish
+    ) -> None:
         assert shared.slots is not None, "several runs share slots"
-        self._runs, self._results, self._shared, self._ended = runs, results, shared, ended
+        self._runs, self._results, self._shared, self._on_finish = runs, results, shared, on_finish
         self._slots = shared.slots
         self._tasks: list[asyncio.Task[None]] = []
         self._done: dict[int, FinishedRun] = {}
         self._reported_count = 0
         self._failed: BaseException | None = None
-        """The error of the first run that failed by itself."""
-        self._later: list[int] = []
-        """The positions of the runs that another process has locked."""
+        """The error that stopped all runs: that of the first run that failed."""
+        self._locked: list[int] = []
+        """The positions of the runs that another process had locked."""
         self._stopped: list[str] = []
         """The ids of the runs that were stopped."""
         self._interrupted = interruption(runs[0].run_id)
@@ -86,35 +88,37 @@ class _SideBySide:
         shared.stop.wakes(self._progress)
 
     async def play(self) -> None:
-        """Play all runs; `check` raises their errors afterwards."""
+        """Play all runs. Errors are only stored; `check` raises them."""
         try:
             for order in range(len(self._runs)):
-                while not (self._is_over(order) or self._has_room()):
+                while not (self._is_over(order) or self._can_start_another()):
                     await self._wait_for_progress()
                 if self._is_over(order):
                     break
                 self._tasks.append(asyncio.create_task(self._play_one(order)))
-            await self._all_done()
-            for order in self._later:
+            await self._wait_for_all()
+            for order in self._locked:
                 if not self._is_over(order):
                     self._tasks.append(asyncio.create_task(self._play_one(order, is_last_try=True)))
-            await self._all_done()
+            await self._wait_for_all()
         except asyncio.CancelledError:
-            self._shared.stop.stop()  # the second signal
+            self._shared.stop.stop()  # the user interrupted a second time
         finally:
             await cancel_all(self._tasks)
 
     def check(self) -> None:
-        """Pass on the remaining results, and raise the error that stopped the runs.
+        """Call `on_finish` for the remaining finished runs, and raise the error that stopped the runs.
 
         Raises:
             NipRunError: see `run_together`.
         """
         for order in sorted(self._done):
-            self._ended(order, self._done.pop(order))
+            self._on_finish(order, self._done.pop(order))
         if self._failed is not None:
             if self._stopped:
-                self._failed.add_note(f"also stopped, with all paid answers saved: {comma_join(self._stopped)}")
+                self._failed.add_note(
+                    f"This error also stopped {comma_join(self._stopped)}; all paid answers are saved"
+                )
             raise self._failed
         if len(self._stopped) > 1:
             message = f"runs {comma_join(self._stopped)} were interrupted; all paid answers are saved"
@@ -124,7 +128,7 @@ class _SideBySide:
         if self._shared.stop.stopping:
             raise interruption(self._runs[min(self._reported_count, len(self._runs) - 1)].run_id)
 
-    async def _all_done(self) -> None:
+    async def _wait_for_all(self) -> None:
         while not all(task.done() for task in self._tasks):
             await self._wait_for_progress()
 
@@ -133,12 +137,12 @@ class _SideBySide:
         await self._progress.wait()
 
     def _is_over(self, order: int) -> bool:
-        """Return whether a run must not start any more."""
+        """Return whether a run that waits must not start any more."""
         budget = self._runs[order].options.budget
         return self._shared.stop.stopping or self._failed is not None or (budget is not None and budget.is_exhausted)
 
-    def _has_room(self) -> bool:
-        """Return whether another run can start: all started runs play games, and there are still free slots."""
+    def _can_start_another(self) -> bool:
+        """Return whether another run can start: all started runs play games, and slots are still free."""
         in_play = [order for order, task in enumerate(self._tasks) if not task.done()]  # tasks are in the order of runs
         all_playing = all(self._slots.has_come(order) for order in in_play)
         return len(in_play) < self._shared.at_once and all_playing and self._slots.has_free
@@ -148,12 +152,12 @@ class _SideBySide:
         try:
             result = await self._result(order, run, is_last_try=is_last_try)
             if result is None:
-                self._later.append(order)
+                self._locked.append(order)
                 return
             self._done[order] = result
             while self._reported_count in self._done:
                 self._reported_count += 1
-                self._ended(self._reported_count - 1, self._done.pop(self._reported_count - 1))
+                self._on_finish(self._reported_count - 1, self._done.pop(self._reported_count - 1))
         except (Interrupted, asyncio.CancelledError) as error:
             self._stopped.append(run.run_id)
             self._notes.update(dict.fromkeys(getattr(error, "__notes__", ())))
@@ -164,7 +168,7 @@ class _SideBySide:
             self._progress.set()
 
     async def _result(self, order: int, run: GamesRun, *, is_last_try: bool) -> FinishedRun | None:
-        """Play a run and return its result; None if another process has locked it."""
+        """Play a run and return its result; None if another process has locked the run and this is not the last try."""
         results = self._results
         baseline = load_baseline(run.plan, results, run.run_id)
         with ExitStack() as locks:
@@ -193,7 +197,7 @@ class _SideBySide:
             return
         self._failed = error
         if isinstance(error, BudgetExhausted):
-            return  # runs with this budget start no more games, and other runs have their own budgets
+            return  # the budget itself stops the runs that share it, and other runs play on
         self._shared.stop.stop()
         seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
         asyncio.get_running_loop().call_later(seconds, self._cancel)

@@ -50,36 +50,36 @@ class RunOptions:
     budget: Budget | None = None
     """A budget shared with other runs, which includes their spending so far; None for the spec's own budget."""
     locked: bool = False
-    """Whether the caller has locked the run already, as it must to count its journal into a budget."""
+    """Whether the caller has already locked the run, for example to count its spending into a shared budget."""
     watch: Watch | None = None
     """Called whenever the progress changes."""
     on_rollout: Callable[[RolloutTranscript], None] | None = None
     """Called with each finished rollout, in the order of the plan."""
     manual_models: Mapping[str, str] = field(default_factory=dict)
-    """The models that the user trained for a training run, by model group."""
+    """The names of the models that the user trained by hand for a training run, by model group."""
     allowed_keys: frozenset[KeyUse] = frozenset()
-    """The API keys that the user allows a fetched spec to send, with their servers, and the programs it may run."""
+    """The API keys, with their servers, that the user allows a fetched spec to use, and the programs it may run."""
     reproduces: Mapping[str, Any] | None = None
-    """The release that this run reproduces."""
+    """The release that this run reproduces, for the manifest; None for all other runs."""
     adapters: Mapping[str, str] = field(default_factory=dict)
-    """The paths of the models that are LoRA adapters, for servers that must load them again."""
+    """The path of each LoRA adapter, by model name, for servers that must load the adapter again."""
 
 
 def run_games(
     plan: Plan, results: Results, run_id: str, options: RunOptions, part: TrainingPart | None = None
 ) -> FinishedRun:
-    """Play a plan's games, resuming an earlier run of it, and add its rows to the leaderboard.
+    """Play a plan's games or resume its run, add the rows to the leaderboard, and return the result.
 
-    A finished run is returned without playing it again. `part` names the training run that these games belong to.
+    A finished run is not played again. `part` names the training run that these games belong to.
 
     Raises:
         UsageError: the run is finished, and the plan would remove some of its games.
         BudgetExhausted: the budget does not allow the remaining games.
-        ProviderRefusal: key, billing, unknown model, refused parameter.
+        ProviderRefusal: a provider rejects the API key, the billing, the model or a parameter.
         Interrupted: SIGINT or SIGTERM; run again to resume.
         RunError: an error of the disk, the journal or the leaderboard.
     """
-    compared = load_baseline(plan, results, run_id)  # before the lock, which creates a folder, because this may fail
+    compared = load_baseline(plan, results, run_id)  # before the lock creates a folder, because this may fail
     with nullcontext() if options.locked else results.lock(run_id), interruptible(run_id):
         shared = SharedResources([plan])
         shared.servers.adapters = options.adapters
@@ -107,13 +107,14 @@ def open_session(
     part: TrainingPart | None = None,
     compared: BaselineScores | None = None,
 ) -> Session | FinishedRun:
-    """Return the session that plays the rest of a run, which the caller has locked; or its result if it is finished.
+    """Return the session that plays the rest of a run, or the run's result if the run is finished.
 
-    `compared` is the result of `load_baseline`.
+    The caller has locked the run. `order` is the run's position among the runs that share resources, and `compared` is
+    the result of `load_baseline`.
 
     Raises:
         UsageError: the run is finished, and the plan would remove some of its games.
-        RunError: an error of the disk or the leaderboard, or the folder has something else.
+        RunError: an error of the disk or the leaderboard, or the folder contains another run.
     """
     merged = check_shards(plan, results, run_id)
     if merged is not None:
@@ -131,8 +132,8 @@ def open_session(
         return FinishedRun(folder, manifest, metrics, was_finished=True, notes=tuple(map(str, load_problems(folder))))
     if part is None and manifest.parent_run_id is not None:
         raise RunDirectoryError(
-            f"{folder.path} is a part of the training run {manifest.parent_run_id}; resume that run with "
-            f"nip-run {results.run(manifest.parent_run_id).path}, or play the part as a new run with --again"
+            f"{folder.path} is a part of the training run {manifest.parent_run_id}; resume the training run with "
+            f"nip-run {results.run(manifest.parent_run_id).path}, or add --again to play the part as a new run"
         )
     changes = _notes_on_size(plan, folder, manifest) if part is None else []
     check_debates(plan, folder)
@@ -183,9 +184,9 @@ def _own_budget(plan: Plan, folder: RunFolder) -> Budget | None:
 
 
 def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: ReplayOf | None) -> bool:
-    """Return whether a run has everything that the plan requests, and has not lost too many games in transport.
+    """Return whether a run has all files and games of the plan, and has not lost too many games in transport.
 
-    Runs of 0.1.0, which had no limit on lost games, are `done` with any number of them.
+    The status alone does not tell: 0.1.0 had no limit on lost games, so its runs are `done` with any number of them.
     """
     share = plan.spec.experiment.rollouts.max_transport_failed
     has_allowed_loss = is_allowed_loss(manifest.transport_failed or 0, manifest.rollouts or 0, share)
@@ -195,24 +196,24 @@ def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: Repl
 
 
 def _folder_of_replayed_run(run_id: str, results: Results) -> Path:
-    """Return the folder of a replayed run, or else of a copy of it."""
+    """Return the folder of a replayed run or, if the results do not have it under its own name, of a copy."""
     run_folder = results.run(run_id)
     copies = () if run_folder.manifest_path.is_file() else results.runs()
     return next((copy.path for copy in copies if copy.manifest().run_id == run_id), run_folder.path)
 
 
 def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[str]:
-    """Return notes on a finished run that the plan extends.
+    """Return notes for a finished run that the plan extends.
 
     Raises:
-        UsageError: the plan leaves out games of the run, so its tables would lose them.
+        UsageError: the plan leaves out games that the run has played, so they would vanish from its tables.
     """
     change = compare_sizes(folder, plan) if manifest.status in PLAYED else None
     if change is None:
         return []
     if change.stops_sooner and not change.is_smaller:
         raise UsageError(
-            f"run {folder.run_id} is finished, and this `until` may stop before games that it has played; add "
+            f"run {folder.run_id} is finished, and this `until` may stop before games that the run has played; add "
             "--run-id NAME, or --again, to play a new run"
         )
     if change.is_smaller:
@@ -229,13 +230,15 @@ def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[st
         )
     group_by = plan.spec.dataset.group_by
     by = f"group_by={group_by}" if group_by else "datapoint, because group_by is not set"
-    return [f"run {folder.run_id}: intervals are recomputed, clustered by {by}"] if change.is_regrouped else []
+    return (
+        [f"run {folder.run_id}: confidence intervals are recomputed, clustered by {by}"] if change.is_regrouped else []
+    )
 
 
 def _games(datapoints: int, repeats: int, *, other: int) -> str:
-    """Return words for the numbers of datapoints and rollouts; rollouts only if there are several for a datapoint.
+    """Return words for the size of a run, such as "10 rollouts of 5 datapoints" or just "5 datapoints".
 
-    `other` is the number of repeats in the text that this one is compared with.
+    The words name rollouts if `repeats` (rollouts per datapoint) is above 1 here or in the run compared with (`other`).
     """
     points = "1 datapoint" if datapoints == 1 else f"{datapoints:,} datapoints"
     return points if repeats == other == 1 else f"{counted(datapoints * repeats, 'rollout')} of {points}"
@@ -252,11 +255,11 @@ def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -
     if replay is not None:
         source = ReplaySource(RunFolder(replay.run).manifest().run_id, replay.until_round)
         if manifest.replay_of == ReplaySource(replay.run.name, replay.until_round):
-            return manifest.replay_of  # an earlier version recorded a copy by its folder's name
+            return manifest.replay_of  # earlier versions recorded the folder's name instead of the run id
     if "replay_of" in manifest.recorded and manifest.replay_of != source:
         raise RunDirectoryError(
-            f"{folder.path} has {_describe_source(manifest.replay_of)}, not {_describe_source(source)}; "
-            "choose another --run-id or --results"
+            f"{folder.path} has {_describe_source(manifest.replay_of)}, but this command plays "
+            f"{_describe_source(source)}; choose another --run-id NAME or --results DIR"
         )
     return source
 
@@ -270,7 +273,7 @@ def _describe_source(source: ReplaySource | None) -> str:
 
 @contextmanager
 def recording_failure(session: Session, results: Results) -> Iterator[None]:
-    """Add the run's notes to an error, and update the leaderboard with the unfinished run."""
+    """If the block raises a `NipRunError`, add the run's notes to it and the unfinished run to the leaderboard."""
     try:
         yield
     except NipRunError as error:
@@ -290,7 +293,9 @@ def mark_as_fetched(spec: Spec, folder: RunFolder) -> None:
     try:
         marker = read_bounded(spec.fetched / MARKER, MAX_MARKER)
     except OSError as error:
-        raise RunError(f"cannot read {spec.fetched / MARKER}: {error.strerror}; get the release again") from error
+        raise RunError(
+            f"cannot read {spec.fetched / MARKER}: {error.strerror}; download the release again with nip-run get"
+        ) from error
     atomic_write(folder.path / MARKER, marker)
 
 

@@ -46,8 +46,8 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.runs.session.disk_space import check_disk_space
 
-_BEYOND_THE_LAST = (Stopped, BudgetExhausted, *STOPS_ALL)
-"""Errors that end games in progress. They are ignored if the run is already decided."""
+_GAME_ENDING_ERRORS = (Stopped, BudgetExhausted, *STOPS_ALL)
+"""Errors that end games in progress. They are ignored once the stopping rule has ended the run."""
 
 
 class Player(Protocol):
@@ -74,7 +74,10 @@ class Session:
         compared: BaselineScores | None = None,
         recorded_only: bool = False,
     ) -> None:
-        """`order` is the run's position among the runs that share resources; `recorded_only`: no model is called."""
+        """Prepare a session.
+
+        `order` is the run's position among the runs that share resources. With `recorded_only`, no model is called.
+        """
         self.plan, self.folder, self.manifest = plan, folder, manifest
         self._shared, self._order, self._budget = shared, order, budget
         self._on_rollout = on_rollout
@@ -97,14 +100,14 @@ class Session:
         self._recorded: Manifest | None = None
         """The manifest before this session."""
         self._cores = 1
-        """The number of cores to use after the games."""
+        """The number of cores to use for sealing the tables after the games."""
 
     async def play(self) -> None:
         """Play the remaining games, then write all files.
 
         Raises:
-            Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all records are saved.
-            FolderGoneError: the run's folder was moved or deleted; the message says where the records are.
+            Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all answers are saved.
+            FolderGoneError: the run's folder was moved or deleted; the message says where the answers are.
         """
         self._recorded = self.folder.manifest() if self.folder.manifest_path.is_file() else None
         self.manifest = replace(self.manifest, status=Status.RUNNING)
@@ -120,7 +123,7 @@ class Session:
                 self._end(Status.INTERRUPTED)
             raise interruption(self.folder.run_id) from None
         except FolderGoneError:
-            raise  # the path may hold another folder now, which must not be written to
+            raise  # do not write to the path, which may belong to another folder now
         except Exception as error:
             self._end(Status.INTERRUPTED if isinstance(error, BudgetExhausted) else Status.FAILED, error)
             if isinstance(error, (CallError, OSError)):
@@ -144,12 +147,12 @@ class Session:
         return self._accounting.progress.in_flight()
 
     def stopping(self, message: str) -> None:
-        """Report to the watch and in the run's log that the run is stopping."""
+        """Report to the progress callback and in the run's log that the run is stopping."""
         self._context.run(self._accounting.warn, "signal", message)
 
     def _end(self, status: Status, error: Exception | None = None) -> None:
-        # The journal has all records. If the manifest cannot be written either, the run is shown as interrupted.
-        self._note_troubles()
+        # If this fails too, nothing is lost: the journal has all records, and the run is shown as interrupted.
+        self._note_problems()
         with suppress(RunError):
             counts = self._accounting.unfinished(spending(self.plan, self.folder))
             self.manifest = self.manifest.with_error(error).ended(status, **counts)
@@ -160,7 +163,9 @@ class Session:
             check_disk_space(self.plan, self.folder)
         workers = self._workers()
         if workers is not None:
-            from runner.runs.workers.writer_setup import scheduler_of  # most runs need none
+            from runner.runs.workers.writer_setup import (
+                scheduler_of,
+            )  # imported here, because most runs have no workers
 
             self._cores = min(workers, cores_here())
             makes = self._on_rollout is None and not needs_rollouts(self.plan)
@@ -176,18 +181,20 @@ class Session:
             await self._play_all(self._engine(wired), check_over, wired.records)
 
     def _workers(self) -> int | None:
-        """Return how many workers play; None if this process plays."""
+        """Return the number of workers; None if this process plays the games itself."""
         execution = self.plan.spec.experiment.execution
         if not execution.by_workers:
             return None
         if not self._wiring.calls_models:
             if self._wiring.replay is not None:
                 key = "processes" if execution.engine == "processes" else "workers"
-                self.notes.append(f"played by one process instead of execution.{key}, because it is a replay")
+                self.notes.append(f"a replay is played by one process, so execution.{key} is ignored")
             return None
         workers = min(execution.count, self._concurrency())
         if execution.engine == "processes" and workers > (cores := cores_here()):
-            self.notes.append(f"{workers} worker processes on {counted(cores, 'core')} are not faster than {cores}")
+            self.notes.append(
+                f"{workers} worker processes share {counted(cores, 'core')}; execution.processes={cores} is as fast"
+            )
         return None if execution.engine == "processes" and workers == 1 else workers
 
     def _engine(self, wired: WiredLayers) -> Engine:
@@ -206,10 +213,10 @@ class Session:
         )
 
     async def _play_all(self, player: Player, check_over: Callable[[], None], records: Callable[[], int]) -> None:
-        """Play all games.
+        """Play all games and write the run's files.
 
-        `check_over` raises an error if the run is not done although all games have ended. `records` returns the number
-        of records in the journal.
+        After the games, `check_over` raises an error if the run must still fail. `records` returns the number of
+        records in the journal.
         """
         concurrency = self._concurrency()
         sinks, accounting = RecordSinks(self.plan, self.folder), self._accounting
@@ -245,7 +252,7 @@ class Session:
             with closing(ordered):
                 try:
                     await player.play_all(self.plan.jobs(), ordered, concurrency)
-                except _BEYOND_THE_LAST:
+                except _GAME_ENDING_ERRORS:
                     if not ordered.ended:
                         raise
                 await wait_for_signals()
@@ -263,13 +270,13 @@ class Session:
         limit = self.plan.share.rollouts.concurrency
         if self._decision is not None:
             replay = self._wiring.replay
-            # A replay has no answers for games after the last one, and does not get faster with several at a time.
+            # A replay has no answers for games after the last recorded one, and concurrency does not speed it up.
             return 1 if replay is not None and replay.until_round is None else min(limit, self.plan.size)
         return self.plan.size if self._is_batched else min(limit, self.plan.size)
 
     @property
     def _is_batched(self) -> bool:
-        """Whether all games are played concurrently, so that each step of all games goes into one batch."""
+        """Whether calls go into batches. Then all games are played concurrently, so that a batch has calls of all."""
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
@@ -277,30 +284,31 @@ class Session:
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))
         store_problems(self.folder, accounting.problems.all_problems())
-        self._note_troubles()
+        self._note_problems()
         self.lost = accounting.lost()
         spent = spending(self.plan, self.folder)
         counts = accounting.finished(spent)
         recorded = self._recorded
         if recorded is not None and recorded.status in PLAYED and recorded.completions == counts["completions"]:
-            # Nothing new was played. Prices may have changed since, so the recorded cost stays.
+            # Nothing new was played. Keep the recorded cost, because prices may have changed since.
             counts |= {"cost_usd": recorded.cost_usd, "cost_usd_at_most": recorded.cost_usd_at_most}
         if self._decision is not None and self._decision.decided:
             extra = spent.completions - counts["completions"]
             if extra > 0:
                 answers = "1 answer" if extra == 1 else f"{extra:,} answers"
                 self.notes.append(
-                    f"{answers} of games that started after the last counted game: paid for, but only in the journal"
+                    f"{answers} not used: they belong to games after the one where `until` stopped; they are paid for "
+                    "and stored in the journal"
                 )
-        if self.plan.shard is not None:  # a merge checks this number, to notice a truncated journal
+        if self.plan.shard is not None:  # `merge` compares this number with the journal to detect a truncated file
             self.manifest = replace(self.manifest, journal_records=records())
         self.folder.seal(*COLUMNS)
         first = first_record(self.folder.journal) or {}
         self.manifest = replace(self.manifest.ended(accounting.status(), **counts), journal=first.get("journal"))
         self.folder.write_manifest(self.manifest)
 
-    def _note_troubles(self) -> None:
-        """Add the problems of the games to the notes, each once."""
+    def _note_problems(self) -> None:
+        """Add each problem of the games to the notes once."""
         self.notes.extend(line for line in map(str, self._accounting.problems.all_problems()) if line not in self.notes)
 
 

@@ -1,1 +1,1 @@
-"""The merge of runs that were played in shards."""
+"""Merges the shards of a run into one run."""

@@ -1,4 +1,4 @@
-"""The checks of a run's shards before they are merged; all problems are reported at once."""
+"""Checks the shards of a run before they are merged, and reports all problems together."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ _MAX_LISTED = 12
 
 
 def check_parts(run_id: str, parts: Sequence[ShardPart], earlier_problems: Sequence[str]) -> list[ShardPart]:
-    """Return the shards of a run in order, after checking that each exists once, is complete and belongs to the run.
+    """Check that each shard of a run exists once, is complete and belongs to the run, and return the shards in order.
 
-    `earlier_problems` are problems that were already found.
+    `earlier_problems` are problems that the caller has already found.
 
     Raises:
-        MergeError: there are problems.
+        MergeError: there are problems; the error lists all of them.
     """
     problems = list(earlier_problems)
     if not parts:
-        raise MergeError(run_id, [*problems, "no shard has started here: nip-run SPEC --shard 1/N plays the first"])
+        raise MergeError(run_id, [*problems, "no shard has started here; play the first with nip-run SPEC --shard 1/N"])
     counts = Counter((part.manifest.identity, part.shard.of) for part in parts)
     (identity, of), _ = max(counts.items(), key=lambda item: item[1])
     members = [part for part in parts if (part.manifest.identity, part.shard.of) == (identity, of)]
-    problems.extend(_foreign(part, members[0]) for part in parts if part not in members)
+    problems.extend(_describe_mismatch(part, members[0]) for part in parts if part not in members)
     problems.extend(
-        f"{part} belongs to {other_run_id}, another run of the same spec"
+        f"{part} belongs to {other_run_id}, another run of the same spec; leave out this folder"
         for part in members
         if (other_run_id := split_part(part.manifest.run_id)[0]) != run_id
     )
-    problems.extend(_numbers(members, of, parts))
-    problems.extend(_unfinished(members))
-    problems.extend(_inputs(members))
+    problems.extend(_check_numbers(members, of, parts))
+    problems.extend(_check_finished(members))
+    problems.extend(_check_inputs(members))
     for part in members:
-        problems.extend(_journal(part))
+        problems.extend(_check_journal(part))
     if problems:
         raise MergeError(run_id, problems)
     return sorted(members, key=lambda part: part.shard)
 
 
-def _foreign(part: ShardPart, member: ShardPart) -> str:
-    """Return why a part does not match most of the parts."""
+def _describe_mismatch(part: ShardPart, member: ShardPart) -> str:
+    """Return why a part does not fit the majority of the parts, which `member` belongs to."""
     if part.manifest.identity != member.manifest.identity:
         run_id = split_part(part.manifest.run_id)[0]
         try:
@@ -61,11 +61,14 @@ def _foreign(part: ShardPart, member: ShardPart) -> str:
         except NipRunError:
             keys = []
         difference = f"these keys differ: {', '.join(keys)}" if keys else "the contents of its files differ"
-        return f"{part} belongs to another run, {run_id}: {difference}"
-    return f"{part} is one of {part.shard.of} shards, but the others are of {member.shard.of}"
+        return f"{part} belongs to another run, {run_id}: {difference}; leave out this folder"
+    return (
+        f"{part} is one of {part.shard.of} shards, but the others are of {member.shard.of} shards; leave out this "
+        "folder, or play the run with one number of shards"
+    )
 
 
-def _numbers(members: Sequence[ShardPart], of: int, parts: Sequence[ShardPart]) -> Iterator[str]:
+def _check_numbers(members: Sequence[ShardPart], of: int, parts: Sequence[ShardPart]) -> Iterator[str]:
     """Yield a problem for each shard that exists several times, is missing, or is in the wrong folder."""
     by_number: dict[int, list[ShardPart]] = {}
     for part in members:
@@ -73,7 +76,7 @@ def _numbers(members: Sequence[ShardPart], of: int, parts: Sequence[ShardPart]) 
     for number, same_number in sorted(by_number.items()):
         if len(same_number) > 1:
             places = comma_join([str(part.folder.path) for part in same_number])
-            yield f"shard {number}/{of} exists {len(same_number)} times: {places}; leave out all except one"
+            yield f"shard {number}/{of} exists {len(same_number)} times: {places}; leave out all of them except one"
     missing = [number for number in range(1, of + 1) if number not in by_number]
     if missing:
         listed = ", ".join(f"{number}/{of}" for number in missing[:_MAX_LISTED])
@@ -85,15 +88,15 @@ def _numbers(members: Sequence[ShardPart], of: int, parts: Sequence[ShardPart]) 
             yield f"{part} is in the folder of shard {named_by}; rename the folder to {part.shard.folder}"
 
 
-def _unfinished(members: Sequence[ShardPart]) -> Iterator[str]:
-    """Yield a problem for each part that is not finished, and one if all parts together lost too many rollouts."""
+def _check_finished(members: Sequence[ShardPart]) -> Iterator[str]:
+    """Yield a problem for each part that is not finished, and one if the parts lost too many rollouts in total."""
     for part in members:
         manifest = part.manifest
         if manifest.status == Status.RUNNING:
-            yield f"{part} is still running; wait until it has finished"
+            yield f"{part} is still running; wait until it has finished, and merge again"
         elif manifest.status not in PLAYED:
             reason = f": {manifest.why_stopped}" if manifest.why_stopped else ""
-            yield f"{part} is not finished ({manifest.status}{reason}); resume it with --shard {part.shard}"
+            yield f"{part} is not finished ({manifest.status}{reason}); resume this shard with --shard {part.shard}"
     played = [part for part in members if part.manifest.status in PLAYED]
     lost = sum(part.manifest.transport_failed or 0 for part in played)
     if not lost:
@@ -101,17 +104,17 @@ def _unfinished(members: Sequence[ShardPart]) -> Iterator[str]:
     try:
         share = played[0].plan.spec.experiment.rollouts.max_transport_failed
     except NipRunError:
-        return  # `_inputs` reports the error
+        return  # `_check_inputs` reports the error
     if not is_allowed_loss(lost, sum(part.manifest.rollouts or 0 for part in played), share):
         shards = comma_join([str(part.shard) for part in played if part.manifest.transport_failed])
         yield (
             f"{lost} rollouts were lost in transport, in shard {shards}, but rollouts.max_transport_failed allows "
-            f"only a share of {share:g}; resume these shards to request them again"
+            f"only a share of {share:g}; resume these shards to play the lost rollouts again"
         )
 
 
-def _inputs(members: Sequence[ShardPart]) -> Iterator[str]:
-    """Yield a problem for each part whose spec or inputs differ from those of most parts, or were changed."""
+def _check_inputs(members: Sequence[ShardPart]) -> Iterator[str]:
+    """Yield a problem for each part whose spec or inputs differ from those of most parts, or were edited."""
     readable: list[tuple[ShardPart, Mapping[str, str]]] = []
     for part in members:
         try:
@@ -122,29 +125,32 @@ def _inputs(members: Sequence[ShardPart]) -> Iterator[str]:
     leaves: list[tuple[ShardPart, Mapping[str, Any]]] = []
     for part, inputs in readable:
         if names := _differing_keys(inputs, usual_inputs):
-            yield f"{part} was played with other inputs, or they were edited later: inputs/{', inputs/'.join(names)}"
+            yield (
+                f"{part} has other inputs than most shards: inputs/{', inputs/'.join(names)}. Restore these files, or "
+                "play this shard again with the same inputs"
+            )
             continue
         try:
             if part.plan.identity != part.manifest.identity:
-                yield f"{part}: its spec.yaml or inputs/ are not what was played; restore them"
+                yield f"{part}: its spec.yaml or inputs/ were edited after the shard was played; restore them"
                 continue
             leaves.append((part, part.spec_leaves))
         except NipRunError as error:
             yield f"{part}: its spec cannot be read: {error}"
-    yield from _other_specs(leaves)
+    yield from _check_specs(leaves)
 
 
-def _other_specs(leaves: Sequence[tuple[ShardPart, Mapping[str, Any]]]) -> Iterator[str]:
-    """Yield a problem for each part whose spec differs from that of most parts in what is played or written."""
+def _check_specs(leaves: Sequence[tuple[ShardPart, Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield a problem for each part whose spec differs from most parts in a value that must be the same."""
     usual = _most_frequent([values for _, values in leaves])
     for part, values in leaves:
         if keys := _differing_keys(values, usual):
             listed = ", ".join(f"{key} ({values.get(key)!r}, elsewhere {usual.get(key)!r})" for key in keys[:6])
-            yield f"{part} was played with a different spec: {listed}"
+            yield f"{part} was played with a different spec: {listed}; play this shard again with the others' spec"
 
 
 def _most_frequent(mappings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the mapping that occurs most often (of several, the first), or an empty one if there is none."""
+    """Return the mapping that occurs most often, the first in case of a tie; an empty one if there are none."""
     by_content = {repr(sorted(mapping.items())): mapping for mapping in mappings}
     counts = Counter(repr(sorted(mapping.items())) for mapping in mappings)
     return by_content[max(counts, key=counts.__getitem__)] if counts else {}
@@ -154,55 +160,59 @@ def _differing_keys(first: Mapping[str, Any], second: Mapping[str, Any]) -> list
     return sorted(key for key in first.keys() | second.keys() if first.get(key) != second.get(key))
 
 
-def _journal(part: ShardPart) -> Iterator[str]:
+def _check_journal(part: ShardPart) -> Iterator[str]:
     """Yield the problems of a part's journal."""
     folder, manifest = part.folder, part.manifest
     path = folder.journal
     if not path.is_file():
-        yield f"{part}: its journal is missing"
+        yield f"{part}: its journal is missing; copy {path.name} from the machine that played this shard"
         return
     first = first_record(path)
     if first is None or not is_bound(first) or RUN not in first:
-        yield f"{part}: its journal has no valid first record, or does not name its run"
+        yield f"{part}: the first record of its journal is damaged or does not name a run; restore the journal"
         return
     if first.get(SHARD) != list(part.shard.pair) and first.get(RUN) == manifest.identity:
         recorded = first.get(SHARD)
         owner = "the whole run" if recorded is None else f"shard {'/'.join(map(str, recorded))}"
-        yield f"{part}: its journal belongs to {owner}"
+        yield f"{part}: its journal belongs to {owner}; restore the journal of this shard"
         return
     try:
         ids = frozenset(point.id for point in part.plan.points)
     except NipRunError:
-        ids = None  # `_inputs` reports the error
-    yield from _lines(part, ids)
+        ids = None  # `_check_inputs` reports the error
+    yield from _check_records(part, ids)
 
 
-def _lines(part: ShardPart, ids: frozenset[str] | None) -> Iterator[str]:
+def _check_records(part: ShardPart, ids: frozenset[str] | None) -> Iterator[str]:
+    """Yield the problems of the records in a part's journal; `ids` are the part's datapoints, if known."""
     path, records = part.folder.journal, 0
     foreign_ids: dict[str, None] = {}
     try:
         with open_to_read(path) as file:
             for _, line, record in scan(file, path, part.manifest.identity):
                 if record is None:
-                    yield f"{part}: its journal ends in {len(line)} torn bytes; resume it to cut them off"
+                    yield (
+                        f"{part}: its journal ends in an incomplete line of {len(line)} bytes from an interrupted "
+                        "write; resume this shard to repair the journal"
+                    )
                     continue
                 records += 1
                 sample = record.get("sample")
                 if ids is not None and sample is not None and sample[0] not in ids:
                     foreign_ids[sample[0]] = None
     except OSError as error:
-        yield f"{part}: cannot read {path}: {error.strerror}"
+        yield f"{part}: cannot read {path}: {error.strerror}; make the file readable"
         return
     except (JournalError, RunError) as error:
         yield f"{part}: {error}"
         return
     if foreign_ids:
         listed = ", ".join(list(foreign_ids)[:3]) + (", ..." if len(foreign_ids) > 3 else "")
-        yield f"{part}: its journal has answers for datapoints of other shards ({listed})"
+        yield f"{part}: its journal has answers for datapoints of other shards ({listed}); restore this shard's journal"
     recorded = part.manifest.journal_records
     if part.manifest.status in PLAYED and recorded != records:
         expected = "an unknown number" if recorded is None else f"{recorded:,}"
         yield (
-            f"{part}: its journal has {records:,} records, but had {expected} when the shard ended: restore it, or "
-            "resume the shard with the same command"
+            f"{part}: its journal has {records:,} records, but had {expected} when the shard ended; restore the "
+            "journal, or resume the shard with the same command"
         )

@@ -1,8 +1,8 @@
-"""Merges the shards of a run: joins their journals, and builds all other files from the joined journal like a resume.
+"""Merges the shards of a run: joins their journals, and builds all other files from the joined journal.
 
-The files are built in a staging folder and moved to their final location, the manifest last. A merge that is killed
-has no visible effect and can be repeated. The journal has the parts' records in the order of their shard numbers, and
-its first record is derived from theirs, so the same parts give the same journal everywhere.
+The files are built in a staging folder and moved to the run's folder, the manifest last. A merge that is killed has no
+visible effect and can be repeated. The joined journal has the records of all shards, in the order of the shard numbers.
+Its first record is derived from the first records of the shards, so the same shards give the same journal everywhere.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from runner.runs.shards.parts import ShardPart, read_parts
 from runner.spec.origin import MARKER
 
 STAGING = ".merging"
-"""The staging folder in the run's folder."""
+"""The name of the staging folder in the run's folder."""
 
 PIECE = 4 << 20
 """The number of bytes to read or write at a time."""
@@ -56,12 +56,12 @@ def merge(
     wait_seconds: float = 0.0,
     watch: Watch | None = None,
 ) -> FinishedRun:
-    """Merge the parts of a run, those in its folder and those in `others`; return the run if it is already merged.
+    """Merge the shards of a run, from its folder and from the folders `others`, and return the merged run.
 
-    No model is called, and no API key is needed.
+    A run that is already merged is returned unchanged. No model is called, and no API key is needed.
 
     Raises:
-        MergeError: parts are missing, duplicated, of another run, unfinished or edited; it lists all problems.
+        MergeError: shards are missing, duplicated, of another run, unfinished or edited; the error lists all problems.
         RunDirectoryError: the run was played without shards, or another process has locked it.
         RunError: a file cannot be read or written.
         Interrupted: SIGINT or SIGTERM; nothing was changed.
@@ -90,8 +90,9 @@ def _merged_already(run: RunFolder, results: Results) -> FinishedRun:
     manifest = run.manifest()
     if not (run.parts / MERGED).is_file():
         raise RunDirectoryError(
-            f"run {run.run_id} was started without --shard ({manifest.status}), so its parts cannot be merged into "
-            f"it. Move one of the two away: {run.path} without {SHARDS}/, or {SHARDS}/"
+            f"run {run.run_id} was started without --shard ({manifest.status}), so the shards in its folder cannot be "
+            f"merged into it. Move {run.path / SHARDS} away to keep the run, or all other files in {run.path} to merge "
+            "the shards"
         )
     if manifest.status in PLAYED:
         results.board.append_missing(run)
@@ -99,7 +100,7 @@ def _merged_already(run: RunFolder, results: Results) -> FinishedRun:
 
 
 def count_finished_parts(run: RunFolder, count: int) -> tuple[bool, int]:
-    """Return whether all parts in a run's folder have been played, and how many have been."""
+    """Return whether all `count` parts in a run's folder are finished, and the number of finished parts."""
     parts = [part for shard, part in run.started_parts() if shard.of == count]
     done = 0
     for part in parts:
@@ -114,18 +115,21 @@ class _Merge:
     def __init__(self, run: RunFolder, parts: Sequence[ShardPart], watch: Watch | None) -> None:
         self._run, self._parts, self._watch = run, parts, watch
         self._first = min(parts, key=lambda part: (part.manifest.started_at, part.shard))
-        """The part that started first, which provides the values that are fixed at the start of a run."""
+        """The part that started first. The merged run takes the values that are fixed at a run's start from it."""
         self._staged = RunFolder(run.path / STAGING, run.run_id)
         self._notes: list[str] = []
 
     def build(self) -> FinishedRun:
-        """Build the run and move it to its final location."""
+        """Build the merged run in the staging folder, move it to its final location, and return it."""
         plan = self._plan()
         try:
             remove_folder(self._staged.path)
             make_folder(self._staged.path)
         except OSError as error:
-            raise RunError(f"cannot create the folder {self._staged.path}: {error.strerror}") from error
+            raise RunError(
+                f"cannot create the folder {self._staged.path}: {error.strerror}. Check the permissions and the free "
+                "space of the disk, and merge again"
+            ) from error
         self._note_differences()
         self._write_journal()
         self._write_log()
@@ -157,14 +161,16 @@ class _Merge:
             values = sorted({str(getattr(part.manifest, name)) for part in self._parts})
             if len(values) > 1:
                 first = getattr(self._first.manifest, name)
-                self._notes.append(f"shards were played with {label} {comma_join(values)}; the run records {first}")
+                self._notes.append(f"shards were played with {label} {comma_join(values)}; the merged run has {first}")
         specs = {file_hash(part.folder.spec) for part in self._parts}
         if len(specs) > 1:
             self._notes.append(
-                f"the specs of the shards differ in addresses or limits; the run has that of shard {self._first.shard}"
+                "the specs of the shards differ in addresses or limits; the merged run has the spec of shard "
+                f"{self._first.shard}"
             )
 
     def _write_journal(self) -> None:
+        """Write the journal with the records of all parts."""
         identity, path = self._first.manifest.identity, self._staged.journal
         firsts = [first_record(part.folder.journal) for part in self._parts]
         number = tagged_hash("merged", [None if record is None else record.get("journal") for record in firsts])[:16]
@@ -175,9 +181,9 @@ class _Merge:
             with create(path) as file:
                 buffered = [first]
                 size = len(first)
-                for part, begun_as in zip(self._parts, firsts, strict=True):
+                for part, part_first in zip(self._parts, firsts, strict=True):
                     for record in _records(part):
-                        _note_origin(record, begun_as)
+                        _add_origin(record, part_first)
                         buffered.append(encode(sequence, record, seed))
                         size += len(buffered[-1])
                         sequence += 1
@@ -188,7 +194,7 @@ class _Merge:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise RunError(f"cannot write {path}: {error.strerror}") from error
+            raise RunError(f"cannot write {path}: {error.strerror}. Check the disk, and merge again") from error
 
     def _write_log(self) -> None:
         """Write the parts' logs, one after the other."""
@@ -199,10 +205,12 @@ class _Merge:
                         while piece := log.read(PIECE):
                             file.write(piece)
         except OSError as error:
-            raise RunError(f"cannot write {self._staged.log}: {error.strerror}") from error
+            raise RunError(
+                f"cannot write {self._staged.log}: {error.strerror}. Check the disk, and merge again"
+            ) from error
 
     def _manifest(self, plan: Plan) -> Manifest:
-        """Return the manifest of the merged run, with the start of the part that started first."""
+        """Return the manifest of the merged run, with the start time and versions of the part that started first."""
         started_manifest = replace(self._first.manifest, run_id=self._run.run_id)
         manifest = updated_manifest(started_manifest, plan).with_recorded("replay_of", "cache")
         return replace(manifest, cache=relative_cache_path(plan.spec, self._run))
@@ -217,13 +225,13 @@ class _Merge:
             _copy(path, self._run.path / inside)
         if (first / MARKER).is_file():
             _copy(first / MARKER, self._run.path / MARKER)
-        if plan.spec.replays:  # their paths are relative to the run's folder
+        if plan.spec.replays:  # the paths of replayed runs are relative to the run's folder, so the spec changes
             write_inputs(plan, self._run)
         else:
             _copy(self._first.folder.spec, self._run.spec)
 
     def _move_to_run(self, manifest: Manifest) -> None:
-        """Move the staged files to the run's folder, and write the manifest last, which makes the run exist."""
+        """Move the staged files to the run's folder. The manifest comes last: the merged run exists once it does."""
         run_folder, staged = self._run.path, self._staged
         try:
             staged.manifest_path.unlink()
@@ -235,7 +243,7 @@ class _Merge:
             fsync_dir(run_folder)
             remove_folder(staged.path)
         except OSError as error:
-            raise RunError(f"cannot write {run_folder}: {error.strerror}") from error
+            raise RunError(f"cannot write {run_folder}: {error.strerror}. Check the disk, and merge again") from error
         merged_parts = {
             "parts": [
                 {
@@ -254,10 +262,10 @@ class _Merge:
 
 
 def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
-    """Yield the records of a part's journal except the first, and a record of the calls left in flight.
+    """Yield the records of a part's journal except the first, and then a record of the calls left in flight, if any.
 
     Raises:
-        MergeError: the journal has changed since it was checked.
+        MergeError: the journal has changed since `check_parts`.
     """
     path, count = part.folder.journal, 0
     abandoned = AbandonedCalls(part.folder.in_flight)
@@ -283,13 +291,14 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
         yield abandoned.lost().to_json()
 
 
-def _note_origin(record: dict[str, Any], first: Mapping[str, Any] | None) -> None:
-    """Store the number of the part's journal in an answer, because caches filled by the part refer to that number."""
+def _add_origin(record: dict[str, Any], first: Mapping[str, Any] | None) -> None:
+    """Add the number of the part's journal to an answer, because caches that the part filled refer to this number."""
     if record.get("kind") == CallRecord.KIND and "of" not in record and first is not None and "journal" in first:
         record.setdefault(ORIGIN, first["journal"])
 
 
 def _files(folder: Path) -> Iterator[Path]:
+    """Yield all files in a folder and its subfolders, in a fixed order."""
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
             yield from _files(path)

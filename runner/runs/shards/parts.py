@@ -1,4 +1,4 @@
-"""The parts of a run that are to be merged, with their folders and manifests."""
+"""Reads the parts of a run that are to be merged: their manifests, specs and inputs."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from runner.runs.finished.saved_spec import recorded_plan
 from runner.spec.datasets.shards import Shard
 from runner.spec.loader import load_saved
 
-WHERE_AND_HOW_FAST = (
+LOCAL_KEYS = (
     "rollouts.concurrency", "budget", "retry.transient", "cache", "models.*.base_url", "models.*.api_key_env",
     "models.*.timeout", "models.*.requests_per_minute", "models.*.tokens_per_minute", "models.*.batch_wait",
     "models.*.batch_poll",
 )  # fmt: skip
-"""Keys that may differ between shards: addresses and limits, which do not change what is played or written."""
+"""Spec keys that may differ between shards: addresses and limits, which do not change what is played or written."""
 
 START_FILES = ("written", "environment.lock")
-"""Files in `inputs/` that describe the start of a run and differ between machines; they are not inputs."""
+"""Names in `inputs/` that are no inputs: they describe the start of the part, and differ between machines."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ShardPart:
     folder: RunFolder
     manifest: Manifest
     plans: dict[Any, Plan] = field(default_factory=dict, compare=False, repr=False)
-    """The plans that were read already; parts with the same spec and inputs share one."""
+    """A cache for plans by the hashes of spec and inputs, which all parts share."""
 
     def __str__(self) -> str:
         return f"shard {self.shard} ({self.folder.path})"
@@ -51,22 +51,22 @@ class ShardPart:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of the part, from the spec and the inputs saved with it.
+        """The plan of the part, from the spec and the inputs in its folder.
 
         Raises:
-            NipRunError: they cannot be read.
+            NipRunError: the spec or the inputs cannot be read.
         """
         try:
             key = (file_hash(self.folder.spec), *sorted(self.inputs.items()), *sorted(self._selected.items()))
         except OSError as error:
-            raise RunError(f"cannot read {self.folder.spec}: {error.strerror}") from error
+            raise RunError(f"cannot read {self.folder.spec}: {error.strerror}; restore the file") from error
         if key not in self.plans:
             self.plans[key] = self.read_plan()
         plan = self.plans[key]
         return plan.with_spec(replace(plan.spec, shard=self.shard))
 
     def read_plan(self) -> Plan:
-        """Read the plan from the part's folder; runs that a model group replays need not exist here.
+        """Read the plan from the part's folder. Runs that a model group replays need not exist on this machine.
 
         Raises:
             NipRunError: the spec or the inputs cannot be read.
@@ -76,17 +76,18 @@ class ShardPart:
 
     @property
     def _selected(self) -> dict[str, str]:
-        """The values of the manifest that reading a saved spec depends on."""
+        """The values of the manifest that affect how the saved spec is read."""
         manifest = self.manifest
         return {"selection": repr(manifest.dataset_selection), "source": manifest.dataset_source_sha256}
 
     @cached_property
     def spec_leaves(self) -> dict[str, Any]:
-        """The values of its spec by dotted key, without the keys that may differ between shards."""
-        return flatten_spec(resolved_spec(self.plan), self.plan.spec.replayed, WHERE_AND_HOW_FAST)
+        """The values of the part's spec by dotted key, without the keys that may differ between shards."""
+        return flatten_spec(resolved_spec(self.plan), self.plan.spec.replayed, LOCAL_KEYS)
 
 
 def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:
+    """Yield the path and the hash of each input file."""
     if not inputs.is_dir():
         return
     for folder, folders, files in os.walk(inputs):
@@ -97,11 +98,11 @@ def _hash_files(inputs: Path) -> Iterator[tuple[str, str]]:
             try:
                 yield path.relative_to(inputs).as_posix(), file_hash(path)
             except OSError as error:
-                raise RunError(f"cannot read {path}: {error.strerror}") from error
+                raise RunError(f"cannot read {path}: {error.strerror}; restore the file") from error
 
 
 def read_parts(folders: Sequence[RunFolder]) -> tuple[list[ShardPart], list[str]]:
-    """Return the parts in folders, and a problem for each folder that has none."""
+    """Return the parts in these folders, and a problem for each folder that is not a part."""
     parts: list[ShardPart] = []
     problems: list[str] = []
     plans: dict[Any, Plan] = {}
@@ -109,12 +110,12 @@ def read_parts(folders: Sequence[RunFolder]) -> tuple[list[ShardPart], list[str]
         try:
             manifest = folder.manifest()
         except RunError as error:
-            problems.append(f"{folder.path} cannot be read as a part: {error}")
+            problems.append(f"{folder.path} cannot be read as a shard: {error}")
             continue
         if manifest.shard is None:
             problems.append(
-                f"{folder.path} is the complete run {manifest.run_id}, not a part of a run: the folder of a part is "
-                "named K-of-N"
+                f"{folder.path} is the complete run {manifest.run_id}, not a shard; name folders of shards, which are "
+                "called K-of-N"
             )
             continue
         parts.append(ShardPart(manifest.shard, folder, manifest, plans))

@@ -1,1 +1,1 @@
-"""Playing the games of one run in several processes: a writer leases games to workers, which may die."""
+"""Plays the games of one run in several processes: a writer leases games to workers, and replaces workers that die."""

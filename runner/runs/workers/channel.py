@@ -1,4 +1,4 @@
-"""The channel between the writer and one worker: an interface, and sockets between processes of one machine."""
+"""The channel between the writer and one worker: the interface, and its implementation by sockets on one machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from runner.runs.workers.frames import FrameReader, Outbox
 
 FLUSH_AT = 64
-"""The number of messages that are sent without waiting for the loop's next iteration, so the receiver can start."""
+"""The number of messages after which they are sent immediately, instead of in the loop's next iteration."""
 
 Receive = Callable[[Sequence[Any]], None]
 """Takes a batch of messages, in order."""
@@ -20,12 +20,12 @@ class WorkerChannel(Protocol):
     """One end of a channel."""
 
     def send(self, message: Any) -> None:
-        """Send a message without waiting. Messages arrive in order; one for a closed channel is dropped."""
+        """Send a message without waiting. Messages arrive in order. After the channel has closed, they are dropped."""
         ...
 
 
 class SocketChannel(asyncio.Protocol):
-    """A channel over a connected socket. What is sent in one turn of the loop shares a frame."""
+    """A channel over a connected socket. Messages that are sent in the same iteration of the loop share a frame."""
 
     def __init__(self, receive: Receive, on_close: Callable[[], None]) -> None:
         self._receive, self._on_close = receive, on_close
@@ -36,7 +36,7 @@ class SocketChannel(asyncio.Protocol):
 
     @classmethod
     async def open(cls, end: socket.socket, receive: Receive, on_close: Callable[[], None]) -> SocketChannel:
-        """Open a channel on one end of a socket pair and own the socket.
+        """Open a channel on one end of a socket pair, and close this end with the channel.
 
         `on_close` is called once, after either side has closed the channel.
         """
@@ -71,7 +71,7 @@ class SocketChannel(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self) -> None:
-        """Send what is left, then close."""
+        """Send the remaining messages, then close the channel."""
         if self._transport is not None:
             self._flush()
             self._transport.close()

@@ -1,4 +1,4 @@
-"""Frames: batches of messages as a stream of bytes, the same for local sockets and for calls to Ray actors."""
+"""Encodes batches of messages as frames in a stream of bytes, for local sockets and for calls to Ray actors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 _LENGTH = struct.Struct("<Q")
-"""The prefix of each frame: the number of bytes that follow."""
+"""The format of a frame's prefix, which is the number of bytes that follow."""
 
 
 class Outbox:
@@ -22,7 +22,7 @@ class Outbox:
         self._messages.append(message)
 
     def __len__(self) -> int:
-        """Return how many messages are not in a frame yet."""
+        """Return the number of messages that are not in a frame yet."""
         return len(self._messages)
 
     def __bool__(self) -> bool:
@@ -45,7 +45,7 @@ class FrameReader:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Sequence[Any]]:
-        """Yield each batch of messages that these bytes complete."""
+        """Add bytes of the stream, and yield each batch of messages that is now complete."""
         self._bytes += data
         while len(self._bytes) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._bytes)[0]
@@ -58,7 +58,7 @@ class FrameReader:
 
 
 class Pickled:
-    """A message for several workers, which is pickled once."""
+    """A message for several workers that is pickled only once."""
 
     def __init__(self, message: Any) -> None:
         self._data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)

@@ -1,7 +1,8 @@
-"""The watch over silent workers: a worker that hangs is killed, so that others play its games.
+"""Kills workers that have been silent for too long, so that other workers play their games.
 
-A worker sends a message at least as often as it is checked here. The silent checks in a row count, not the time: a
-writer that was stopped itself, or was asleep with its machine, reads the waiting messages before it checks again.
+A worker sends a message at least once per check. The monitor counts checks without a message and does not measure the
+time, because the writer itself may have been suspended. Afterwards, the writer reads all waiting messages before the
+next check.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from runner.runs.workers.messages import ALIVE_SECONDS
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 SILENT_CHECKS = 12
-"""The number of silent checks in a row after which a worker is killed; even the longest prompts take less time."""
+"""A worker is killed after this many silent checks in a row. Rendering the longest prompts takes less time."""
 
 SILENT_CHECKS_WHEN_STOPPING = 3
-"""The same number while the run is stopping and a person waits for it."""
+"""The same limit while the run is stopping, when a person waits."""
 
 
 class HeartbeatMonitor:
-    """Checks the workers that have games."""
+    """Checks all workers that have games at regular intervals."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class HeartbeatMonitor:
         fail: Callable[[Exception], None],
         every: float = ALIVE_SECONDS,
     ) -> None:
-        """`fail` is called with an error that ends the watch, such as one raised by a callback for notes."""
+        """Prepare the monitor. `fail` is called with an error that ends `watch`, such as one raised by `on_note`."""
         self._slots, self._state, self._fail, self._every = slots, state, fail, every
 
     async def watch(self) -> None:
@@ -51,7 +52,9 @@ class HeartbeatMonitor:
         slot.silent += 1
         if slot.silent < (SILENT_CHECKS_WHEN_STOPPING if self._state.stop.stopping else SILENT_CHECKS):
             return
-        reason = f"sent nothing for {slot.silent * self._every:.0f} s, so it hangs or was stopped, and was killed"
+        reason = f"sent nothing for {slot.silent * self._every:.0f} s and was killed"
         slot.silent = 0
-        self._state.notes.note(f"a worker process {reason}, with {counted(len(slot.leases), 'game')} to play again")
+        self._state.notes.note(
+            f"a worker process {reason}; other workers play its {counted(len(slot.leases), 'game')} again"
+        )
         worker.kill(reason)

@@ -1,7 +1,7 @@
 """Workers that are processes on this machine.
 
-A process shares only a socket with its writer, which tells each side when the other is gone. It is a separate program
-and does not import `__main__`, so that a notebook can use workers.
+A worker shares only a socket with the writer. The socket closes when either side ends, so the other side notices. A
+worker is a separate program that does not import the caller's `__main__`, so that notebooks can use workers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _PROGRAM = (
     "from runner.runs.workers.process import main\n"
     "main({descriptor})\n"
 )
-"""The program of a worker. It ignores signals, because the writer handles them and stops its workers."""
+"""The program of a worker. It ignores SIGINT and SIGTERM, because the writer handles them and ends its workers."""
 
 _OPEN_FILES = 3
-"""The number of files that the writer opens for a worker: both ends of its socket (briefly), and its stderr."""
+"""The number of files that the writer opens for a worker: both ends of the socket (one only briefly), and stderr."""
 
 _STDERR_BYTES = 2000
+"""The number of bytes at the end of stderr in which the last line is searched."""
 
 
 class LocalPool:
@@ -42,8 +43,10 @@ class LocalPool:
 
     async def start(self, receive: Receive, on_exit: Callable[[str], None]) -> LocalWorker:
         if not sys.executable:
-            raise RunError("this Python does not know its own executable, so it cannot start worker processes; set "
-                           "execution.processes=1")  # fmt: skip
+            raise RunError(
+                "cannot start worker processes, because this Python has no executable (sys.executable is empty); set "
+                "execution.processes=1"
+            )
         try:
             return await self._start(receive, on_exit)
         except OSError as error:
@@ -63,7 +66,7 @@ class LocalPool:
                 code = _PROGRAM.format(path=list(sys.path), descriptor=worker_end.fileno())
                 process = await asyncio.create_subprocess_exec(
                     sys.executable, "-P", "-c", code, pass_fds=[worker_end.fileno()], stdin=DEVNULL, stdout=DEVNULL,
-                    stderr=stderr, process_group=0,  # a terminal's Ctrl-C does not reach it
+                    stderr=stderr, process_group=0,  # so that Ctrl-C in a terminal does not reach the worker
                 )  # fmt: skip
             failed.callback(process.kill)
             worker = LocalWorker(process, stderr, on_exit)
@@ -90,7 +93,7 @@ class LocalWorker:
             self._channel.send(message)
 
     def _disconnected(self) -> None:
-        """Report the exit of a process that has closed its socket: it is gone, or about to be."""
+        """Report the exit of the process, which has closed its socket and so has ended or is about to."""
         self._channel = None
         if self._on_exit is not None:
             self._exiting = asyncio.create_task(self._report_exit())
@@ -110,7 +113,7 @@ class LocalWorker:
             self._process.kill()
 
     async def _wait(self, seconds: float) -> str:
-        """Wait for the process to end, kill it after this time, and return how it ended."""
+        """Wait for the process to end, kill it after this time, and return words for how it ended."""
         try:
             async with asyncio.timeout(seconds):
                 code = await self._process.wait()
@@ -127,7 +130,10 @@ class LocalWorker:
 
 
 def describe_exit(code: int, stderr: IO[bytes]) -> str:
-    """Describe an exit code, or a signal as its negative number, with the last line of stderr; close stderr."""
+    """Close stderr, and return words for an exit code with the last line of stderr.
+
+    A negative exit code is the number of the signal that killed the process.
+    """
     last_line = "" if stderr.closed else _last_line(stderr)
     stderr.close()
     if code < 0:
@@ -135,7 +141,7 @@ def describe_exit(code: int, stderr: IO[bytes]) -> str:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        return f"was killed by {name}" + (" (by hand, or out of memory)" if -code == signal.SIGKILL else "")
+        return f"was killed by {name}" + (" (by a user, or because memory ran out)" if -code == signal.SIGKILL else "")
     return f"ended with exit code {code}" + (f": {last_line}" if last_line else "")
 
 

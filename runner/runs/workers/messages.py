@@ -1,9 +1,9 @@
 """The messages between the writer of a run and its workers.
 
 The writer sends `Start`; the worker answers `WorkerReady` or `CannotStart`. The writer leases games, each with its
-records in the journal, and the worker reports each as `GameFinished` or `Unfinished`. A worker sends
-records to append, and continues when the writer acknowledges that they are on disk. The writer holds the budget and
-the limits, so a worker requests a permit before each call that counts, and reports how the call ended.
+records in the journal, and the worker reports each game as `GameFinished` or `GameUnfinished`. A worker sends records
+to append, and continues when the writer acknowledges that they are on disk. The writer enforces the budget and the
+limits, so a worker requests a permit before each call that counts toward them, and reports how the call ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.runs.execution.unusable import AnswerCounts
 from runner.runs.workers.remote_errors import RemoteError
 
 Record = dict[str, Any]
-"""A record of the journal as JSON."""
+"""A record of the journal as a JSON object."""
 
 ALIVE_SECONDS = 5.0
 """The seconds between a worker's reports that it is alive."""
@@ -33,25 +33,25 @@ ALIVE_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Everything a worker needs to know about the run: the first message."""
+    """The first message to a worker, with everything that it needs to know about the run."""
 
     plan: Plan
     run_id: str
     is_bound: bool
     """Whether the journal is bound to its run; see `runner.base.storage.log_lines`."""
     is_durable: bool
-    """Whether answers cost something, so that a game continues only when its answer is on disk."""
+    """Whether answers cost something, so that a game must wait until its answer is on disk."""
     is_budgeted: bool
     makes_outputs: bool
-    """Whether workers send the outputs of games instead of rollouts."""
+    """Whether workers send the outputs of games (`WorkerGame`) instead of rollouts."""
     answered: frozenset[str]
-    """The model groups that a server has answered before."""
+    """The model groups whose servers have answered at least once."""
     concurrency: int
     """The maximum number of calls in flight for all workers together."""
     adapters: Mapping[str, str]
     """The paths of the models that are LoRA adapters, for servers that must load them."""
     journal: str | None = None
-    """The number of the journal, which the cache stores with each answer."""
+    """The number that identifies the journal, which the cache stores with each answer."""
 
 
 class Lease(NamedTuple):
@@ -93,7 +93,7 @@ class GroupsAnswered(NamedTuple):
 
 
 class Drain(NamedTuple):
-    """The games have all ended: report everything that remains, and exit."""
+    """All games have ended: report everything that remains, and exit."""
 
 
 # From a worker
@@ -108,7 +108,7 @@ class Alive(NamedTuple):
 
 
 class CannotStart(NamedTuple):
-    """The worker cannot connect, which would be the same for any other worker."""
+    """The worker cannot connect to its servers. Any other worker would fail in the same way."""
 
     failure: RemoteError
 
@@ -117,16 +117,16 @@ class Append(NamedTuple):
     """Records for the journal."""
 
     number: int | None
-    """The number to acknowledge; None if no call waits for these records."""
+    """The number of this message for the acknowledgement; None if no call waits for these records."""
     groups: Sequence[Sequence[Unnumbered]]
     """Groups of records; the records of a group are written atomically."""
     samples: Sequence[tuple[Any, ...]]
-    """The sample of each record, over all groups."""
+    """The sample of each record, in the order of the records in all groups."""
     failures: Sequence[str] = ()
     """The errors of the failed attempts among these records."""
 
 
-class Ask(NamedTuple):
+class PermitRequested(NamedTuple):
     """A request for a permit to call a model."""
 
     number: int
@@ -138,22 +138,22 @@ class Ask(NamedTuple):
     """The maximum usage and cost of the call."""
 
 
-class Ended(NamedTuple):
-    """A granted call has ended with an answer and its cost (`charge`), or with a failure."""
+class CallEnded(NamedTuple):
+    """A granted call has ended with an answer, whose cost is `charge`, or with a failure."""
 
     number: int
     charge: UsageTotals | None
     failure: RemoteError | None = None
 
 
-class GaveUp(NamedTuple):
-    """The worker no longer waits for a call that was requested or granted."""
+class CallAbandoned(NamedTuple):
+    """The worker no longer waits for a call that it had requested or made."""
 
     number: int
 
 
 class CallRefused(NamedTuple):
-    """The provider has refused a call, which therefore has no record."""
+    """The provider has refused a call, so the call has no record."""
 
     sample: SampleKey
 
@@ -166,8 +166,8 @@ class GameFinished(NamedTuple):
     result: FinishedJob
 
 
-class Unfinished(NamedTuple):
-    """A game was not finished."""
+class GameUnfinished(NamedTuple):
+    """A game ended with an error before it was finished."""
 
     job_index: int
     """The index of the game's job."""
@@ -199,8 +199,8 @@ class ServerDown(NamedTuple):
     message: str | None
 
 
-class Unlike(NamedTuple):
-    """A server has refused `calls` more calls that the other servers of its group accepted."""
+class UnlikeServer(NamedTuple):
+    """A server has refused `calls` more calls that other servers of its group accepted."""
 
     group: str
     server: str
@@ -208,14 +208,14 @@ class Unlike(NamedTuple):
     message: str
 
 
-class Noted(NamedTuple):
-    """A note for the run; only the first note about each subject is used."""
+class NoteAdded(NamedTuple):
+    """A note for the run. The writer keeps only the first note about each subject."""
 
     subject: str
     line: str
 
 
-class Logged(NamedTuple):
+class LogLine(NamedTuple):
     """A line for the log of the run."""
 
     logger: str
@@ -224,7 +224,7 @@ class Logged(NamedTuple):
 
 
 class RatesLearned(NamedTuple):
-    """The rate limits that a server stated in the headers of an answer."""
+    """A server stated rate limits in the headers of an answer."""
 
     group: str
     server: str | None
@@ -232,6 +232,6 @@ class RatesLearned(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """The worker has reported everything; `failure` is an error that is only known after all games have ended."""
+    """The worker has reported everything. `failure` is an error that was only known after all games had ended."""
 
     failure: RemoteError | None

@@ -1,4 +1,4 @@
-"""The writer's view of the journal: appends the records of all workers, and finds the records of a leased game."""
+"""The writer's access to the journal: appends the records of all workers, and finds the records of a leased game."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from runner.models.interface import SampleKey
 from runner.models.journal_records import CallRecord
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
-from runner.runs.workers.leases import Leased
+from runner.runs.workers.leases import LeasedGame
 from runner.runs.workers.messages import Append, Record
 from runner.runs.workers.record_keys import Game, game_of_job, game_of_sample
 
 
 class OpenGames:
-    """Knows where in the journal the records of unfinished games are."""
+    """Appends records to the journal, and remembers the offsets of the records of unfinished games."""
 
     def __init__(self, plan: Plan, journal: Journal, accounting: Accounting) -> None:
         self._plan, self._journal, self._accounting = plan, journal, accounting
         self._offsets: dict[Game, list[int]] = {}
         self.answered: set[str] = set()
-        """The model groups that have answers in the journal."""
+        """The model groups with answers in the journal when the run started."""
 
     def read(self, path: Path) -> None:
-        """Read the records of earlier processes."""
+        """Read the records that earlier processes wrote to the journal."""
         for offset, record in read_journal(path):
             if "sample" in record:
                 game = game_of_sample(self._plan, *record["sample"][:2])
@@ -47,7 +47,11 @@ class OpenGames:
                 settle(SampleKey(*sample))
 
     def append_now(self, appends: Sequence[Append]) -> None:
-        """Write records of calls that cost nothing, without waiting for the disk. Raises as `append`."""
+        """Write records of free calls synchronously, without waiting for the disk.
+
+        Raises:
+            JournalError: the records cannot be written.
+        """
         self._remember(appends, self._journal.append_all_now(_groups(appends)))
 
     def _remember(self, appends: Sequence[Append], offsets: Sequence[Sequence[int]]) -> None:
@@ -60,20 +64,21 @@ class OpenGames:
             for error in append.failures:
                 self._accounting.failed(TransientError(error))
 
-    def records_for(self, leased: Leased, known: set[str]) -> list[Record]:
-        """Return the records of a game or, if games share calls, of all games of its datapoint.
+    def records_for(self, leased: LeasedGame, sent_datapoints: set[str]) -> list[Record]:
+        """Return the records that a worker needs to play a game.
 
-        `known` are the datapoints whose records the worker has already; for those, return an empty list.
+        These are the records of the game or, if games share calls, of all games of its datapoint. In the second case,
+        the result is empty for `sent_datapoints`, whose records the worker already has, and the datapoint is added.
         """
         if self._plan.shares_between_games:
-            if leased.job.datapoint.id in known:
+            if leased.job.datapoint.id in sent_datapoints:
                 return []
-            known.add(leased.job.datapoint.id)
+            sent_datapoints.add(leased.job.datapoint.id)
         offsets = self._offsets.get(game_of_job(self._plan, leased.job), ())
         return [self._journal.record(offset) for offset in offsets]
 
-    def close(self, leased: Leased) -> None:
-        """Forget a game that has ended."""
+    def close(self, leased: LeasedGame) -> None:
+        """Forget the records of a game that has ended."""
         if not self._plan.shares_between_games:
             self._offsets.pop(game_of_job(self._plan, leased.job), None)
 

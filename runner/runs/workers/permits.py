@@ -1,4 +1,4 @@
-"""Permits for the calls of all workers: applies the layers of budget and limits to calls that workers make."""
+"""Permits for the calls of all workers: the writer applies the budget and the limits to calls that workers make."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from runner.models.retry_policy import Retry
 from runner.models.shared_servers import Servers
 from runner.models.usage_totals import UsageTotals
 from runner.rollouts.stop_switch import StopSwitch
-from runner.runs.workers.messages import Ask, Denied, Ended, Granted
+from runner.runs.workers.messages import CallEnded, Denied, Granted, PermitRequested
 from runner.runs.workers.remote_errors import RemoteError
 
 
-class _GivenUpError(Exception):
-    """Raised if the worker no longer waits for a call, which may be billed."""
+class _AbandonedError(Exception):
+    """Ends a granted call that the worker no longer waits for, and that may be billed."""
 
 
 @dataclass(eq=False)
 class WorkerCalls:
-    """The calls of one worker that have a permit or wait for one, and the maximum cost of each call in flight."""
+    """The calls of one worker."""
 
     send: Callable[[Any], None]
+    """Sends a message to the worker."""
     calls: dict[int, _Call] = field(default_factory=dict)
+    """The calls that have a permit or wait for one, by number."""
     in_flight: dict[SampleKey, UsageTotals] = field(default_factory=dict)
+    """The maximum cost of each call in flight, by sample."""
 
 
 @dataclass(eq=False)
@@ -39,7 +42,9 @@ class _Call:
     """A call that a worker has requested or is making."""
 
     ended: asyncio.Future[Completion]
+    """The result of the call, as far as the budget and the limits need it."""
     task: asyncio.Task[None] | None = None
+    """The task that passes the call through the budget and the limits."""
     is_granted: bool = False
     charge: UsageTotals = field(default_factory=UsageTotals)
     """The cost that the budget counts for the answer."""
@@ -47,7 +52,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PermitRequest(Request):
-    """A call as passed to the layers: with its maximum cost and without its prompt."""
+    """A worker's call as passed to the layers of budget and limits: with its maximum cost and without its prompt."""
 
     most: UsageTotals
     number: int
@@ -68,7 +73,7 @@ class _ReportedCosts(CallCosts):
 
 
 class Permits:
-    """Applies the budget and the limits, and records the calls in flight."""
+    """Applies the budget and the limits to the calls of all workers, and records the calls in flight."""
 
     def __init__(
         self,
@@ -81,7 +86,7 @@ class Permits:
         stop: StopSwitch,
         records: Callable[[], int],
     ) -> None:
-        """`records` returns the number of records in the journal."""
+        """Connect the layers. `records` returns the number of records in the journal."""
         self._costs, self._in_flight, self._stop, self._records = costs, in_flight, stop, records
         self._admission = LocalAdmission(_ReportedCosts(costs.groups), servers, policy, budget)
         self._complete = {server: self._admission.wrap(self._grant, server) for server in self._admission.servers}
@@ -92,8 +97,8 @@ class Permits:
         if learn is not None:
             learn(headers)
 
-    def ask(self, calls: WorkerCalls, message: Ask) -> None:
-        """Grant a call once budget and limits allow it, or deny it."""
+    def request(self, calls: WorkerCalls, message: PermitRequested) -> None:
+        """Start a task that grants the call once the budget and the limits allow it, or denies it."""
         call = calls.calls[message.number] = _Call(asyncio.get_running_loop().create_future())
         request = _PermitRequest(
             group=message.group, messages=(), sample=message.sample, most=message.most, number=message.number,
@@ -106,14 +111,14 @@ class Permits:
             await self._complete[server](request)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - the worker caused it, or must be told
-            if not call.is_granted:
+        except Exception as error:  # noqa: BLE001 - any error denies the call
+            if not call.is_granted:  # after the grant, the error came from the worker itself
                 request.calls.send(Denied(request.number, RemoteError.of(error)))
         finally:
             request.calls.calls.pop(request.number, None)
 
     async def _grant(self, request: Request) -> Completion:
-        """Grant the call and wait until the worker reports its end; for the layers, this is the call itself."""
+        """Grant the call and return its result when the worker reports it. The layers treat this as the model call."""
         assert isinstance(request, _PermitRequest)
         self._stop.check()
         calls = request.calls
@@ -125,8 +130,8 @@ class Permits:
         calls.send(Granted(request.number))
         return await call.ended
 
-    def end(self, calls: WorkerCalls, message: Ended) -> None:
-        """End a granted call."""
+    def end(self, calls: WorkerCalls, message: CallEnded) -> None:
+        """End a granted call with the result that the worker reports."""
         call = calls.calls.get(message.number)
         if call is None or call.ended.done():
             return
@@ -137,33 +142,33 @@ class Permits:
         elif message.failure is not None:
             call.ended.set_exception(message.failure.error())
 
-    def give_up(self, calls: WorkerCalls, number: int) -> None:
-        """Forget a call that the worker no longer waits for; if it was granted, it counts as billed."""
+    def abandon(self, calls: WorkerCalls, number: int) -> None:
+        """End a call that the worker no longer waits for; if the call was granted, it counts as billed."""
         call = calls.calls.get(number)
         if call is not None:
-            _end(call, _GivenUpError())
+            _end(call, _AbandonedError())
 
     def release(self, calls: WorkerCalls, reason: str) -> None:
-        """End the calls of a worker that is gone; calls in flight may be billed."""
+        """End the calls of a worker that is gone for this reason. Calls in flight count as billed."""
         for call in tuple(calls.calls.values()):
             _end(call, TransientError(f"the worker that made the call {reason}"))
 
     async def wait(self, calls: WorkerCalls) -> None:
-        """Wait until budget and limits have counted each call."""
+        """Wait until the budget and the limits have counted all calls of a worker."""
         await asyncio.gather(*(call.task for call in calls.calls.values() if call.task), return_exceptions=True)
 
     def settle(self, calls: WorkerCalls, sample: SampleKey) -> None:
-        """Remove a call whose record is on disk from the calls in flight."""
+        """Remove a call from the calls in flight, because its record is on disk."""
         if calls.in_flight.pop(sample, None) is not None:
             self._in_flight.settled(sample)
 
     def refuse(self, calls: WorkerCalls, sample: SampleKey) -> None:
-        """Remove a call that the provider refused, and that has no record, from the calls in flight."""
+        """Remove a call from the calls in flight, because the provider refused it. Such a call has no record."""
         if calls.in_flight.pop(sample, None) is not None:
             self._in_flight.refused(sample)
 
     def clear(self, calls: WorkerCalls) -> None:
-        """Remove all calls of a worker after the journal has counted them at their maximum cost."""
+        """Remove all calls of a worker from the calls in flight, after the journal has recorded their maximum cost."""
         for sample in tuple(calls.in_flight):
             self.refuse(calls, sample)
 

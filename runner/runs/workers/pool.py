@@ -29,7 +29,9 @@ class WorkerPool(Protocol):
     """Starts workers."""
 
     async def start(self, receive: Receive, on_exit: Callable[[str], None]) -> WorkerHandle:
-        """Start a worker. `on_exit` is called once, with the reason, if it ends before `end` is called.
+        """Start a worker whose messages are passed to `receive`.
+
+        If the worker ends before `end` is called, `on_exit` is called once with words that follow "a worker process".
 
         Raises:
             RunError: no worker can be started.

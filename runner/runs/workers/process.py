@@ -1,4 +1,4 @@
-"""The main function of a worker process, which ends with its writer."""
+"""The main function of a worker process, which ends when its writer does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from runner.runs.workers.worker import Worker
 
 
 def main(descriptor: int) -> None:
-    """Play the games that the writer leases over this socket, until either side closes it."""
-    gc.freeze()  # imported modules are not garbage: collections skip them
+    """Play the games that the writer leases over this socket, until either side closes the socket."""
+    gc.freeze()  # let collections skip the imported modules, which are never garbage
     with relaxed_gc():
         asyncio.run(_play(socket.socket(fileno=descriptor)))
 
@@ -29,5 +29,5 @@ async def _play(end: socket.socket) -> None:
 
 
 def _exit() -> None:
-    """End at once, because the writer is gone or has received everything."""
+    """End immediately, because the writer is gone or has received everything."""
     os._exit(0)

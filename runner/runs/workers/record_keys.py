@@ -1,4 +1,4 @@
-"""The game that a record of the journal belongs to, so that a game can be leased with its records."""
+"""Finds the game that a record of the journal belongs to, so that the writer can lease a game with its records."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 
 Game = tuple[object, ...]
+"""The key of a game or tree or, if games share calls, of all games of a datapoint."""
 
 
 def game_of_sample(plan: Plan, datapoint: str, repeat: int) -> Game:
-    """Return the key of the game or tree of a sample or, if games share calls, of all games of its datapoint."""
+    """Return the key of the game that a sample belongs to."""
     if plan.shares_between_games:
         return (datapoint,)
     variants = len(plan.variants)

@@ -1,4 +1,4 @@
-"""Exceptions as values that travel between processes."""
+"""Encodes exceptions as values that can be sent between processes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from runner.base.errors import NipRunError
 
 _BUILTIN = (MemoryError, OSError)
-"""Errors that keep their type, in addition to those of this package."""
+"""The errors that keep their type in addition to nip-run's own; every other type becomes a `RuntimeError`."""
 
 
 class RemoteError(NamedTuple):
-    """An exception as its type, arguments and attributes."""
+    """An exception, stored as its type, arguments and attributes."""
 
     kind: type[BaseException]
     args: tuple[Any, ...]
@@ -29,7 +29,7 @@ class RemoteError(NamedTuple):
         return cls(RuntimeError, (message,), {"__notes__": ["".join(traceback.format_exception(error)).rstrip()]})
 
     def error(self) -> BaseException:
-        """Return the exception."""
+        """Return the exception as an object that can be raised."""
         error = self.kind.__new__(self.kind, *self.args)
         error.args = self.args
         vars(error).update({name: _decode(value) for name, value in self.state.items()})
@@ -37,7 +37,7 @@ class RemoteError(NamedTuple):
 
 
 class _Mapping(NamedTuple):
-    """Replaces a read-only mapping, which cannot be pickled."""
+    """Stands for a read-only mapping, which cannot be pickled."""
 
     items: dict[Any, Any]
 

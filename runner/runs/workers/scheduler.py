@@ -1,4 +1,4 @@
-"""The writer of a run that workers play: leases games, collects results, and replaces workers that die."""
+"""The writer of a run with workers: leases games to workers, collects results, and replaces workers that die."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ from runner.runs.workers.worker_events import WorkerEvents
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 DRAIN_SECONDS = 10.0
+"""The maximum time to wait until all workers have reported everything."""
 
 START_SECONDS = 15.0
-"""The time that a share of the games is reserved for a starting worker, which takes longer in a full cluster."""
+"""The time for which games are reserved for a starting worker. In a full cluster, the start takes longer."""
 
-DRAWN_AT_ONCE = 16
+MAX_OFFLINE_GAMES = 16
 """The maximum number of concurrent games of a worker if no call waits for a server.
 
-More games would not fit into the processor's cache. They end at about the same time, so the same number of further
-games waits in the worker.
+More games would not fit into the processor's cache. Because these games end at about the same time, the writer leases
+the same number of further games in advance.
 """
 
 log = logging.getLogger("nip_run.workers")
 
 
 class GameScheduler:
-    """Plays jobs with workers; `play_all` is like `Engine.play_all`."""
+    """Plays jobs with workers. It has the same interface as `Engine`."""
 
     def __init__(self, state: WriterState, pool: WorkerPool, workers: int) -> None:
         self._state, self._pool = state, pool
         self._slots = [WorkerSlot(number) for number in range(workers)]
-        self._moved = asyncio.Event()
-        state.stop.wakes(self._moved)
+        self._progress = asyncio.Event()
+        state.stop.wakes(self._progress)
         self._failure: BaseException | None = None
         self._exhausted: BudgetExhausted | None = None
         self._was_stopped = False
@@ -55,17 +56,17 @@ class GameScheduler:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_over = False
         self._actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
-            messages.WorkerReady: self._ready,
+            messages.WorkerReady: self._handle_ready,
             messages.Alive: lambda *_: None,
             messages.CannotStart: lambda _, message: self._fail(message.failure.error()),
-            messages.GameFinished: self._finished,
-            messages.Unfinished: self._unfinished,
-            messages.Drained: self._drained,
+            messages.GameFinished: self._handle_finished,
+            messages.GameUnfinished: self._handle_unfinished,
+            messages.Drained: self._handle_drained,
             **self._events.actions,
         }
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None:
-        """Play every job, `concurrency` at once, and put its rollouts into `results`.
+        """Play every job, `concurrency` of them concurrently, and put the rollouts into `results`.
 
         Raises:
             NipRunError, MemoryError: see `Engine.play_all`.
@@ -82,7 +83,7 @@ class GameScheduler:
             start = Pickled(state.start)
             for slot in slots:
                 self._create_task(self._start(slot, start))
-            del start  # it may be large
+            del start  # free the memory, because the message may be large
             await self._lease_until_over()
             await self._drain()
             is_complete = True
@@ -92,26 +93,26 @@ class GameScheduler:
         finally:
             self._is_over = True
             monitor.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)  # starts and deaths, which are short
+            await asyncio.gather(*self._tasks, return_exceptions=True)  # the short tasks that start and replace workers
             await asyncio.gather(*(self._end(slot, at_once=not is_complete) for slot in slots))
 
     # Leasing
 
     async def _lease_until_over(self) -> None:
-        """Lease games until all are played, or until no more may start and none is in progress.
+        """Lease games until all games are played, or until no game may start and none is in progress.
 
         Raises:
             Stopped, BudgetExhausted: not all games were played.
         """
         while True:
-            self._moved.clear()
+            self._progress.clear()
             self._raise_failure()
             self._state.accounting.check_unusable()
             self._events.send_stop()
             self._lease()
             if (self._book.is_empty or self._is_stopping) and not self._has_leases():
                 break
-            await self._moved.wait()
+            await self._progress.wait()
         if self._exhausted is not None:
             raise self._exhausted
         if self._was_stopped or not self._book.is_empty:
@@ -119,7 +120,7 @@ class GameScheduler:
 
     @property
     def _is_stopping(self) -> bool:
-        """Whether no game may start any more."""
+        """Whether no more games may start."""
         return self._exhausted is not None or self._state.stop.stopping
 
     def _has_leases(self) -> bool:
@@ -135,7 +136,7 @@ class GameScheduler:
         expected = sum(slot.is_ready or now < slot.waited_until for slot in self._slots)
         at_once, ahead = -(-self._concurrency // max(expected, 1)), 0
         if not self._state.start.is_durable:
-            at_once = ahead = min(at_once, DRAWN_AT_ONCE)
+            at_once = ahead = min(at_once, MAX_OFFLINE_GAMES)
         leased = True
         while leased and not self._is_stopping:
             # Each worker gets one game per round, the least busy first, to balance the number of games.
@@ -143,11 +144,15 @@ class GameScheduler:
             leased = sum(self._lease_to(slot, at_once, ahead) for slot in ready) > 0
 
     def _lease_to(self, slot: WorkerSlot, at_once: int, ahead: int) -> bool:
+        """Lease one game to a worker if there is one for it; return whether one was leased.
+
+        The worker plays up to `at_once` games concurrently, and up to `ahead` further games wait in the worker.
+        """
         if slot.plays_alone or len(slot.leases) >= at_once + ahead:
             return False
         if self._book.has_suspects(slot.number):
             if slot.leases:
-                return False  # a suspect must be the worker's only game
+                return False  # the worker must first finish its games, because it must play a suspect alone
             leased = self._book.suspect_for(slot.number)
             slot.plays_alone = True
         else:
@@ -155,23 +160,23 @@ class GameScheduler:
         if leased is None:
             return False
         slot.leases[leased.job.index] = leased
-        slot.send(messages.Lease(leased.job, self._state.open_games.records_for(leased, slot.known), at_once))
+        slot.send(messages.Lease(leased.job, self._state.open_games.records_for(leased, slot.sent_datapoints), at_once))
         return True
 
     async def _wait_for_calls(self, error: NipRunError) -> None:
-        """Send no new calls, and wait for those in flight, which may be answered and billed."""
+        """Stop new calls, and wait for the calls in flight, which may still be answered and are billed."""
         self._state.stop.stop_all()
         self._events.send_stop()
         seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
         await self._wait_until(lambda: not self._has_leases(), seconds)
 
     async def _wait_until(self, is_done: Callable[[], bool], seconds: float) -> None:
-        """Wait until `is_done()` is true, at most for this time."""
+        """Wait until `is_done()` returns true, but at most for this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not is_done():
-                    self._moved.clear()
-                    await self._moved.wait()
+                    self._progress.clear()
+                    await self._progress.wait()
 
     # Messages of workers
 
@@ -190,7 +195,7 @@ class GameScheduler:
                     self._actions[type(message)](slot, message)
         except BaseException as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
-        self._moved.set()
+        self._progress.set()
 
     async def _append(self, slot: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]) -> None:
         calls = slot.calls
@@ -202,23 +207,23 @@ class GameScheduler:
         if worker is not None:
             worker.send(messages.Acknowledged([append.number for append in appends if append.number is not None]))
 
-    def _ready(self, slot: WorkerSlot, _: messages.WorkerReady) -> None:
+    def _handle_ready(self, slot: WorkerSlot, _: messages.WorkerReady) -> None:
         slot.is_ready = True
         self._events.greet(slot)
 
-    def _finished(self, slot: WorkerSlot, message: messages.GameFinished) -> None:
+    def _handle_finished(self, slot: WorkerSlot, message: messages.GameFinished) -> None:
         leased = slot.leases.pop(message.job_index)
         slot.plays_alone = False
         self._deaths.reset()
         self._state.open_games.close(leased)
         self._results.put(message.job_index, message.result)
 
-    def _unfinished(self, slot: WorkerSlot, message: messages.Unfinished) -> None:
+    def _handle_unfinished(self, slot: WorkerSlot, message: messages.GameUnfinished) -> None:
         slot.leases.pop(message.job_index)
         slot.plays_alone = False
         error = message.failure.error()
         if isinstance(error, BudgetExhausted):
-            # Games in progress may still fit into the budget that is reserved for others now; new games may not.
+            # Other games may go on, because their calls have budget reserved. New games must not start.
             self._exhausted = error
         elif isinstance(error, Stopped):
             self._was_stopped = True
@@ -226,10 +231,10 @@ class GameScheduler:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Stop the run with this error, unless an earlier error already does."""
+        """Stop the run with this error, unless an earlier error has already stopped it."""
         if self._failure is None:
             self._failure = error
-        self._moved.set()
+        self._progress.set()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -246,20 +251,20 @@ class GameScheduler:
         slot.calls = WorkerCalls(slot.send)
         loop = asyncio.get_running_loop()
         slot.waited_until = loop.time() + START_SECONDS
-        loop.call_later(START_SECONDS, self._moved.set)
+        loop.call_later(START_SECONDS, self._progress.set)
         try:
-            slot.worker = await self._pool.start(partial(self._receive, slot), partial(self._exited, slot))
+            slot.worker = await self._pool.start(partial(self._receive, slot), partial(self._handle_exit, slot))
             slot.worker.send(start)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
 
-    def _exited(self, slot: WorkerSlot, reason: str) -> None:
+    def _handle_exit(self, slot: WorkerSlot, reason: str) -> None:
         if not self._is_over and not slot.is_drained:
             self._create_task(self._replace(slot, reason))
-        self._moved.set()
+        self._progress.set()
 
     async def _replace(self, slot: WorkerSlot, reason: str) -> None:
-        """Count the calls that a dead worker left in flight, return its games, and start a new worker."""
+        """Replace a dead worker: count the calls it left in flight, return its games, and start a new worker."""
         was_ready, slot.is_ready, slot.worker = slot.is_ready, False, None
         log.warning("a worker process %s, with %d games", reason, len(slot.leases))
         state = self._state
@@ -278,8 +283,8 @@ class GameScheduler:
         self._book.free(slot.number)
         slot.leases.clear()
         slot.plays_alone = False
-        slot.known.clear()
-        self._moved.set()
+        slot.sent_datapoints.clear()
+        self._progress.set()
         if not (self._is_over or self._book.is_empty or self._is_stopping):
             await self._start(slot, Pickled(state.start))
 
@@ -298,13 +303,13 @@ class GameScheduler:
         )
         self._raise_failure()
 
-    def _drained(self, slot: WorkerSlot, message: messages.Drained) -> None:
+    def _handle_drained(self, slot: WorkerSlot, message: messages.Drained) -> None:
         slot.is_drained = True
         if message.failure is not None:
             self._fail(message.failure.error())
 
     async def _end(self, slot: WorkerSlot, *, at_once: bool) -> None:
-        """End a worker; its calls stay recorded as in flight, so that the next process counts them."""
+        """End a worker. Its calls stay recorded as in flight, so that the process that resumes the run counts them."""
         self._state.permits.release(slot.calls, "was ended")
         await self._state.permits.wait(slot.calls)
         worker, slot.worker, slot.is_ready = slot.worker, None, False

@@ -1,4 +1,4 @@
-"""A worker: plays leased games with its own agents, providers and connections."""
+"""A worker, which plays leased games with its own agents, providers and connections."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ from runner.runs.workers.writer_proxy import (
 
 
 class Worker:
-    """A worker, in a local process or in a Ray actor; `finished` is set once it has reported everything."""
+    """A worker, in a local process or in a Ray actor."""
 
     def __init__(self) -> None:
         self.finished = asyncio.Event()
+        """Set once the worker has reported everything."""
         self._channel: WorkerChannel | None = None
         self._player: _Player | None = None
 
     def connect(self, channel: WorkerChannel) -> None:
-        """Use this channel to the writer."""
+        """Set the channel to the writer."""
         self._channel = channel
 
     def receive(self, batch: Sequence[Any]) -> None:
-        """Handle messages of the writer."""
+        """Handle messages from the writer."""
         assert self._channel is not None
         for message in batch:
             if self._player is not None:
@@ -70,13 +71,13 @@ class _Player:
     """Plays the games of one run."""
 
     def __init__(self, start: messages.Start, channel: WorkerChannel, finished: asyncio.Event) -> None:
-        """Raises as `connect`."""
+        """Connect to the servers of the run's models. Raises the errors of `runner.models.client.connect`."""
         plan = start.plan
         self._plan, self._channel, self._finished = plan, channel, finished
         logging.getLogger("nip_run").addHandler(RemoteLog(channel))
         logging.getLogger("nip_run").setLevel(logging.INFO)
         self._waiting: deque[Job] = deque()
-        """Games that are leased and not started."""
+        """The leased games that have not started."""
         self._at_once = 1
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = StopSwitch()
@@ -110,7 +111,7 @@ class _Player:
         }
 
     def receive(self, message: Any) -> None:
-        """Handle a message of the writer."""
+        """Handle a message from the writer."""
         self._actions[type(message)](message)
 
     async def _send_alive(self) -> None:
@@ -159,9 +160,9 @@ class _Player:
         while self._waiting and len(self._tasks) < self._at_once:
             task = asyncio.create_task(self._play(self._waiting.popleft()))
             self._tasks.add(task)
-            task.add_done_callback(self._over)
+            task.add_done_callback(self._end_game)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _end_game(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._start_waiting()
 
@@ -171,8 +172,8 @@ class _Player:
             rollouts = await self._engine.play(job)
             outputs = None if self._builder is None else self._builder.build(rollouts)
             report = messages.GameFinished(job.index, rollouts if outputs is None else outputs)
-        except Exception as error:  # noqa: BLE001 - the writer decides what each error means for the run
-            report = messages.Unfinished(job.index, RemoteError.of(error))
+        except Exception as error:  # noqa: BLE001 - the writer decides how each error affects the run
+            report = messages.GameUnfinished(job.index, RemoteError.of(error))
         finally:
             self._records.drop(game_of_job(self._plan, job))
         self._journal.flush()
@@ -180,7 +181,7 @@ class _Player:
 
     def _drain(self, _: messages.Drain) -> None:
         task = asyncio.create_task(self._end())
-        self._tasks.add(task)  # a reference keeps the task alive
+        self._tasks.add(task)  # without a reference, the task could be garbage-collected
 
     async def _end(self) -> None:
         failure = None

@@ -1,4 +1,4 @@
-"""Handlers for the messages of workers that are not about games: permits, server failures, notes and counts."""
+"""Handles the messages of workers that are not about single games: permits, server failures, notes and counts."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 
 class WorkerEvents:
-    """Dispatches messages of workers to the parts of the writer, or to the other workers."""
+    """Passes messages of workers to other parts of the writer, or on to the other workers."""
 
     def __init__(self, state: WriterState, slots: Sequence[WorkerSlot]) -> None:
         self._state, self._slots = state, slots
         self._answered = set(state.start.answered)
         self._down: dict[str, set[int]] = {}
-        """The slots whose workers cannot reach a server, by its address."""
+        """The slots whose workers cannot reach a server, by the server's address."""
         self._is_stopping = False
         permits = state.permits
         self.actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
-            messages.Ask: lambda slot, message: permits.ask(slot.calls, message),
-            messages.Ended: lambda slot, message: permits.end(slot.calls, message),
-            messages.GaveUp: lambda slot, message: permits.give_up(slot.calls, message.number),
+            messages.PermitRequested: lambda slot, message: permits.request(slot.calls, message),
+            messages.CallEnded: lambda slot, message: permits.end(slot.calls, message),
+            messages.CallAbandoned: lambda slot, message: permits.abandon(slot.calls, message.number),
             messages.CallRefused: lambda slot, message: permits.refuse(slot.calls, message.sample),
             messages.RatesLearned: lambda _, message: permits.learn(message.group, message.server, message.headers),
-            messages.AnswersCounted: self._counted,
-            messages.ServerDown: self._server_down,
-            messages.Unlike: lambda _, message: state.notes.unlike(*message),
-            messages.Noted: lambda _, message: state.notes.note(message.line, message.subject),
-            messages.Logged: lambda _, message: logging.getLogger(message.logger).log(
+            messages.AnswersCounted: self._count_answers,
+            messages.ServerDown: self._update_warning,
+            messages.UnlikeServer: lambda _, message: state.notes.unlike(*message),
+            messages.NoteAdded: lambda _, message: state.notes.note(message.line, message.subject),
+            messages.LogLine: lambda _, message: logging.getLogger(message.logger).log(
                 message.level, "%s", message.line
             ),
-            messages.TemplateRendered: self._rendered,
+            messages.TemplateRendered: self._store_rendered,
         }
         """The handler of each type of message."""
 
     def greet(self, slot: WorkerSlot) -> None:
-        """Send a worker that is ready the state that the other workers have."""
+        """Send a worker that has become ready the state that the other workers already have."""
         if self._answered:
             slot.send(messages.GroupsAnswered(frozenset(self._answered)))
         if self._is_stopping:
             slot.send(messages.StopRequest())
 
     def send_stop(self) -> None:
-        """Send a stop request to all workers, once, if the run is stopping."""
+        """If the run is stopping, send a stop request to all workers once."""
         if self._state.stop.stopping and not self._is_stopping:
             self._is_stopping = True
             for slot in self._slots:
@@ -55,12 +55,12 @@ class WorkerEvents:
     def remove(self, slot: WorkerSlot) -> None:
         """Forget which servers a worker that is gone could not reach."""
         for server in self._down:
-            self._server_down(slot, messages.ServerDown(server, None))
+            self._update_warning(slot, messages.ServerDown(server, None))
 
-    def _rendered(self, _: WorkerSlot, message: messages.TemplateRendered) -> None:
+    def _store_rendered(self, _: WorkerSlot, message: messages.TemplateRendered) -> None:
         self._state.plan.spec.prompts.rendered.put(message.key, message.text)
 
-    def _counted(self, _: WorkerSlot, message: messages.AnswersCounted) -> None:
+    def _count_answers(self, _: WorkerSlot, message: messages.AnswersCounted) -> None:
         self._state.accounting.count_remote_answers(
             message.group, message.answers, message.repeats, from_cache=message.from_cache
         )
@@ -71,8 +71,8 @@ class WorkerEvents:
                 if slot.is_ready:
                     slot.send(messages.GroupsAnswered(frozenset((message.group,))))
 
-    def _server_down(self, slot: WorkerSlot, message: messages.ServerDown) -> None:
-        """Keep a warning while at least one worker cannot reach the server."""
+    def _update_warning(self, slot: WorkerSlot, message: messages.ServerDown) -> None:
+        """Show a warning about a server while at least one worker cannot reach the server."""
         reporting_slots = self._down.setdefault(message.server, set())
         had_warning = bool(reporting_slots)
         if message.message is None:

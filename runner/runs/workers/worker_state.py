@@ -13,7 +13,7 @@ from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.accounting import Accounting
 from runner.runs.execution.server_notes import ServerNotes
 from runner.runs.workers import messages
-from runner.runs.workers.leases import Leased
+from runner.runs.workers.leases import LeasedGame
 from runner.runs.workers.open_games import OpenGames
 from runner.runs.workers.permits import Permits, WorkerCalls
 from runner.runs.workers.pool import WorkerHandle
@@ -21,32 +21,36 @@ from runner.runs.workers.pool import WorkerHandle
 
 @dataclass(eq=False)
 class WorkerSlot:
-    """One of the run's slots for workers, and the worker that is in it now."""
+    """One of the run's slots for workers, with the worker that currently fills it."""
 
     number: int
     worker: WorkerHandle | None = None
     is_ready: bool = False
     waited_until: float = 0.0
-    """The time on the loop's clock until which a starting worker counts as playing."""
+    """The time on the loop's clock until which games are reserved for the starting worker."""
     silent: int = 0
-    """The number of checks in a row without a new message of the worker."""
+    """The number of checks in a row without a new message from the worker."""
     is_drained: bool = False
-    leases: dict[int, Leased] = field(default_factory=dict)
+    """Whether the worker has reported everything."""
+    leases: dict[int, LeasedGame] = field(default_factory=dict)
+    """The games that the worker plays, by the index of their job."""
     plays_alone: bool = False
-    known: set[str] = field(default_factory=set)
+    """Whether the worker plays only one game, to find out whether the game kills workers."""
+    sent_datapoints: set[str] = field(default_factory=set)
     """The datapoints whose records the worker has, if games share calls."""
     calls: WorkerCalls = field(default_factory=lambda: WorkerCalls(lambda _: None))
     appends: set[asyncio.Task[None]] = field(default_factory=set)
+    """The tasks that write the worker's records to the journal."""
 
     def send(self, message: Any) -> None:
-        """Send a message to the worker, if there is one."""
+        """Send a message to the worker, if the slot has one."""
         if self.worker is not None:
             self.worker.send(message)
 
 
 @dataclass(frozen=True)
 class WriterState:
-    """The shared state of a run's writer."""
+    """The state that all parts of a run's writer share."""
 
     plan: Plan
     start: messages.Start

@@ -1,4 +1,4 @@
-"""Proxies in a worker for what the writer holds: the journal, permits, events, notes and the log."""
+"""A worker's proxies for objects of the writer: the journal, permits, call events, notes and the log."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ from runner.runs.workers.messages import (
     Acknowledged,
     AnswersCounted,
     Append,
-    Ask,
+    CallAbandoned,
+    CallEnded,
     CallRefused,
     Denied,
-    Ended,
-    GaveUp,
     Granted,
-    Logged,
-    Noted,
+    LogLine,
+    NoteAdded,
+    PermitRequested,
     RatesLearned,
     Record,
     ServerDown,
-    Unlike,
+    UnlikeServer,
 )
 from runner.runs.workers.record_keys import game_of_sample
 from runner.runs.workers.remote_errors import RemoteError
 
-UNSENT = 64
-"""The maximum number of records without a waiting call that are sent together."""
+MAX_UNSENT = 64
+"""The number of appends after which records are sent, if no call waits for them."""
 
 _RATES = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
-"""The headers that state a rate limit."""
+"""The response headers that state a rate limit."""
 
 
 class RemoteJournal:
-    """A worker's proxy of the journal: an appended record is on disk when the writer has acknowledged it.
+    """A worker's proxy for the journal. The writer acknowledges appended records once they are on disk.
 
-    If answers cost nothing, calls do not wait for this, and records are sent with their game. A worker that is killed
-    then only loses records that the next worker creates again.
+    If answers cost nothing, calls do not wait for the acknowledgement, and records are sent together. A worker that is
+    killed then loses only records that its replacement creates again.
     """
 
     def __init__(self, channel: WorkerChannel, *, is_bound: bool, is_durable: bool) -> None:
@@ -74,13 +74,13 @@ class RemoteJournal:
 
     async def append(self, *records: Record) -> None:
         """Append records atomically. If answers cost something, the records are on disk when this returns."""
-        self._groups.append(encode_unnumbered(records))  # encoded now, while the data is in the processor's cache
+        self._groups.append(encode_unnumbered(records))  # encode here, while the data is in the processor's cache
         for record in records:
             self._samples.append(tuple(record["sample"]))
             if record["kind"] == FailureRecord.KIND:
                 self._failures.append(record["error"])
         if not self._is_durable:
-            if len(self._groups) >= UNSENT:
+            if len(self._groups) >= MAX_UNSENT:
                 self.flush()
             return
         number = next(self._numbers)
@@ -89,7 +89,7 @@ class RemoteJournal:
         await written
 
     def flush(self) -> None:
-        """Send the records without a waiting call; the writer needs them before the report of their game."""
+        """Send the records that no call waits for. The writer needs them before it is told that their game ended."""
         if self._groups:
             self._send(None)
 
@@ -129,12 +129,12 @@ class LeasedRecords:
             self._games.pop(game, None)
 
     def get(self, sample: SampleKey) -> CallRecord | EndedRecord | None:
-        """Return the record of a sample's completion, or of the error that ended its game instead."""
+        """Return the record of a sample's completion, or of the error that ended its game; None if there is neither."""
         game = self._games.get(game_of_sample(self._plan, sample.datapoint, sample.repeat)) if self._games else None
         return None if game is None else game[1].get(sample)
 
     def failures(self, datapoint: str, repeat: int) -> Sequence[FailureRecord]:
-        """Return the failed attempts of a rollout."""
+        """Return the records of a rollout's failed calls."""
         game = self._games.get(game_of_sample(self._plan, datapoint, repeat)) if self._games else None
         return () if game is None else game[1].failures(datapoint, repeat)
 
@@ -149,27 +149,29 @@ class RemotePermits:
         self._learned: dict[tuple[str, str | None], Mapping[str, str]] = {}
 
     def wrap(self, complete: Complete, server: str | None) -> Complete:
-        """Wrap one attempt of a call, which needs a permit of the writer."""
+        """Return a function that gets a permit from the writer, and then makes one attempt of the call."""
 
         async def permitted(request: Request) -> Completion:
             if not (self._is_budgeted or self._costs.groups[request.group].is_called_live):
                 return await complete(request)
             number = next(self._numbers)
             granted = self._waiting[number] = asyncio.get_running_loop().create_future()
-            self._channel.send(Ask(number, request.group, server, request.sample, self._costs.worst_case(request)))
+            self._channel.send(
+                PermitRequested(number, request.group, server, request.sample, self._costs.worst_case(request))
+            )
             try:
                 await granted
             except asyncio.CancelledError:
                 self._waiting.pop(number, None)
-                self._channel.send(GaveUp(number))
+                self._channel.send(CallAbandoned(number))
                 raise
             try:
                 completion = await complete(request)
             except BaseException as error:
                 gave_up = isinstance(error, asyncio.CancelledError)
-                self._channel.send(GaveUp(number) if gave_up else Ended(number, None, RemoteError.of(error)))
+                self._channel.send(CallAbandoned(number) if gave_up else CallEnded(number, None, RemoteError.of(error)))
                 raise
-            self._channel.send(Ended(number, self._costs.charge(request, completion)))
+            self._channel.send(CallEnded(number, self._costs.charge(request, completion)))
             return completion
 
         return permitted
@@ -187,7 +189,7 @@ class RemotePermits:
             granted.set_exception(message.failure.error())
 
     def rate_listener(self, group: str, server: str | None) -> RateListener | None:
-        """Return a function that sends new rate limits of a server to the writer; None for offline groups."""
+        """Return a function that sends a server's new rate limits to the writer; None if the group calls no server."""
         if not self._costs.groups[group].is_called_live:
             return None
 
@@ -201,19 +203,19 @@ class RemotePermits:
 
 
 class RemoteNotes(ServerNotes):
-    """Sends notes to the writer, which reports each once for all workers."""
+    """Sends notes to the writer, which reports each note once for all workers."""
 
     def __init__(self, costs: CallCosts, channel: WorkerChannel) -> None:
         super().__init__(costs.groups, [])
         self._channel = channel
 
     def note(self, line: str, about: str | None = None) -> None:
-        self._channel.send(Noted(about or line, line))
+        self._channel.send(NoteAdded(about or line, line))
 
 
 @dataclass
 class RemoteEvents(CallEvents):
-    """Handles the events of a worker's calls that the writer does not see itself."""
+    """Handles the events of a worker's model calls: stores records, and sends counts and warnings to the writer."""
 
     channel: WorkerChannel
     costs: CallCosts
@@ -241,7 +243,7 @@ class RemoteEvents(CallEvents):
         self.channel.send(ServerDown(server, message))
 
     def unlike(self, group: str, server: str, calls: int, message: str) -> None:
-        self.channel.send(Unlike(group, server, calls, message))
+        self.channel.send(UnlikeServer(group, server, calls, message))
 
     def recorded(self, request: Request, completion: Completion) -> None:
         self._new_answers = self._new_answers.plus(self.judge.judge(request, completion))
@@ -249,7 +251,7 @@ class RemoteEvents(CallEvents):
             return
         try:
             self.cache.store(request, self.costs.groups[request.group], completion)
-        except RunError as error:  # only a note, because the answer is in the journal
+        except RunError as error:  # a note is enough, because the answer is in the journal
             self.notes.note(str(error))
 
     def refused(self, sample: SampleKey) -> None:
@@ -268,7 +270,7 @@ class RemoteEvents(CallEvents):
         self._counted[key] = answers, repeats + (request.sample.attempt > 0)
 
     def send_counts(self) -> None:
-        """Send the counts since the last message."""
+        """Send the counts of all answers since the last message with counts."""
         counted, self._counted = self._counted, {}
         for (group, from_cache), (answers, repeats) in counted.items():
             new_answers, self._new_answers = self._new_answers, AnswerCounts()
@@ -276,11 +278,11 @@ class RemoteEvents(CallEvents):
 
 
 class RemoteLog(logging.Handler):
-    """Sends the log lines of a worker to the log of the run, redacting the API keys that only the worker knows."""
+    """Sends the log lines of a worker to the run's log, after redacting secrets that only the worker knows."""
 
     def __init__(self, channel: WorkerChannel) -> None:
         super().__init__(logging.INFO)
         self._channel = channel
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._channel.send(Logged(record.name, record.levelno, redacted(record.getMessage())))
+        self._channel.send(LogLine(record.name, record.levelno, redacted(record.getMessage())))

@@ -1,4 +1,4 @@
-"""Builds the writer of a run that workers play, like `runs.execution.wiring` for a run in one process."""
+"""Builds the writer of a run with workers. (For a run in one process, see `runs.execution.wiring`.)"""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from runner.runs.workers.worker_state import WriterState
 async def scheduler_of(
     wiring: Wiring, workers: int, *, makes_outputs: bool
 ) -> AsyncIterator[tuple[GameScheduler, Journal]]:
-    """Open the writer's journal and limits, and yield the scheduler of this many workers.
+    """Open the journal, the budget and the limits, and yield the scheduler of this many workers and the journal.
 
-    With `makes_outputs`, workers build the outputs of games.
+    With `makes_outputs`, workers send the outputs of games instead of rollouts.
 
     Raises:
         RunDirectoryError, JournalError: the journal is in use, damaged, or belongs to another run.
@@ -42,7 +42,7 @@ async def scheduler_of(
         accounting.progress.in_flight = in_flight.count
         wiring.note_few_files()
         for settings in costs.groups.values():
-            remember_secrets(settings)  # so that the writer redacts them
+            remember_secrets(settings)  # so that the writer redacts these secrets
         servers = wiring.shared.servers
         permits = Permits(
             costs=costs,
@@ -67,7 +67,7 @@ async def scheduler_of(
         )
         state = WriterState(
             plan, start, journal, open_games, permits, accounting,
-            ServerNotes(costs.groups, wiring.notes, accounting.tell), costs.is_priced, wiring.stop,
+            ServerNotes(costs.groups, wiring.notes, accounting.report_note), costs.is_priced, wiring.stop,
             (lambda: None) if wiring.budget is None else wiring.budget.check,
         )  # fmt: skip
         yield GameScheduler(state, await _pool(wiring, closing), workers), journal

@@ -1,6 +1,7 @@
-"""A backend for tests and dry runs: it trains nothing and returns a new name at once.
+"""The backend `dummy` for tests and dry runs: it trains nothing and immediately returns a new model name.
 
-The name has the number of examples; a verifier of that name is right more often with the `dummy` provider.
+The name contains the number of examples. The more examples, the more often the `dummy` provider gives correct verdicts
+for a verifier with this name.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from collections.abc import Sequence
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import open_to_read
 from runner.models.toy_models import trained_name
-from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
+from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, SaveNote
 
 
 class DummyBackend:
-    """A backend whose jobs succeed at once; the model's name depends on the base model, dataset, method and seed."""
+    """A backend whose jobs succeed immediately. A model's name depends on the base model, dataset, method and seed."""
 
-    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
-        del job, notes, keep
+    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], save_note: SaveNote) -> JobHandle:
+        del job, notes, save_note
         return {}
 
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:

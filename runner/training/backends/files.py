@@ -1,4 +1,4 @@
-"""Training by hand: the run waits until the user has trained a model on the dataset and gives its name."""
+"""The backend `files`: the run waits until the user has trained a model by hand and gives its name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import make_folder, make_folders
-from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
+from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, SaveNote
 from runner.training.backends.model_name import name_problem
 
 README = """\
@@ -29,24 +29,27 @@ METHODS = {"sft": "supervised fine-tuning (sft)", "dpo": "direct preference opti
 
 
 class FilesBackend:
-    """Waits for the user; `manual_model` is the name that the user gave, which is for the first job that is polled."""
+    """Waits for the user. `manual_model` is the name that the user gave, which belongs to the first job polled."""
 
     def __init__(self, manual_model: str | None = None) -> None:
         self._manual_model = manual_model
         self._named_for: str | None = None
 
-    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
+    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], save_note: SaveNote) -> JobHandle:
         """Write a README with instructions for the user.
 
         Raises:
-            RunError: it cannot be written.
+            RunError: the README cannot be written.
         """
-        del notes, keep
+        del notes, save_note
         try:
             make_folders(job.folder.parent)
             make_folder(job.folder)
         except OSError as error:
-            raise RunError(f"cannot create the folder {job.folder}: {error.strerror}") from error
+            raise RunError(
+                f"cannot create the folder {job.folder}: {error.strerror}. Check the permissions of the results "
+                "folder, and run the same command again"
+            ) from error
         text = README.format(
             group=job.group, name=job.name, base_model=job.base_model, method=METHODS[job.method],
             dataset=job.dataset.absolute(), sha256=job.dataset_sha256, seed=job.seed,
@@ -55,7 +58,7 @@ class FilesBackend:
         return {}
 
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
-        """Return success with the name that the user gave, or that the job waits for one.
+        """Return the status: SUCCEEDED with the name that the user gave, or WAITING with instructions.
 
         Raises:
             RunError: the given name is not a valid model name.
@@ -68,16 +71,17 @@ class FilesBackend:
         )
         if self._manual_model is None or self._named_for not in (None, job.key):
             return JobStatus(JobState.WAITING, message=instruction)
-        # Most likely the user has repeated the command of the previous iteration unchanged.
+        # A name that was used before most likely means that the user repeated the previous command unchanged.
         if self._manual_model == job.base_model:
             return JobStatus(
-                JobState.WAITING, message=f"{self._manual_model} is the base model, not the result: {instruction}"
+                JobState.WAITING,
+                message=f"{self._manual_model} is the base model, not the trained model: {instruction}",
             )
         if self._manual_model in job.earlier_models:
-            message = f"{self._manual_model} is a model that {job.group} had before, not the result"
+            message = f"{self._manual_model} is an earlier model of {job.group}, not the newly trained model"
             return JobStatus(JobState.WAITING, message=f"{message}: {instruction}")
         problem = name_problem(self._manual_model, job.base_model)
         if problem is not None:
-            raise RunError(f"{option}: the name cannot be used: {problem}")
+            raise RunError(f"{option}: the name is not valid: {problem}")
         self._named_for = job.key
         return JobStatus(JobState.SUCCEEDED, self._manual_model, "named on the command line")

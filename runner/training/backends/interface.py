@@ -1,4 +1,4 @@
-"""The interface of fine-tuning backends: a job is submitted once and polled until it has ended."""
+"""The interface of fine-tuning backends. A backend submits each job once, and its caller polls it until its end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Method = Literal["sft", "dpo"]
 JobNote = Mapping[str, Any]
 """Data about a job that a backend saves for later processes, such as its id at the provider."""
 
-KeepNote = Callable[[JobNote], None]
-"""Saves a note; it is on disk when the call returns."""
+SaveNote = Callable[[JobNote], None]
+"""Saves a note, which is on disk when the call returns."""
 
 JobHandle = Mapping[str, Any]
 """The data that identifies a job for `Backend.poll`."""
@@ -22,31 +22,33 @@ JobHandle = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class FineTuneJob:
-    """A fine-tuning job: the model and the dataset. `folder` belongs to the job, for logs and the trainer's files."""
+    """A fine-tuning job, which trains a model group on a dataset."""
 
     key: str
     """A key that is unique among all jobs of all runs, and the same after a resume."""
     group: str
     method: Method
     base_model: str
+    """The model that the job starts from."""
     dataset: Path
     dataset_sha256: str
     folder: Path
+    """The folder for the job's logs and the trainer's files."""
     seed: int
     name: str
     """The name of the experiment, for suffixes and titles."""
     earlier_models: frozenset[str] = frozenset()
-    """The names that the group's model has had so far; the trained model must have a new one."""
+    """The names that the group's model has had so far. The trained model must have a new name."""
     replaces: tuple[JobNote, ...] = ()
-    """The notes of the failed or canceled jobs that this one replaces."""
+    """The notes of the failed or canceled jobs that this job replaces."""
 
 
 class JobState(StrEnum):
-    """The state of a job; any state other than RUNNING and WAITING is final."""
+    """The state of a job. All states except RUNNING and WAITING are final."""
 
     RUNNING = "running"
     WAITING = "waiting"
-    """Waiting for the user."""
+    """The user must train the model by hand."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -64,21 +66,23 @@ class JobStatus:
 
     @property
     def has_ended(self) -> bool:
+        """Whether the state is final."""
         return self.state not in (JobState.RUNNING, JobState.WAITING)
 
 
 class Backend(Protocol):
     """Submits jobs and polls them."""
 
-    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
-        """Submit a job unless it was already submitted.
+    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], save_note: SaveNote) -> JobHandle:
+        """Submit a job unless it was already submitted, and return its handle for `poll`.
 
-        `notes` are those saved for this job so far, by this process or an earlier one. The earlier one may have been
-        killed at any moment, even after the provider created the job and before `keep` was called. Repeated calls
-        create only one job. A job that was noted and has failed or was canceled is not replaced; `poll` reports it.
+        `notes` are the notes saved for this job so far, by this process or an earlier one. An earlier process may have
+        been killed at any moment, even between the creation of the job at the provider and its call of `save_note`.
+        Repeated calls create only one job. If this job has failed or was canceled, it is not replaced; `poll` reports
+        its state.
 
         Raises:
-            ProviderRefusal: the backend refuses to serve us: key, billing, unknown model, no more jobs of this kind.
+            ProviderRefusal: the provider rejects the API key, the billing, the model or this kind of job.
             RunError: the job cannot be submitted.
         """
         ...

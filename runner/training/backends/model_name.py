@@ -1,4 +1,4 @@
-"""The check of a trained model's name, which comes from a trainer's file, a provider or the command line."""
+"""Checks the name of a trained model, which comes from a trainer's file, a provider or the command line."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ MAX_LENGTH = 1024
 
 
 def name_problem(name: str, base_model: str) -> str | None:
-    """Return why a name cannot be that of a model trained from `base_model`; None if it can."""
+    """Return why a name is not valid for a model trained from `base_model`; None if the name is valid."""
     if not name:
-        return "it is empty"
+        return "the name is empty"
     if len(name) > MAX_LENGTH:
-        return f"it has {len(name)} characters; the maximum is {MAX_LENGTH}"
+        return f"the name has {len(name)} characters; the maximum is {MAX_LENGTH}"
     if name != name.strip() or len(name.splitlines()) > 1 or "\t" in name:
-        return f"it is not a single line without surrounding white space: {escape_controls(name)[:80]!r}"
+        return f"the name is not a single line without surrounding white space: {escape_controls(name)[:80]!r}"
     if escape_controls(name) != name:
-        return f"it has control or invisible characters: {escape_controls(name)[:80]}"
+        return f"the name has control or invisible characters: {escape_controls(name)[:80]}"
     if name == base_model:
         return f"{name} is the base model; the trained model needs a different name"
     return None

@@ -1,9 +1,10 @@
-"""Fine-tuning jobs of OpenAI, or of a server with the same API.
+"""The backend `openai`: fine-tuning jobs at OpenAI, or at a server with the same API.
 
-A job costs money and must be created only once. The backend notes the id of the uploaded file before it creates the
+A job costs money and must be created only once. The backend saves the id of the uploaded file before it creates the
 job. After any attempt that may have worked (a lost answer, a 5xx, a killed process), it lists the account's jobs before
-every further attempt, and creates a job only if complete listings lack it. A job is recognized by the key in its
-metadata, or by its file if the server drops metadata. Uploads cost nothing: one whose answer was lost is repeated.
+every further attempt, and creates a job only if the job is in none of several complete listings. It recognizes a job by
+the key in the job's metadata, or by the training file if the server drops metadata. Uploads cost nothing, so an upload
+whose answer was lost is repeated.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from runner.models.fine_tuning_api import SETTLING_LISTINGS, ApiCallError
 from runner.models.retry_policy import TransientPolicy
 from runner.models.settings import ModelSettings
 from runner.spec.training_settings import TrainerSettings
-from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, KeepNote
+from runner.training.backends.interface import FineTuneJob, JobHandle, JobNote, JobState, JobStatus, SaveNote
 from runner.training.backends.model_name import name_problem
 
 METADATA_KEY: Final = "nip_run"
 MAX_SERVER_WAIT: Final = 900.0
-"""The maximum number of seconds that a call waits because the server requests it; a longer wait stops the run."""
+"""The maximum total wait in seconds that a server may request for a call. If it requests more, the run stops."""
 MAX_SEED: Final = 2**31
 MAX_SUFFIX: Final = 64
 
 _RUNNING_STATUSES = {
-    "validating_files": "its files are being validated",
+    "validating_files": "the provider is validating the files",
     "queued": "queued",
     "running": "running",
-    "paused": "paused: resume it at the provider",
+    "paused": "paused; resume the job at the provider",
 }
 _PER_DAY = re.compile(r"\bdaily|\bper day\b", re.IGNORECASE)
 _NO_TRAINING = re.compile(
@@ -50,12 +51,14 @@ T = TypeVar("T")
 
 @dataclass
 class _Submission:
-    """The progress of a submission, and the jobs of earlier submissions, which must not be mistaken for its job."""
+    """The progress of submitting a job."""
 
     files: list[str] = field(default_factory=list)
-    """The uploaded files of its attempts, the current one last."""
+    """The ids of the files uploaded for the job, the current one last."""
     job: str | None = None
+    """The id of the job; None until it is known."""
     earlier_jobs: set[str] = field(default_factory=set)
+    """The ids of earlier jobs, which must not be mistaken for this one."""
 
     @classmethod
     def of(cls, notes: Sequence[JobNote]) -> _Submission:
@@ -68,7 +71,7 @@ class _Submission:
         return submission
 
     def restart(self, file: str) -> None:
-        """Continue with another file; if there was a job already, the file is for a new job."""
+        """Continue with another uploaded file. If there is already a job, the file is for a new job."""
         if self.job is not None:
             self.earlier_jobs.add(self.job)
             self.files.clear()
@@ -95,30 +98,33 @@ class OpenAiBackend:
         self._first_polls: dict[str, float] = {}
         self._jitter = random.Random()
 
-    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], keep: KeepNote) -> JobHandle:
-        """See `Backend.submit`; the handle has the job's id under `job`."""
+    def submit(self, job: FineTuneJob, notes: Sequence[JobNote], save_note: SaveNote) -> JobHandle:
+        """Upload the dataset and create the job, if necessary; see `Backend.submit`.
+
+        The handle has the job's id under `job`.
+        """
         submission = _Submission.of(notes)
         if submission.job is not None:
             return {"job": submission.job}
         submission.earlier_jobs.update(str(note["job"]) for note in job.replaces if "job" in note)
         is_resumed = bool(submission.files)
         if not is_resumed:
-            submission.restart(self._upload(job, keep))
+            submission.restart(self._upload(job, save_note))
         try:
             job_id = self._find_or_create(job, submission, is_uncertain=is_resumed)
         except _FileRefused:
             if not is_resumed:
                 raise
             # The file is from an earlier process, and providers delete files after some time.
-            submission.restart(self._upload(job, keep))
+            submission.restart(self._upload(job, save_note))
             job_id = self._find_or_create(job, submission, is_uncertain=True)
-        keep({"job": job_id, "file": submission.files[-1]})
+        save_note({"job": job_id, "file": submission.files[-1]})
         return {"job": job_id}
 
     def poll(self, job: FineTuneJob, handle: JobHandle) -> JobStatus:
-        """See `Backend.poll`."""
+        """Return the job's status at the provider; see `Backend.poll`."""
         name = str(handle["job"])
-        remote_job = self._call_with_retries(lambda: self._api.retrieve_job(name), f"look at fine-tuning job {name}")
+        remote_job = self._call_with_retries(lambda: self._api.retrieve_job(name), f"retrieve fine-tuning job {name}")
         status = str(remote_job.status)
         facts = {
             key: value
@@ -128,12 +134,12 @@ class OpenAiBackend:
         facts = {"job": name, **facts}
         if status == "succeeded":
             model = remote_job.fine_tuned_model
-            problem = name_problem(model, job.base_model) if isinstance(model, str) else "there is none"
+            problem = name_problem(model, job.base_model) if isinstance(model, str) else "the provider gives no name"
             if problem is not None:
                 raise RunError(
-                    f"{self._job(name)} has succeeded, but its model has no usable name: {problem}\nFind the name at "
-                    f"the provider, or train the model by hand; then set training.trainers.{job.group}.backend=files, "
-                    f"run the command again, and once more with --set-model {job.group}=NAME"
+                    f"{self._job(name)} has succeeded, but its model has no valid name: {problem}\nFind the name at "
+                    f"the provider, or train the model by hand. Then run the command again with "
+                    f"training.trainers.{job.group}.backend=files, and once more with --set-model {job.group}=NAME"
                 )
             return JobStatus(JobState.SUCCEEDED, model, f"{name} has succeeded", facts)
         if status == "failed":
@@ -150,10 +156,10 @@ class OpenAiBackend:
         )
 
     def _check_validating_time(self, job: FineTuneJob, name: str) -> None:
-        """Check that a job has not validated its files for longer than the spec allows, counted in each process.
+        """Check that the provider has not validated a job's files for longer than the spec allows, in this process.
 
         Raises:
-            RunError: it has.
+            RunError: the validation takes too long.
         """
         max_minutes = self._trainer.validating_minutes
         waited = self._clock() - self._first_polls.setdefault(name, self._clock())
@@ -169,18 +175,27 @@ class OpenAiBackend:
 
     # The calls
 
-    def _upload(self, job: FineTuneJob, keep: KeepNote) -> str:
-        """Upload the dataset. If an answer is lost, the file is uploaded twice, but only one is used for training."""
+    def _upload(self, job: FineTuneJob, save_note: SaveNote) -> str:
+        """Upload the dataset and return the file's id.
+
+        If an answer is lost, the dataset is uploaded again, but only one of the files is used for training.
+        """
         name = f"nip-{job.method}-{tagged_hash('fine-tune', job.key)[:12]}.jsonl"
         if not job.dataset.is_file():
-            raise RunError(f"cannot read {job.dataset}, the dataset of {job.group}")
+            raise RunError(
+                f"the dataset of {job.group}, {job.dataset}, is missing; run the same command again to build it"
+            )
 
         file = self._call_with_retries(lambda: self._api.upload(job.dataset, name), f"upload {job.dataset}", job)
-        keep({"file": file})
+        save_note({"file": file})
         return file
 
     def _find_or_create(self, job: FineTuneJob, submission: _Submission, *, is_uncertain: bool) -> str:
-        """Return the id of the job; look for it before every creation if an attempt so far may have created it."""
+        """Return the id of the job, and create it if necessary.
+
+        `is_uncertain` says whether an earlier attempt may have created the job. Then look for the job before creating
+        it, and so after every further uncertain attempt.
+        """
         body = self._body(job, submission.files[-1])
 
         def attempt_once() -> str:
@@ -191,14 +206,14 @@ class OpenAiBackend:
             try:
                 return self._api.create_job(body)
             except ApiCallError as failed:
-                # A refusal of this attempt says nothing about an earlier one, whose answer was lost.
+                # A refusal of this attempt says nothing about an earlier attempt whose answer was lost.
                 is_uncertain = was_uncertain or failed.may_have_worked
                 raise
 
         return self._call_with_retries(attempt_once, f"create a fine-tuning job on {job.base_model}", job)
 
     def _find(self, job: FineTuneJob, submission: _Submission) -> str | None:
-        """Return the id of the job if it exists; None only if several complete listings lack it."""
+        """Return the id of the job if it exists; None only if it is in none of several complete listings."""
         for listing in range(1, SETTLING_LISTINGS + 1):
             for name, candidate in self._api.list_jobs().items():
                 metadata = getattr(candidate, "metadata", None)
@@ -229,11 +244,13 @@ class OpenAiBackend:
         }
 
     def _call_with_retries(self, call: Callable[[], T], action: str, submitted: FineTuneJob | None = None) -> T:
-        """Call until it succeeds, by the policy for transient failures; a wait that the server requests has priority.
+        """Call until the call succeeds, and return its result.
+
+        The policy for transient failures sets the attempts and waits, but a wait that the server requests has priority.
 
         Raises:
-            ProviderRefusal: no such call can succeed.
-            RunError: no call succeeded in time.
+            ProviderRefusal: the provider refuses the call, so that no attempt can succeed.
+            RunError: no attempt succeeded in time.
         """
         started, waited, attempt = self._clock(), 0.0, 0
         while True:
@@ -260,19 +277,19 @@ class OpenAiBackend:
             waited += requested or 0.0
 
     def _permanent_error(self, failed: ApiCallError, action: str, submitted: FineTuneJob | None) -> NipRunError:
-        """Return the error for a failure that a retry would not fix, with what the user can do about it."""
+        """Return the error for a failure that a retry would not fix, with advice for the user."""
         error, status, detail = failed.error, failed.status, failed.detail
         message = f"cannot {action}: {error}"
         if submitted is None and status == 404:
             return RunError(
-                f"{message}\nThe server does not know the job: it was created with another key or at another server, "
-                "or it is too old."
+                f"{message}\nThe server does not know the job: it was created with another API key or at another "
+                "server, or it is too old. Set the key and address that created the job, or start over with --again."
             )
         if submitted is not None and status in (400, 404) and detail.get("param") == "training_file":
             return _FileRefused(message)
         if submitted is not None and (status in (403, 404, 405) or _mentions(_NO_TRAINING, detail)):
             return ProviderRefusal(
-                f"{message}\nIf the provider does not accept fine-tuning jobs (any more, or for this model), set "
+                f"{message}\nIf the provider does not accept fine-tuning jobs (for this model, or any more), set "
                 f"training.trainers.{submitted.group}.backend to `command` (your own trainer) or `files` (you train by "
                 "hand)."
             )
@@ -280,11 +297,11 @@ class OpenAiBackend:
 
 
 class _FileRefused(ProviderRefusal):
-    """Raised if the job's file is unknown or unusable."""
+    """Raised if the server does not know the job's file or cannot use it."""
 
 
 def _metadata_key_of(job: FineTuneJob) -> str:
-    """Return the key of a job for its metadata, where people at the provider can read it; at most 512 characters."""
+    """Return the key of a job for its metadata, or a hash of the key if it has more than 512 characters."""
     return job.key if len(job.key) <= 512 else tagged_hash("fine-tune", job.key)
 
 
@@ -298,12 +315,12 @@ def _mentions(pattern: re.Pattern[str], detail: Mapping[str, Any]) -> bool:
 
 
 def _retry_advice(wait_seconds: float | None, *, per_day: bool) -> str:
-    """Return a sentence that says when to try again."""
+    """Return a sentence that says when to run the command again."""
     limit = "This is a limit per day. " if per_day else ""
     if wait_seconds:
         retry_time = time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(time.time() + min(wait_seconds, 1e9)))
         return f"{limit}Run the same command again after {retry_time.strip()} to continue from here."
-    return f"{limit}The server does not say when it ends: run the same command again in a few hours to continue."
+    return f"{limit}The server does not say how long to wait. Run the same command again in a few hours to continue."
 
 
 def _failure_reason(remote_job: Any) -> str:

@@ -1,6 +1,6 @@
-"""The fine-tuning backends by name, and the creation of a backend from a trainer's settings.
+"""Creates fine-tuning backends by name, from a trainer's settings.
 
-The capabilities of each backend are declared under the same name in `runner.spec.backend_traits.TRAITS`.
+`runner.spec.backend_traits.TRAITS` declares the capabilities of each backend under the same name.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from runner.training.backends.interface import Backend
 
 @dataclass(frozen=True)
 class TrainedGroup:
-    """Everything that a backend may need to know about the model group that it trains."""
+    """A model group to train, with everything that a backend may need to know about it."""
 
     name: str
     trainer: TrainerSettings
     model: ModelSettings
     manual_model: str | None
-    """The name from `--set-model GROUP=NAME`."""
+    """The name from `--set-model GROUP=NAME`, if given."""
     policy: TransientPolicy
+    """The policy for retries of failed calls to a provider."""
     sleep: Callable[[float], object]
+    """Waits between attempts."""
     here: Path | None = None
-    """The folder that a `command` runs in; None for the current folder."""
+    """The folder in which a `command` runs; None for the current folder."""
 
 
 def _openai(group: TrainedGroup) -> Backend:
-    # Imported here because importing the client takes 0.4 s.
+    # Import the backend only if it is used, because importing its client takes 0.4 s.
     from runner.training.backends.openai import OpenAiBackend
 
     return OpenAiBackend(group.name, group.trainer, group.model, policy=group.policy, sleep=group.sleep)
@@ -74,12 +76,12 @@ def backend_for(
 
 
 def check_startable(trainers: Mapping[str, TrainerSettings], stored: Mapping[str, Collection[str]]) -> None:
-    """Check that every `command` trainer can be started from here, before games are paid for.
+    """Check that every `command` trainer can be started on this machine, before games are paid for.
 
     `stored` are the paths of the files that came with fetched trainers, by model group.
 
     Raises:
-        RunError: a trainer cannot; the message says what each lacks.
+        RunError: a trainer cannot be started; the message lists everything that is missing.
     """
     problems = [
         f"training.trainers.{group}.command: {problem}"

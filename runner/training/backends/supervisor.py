@@ -1,11 +1,13 @@
-"""Starts a trainer, waits for its end, and writes its exit code: the only process that outlives nip-run.
+"""Starts a trainer, waits for its end, and writes its exit code to a file. Only this process outlives nip-run.
 
-    python -I supervise.py LOCK EXIT PROGRAM ARGUMENT...
+    python -I supervisor.py LOCK EXIT PROGRAM ARGUMENT...
 
-LOCK is an inherited file descriptor whose lock shows that the trainer is running: it is held until both this process
-and the trainer have ended for any reason. EXIT is the file for the exit code. The first process returns as soon as a
-second one supervises. The script is run by its path in an isolated interpreter, to prevent it from importing a file of
-the user's working directory instead of a module. It does not import the `runner` package for the same reason.
+LOCK is an inherited file descriptor. Its file stays locked until both this process and the trainer have ended, so the
+lock shows that the trainer is running. EXIT is the file for the exit code. The process forks, and the parent returns
+immediately while the child supervises the trainer.
+
+nip-run starts this script by its path in an isolated interpreter (-I), and the script does not import the `runner`
+package. Otherwise, a file in the user's working directory could be imported instead of a module.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 
 def main(lock: int, exit_file: Path, command: list[str]) -> None:
+    """Supervise `command` in a child process, and write the exit code or the error to `exit_file`."""
     if os.fork():
         os._exit(0)
     try:
@@ -30,7 +33,7 @@ def main(lock: int, exit_file: Path, command: list[str]) -> None:
         result = {"code": trainer.wait()}
     temporary = exit_file.with_name(exit_file.name + ".new")
     temporary.unlink(missing_ok=True)
-    # As in `storage.safe_files`: never write through an existing file or link.
+    # Never write to an existing file or through a link, as in `storage.safe_files`.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(result, file)

@@ -135,7 +135,7 @@ def test_the_worst_of_one_run_has_its_own_interval_and_stopped_runs_have_none(re
         assert both.ci_high is not None
         assert both.ci_high > own.interval[1]
     stopped = replace(runs[1], metrics={**runs[1].metrics, "until": {"note": "stopped"}})
-    with pytest.raises(UsageError, match="fair could stop once decided"):
+    with pytest.raises(UsageError, match="fair was played with a stopping rule"):
         FinishedRun.worst_of([runs[0], stopped])
 
 

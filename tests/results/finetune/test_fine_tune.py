@@ -209,7 +209,10 @@ def test_too_few_examples_are_no_file_and_the_run_says_why(tmp_path: Path) -> No
     assert not row["written"]
     assert "min_examples (50)" in row["why_not_written"]
     few = sum(not one["written"] for one in report(result.folder.path).values())
-    assert f"{few} fine-tune files not written, with fewer than 50 examples; see fine_tune/report.json" in result.notes
+    assert (
+        f"{few} fine-tune files not written because of fewer than 50 examples (fine_tune.min_examples); see "
+        "fine_tune/report.json"
+    ) in result.notes
 
 
 @pytest.mark.full

@@ -57,7 +57,7 @@ def test_the_client_is_the_official_one(tmp_path: Path) -> None:
 
 
 def test_a_provider_without_a_server_has_no_client(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"models\.m: provider dummy has no client"):
+    with pytest.raises(UsageError, match=r"models\.m: provider dummy has no synchronous client"):
         _ = agent_of(spec_of(tmp_path)).client
     openai_ = {"provider": "openai", "model": "x"}
     with pytest.raises(ProviderRefusal, match="OPENAI_API_KEY is empty"):

@@ -8,7 +8,7 @@ import pytest
 
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
-from runner.runs.planning.calibration import CalibrationRun, scratch
+from runner.runs.planning.calibration import CalibrationRun, temporary_results
 from runner.runs.planning.server_overhead import CALLS, server_overhead
 from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
@@ -17,7 +17,7 @@ from tests.support.specs import spec_file
 def test_a_measured_run_plays_twice_the_first_games_at_least_and_counts_all_its_calls(tmp_path: Path) -> None:
     fixed = {"min_message_rounds": 5, "max_message_rounds": 5, "verifier_first": True}
     plan = Plan(load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4, protocol=fixed)))
-    with scratch(Results(tmp_path / "results")) as results:
+    with temporary_results(Results(tmp_path / "results")) as results:
         calibration = CalibrationRun(plan, results, {"m": 20}, seconds=0.001)
         run = calibration.play_one_process()
         answers = [len(line) for line in run.folder.journal.read_bytes().splitlines()[1:]]
@@ -30,7 +30,7 @@ def test_a_measured_run_plays_twice_the_first_games_at_least_and_counts_all_its_
 @pytest.mark.gate
 def test_what_a_servers_answer_costs_is_the_cpu_of_the_client_alone(tmp_path: Path) -> None:
     plan = Plan(load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4)))
-    with scratch(Results(tmp_path / "results")) as results:
+    with temporary_results(Results(tmp_path / "results")) as results:
         found = server_overhead(plan, results, "m", words=2000, prompt_tokens=3000)
         (live,) = (run for run in (results.path / "runs").iterdir() if run.name == "live")
         records = (live / "journal.jsonl").read_bytes().count(b'"kind":"call"')

@@ -36,7 +36,7 @@ def test_an_actor_answers_each_call_once_in_order_whatever_the_order_they_arrive
         first = asyncio.create_task(channel.exchange(0, frame(messages.StopRequest())))
         assert list(await asyncio.gather(first, second)) == [b"", b""]  # each is answered when the next one comes
         channel.send(messages.WorkerReady())
-        channel.send(messages.Noted("a", "x" * 2 * PIECE_BYTES))
+        channel.send(messages.NoteAdded("a", "x" * 2 * PIECE_BYTES))
         answers = [await third, await channel.exchange(3, []), await channel.exchange(4, [])]
         fifth = asyncio.create_task(channel.exchange(5, []))
         await steps(20)
@@ -146,5 +146,5 @@ def test_where_ray_is_missing_the_extra_is_named_and_nothing_is_written(tmp_path
     spec_file(tmp_path)
     done = nip_run("spec.yaml", "execution.engine=ray", "execution.workers=2", cwd=tmp_path)
     assert done.returncode == 2, done.stderr
-    assert "execution.engine=ray needs the package ray (there is none); pip install 'nip-run[ray]'" in done.stderr
+    assert "execution.engine=ray needs the package ray (there is none); run pip install 'nip-run[ray]'" in done.stderr
     assert not (tmp_path / "results").exists()

@@ -25,10 +25,10 @@ from runner.rollouts.plan_order import HELD_CHARACTERS, PlanOrderBuffer
 from runner.runs.execution.accounting import CountedRollout
 from runner.runs.execution.game_outputs import RolloutOutput, WorkerGame, WorkerRollout
 from runner.runs.workers import messages
-from runner.runs.workers.leases import ALONE, SUSPECT, LeaseBook, Leased
+from runner.runs.workers.leases import ALONE, SUSPECT, LeaseBook, LeasedGame
 from runner.runs.workers.record_keys import game_of_job, game_of_sample
 from runner.runs.workers.remote_errors import RemoteError
-from runner.runs.workers.worker_deaths import AT_ONCE_IN_A_ROW, IN_A_ROW, WorkerDeaths
+from runner.runs.workers.worker_deaths import MAX_DEATHS, MAX_EARLY_DEATHS, WorkerDeaths
 from runner.runs.workers.worker_state import WorkerSlot
 from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.loader import load_spec
@@ -241,7 +241,7 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
 
 @pytest.mark.parametrize(
     ("was_ready", "most", "words"),
-    [(False, AT_ONCE_IN_A_ROW, "before they took a game"), (True, IN_A_ROW, "no game was finished")],
+    [(False, MAX_EARLY_DEATHS, "before they were ready for a game"), (True, MAX_DEATHS, "no game was finished")],
 )
 def test_workers_that_die_again_and_again_end_the_run(was_ready: bool, most: int, words: str) -> None:
     deaths = WorkerDeaths(2)
@@ -249,4 +249,4 @@ def test_workers_that_die_again_and_again_end_the_run(was_ready: bool, most: int
         deaths.count(WorkerSlot(0), "ended with exit code 1: no memory", was_ready=was_ready)
     with pytest.raises(RunError, match=f"{words}.*no memory"):
         deaths.count(WorkerSlot(0), "ended with exit code 1: no memory", was_ready=was_ready)
-    assert Leased(job(0)).is_suspect is False
+    assert LeasedGame(job(0)).is_suspect is False

@@ -267,7 +267,7 @@ def test_a_disk_that_is_full_is_told_as_by_one_process_and_the_run_goes_on(tmp_p
         assert done.returncode == 1, done.stderr
         message = r"cannot write .*journal\.jsonl: File too large; all earlier records are stored"
         assert re.search(message, done.stderr), done.stderr
-        assert "Free disk space, and run the same command again" in done.stderr
+        assert "Free disk space or repair the disk, and run the same command again" in done.stderr
         run = only_run(tmp_path / "results")
         kept = set(facts_in_journal(run))
         assert kept

@@ -180,7 +180,7 @@ def test_a_node_that_joins_and_cannot_play_is_noted_and_one_that_can_plays(tmp_p
         code, _, err = ended(process)
     assert code == 0, err
     notes = " ".join(json.loads((only_run(tmp_path / "results") / "manifest.json").read_text()).get("notes", []))
-    assert "the others play on" in err + notes
+    assert "the other workers continue" in err + notes
 
 
 def test_workers_that_no_node_has_room_for_are_told_of_and_then_end_the_run(short: Path) -> None:
@@ -204,7 +204,7 @@ def test_workers_that_no_node_has_room_for_are_told_of_and_then_end_the_run(shor
         asyncio.run(wait(nodes.address))
     *notes, failed = heard
     assert notes
-    assert all("each needs 1 CPU, and it has 1 node with 0 CPUs (0 free)" in one.line for one in notes)
+    assert all("a worker needs 1 CPU, and the cluster has 1 node with 0 CPUs (0 free)" in one.line for one in notes)
     assert "Add nodes, free some CPUs" in str(failed.failure.error())
 
 

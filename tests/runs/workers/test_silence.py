@@ -143,7 +143,7 @@ def test_a_worker_of_which_nothing_is_heard_is_killed_and_that_is_said() -> None
     (how,), (note,) = watched(_hang)
     assert "sent nothing for" in how
     assert how in note
-    assert "2 games to play again" in note
+    assert "other workers play its 2 games again" in note
 
 
 def test_a_person_who_stops_the_run_waits_less_for_it() -> None:
@@ -173,7 +173,7 @@ def test_a_run_goes_on_without_a_worker_that_hangs(tmp_path: Path) -> None:
         os.kill(hung, signal.SIGSTOP)
         code, _, err = ended(process)
         assert code == 0, err
-        assert "a worker process sent nothing for 60 s, so it hangs or was stopped, and was killed" in err
+        assert "a worker process sent nothing for 60 s and was killed" in err
         assert not is_running(hung)
         assert not is_running(other)
         run = only_run(tmp_path / "results")
@@ -198,7 +198,7 @@ def test_a_run_on_ray_goes_on_without_an_actor_that_hangs(tmp_path: Path) -> Non
         os.kill(hung, signal.SIGSTOP)
         code, _, err = ended(process)
         assert code == 0, err
-        assert re.search(r"sent nothing for 60 s, so it hangs or was stopped, and was killed: \d+ calls? w", err)
+        assert re.search(r"sent nothing for 60 s and was killed: \d+ calls? w", err)
         until(lambda: not (ray_nodes.actors() or ray_nodes.raylets()))
     run = only_run(tmp_path / "results")
     assert derived_files(run) == derived_files(whole.path)

@@ -1,4 +1,4 @@
-"""The class of the actors. Ray sends it to nodes by value, so it also runs on a node without nip-run."""
+"""The class of Ray actors that play. Ray sends the class to nodes by value, so nodes need no nip-run to load it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 
 def worker_class() -> type[Any]:
-    """Return the class, which is local to this function so that Ray does not import it from a module on the node."""
+    """Return the actor class. It is local to this function, because Ray would import a global class on the node."""
 
     class NipRunWorker:
         def __init__(self) -> None:
             self._channel: Any = None
 
         async def describe(self) -> dict[str, Any]:
-            """Return the node, the process and its version of nip-run; None and the error if nip-run is missing."""
+            """Return the node, the process id and the version of nip-run there, or the error if nip-run is missing."""
             import os
 
             import ray
@@ -31,7 +31,7 @@ def worker_class() -> type[Any]:
 
                 from runner.runs.workers.cluster.actor_channel import ActorChannel
 
-                gc.set_threshold(50_000, 20, 50)  # as `relaxed_gc` sets it, for the life of the process
+                gc.set_threshold(50_000, 20, 50)  # the same values as in `relaxed_gc`
                 self._channel = ActorChannel()
             answer: bytes = await self._channel.exchange(number, pieces)
             return answer

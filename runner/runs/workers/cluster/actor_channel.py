@@ -1,7 +1,7 @@
-"""A worker's end of the channel, in a Ray actor: the writer's calls fetch its messages.
+"""The worker's end of the channel in a Ray actor.
 
-The writer is not an actor, so a worker cannot call it. Instead, the writer always has an open call to the actor. The
-call returns as soon as the worker has messages or when the next call arrives, so calls with messages never wait.
+The writer is not an actor, so a worker cannot call the writer. Instead, the writer always has an open call to the
+actor. This call returns as soon as the worker has messages, or when the writer's next call arrives.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ from runner.runs.workers.frames import FrameReader, Outbox
 from runner.runs.workers.worker import Worker
 
 PIECE_BYTES = 80 * 1024
-"""The maximum size of a piece of data, below the 100 KiB that Ray sends along with a call
-(`max_direct_call_object_size`).
+"""The maximum size of an argument or result of a call, below Ray's `max_direct_call_object_size` (100 KiB).
 
-Larger data would go to the shared memory or the disk of a node, where no data of a run must be.
+Ray would store larger data in the shared memory or on the disk of a node, where no data of a run must be.
 """
 
 ABANDONED_SECONDS = 120.0
-"""The time without a call of the writer after which a worker ends, because the writer is dead or has given it up."""
+"""The time without a call after which a worker ends, because the writer is dead or has given up the worker."""
 
 
 class ActorChannel:
-    """Passes the messages of calls to a worker, and returns the worker's messages."""
+    """Passes the writer's messages to a worker, and returns the worker's messages as results of the writer's calls."""
 
     def __init__(self) -> None:
         self.worker = Worker()
@@ -34,6 +33,7 @@ class ActorChannel:
         self._reader, self._outbox = FrameReader(), Outbox()
         self._next = 0
         self._early: dict[int, asyncio.Future[None]] = {}
+        """The calls that arrived before an earlier call, by number, each waiting for its turn."""
         self._open: asyncio.Future[bytes] | None = None
         """The result of the writer's open call."""
         self._is_scheduled = False
@@ -51,15 +51,16 @@ class ActorChannel:
         self._return()
 
     def _return(self) -> None:
-        """Let the open call return."""
+        """Let the open call return with the messages so far."""
         if self._open is not None and not self._open.done():
             self._open.set_result(bytes(self._outbox.take(PIECE_BYTES)))
             self._abandoned = asyncio.get_running_loop().call_later(ABANDONED_SECONDS, os._exit, 1)
 
     async def exchange(self, number: int, pieces: Sequence[bytes]) -> bytes:
-        """Receive bytes from the writer, and return the worker's next bytes; empty if the next call arrives first.
+        """Receive bytes from the writer, and return the worker's next bytes.
 
-        Calls are numbered from 0, because Ray may deliver them in another order.
+        The result is empty if the next call arrives before the worker has messages. The writer numbers its calls from
+        0, because Ray may deliver them in another order.
         """
         loop = asyncio.get_running_loop()
         if number != self._next:

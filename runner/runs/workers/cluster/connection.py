@@ -1,4 +1,4 @@
-"""This process's connection to a Ray cluster, which already exists or starts and ends with the command."""
+"""This process's connection to a Ray cluster: an existing cluster, or one that this command starts and ends."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ from runner.spec.experiment import Execution
 LOOPBACK = "127.0.0.1"
 
 STORE_BYTES = 100 * 2**20
-"""The size of the object store of a cluster that we start; it stays empty, so this is near Ray's minimum."""
+"""The object store's size in a cluster that nip-run starts. The store stays empty, so this is near Ray's minimum."""
 
 REACH_SECONDS = 10.0
+"""The timeout of the check that a cluster's address can be reached."""
 
 
 def ray_package() -> ModuleType:
-    """Import Ray.
+    """Import Ray and return its package.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: Ray is not installed.
     """
-    # Ray reads this on import. It does not affect an existing cluster.
+    # Ray reads this variable on import. The variable does not affect an existing cluster.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Otherwise Ray prints a stack trace at SIGTERM, which is a normal way to end a run.
     os.environ.setdefault("RAY_DISABLE_FAILURE_SIGNAL_HANDLER", "1")
@@ -40,7 +41,7 @@ def ray_package() -> ModuleType:
         import ray
     except ImportError as error:
         raise UsageError(
-            f"execution.engine=ray needs the package ray ({error}); pip install 'nip-run[ray]', on every node"
+            f"execution.engine=ray needs the package ray ({error}); run pip install 'nip-run[ray]' on every node"
         ) from error
     package: ModuleType = ray
     return package
@@ -62,7 +63,7 @@ class _Connection:
             await asyncio.to_thread(self.close)
         if ray.is_initialized():
             return
-        # The system ends Ray's processes together with the thread that started them, so this thread must live on.
+        # Ray's processes end together with the thread that started them, so this thread must live until `close`.
         thread = self._closing.enter_context(ThreadPoolExecutor(1, "nip-run-ray"))
         self._closing.enter_context(_silent(ray))
         self._closing.callback(lambda: thread.submit(ray.shutdown).result())
@@ -70,6 +71,7 @@ class _Connection:
         await _connect_in(thread, ray, execution)
 
     def close(self) -> None:
+        """Disconnect, and end a cluster that this command started."""
         self._is_open = False
         self._closing.close()
 
@@ -79,9 +81,9 @@ _SHARED: ContextVar[_Connection | None] = ContextVar("nip_run_ray", default=None
 
 @contextmanager
 def shared_connection() -> Iterator[None]:
-    """Share one connection among the runs in this block, opened by the first of them.
+    """Share one connection among the runs in this block. The first run opens the connection.
 
-    Starting a local Ray takes about 8 s and ending it 2 s, so a sweep or a training run saves that time.
+    Starting a local cluster takes about 8 s and ending it 2 s, so a sweep or a training run saves this time.
     """
     if _SHARED.get() is not None:
         yield
@@ -113,7 +115,7 @@ async def connected(execution: Execution) -> AsyncIterator[None]:
 
 
 async def _connect_in(thread: Executor, ray: Any, execution: Execution) -> None:
-    """Connect in a thread; if this is canceled, wait for the thread first, so that the caller can disconnect."""
+    """Connect in a thread. On cancellation, wait for the thread before raising, so that the caller can disconnect."""
     connecting = asyncio.get_running_loop().run_in_executor(thread, _connect, ray, execution)
     try:
         await asyncio.shield(connecting)
@@ -127,7 +129,10 @@ def _address_of(execution: Execution) -> str | None:
 
 
 def _connect(ray: Any, execution: Execution) -> None:
-    """Connect to or start the cluster, which takes seconds. Outside of the main thread, Ray does not handle signals."""
+    """Connect to the cluster or start one, which takes seconds.
+
+    This runs outside of the main thread, so that Ray does not handle signals.
+    """
     address = _address_of(execution)
     try:
         if address is not None:
@@ -145,23 +150,26 @@ def _connect(ray: Any, execution: Execution) -> None:
             )
         else:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except Exception as error:  # Ray documents none
+    except Exception as error:  # Ray does not document which exceptions it raises
         reason = one_line(error)
         if address is None:
-            raise RunError(f"cannot start Ray on this machine: {reason}; no model was called") from error
+            raise RunError(
+                f"cannot start Ray on this machine: {reason}; no model was called. Use execution.engine=processes "
+                "instead, or connect to a running cluster with execution.address=HOST:PORT"
+            ) from error
         where = "execution.address" if execution.address else "RAY_ADDRESS"
         raise RunError(
-            f"cannot connect to the Ray cluster at {address} ({where}): {reason}. This command must run on a node of "
-            "the cluster (`ray status` shows it there), with the same versions of Python and Ray, and its token if it "
-            "has one (RAY_AUTH_MODE=token); no model was called"
+            f"cannot connect to the Ray cluster at {address} ({where}): {reason}. Run this command on a node of the "
+            "cluster (`ray status` shows the cluster there), with the same versions of Python and Ray, and with the "
+            "cluster's token if it has one (RAY_AUTH_MODE=token); no model was called"
         ) from error
 
 
 def _check_reached(address: str) -> None:
-    """Check that a server listens at an address, because Ray itself would try for minutes.
+    """Check that a server listens at an address. Ray itself would retry for minutes if none did.
 
     Raises:
-        OSError: no server listens there.
+        OSError: no server listens at the address.
     """
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
@@ -170,18 +178,18 @@ def _check_reached(address: str) -> None:
 
 
 def _own_token() -> None:
-    """Restrict a cluster that we start to its own processes, by a token that Ray does not write to the home folder."""
+    """Set a token that protects a new cluster from other processes. Otherwise Ray writes one to the home folder."""
     if not any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 @contextmanager
 def _silent(ray: Any) -> Iterator[None]:
-    """Prevent Ray from writing to the output of this command."""
-    logger, worker = logging.getLogger("ray"), ray._private.worker  # noqa: SLF001 - there is no public switch
+    """Prevent Ray from writing to this command's output while the block runs."""
+    logger, worker = logging.getLogger("ray"), ray._private.worker  # noqa: SLF001 - Ray has no public option
     level, printing = logger.level, getattr(worker, "_worker_logs_enabled", None)
     logger.setLevel(logging.CRITICAL)
-    worker._worker_logs_enabled = False  # noqa: SLF001 - otherwise messages of raylets go to stdout
+    worker._worker_logs_enabled = False  # noqa: SLF001 - otherwise Ray prints messages of its nodes to stdout
     try:
         yield
     finally:
@@ -190,8 +198,8 @@ def _silent(ray: Any) -> Iterator[None]:
             worker._worker_logs_enabled = printing  # noqa: SLF001
 
 
-def describe_room(ray: Any) -> str:
-    """Describe the CPUs of the cluster and how many are free."""
+def describe_capacity(ray: Any) -> str:
+    """Describe the cluster's nodes, CPUs and free CPUs."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     total, free = _cpus(ray.cluster_resources()), _cpus(ray.available_resources())
     return f"{len(nodes)} node{'s' * (len(nodes) != 1)} with {total:g} CPUs ({free:g} free)"

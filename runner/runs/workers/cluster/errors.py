@@ -12,12 +12,14 @@ from runner.base.text import escape_controls, shortened
 from runner.runs.workers.remote_errors import RemoteError
 from runner.version import __version__
 
-_LONGEST = 300
+_MAX_LENGTH = 300
+"""The maximum length of a line."""
 
 _DEATH_REASON = re.compile(r"The actor (?:is dead|died) because (.+)", re.DOTALL)
-"""The part of Ray's message with the reason why an actor is gone."""
+"""Matches the part of Ray's message with the reason why an actor is gone."""
 
-_ENDS = re.compile(r" Some common causes include| Last \d+ lines|\. Node Id: ")
+_REASON_END = re.compile(r" Some common causes include| Last \d+ lines|\. Node Id: ")
+"""Matches the text that follows the reason."""
 
 
 class NodeError(Exception):
@@ -29,44 +31,44 @@ class NodeError(Exception):
 
 
 def describe_death(error: Exception, where: str) -> str:
-    """Return why an actor is gone, as words that follow "a worker process"."""
+    """Return words that say why an actor is gone, to follow "a worker process"; `where` names its node."""
     text = str(error).strip()
     if (match := _DEATH_REASON.search(text)) is not None:
         text = match.group(1)
     elif type(error).__name__ == "ActorUnavailableError":
         text = "cannot be reached: " + text.partition("RpcError: ")[2]
-    else:  # a traceback from the actor, whose last line is the error
+    else:  # a traceback from the actor, which has the error in its last line
         text = text.rpartition("\n")[2]
-    return f"{where} is gone: {one_line(_ENDS.split(text)[0].strip().rstrip('.'))}"
+    return f"{where} is gone: {one_line(_REASON_END.split(text)[0].strip().rstrip('.'))}"
 
 
 def one_line(message: object) -> str:
-    """Convert a message of Ray to one short line."""
+    """Return a message of Ray as one short line without secrets."""
     line = redacted(escape_controls(" ".join(str(message).split())))
-    return shortened(line, _LONGEST) or type(message).__name__
+    return shortened(line, _MAX_LENGTH) or type(message).__name__
 
 
 def find_node_problem(info: Mapping[str, Any]) -> str | None:
-    """Return why the described worker cannot play; None if it can."""
+    """Return why a worker on this node cannot play, or None if it can; `info` is the result of `describe`."""
     node, version = info["node"], info["version"]
     if version is None:
         return (
             f"nip-run cannot be imported on node {node} of the Ray cluster ({info['missing']}): install "
-            f"nip-run[ray]=={__version__} there, in the environment that Ray runs in"
+            f"nip-run[ray]=={__version__} on that node, in the environment that Ray runs in"
         )
     if version != __version__:
         return (
-            f"node {node} of the Ray cluster has nip-run {version}, but this command is {__version__}: install the "
-            "same version on every node"
+            f"node {node} of the Ray cluster has nip-run {version}, but this command is version {__version__}: "
+            f"install nip-run[ray]=={__version__} on every node"
         )
     return None
 
 
 def with_node(failure: RemoteError, where: str) -> RemoteError:
-    """Add the node of the worker to a failure, because the worker's environment is that of its node."""
+    """Add the worker's node and a hint to a failure, whose cause is often the environment on that node."""
     error = failure.error()
     if not isinstance(error, NipRunError):
         return failure
-    where = f"{where} of the Ray cluster: set the environment of a worker on its node, before `ray start`"
+    where = f"{where} of the Ray cluster; set environment variables for workers on that node, before `ray start`"
     error.args = (f"{error} ({where})", *error.args[1:])
     return RemoteError.of(error)

@@ -13,7 +13,7 @@ from runner.runs.workers import messages
 from runner.runs.workers.channel import Receive
 from runner.runs.workers.cluster.actor import worker_class
 from runner.runs.workers.cluster.actor_channel import PIECE_BYTES
-from runner.runs.workers.cluster.connection import connected, describe_room, ray_package
+from runner.runs.workers.cluster.connection import connected, describe_capacity, ray_package
 from runner.runs.workers.cluster.errors import NodeError, describe_death, find_node_problem, with_node
 from runner.runs.workers.frames import FrameReader, Outbox
 from runner.runs.workers.pool import END_SECONDS
@@ -21,30 +21,30 @@ from runner.runs.workers.remote_errors import RemoteError
 from runner.spec.experiment import Execution
 
 PIECES_PER_CALL = 64
-"""The maximum number of pieces in a call, below the 10 MiB that Ray sends along (`task_rpc_inlined_bytes_limit`)."""
+"""The maximum number of pieces in a call, so that they are below Ray's `task_rpc_inlined_bytes_limit` (10 MiB)."""
 
 OPEN_CALLS = 2
-"""The number of concurrent calls to an actor: one that waits for messages, and one that sends some."""
+"""The maximum number of concurrent calls to an actor: one that waits for messages, and one that sends messages."""
 
 NOTICE_SECONDS = 20.0
-"""The interval of notes on workers that wait for a free CPU."""
+"""The time between two notes on workers that wait for a free CPU."""
 
 PATIENCE_SECONDS = 600.0
-"""The time without any free CPU after which the run ends."""
+"""The run ends if no worker has got a CPU for this time."""
 
 RETRY_SECONDS = 2.0
-"""The wait before another actor is requested if a node was gone; Ray may need this time to notice."""
+"""The wait before a new actor is created after its node died, which Ray may need this time to notice."""
 
 OTHER_NODE_SECONDS = 60.0
-"""The same wait if the node cannot play but others can."""
+"""The wait before a new actor is created after a node turned out to be unable to play, while other nodes play."""
 
 
 @asynccontextmanager
 async def ray_pool(execution: Execution) -> AsyncIterator[RayPool]:
-    """Yield the pool of workers in the cluster that this execution names.
+    """Yield the pool of workers in the cluster that `execution` names.
 
     Raises:
-        UsageError: Ray is not installed here.
+        UsageError: Ray is not installed on this machine.
         RunError: the cluster cannot be reached.
     """
     async with connected(execution):
@@ -59,14 +59,14 @@ class RayPool:
         self.workers, self.notice, self.patience = workers, notice, patience
         self.placed: set[RayWorker] = set()
         self.has_played = False
-        """Whether a worker has been ready, which shows that the cluster can play this run."""
+        """Whether some worker has been ready, so that the cluster is able to play this run."""
         # Ray must not restart actors: the scheduler replaces dead workers after it has counted their calls in flight.
         self._class = self.ray.remote(worker_class()).options(
             num_cpus=1, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0, max_concurrency=1000
         )
 
     async def start(self, receive: Receive, on_exit: Callable[[str], None]) -> RayWorker:
-        """Start a worker, which is ready once the cluster has a free CPU for it."""
+        """Start a worker. It becomes ready once the cluster has a free CPU."""
         return RayWorker(self, receive, on_exit)
 
     def create_actor(self) -> Any:
@@ -75,12 +75,12 @@ class RayPool:
 
     def describe_waiting(self) -> str:
         """Describe how many workers wait for a free CPU."""
-        room = describe_room(self.ray)
+        capacity = describe_capacity(self.ray)
         if not self.placed:
-            return f"no worker has a CPU in the Ray cluster yet: each needs 1 CPU, and it has {room}"
+            return f"no worker has a CPU in the Ray cluster yet: a worker needs 1 CPU, and the cluster has {capacity}"
         return (
             f"{self.workers - len(self.placed)} of {self.workers} workers wait for a CPU in the Ray cluster, which "
-            f"has {room}; the others play"
+            f"has {capacity}; the other workers play"
         )
 
 
@@ -119,7 +119,7 @@ class RayWorker:
             self._call()
 
     def _call(self) -> None:
-        """Keep one call open at the actor, and make another one if there are messages to send."""
+        """Make sure that a call to the actor is open, and make another one if there are messages to send."""
         while len(self._calls) < (OPEN_CALLS if self._outbox else 1):
             pieces: list[bytes] = []
             while self._outbox and len(pieces) < PIECES_PER_CALL:
@@ -137,7 +137,7 @@ class RayWorker:
                 except NodeError as error:
                     if not self._pool.has_played:
                         raise
-                    self._note(f"{error}; the others play on")
+                    self._note(f"{error}; the other workers continue")
                     await self._retry(OTHER_NODE_SECONDS)
                 except ray_error:
                     if self._is_placed:
@@ -153,10 +153,10 @@ class RayWorker:
             self._pool.placed.discard(self)
 
     async def _wait_for_place(self) -> None:
-        """Create an actor and wait until it runs somewhere.
+        """Create an actor and wait until it runs on a node.
 
         Raises:
-            NodeError: it cannot play there.
+            NodeError: the node cannot play.
             RunError: no worker has got a CPU for too long.
         """
         self._actor = self._pool.create_actor()
@@ -184,10 +184,10 @@ class RayWorker:
         self._note(line)
 
     def _note(self, line: str) -> None:
-        self._receive([messages.Noted(line.partition(":")[0], line)])
+        self._receive([messages.NoteAdded(line.partition(":")[0], line)])
 
     async def _retry(self, seconds: float) -> None:
-        """Kill the actor and wait this time, after which another one is created."""
+        """Kill the actor, and wait before the caller creates another one."""
         self._kill_actor()
         self._pool.placed.discard(self)
         self._reset()
@@ -195,10 +195,10 @@ class RayWorker:
         await asyncio.sleep(seconds)
 
     async def _receive_all(self) -> None:
-        """Receive the messages of the actor until it is gone.
+        """Receive messages until the actor is gone, which raises an error of Ray.
 
         Raises:
-            NodeError: it cannot start.
+            NodeError: the worker cannot start.
         """
         while True:
             self._call()
@@ -216,7 +216,7 @@ class RayWorker:
                 self._pool.has_played = True
 
     def _exit(self, reason: str) -> None:
-        """Report the exit of an actor, and kill it in case it is only unreachable."""
+        """Report that the actor is gone, and kill it in case it is only unreachable."""
         self._kill_actor()
         self._is_placed = False
         on_exit, self._on_exit = self._on_exit, None
@@ -229,13 +229,13 @@ class RayWorker:
 
     def _kill_actor(self) -> None:
         if self._actor is not None:
-            with suppress(Exception):  # it is gone, or the cluster is
+            with suppress(Exception):  # the actor or the whole cluster may be gone
                 self._pool.ray.kill(self._actor, no_restart=True)
 
     async def end(self, *, at_once: bool) -> None:
         self._on_exit = None
         if not at_once and self._is_placed:
-            with suppress(Exception):  # it has reported everything
+            with suppress(Exception):  # the worker has reported everything, so errors do not matter
                 await asyncio.wait_for(_result(self._actor.wait_until_finished.remote()), END_SECONDS)
         self._is_placed = False
         self._living.cancel()
