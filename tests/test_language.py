@@ -48,7 +48,6 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.runs.execution.server_notes": (EVENTS, frozenset({"said"})),
     "runner.runs.workers.scheduler": ("games ahead of the one that is recorded next", frozenset({"ahead"})),
     "runner.server.uploads.uploads": (STORED, frozenset({"taken"})),
-    "runner.server.web.pages.account": (STORED, frozenset({"made"})),
     "runner.server.web.pages.runs": (STORED, frozenset({"said"})),
     "runner.spec.source_files": (TO_RENAME, frozenset({"named"})),
     "runner.training.stages": (STORED, frozenset({"left_out"})),

@@ -27,7 +27,7 @@ MAX_LINEAGE_NODES = 40
 """Maximum runs in the drawing of a lineage; the table below the drawing shows all runs."""
 
 Command = tuple[str, str]
-"""What a shell command does, and the command."""
+"""A description of a shell command, and the command."""
 
 
 @dataclass(frozen=True, kw_only=True)
