@@ -85,5 +85,5 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
-        raise RunError(f"{path} is damaged: it is not a JSON object")
+        raise RunError(f"{path} is damaged: it is not a JSON object; restore the file from a backup")
     return data

@@ -236,4 +236,6 @@ def _public_source_facts(facts: Any) -> Any:
     try:
         return {**facts, **vars(public_source(FileSource(**names, clean=bool(facts.get("clean")))))}
     except (TypeError, ValueError, AttributeError) as error:
-        raise ReleaseError(f"{MANIFEST}: the value of sources is damaged: {error}") from error
+        raise ReleaseError(
+            f"{MANIFEST} of the run is damaged at sources: {error}; restore the file from a backup"
+        ) from error

@@ -147,7 +147,9 @@ class DirectAgent(Agent):
             replace_verifier_guess_with_true_label=replace_last_message_with_true_label,
         )
         if example is None:
-            raise AgentNotActiveInChannelError(f"{self.agent_name} has said nothing up to round {turn.round}")
+            raise AgentNotActiveInChannelError(
+                f"{self.agent_name} has no message in rounds 0 to {turn.round}; ask for a later round"
+            )
         return example
 
     def _generate_next_message_and_decision(  # noqa: PLR0917 - the arguments of the page

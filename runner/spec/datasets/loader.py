@@ -104,7 +104,11 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     points = [_datapoint(row, columns, group_by) for row in rows]
     played = tuple(select_datapoints(points, settings, seed))
     if not played:
-        raise _error(where, f"no datapoint is left after balancing {len(points)} rows", "dataset.balance")
+        raise _error(
+            where,
+            f"no datapoint is left after balancing {len(points)} rows; a label or group is missing",
+            "dataset.balance",
+        )
     return Dataset(played, columns, sha256 or table.sha256, group_by, tuple(notes))
 
 
