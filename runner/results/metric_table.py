@@ -99,16 +99,16 @@ class Metric:
     """Whether each value is 0 or 1, so that the mean has Wilson's interval."""
     needs_labels: bool = True
     needs_calls: bool = False
-    """Whether it is counted from rounds and calls, which the table `rollouts` does not have."""
+    """Whether the metric is counted from rounds and calls, which the table `rollouts` does not have."""
     depends_on_plays: bool = False
-    """Whether it changes with the number of plays of each datapoint."""
+    """Whether the expected value changes with the number of plays of each datapoint."""
     two_values: Callable[[Protocol, str | None], tuple[float, float]] | None = None
-    """The possible values of a mean that usually has only two; it then has the interval of a share."""
+    """Two values. If all scores are one of them, the mean has the interval of a share."""
     rule: IntervalRule = IntervalRule()
     method: str = ""
     """The computation of the interval, in the words of the documentation and (for verdicts) of `metrics.json`."""
     coverage_of: str = ""
-    """The metric whose measured coverage stands for this one, if this one is not measured itself."""
+    """A similar metric whose interval coverage was measured, if the coverage of this one was not."""
     sql: str = ""
     """The score of a row of `rollouts`, NULL if the row does not count. `{agent}` and `{kind}` are filled in."""
     label: int | None = None
@@ -116,9 +116,9 @@ class Metric:
     is_balanced: bool = False
     """Whether both labels have the same weight, however many datapoints have each."""
     not_compared: str = ""
-    """The reason why runs are not compared by it. A metric needs this or `sql`."""
+    """The reason why runs are not compared by this metric. A metric needs this or `sql`."""
     has_worst: bool = False
-    """Whether `--worst` can find the worst of several systems by it."""
+    """Whether `--worst` can find the worst of several systems by this metric."""
     is_minor: bool = False
     """Whether short lists leave it out."""
     show: Show = Show.NOWHERE
@@ -140,13 +140,13 @@ class Metric:
 
     @property
     def is_exported_score(self) -> bool:
-        """Whether other tools' records of results have it: a score of whole games with a best value."""
+        """Whether exports for other tools include the metric as a score of the run."""
         sources = (Source.GAMES, Source.VERDICTS, Source.FORECASTS)
         return self.better != 0 and not self.is_minor and self.source in sources
 
     @property
     def is_mean_of_rollouts(self) -> bool:
-        """Whether it is the mean of `sql` over rollouts, so that seeds can be pooled by sums."""
+        """Whether the metric is the mean of `sql` over rollouts, so that sums of several seeds can be added."""
         return self.source in (Source.GAMES, Source.AGENTS) and bool(self.sql)
 
     @property
@@ -185,8 +185,8 @@ _CORRECT = "correct::INT::DOUBLE"
 _ACCEPTED = "(decision = 1)::INT::DOUBLE"
 _UNDECIDED = "(decision = 2)::INT::DOUBLE"
 _NOT_STORED = "rounds and calls are not in the table of rollouts"
-_OF_BLOCKS = "it needs the games of whole blocks"
-_OF_ALL = "it is not a mean over rollouts"
+_NEEDS_BLOCKS = "the metric needs the games of whole blocks"
+_NO_MEAN = "the metric is not a mean over rollouts"
 
 
 def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]:
@@ -303,7 +303,7 @@ _TABLE = (
         source=Source.DATAPOINTS,
         compute=lambda verdicts: verdicts.worst_datapoint,
         rule=IntervalRule(never="the lowest of several has no interval"),
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
     ),
     Metric(
         name="episode_length",
@@ -419,7 +419,7 @@ _TABLE = (
         high=math.inf,
         rule=_BY_LABEL,
         method=_SIGNAL,
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
         symbol="d'",
         exported_name="d_prime",  # elsewhere, sensitivity is the true positive rate
@@ -436,7 +436,7 @@ _TABLE = (
         better=0,
         rule=_BY_LABEL,
         method=_SIGNAL,
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
         symbol="c",
     ),
@@ -500,7 +500,7 @@ _TABLE = (
         source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.pair_score if verdicts.grouped else None,
         method=f"interval: {_WILSON}",
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
     ),
     Metric(
         name="always_failed",
@@ -511,7 +511,7 @@ _TABLE = (
         better=-1,
         depends_on_plays=True,
         method=f"interval: {_WILSON}",
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         has_worst=True,
         show=Show.SUMMARY,
     ),
@@ -527,7 +527,7 @@ _TABLE = (
             "the majority of k plays, the largest odd k up to 99 that nine in ten datapoints were played as often as: "
             f"the mean over all choices of k plays, a tie of decided verdicts half right; interval: {_WILSON}"
         ),
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
     ),
     *(
@@ -540,7 +540,7 @@ _TABLE = (
             better=0,
             needs_labels=False,
             method=f"interval: {_WILSON}",
-            not_compared=_OF_BLOCKS,
+            not_compared=_NEEDS_BLOCKS,
         )
         for stance in (0, 1)
     ),
@@ -560,7 +560,7 @@ _TABLE = (
             "P(verdict = stance of the first seat) - P(verdict = stance of the other), mean over both ways to give the "
             f"stances and both labels: P(accept) by the first seat's stance; interval: {_MOVER}"
         ),
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="swap_effect",
@@ -573,7 +573,7 @@ _TABLE = (
         better=0,
         needs_labels=False,
         method=f"interval: {_MOVER}",
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="expected_score",
@@ -583,7 +583,7 @@ _TABLE = (
         compute=lambda verdicts, stances: verdicts.agreement(stances),
         needs_labels=False,
         method=f"P(verdict = what the agent argues), of the entry of `agents` in either seat; interval: {_WILSON}",
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="score_difference",
@@ -596,7 +596,7 @@ _TABLE = (
         low=-1.0,
         rule=_BY_LABEL,
         method=f"interval: {_MOVER}",
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="seat_score",
@@ -607,7 +607,7 @@ _TABLE = (
         better=0,
         needs_labels=False,
         method=f"P(verdict = what the seat argues), over both players; interval: {_WILSON}",
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="brier",
@@ -633,7 +633,7 @@ _TABLE = (
             better=better,
             rule=rule,
             method=method,
-            not_compared=_OF_ALL,
+            not_compared=_NO_MEAN,
             is_minor=True,
         )
         for part, better, rule, method in (
@@ -670,7 +670,7 @@ _TABLE = (
         unit="",
         better=-1,
         method=_BINS,
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
     ),
     *(
@@ -683,7 +683,7 @@ _TABLE = (
             unit="",
             better=-1,
             method=f"{bias}; {_BINS}",
-            not_compared=_OF_ALL,
+            not_compared=_NO_MEAN,
             is_minor=True,
         )
         for name, description, compute, bias in (
@@ -713,7 +713,7 @@ _TABLE = (
             high=math.inf,
             better=0,
             method="logistic regression of labels on log odds (Cox 1958); interval: Student's t, jackknife of clusters",
-            not_compared=_OF_ALL,
+            not_compared=_NO_MEAN,
             is_minor=True,
         )
         for part, unit, description in (
@@ -730,7 +730,7 @@ _TABLE = (
         unit="",
         rule=IntervalRule(needs_each_label=True, is_open_with_any_bound=True),
         method=f"Mann-Whitney, error clustered (Obuchowski 1997); interval: {_WILSON}",
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
     ),
     Metric(
@@ -746,7 +746,7 @@ _TABLE = (
             f"probability; interval: {_WILSON}"
         ),
         coverage_of="undecided_0",
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
     ),
     Metric(
         name="confidence_disagreement",
@@ -758,7 +758,7 @@ _TABLE = (
         needs_labels=False,
         method=f"interval: {_WILSON}",
         coverage_of="undecided_0",
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
     ),
     *(
         Metric(
@@ -816,7 +816,7 @@ def game_shares() -> list[str]:
 
 
 def metric_named(name: str) -> Metric | None:
-    """Return the metric with the name of an option, `AGENT.NAME` for one of an agent; None if there is none."""
+    """Return the metric with this name, which is `AGENT.NAME` for a metric of an agent; None if there is none."""
     agent, _, base_name = name.rpartition(".")
     metric = METRICS.get(base_name)
     if metric is None or metric.is_per_agent != bool(agent):
@@ -844,7 +844,7 @@ def check_metrics(names: Iterable[str], measured: Collection[str], agents: Colle
     available = [*option_names(sorted(agents)), *measured]
     for name in names:
         if name not in available and not ("." in name and not agents and metric_named(name) is not None):
-            hint = did_you_mean(name, available) or f"; there are: {comma_join(available)}"
+            hint = did_you_mean(name, available) or f"; choose one of: {comma_join(available)}"
             raise UsageError(f"no metric {name!r}{hint}")
 
 
@@ -852,7 +852,7 @@ def compared_metric(name: str, agents: Collection[str]) -> Metric:
     """Return a metric that runs of these agents are compared by.
 
     Raises:
-        UsageError: there is none of this name, or runs are not compared by it.
+        UsageError: no metric has this name, or runs are not compared by it.
     """
     names = option_names(agents, compared=True)
     metric = metric_named(name)
@@ -860,12 +860,12 @@ def compared_metric(name: str, agents: Collection[str]) -> Metric:
         return metric
     if metric is not None and metric.not_compared and metric.agent in (None, *agents):
         raise UsageError(f"runs are not compared by {name!r}: {metric.not_compared}. Compare by: {comma_join(names)}")
-    hint = did_you_mean(name, names) or f"; there are: {comma_join(names)}"
+    hint = did_you_mean(name, names) or f"; choose one of: {comma_join(names)}"
     raise UsageError(f"no metric {name!r} to compare by{hint}")
 
 
 def exported_name(agent: str | None, name: str) -> str:
-    """Return the name of a metric in other tools: `METRIC`, or `AGENT.METRIC` for one agent's."""
+    """Return the name of a metric in other tools: `METRIC`, or `AGENT.METRIC` for a metric of one agent."""
     metric = METRICS.get(name)
     exported = name if metric is None else metric.exported_name or name
     return exported if agent is None else f"{agent}.{exported}"
