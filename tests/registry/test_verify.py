@@ -366,7 +366,7 @@ def test_a_run_without_its_rollouts_and_with_a_torn_log_is_told_without_advice_o
     reference = publish(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), contents))
     damaged, missing = wrong_of(tmp_path / "registry", reference)
     assert damaged.startswith(f"data/journal.jsonl is damaged at byte {len(first)}: ")
-    assert damaged.endswith("or was changed"), damaged
+    assert damaged.endswith("or is from another log"), damaged
     assert missing.endswith("data/rollouts.jsonl is missing")
 
 

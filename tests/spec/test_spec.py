@@ -144,7 +144,7 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("m: {provider: dummy}", "m: {provider: replay}", [
             "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay); add models.m.run"]),
         ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [
-            "spec.yaml:6:25: models.m.run: no run folder 'gone'; `nip-run runs` lists all runs"]),
+            "spec.yaml:6:25: models.m.run: no run folder 'gone'; list all runs with `nip-run runs`"]),
         ("m: {provider: dummy}", "m: {model: x, base_url: ['http://a:80/v1', 'http://A//v1', 'http://a:80/v1']}", [
             "spec.yaml:6:17: models.m.base_url: http://A//v1 is listed twice, also as http://a:80/v1; remove one",
             "spec.yaml:6:17: models.m.base_url: http://a:80/v1 is listed twice; remove one"]),

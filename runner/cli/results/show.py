@@ -372,7 +372,7 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
     finally:
         reconstructor.close()
     if has_finished:
-        return f"the options --wrong, --undecided and --repeat exclude all rollouts {name!r} of run {folder.run_id}; omit them"
+        return f"--wrong, --undecided and --repeat exclude the rollouts {name!r} of run {folder.run_id}; omit them"
     if jobs and plan.shape is None:
         raise RunError(
             f"rollout {jobs[0].rollout_id} is not finished; resume run {folder.run_id} with the command that started it"

@@ -34,7 +34,7 @@ def test_true_and_false_are_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row_id", [None, ""])
 def test_a_row_without_an_id_is_named_by_its_number(tmp_path: Path, row_id: str | None) -> None:
     message = refusal(tmp_path, jsonl(A, {**B, "id": row_id}, {**B, "id": row_id}))
-    assert message == "dataset.path: rows without an id: 2, 3"
+    assert message == "dataset.path: rows without an id: 2, 3; set dataset.ids=rows"
 
 
 def test_ids_that_stand_twice_are_named(tmp_path: Path) -> None:
