@@ -1,11 +1,11 @@
-"""The table of metrics: everything the project knows about each of its numbers.
+"""The table of metrics. All code and documentation about a metric is derived from its entry.
 
 A new metric is one entry here. It then appears in `metrics.json`, on the board, in `compare` and sweeps, on pages, in
 exports, in shell completion and in `docs/reference/metrics.md`. The module imports nothing heavy, since command-line
 help and completion read it.
 
-The functions `compute` take the arguments that `Source` lists. They return a `Share`, a `Quantity`, or None if the
-metric does not apply; those of games and agents return the values of one rollout.
+The function `compute` of an entry takes the arguments that `Source` lists. It returns a `Share`, a `Quantity`, or None
+if the metric does not apply; for games and agents it returns the values of one rollout.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ RANKING_METRIC = ACCURACY
 """The metric that leaderboards rank by."""
 
 CONFIDENCE_KINDS = ("stated", "logprob")
-"""The kinds of P(accept); metrics of forecasts exist once for each kind."""
+"""The kinds of P(accept). There is a metric of each kind for every entry with `Source.FORECASTS`."""
 
 
 class Source(Enum):
-    """The input that a metric is computed from, which is also the arguments of its `compute`."""
+    """The input of a metric. The docstring of each member lists the arguments of `Metric.compute`."""
 
     GAMES = "all games"
-    """`GameFacts` of one rollout; returns its values, whose mean is the metric."""
+    """`GameFacts` of one rollout. `compute` returns the rollout's values; the metric is the mean of all values."""
     AGENTS = "each agent"
-    """`AgentFacts` of one agent in one rollout; returns its values, whose mean is the metric."""
+    """`AgentFacts` of one agent in one rollout. `compute` returns its values; the metric is the mean of all values."""
     DATAPOINTS = "datapoints"
-    """`Verdicts` of all games; part of every run, like the means above."""
+    """`Verdicts` of all games. Like the means above, every run has these metrics."""
     VERDICTS = "verdicts"
     """`Verdicts` of all games."""
     BLOCKS = "blocks"
@@ -66,7 +66,7 @@ class Source(Enum):
 
 
 class Show(Flag):
-    """The places that show this metric although they have room for only a few."""
+    """Places with room for only a few metrics that show this one."""
 
     NOWHERE = 0
     SUMMARY = auto()
@@ -110,7 +110,7 @@ class Metric:
     coverage_of: str = ""
     """A similar metric whose interval coverage was measured, if the coverage of this one was not."""
     sql: str = ""
-    """The score of a row of `rollouts`, NULL if the row does not count. `{agent}` and `{kind}` are filled in."""
+    """SQL for the score of a row of `rollouts`, NULL if it does not count. `{agent}` and `{kind}` are filled in."""
     label: int | None = None
     """The label of the only datapoints that have a score."""
     is_balanced: bool = False
@@ -170,7 +170,7 @@ class Metric:
 
 _WILSON = "Wilson 1927 at the effective sample size of the clustered error"
 _MOVER = "of two shares, each by Wilson 1927 at its effective sample size, put together by Zou and Donner 2008"
-_STUDENT = "Student's t"
+_STUDENT_T = "Student's t"
 _TWO_VALUES = "that of a share if it is one of two values, else Student's t"
 _SIGNAL = (
     f"z of H and F, of decided games, with half a game added (Hautus 1995); error: delta method; interval: {_MOVER}"
@@ -179,8 +179,8 @@ _BINS = (
     "10 bins of equal width; interval: bounds of a norm by the bins' clustered covariance; error of ECE: "
     "linearised, too small where the judge is nearly calibrated"
 )
-_BY_LABEL = IntervalRule(needs_each_label=True)
-_FORECAST = IntervalRule(fewest_clusters=100, is_measured=True)
+_NEEDS_BOTH_LABELS = IntervalRule(needs_each_label=True)
+_FORECAST_RULE = IntervalRule(fewest_clusters=100, is_measured=True)
 _CORRECT = "correct::INT::DOUBLE"
 _ACCEPTED = "(decision = 1)::INT::DOUBLE"
 _UNDECIDED = "(decision = 2)::INT::DOUBLE"
@@ -316,7 +316,7 @@ _TABLE = (
         better=0,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT,
+        method=_STUDENT_T,
         coverage_of="calls_per_message",
         not_compared=_NOT_STORED,
     ),
@@ -331,14 +331,14 @@ _TABLE = (
         better=0,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT,
+        method=_STUDENT_T,
         coverage_of="calls_per_message",
         sql="rounds::DOUBLE",
         show=Show.COMPARISON,
     ),
     Metric(
         name=REWARD,
-        description="what the agent was paid in a game",
+        description="the agent's reward in a game",
         over="all games, by agent",
         source=Source.AGENTS,
         compute=lambda agent: agent.reward,
@@ -362,7 +362,7 @@ _TABLE = (
         better=-1,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT,
+        method=_STUDENT_T,
         coverage_of="calls_per_message",
         not_compared=_NOT_STORED,
     ),
@@ -391,7 +391,7 @@ _TABLE = (
         better=-1,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT,
+        method=_STUDENT_T,
         not_compared=_NOT_STORED,
     ),
     Metric(
@@ -401,7 +401,7 @@ _TABLE = (
         source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.balanced_accuracy,
         is_proportion=True,
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=f"interval: {_MOVER}",
         sql=_CORRECT,
         is_balanced=True,
@@ -417,7 +417,7 @@ _TABLE = (
         unit="standard deviations",
         low=-math.inf,
         high=math.inf,
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=_SIGNAL,
         not_compared=_NO_MEAN,
         show=Show.COMPETITION,
@@ -434,7 +434,7 @@ _TABLE = (
         low=-math.inf,
         high=math.inf,
         better=0,
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=_SIGNAL,
         not_compared=_NO_MEAN,
         show=Show.COMPETITION,
@@ -555,7 +555,7 @@ _TABLE = (
         low=-1.0,
         better=0,
         needs_labels=False,
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=(
             "P(verdict = stance of the first seat) - P(verdict = stance of the other), mean over both ways to give the "
             f"stances and both labels: P(accept) by the first seat's stance; interval: {_MOVER}"
@@ -594,7 +594,7 @@ _TABLE = (
         compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
         unit="difference of shares",
         low=-1.0,
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=f"interval: {_MOVER}",
         not_compared=_NEEDS_BLOCKS,
     ),
@@ -617,7 +617,7 @@ _TABLE = (
         compute=lambda forecasts: forecasts.brier,
         unit="",
         better=-1,
-        rule=_FORECAST,
+        rule=_FORECAST_RULE,
         method=f"interval: {_WILSON}",
         sql="(confidence_{kind} - y) * (confidence_{kind} - y)",
         show=Show.COMPARISON | Show.COMPETITION,
@@ -649,14 +649,14 @@ _TABLE = (
     ),
     Metric(
         name="log_score",
-        description="mean of -ln P(label), P held between 0.001 and 0.999",
+        description="mean of -ln P(label), P limited to 0.001 to 0.999",
         over="games with a probability",
         source=Source.FORECASTS,
         compute=lambda forecasts: forecasts.scaled_log_score,
         unit="nats",
         high=-math.log(0.001),
         better=-1,
-        rule=_FORECAST,
+        rule=_FORECAST_RULE,
         method=f"-ln P(label), P from 0.001 to 0.999; interval: {_WILSON}",
         not_compared="compare by the Brier score",
         is_minor=True,

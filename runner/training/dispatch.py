@@ -165,7 +165,7 @@ def choose_run_id(plan: AnyPlan, results: Results, which: WhichRun, *, given: Co
         UsageError: the id is too long for a training run.
     """
     is_replay = which.replay is not None
-    name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, given=given)
+    name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, reserved=given)
     if isinstance(plan, TrainingPlan):
         check_run_id(name)
     shard = plan.spec.shard
