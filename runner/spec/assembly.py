@@ -192,7 +192,7 @@ def assemble(layered: LayeredData, readers: Readers) -> Spec:
         problems.extend(column_problems(dataset, prompts, place))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems if filled_agents is None else filled_agents.as_written(problems))
-    origin = SpecOrigin(named=_named_files(layered, protocol, prompts))
+    origin = SpecOrigin(named_files=_named_files(layered, protocol, prompts))
     spec = Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset, rejudged=rejudged, origin=origin)
     return _complete_spec(spec, layered, readers)
 

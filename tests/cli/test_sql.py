@@ -289,7 +289,7 @@ def test_a_board_that_is_not_there_or_a_benchmark_that_is_none_is_answered_with_
     assert board(results, name["b"][:-1]) == (
         2, f"no benchmark {name['b'][:-1]!r} in {results}; did you mean {name['b']!r}?\n"
     )  # fmt: skip
-    assert board(results, "qqq") == (2, f"no benchmark 'qqq' in {results}; there are: {name['b']}\n")
+    assert board(results, "qqq") == (2, f"no benchmark 'qqq' in {results}; choose one of: {name['b']}\n")
     (tmp_path / "runs").symlink_to(results / "runs")
     again = f"there is no board for 1 run folder. Rebuild it with: nip-run leaderboard --rebuild --results {tmp_path}\n"
     assert board(tmp_path) == (0, f"no rows in {tmp_path}; {again}")

@@ -194,9 +194,7 @@ def _checked_regular(descriptor: int, path: Path) -> int:
 
 def _check_own(status: os.stat_result, path: Path, kind: int = stat.S_IFREG) -> None:
     if stat.S_ISLNK(status.st_mode):
-        raise OSError(
-            errno.ELOOP, "this is a link, which nip-run does not follow here; remove it", str(path)
-        )
+        raise OSError(errno.ELOOP, "this is a link, which nip-run does not follow here; remove it", str(path))
     if stat.S_IFMT(status.st_mode) != kind:
         _check_regular(status, path)
 

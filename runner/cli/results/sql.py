@@ -137,7 +137,7 @@ def _read_question(args: argparse.Namespace) -> str | None:
         UsageError: it is given twice, or cannot be read.
     """
     from runner.base.errors import UsageError
-    from runner.results.leaderboard.named_queries import MAX_QUESTION
+    from runner.results.leaderboard.named_queries import MAX_QUERY_BYTES
 
     if args.file is not None and args.sql is not None:
         raise UsageError("give the query as an argument or with --file, not both")
@@ -145,7 +145,7 @@ def _read_question(args: argparse.Namespace) -> str | None:
         return None if args.sql is None else str(args.sql)
     source = args.file or "standard input"
     try:
-        return (read_bounded(args.file, MAX_QUESTION) if args.file is not None else _read_standard_input()).decode()
+        return (read_bounded(args.file, MAX_QUERY_BYTES) if args.file is not None else _read_standard_input()).decode()
     except OSError as error:
         raise UsageError(f"cannot read {source}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -168,13 +168,13 @@ def _parse_parameters(args: argparse.Namespace) -> Mapping[str, str]:
 
 def _read_standard_input() -> bytes:
     from runner.base.errors import UsageError
-    from runner.results.leaderboard.named_queries import MAX_QUESTION
+    from runner.results.leaderboard.named_queries import MAX_QUERY_BYTES
 
     if sys.stdin is None or sys.stdin.closed:
         raise UsageError("standard input is closed; give the query as an argument or with --file")
-    data = sys.stdin.buffer.read(MAX_QUESTION + 1)
-    if len(data) > MAX_QUESTION:
-        raise UsageError(f"the query is longer than {MAX_QUESTION >> 10:,} KiB")
+    data = sys.stdin.buffer.read(MAX_QUERY_BYTES + 1)
+    if len(data) > MAX_QUERY_BYTES:
+        raise UsageError(f"the query has more than {MAX_QUERY_BYTES >> 10:,} KiB, the maximum; shorten or split it")
     return data
 
 
