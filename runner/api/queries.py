@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from runner.api.arguments import open_results
 from runner.results.comparison.comparison import Comparison, compare_systems
-from runner.results.leaderboard.named_queries import resolve_question
+from runner.results.leaderboard.named_queries import resolve_query
 from runner.results.leaderboard.results_folder import Results
 from runner.results.metric_table import RANKING_METRIC
 from runner.runs.finished.result import FinishedRun
@@ -45,7 +45,7 @@ def query(
     """
     folder = open_results(results)
     texts = {name: value.run_id if isinstance(value, FinishedRun) else str(value) for name, value in parameters.items()}
-    return folder.board.relation(*resolve_question(sql, texts, folder))
+    return folder.board.relation(*resolve_query(sql, texts, folder))
 
 
 def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = (RANKING_METRIC,)) -> list[SweepRow]:

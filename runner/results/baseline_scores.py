@@ -44,7 +44,7 @@ class BaselineScores:
         if shared == len(points):
             return []
         return [
-            f"until.compare: run {self.run_id} played only {shared} of {len(points)} datapoints; the others are not compared"
+            f"until.compare: run {self.run_id} played {shared} of {len(points)} datapoints; others are not compared"
         ]
 
     def write(self, folder: RunFolder) -> None:

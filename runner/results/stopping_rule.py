@@ -124,7 +124,7 @@ class StoppingDecision:
         mean, (low, high) = self._difference.mean, self._difference.interval()
         if mean is None:
             return f"no game to compare with {baseline.run_id}"
-        relation = "no difference detected from" if not self.decided else "better than" if mean > 0 else "worse than"
+        relation = "no difference to be seen from" if not self.decided else "better than" if mean > 0 else "worse than"
         return f"{relation} {baseline.run_id} ({mean:+.3f} [{low:+.3f}, {high:+.3f}])"
 
     def applied(self, summary: Mapping[str, Any]) -> dict[str, Any]:

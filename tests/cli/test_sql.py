@@ -108,7 +108,7 @@ def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_
     for words in (("--file", str(tmp_path / "q.sql")), ("-",), (question,)):
         assert json.loads(told(results, *words, "--json", stdin=question)) == [{"n": 4}]
     done = asked(results, "SELECT 1", "--file", str(tmp_path / "q.sql"))
-    assert (done.returncode, done.stderr) == (2, "give the query as an argument or with --file, not both\n")
+    assert (done.returncode, done.stderr) == (2, "give an argument or --file, not both\n")
     assert asked(results, "--file", tmp_path / "none.sql").returncode == 2
     (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
     cases: tuple[tuple[tuple[str, ...], bytes | None, str], ...] = (
@@ -231,11 +231,11 @@ def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("SELECT 1", "--format", "parquet"), "needs --out FILE"),
+        (("SELECT 1", "--format", "parquet"), "add --out FILE"),
         (("SELECT 1", "--format", "csv", "--json"), "contradict each other"),
         (("SELECT 1", "--json", "-o", "{}/x.parquet"), "--json contradicts the extension of {}/x.parquet"),
         (("SELECT 1", "--format", "csv", "-o", "{}/x.JSON"), "--format csv contradicts the extension of {}/x.JSON"),
-        (("SELECT 1", "-o", "x.txt"), "needs --format csv"),
+        (("SELECT 1", "-o", "x.txt"), "add --format csv"),
         (("SELECT 1", "-o", "{}/no/x.csv"), "no/x.csv: No such file"),
         (("SELECT 1", "-o", "{}/no/x.parquet"), "no/x.parquet: "),
     ],

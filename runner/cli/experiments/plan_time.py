@@ -1,4 +1,4 @@
-"""Print how long a run takes, for `nip-run plan --workers`: first the answer, then the measurements behind it."""
+"""Print the estimated duration of a run, then the measurements behind it, for `nip-run plan --workers`."""
 
 from __future__ import annotations
 

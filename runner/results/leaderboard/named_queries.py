@@ -128,7 +128,7 @@ def _parameter_list(parameters: Mapping[str, Parameter]) -> str:
     return f"; it has {comma_join(parameters)}" if parameters else "; it has none"
 
 
-def resolve_question(text: str, arguments: Mapping[str, str], results: Results) -> tuple[str, Mapping[str, Value]]:
+def resolve_query(text: str, arguments: Mapping[str, str], results: Results) -> tuple[str, Mapping[str, Value]]:
     """Return the SQL and the parameters of a query, whose `text` is SQL or `@NAME`.
 
     Raises:

@@ -63,13 +63,13 @@ def begins_with_array(path: Path) -> bool:
 
 
 def csv_options(path: Path) -> str:
-    """Return the options of DuckDB's CSV reader. A .csv file is never unpacked, even if it contains an archive."""
+    """Return the options of DuckDB's CSV reader. A file is never unpacked, even if it is an archive."""
     options = "header=true, sample_size=-1, hive_partitioning=false, compression='none'"
     return options + (r", delim='\t'" if path.suffix.lower() == ".tsv" else "")
 
 
 def parquet_query(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
-    """Return the query for the rows of a Parquet file; its parameter is the file."""
+    """Return SQL that selects the rows of a Parquet file, with the path as its parameter."""
     source = "read_parquet(?, hive_partitioning=false)"
     columns = connection.execute(f"DESCRIBE SELECT * FROM {source}", [duckdb_pattern(path)]).fetchall()
     return f"SELECT {select_list((name, type_) for name, type_, *_ in columns)} FROM {source}"

@@ -355,7 +355,7 @@ def test_a_full_file_takes_no_more_and_says_so(tmp_path: Path) -> None:
     file = ExampleFile(tmp_path / "m.sft.jsonl", replace(openai, max_bytes=300))
     texts = ["a", "b" * 200, "c"]
     assert [file.add(example_with(openai, text), SOURCE) for text in texts] == [
-        None, "the file is full: openai accepts at most 300 bytes", "the file is full: openai accepts at most 300 bytes",
+        None, *["the file is full: openai accepts at most 300 bytes"] * 2,
     ]  # fmt: skip
     row = file.close()
     assert (row["examples"], row["left_out"]) == (1, {"the file is full: openai accepts at most 300 bytes": 2})
