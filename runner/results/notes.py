@@ -166,7 +166,7 @@ class Notes:
             self._write([line])
 
     def _locked(self) -> AbstractContextManager[None]:
-        return locked(self._lock, f"{NOTES} of run {self._run_id}", LOCK_SECONDS)
+        return locked(self._lock, f"{NOTES} of run {self._run_id}", LOCK_SECONDS, "; run the same command again")
 
     def _lines(self) -> Iterator[_Line]:
         for number, line in enumerate(self._complete_lines().splitlines(), 1):

@@ -31,8 +31,9 @@ class NamedFiles:
     prompts: Path | None = None
     """The folder of templates."""
     templates: tuple[Path, ...] = ()
+    """The templates in this folder that the spec uses."""
     dataset: Path | None = None
-    """The dataset's file; None if it is on the Hub."""
+    """The dataset's file; None if the dataset is on the Hugging Face Hub."""
 
 
 @dataclass(frozen=True)

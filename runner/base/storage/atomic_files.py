@@ -45,10 +45,10 @@ def atomic_write(path: Path, data: bytes | str | Iterable[bytes], *, mode: int |
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield a temporary path next to `target` that replaces it when the block ends, or is removed if the block fails.
+    """Yield a temporary path next to `target`. What the block writes there replaces `target` when the block ends.
 
-    The name is random, so that several processes can write the same file or folder at once. DuckDB accepts its
-    characters.
+    If the block fails, the temporary file is removed. Its name is random, so that several processes can write the same
+    file or folder at once, and has only characters that DuckDB accepts.
 
     Raises:
         OSError: the target cannot be replaced.
@@ -85,5 +85,5 @@ def read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}") from error
     if not isinstance(data, dict):
-        raise RunError(f"{path} is damaged: it is not a JSON object")
+        raise RunError(f"{path} is damaged: the file is not a JSON object")
     return data

@@ -72,7 +72,10 @@ def execute(args: argparse.Namespace) -> int:
     points = keep_chat_formats(load_points(args.words, results.path_of, quiet=args.quiet), results)
     for point in points:
         if isinstance(point.plan, TrainingPlan):
-            raise UsageError(f"{point.path} trains models, but only benchmarks can be planned; set kind=benchmark")
+            raise UsageError(
+                f"{point.path} trains models, but only benchmarks can be planned; add `kind=benchmark training=null` "
+                "to plan a benchmark with its games"
+            )
     sizes = [None if args.detect is None else _sample_size(point, args, results) for point in points]
     times = _estimate_durations(points, args, results) if is_timed else [None] * len(points)
     if args.json:

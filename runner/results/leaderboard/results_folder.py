@@ -248,7 +248,8 @@ class Results:
         """
         if not re.fullmatch(RUN_ID_PATTERN, split_part(run_id)[0]):
             raise UsageError(f"{run_id!r} is not a valid run id; it must match {RUN_ID_PATTERN}")
-        return locked(self.run(run_id).lock, f"run {run_id}", wait_seconds)
+        advice = "; wait until that process ends, or stop it"
+        return locked(self.run(run_id).lock, f"run {run_id}", wait_seconds, advice)
 
 
 def _started_shards(folder: RunFolder) -> str:
