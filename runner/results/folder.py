@@ -236,7 +236,10 @@ class RunFolder:
             refuse_newer(self.manifest_path, data.get(KEY, 0), RUN_FOLDER)
             manifest = Manifest.from_json(data)
         except (TypeError, ValueError, AttributeError) as error:
-            raise RunError(f"{self.manifest_path} is not a manifest of nip-run") from error
+            raise RunError(
+                f"{self.manifest_path} is not a manifest of nip-run; give the folder of a run, or "
+                "replace the file with an intact copy"
+            ) from error
         if manifest.status == Status.RUNNING and not is_locked(self.lock):
             return replace(manifest, status=Status.INTERRUPTED)
         return manifest

@@ -257,7 +257,7 @@ def _parse_note(data: Mapping[str, Any]) -> ReaderNote:
         raise UsageError(f"`tags` must be a list of at most {MAX_TAGS} strings")
     unique_tags = tuple(dict.fromkeys(tag for tag in (_parse_text(tag, MAX_TAG, "tag").strip() for tag in tags) if tag))
     if not text.strip() and not unique_tags:
-        raise UsageError("a note needs a text or a tag")
+        raise UsageError("the note is empty; add a text or a tag")
     rollout_id = data.get("rollout_id")
     return ReaderNote(
         _parse_id(data),

@@ -47,10 +47,12 @@ TRAITS: Mapping[BackendName, BackendTraits] = {
     "command": BackendTraits(
         reads=frozenset({"command", "files", "load_lora"}),
         requires=frozenset({"command"}),
-        instead="your trainer does not receive it; pass it in `command`",
+        instead="your trainer does not receive this value; pass the value in `command`",
         format="trl",
         poll_seconds=1.0,
     ),
-    "files": BackendTraits(instead="you choose it yourself when you train by hand; leave it out", by_hand=True),
-    "dummy": BackendTraits(instead="nothing is trained; leave it out", names_only=True),
+    "files": BackendTraits(
+        instead="you choose this value yourself when you train by hand; leave the key out", by_hand=True
+    ),
+    "dummy": BackendTraits(instead="nothing is trained; leave the key out", names_only=True),
 }

@@ -108,12 +108,16 @@ def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_
     for words in (("--file", str(tmp_path / "q.sql")), ("-",), (question,)):
         assert json.loads(told(results, *words, "--json", stdin=question)) == [{"n": 4}]
     done = asked(results, "SELECT 1", "--file", str(tmp_path / "q.sql"))
-    assert (done.returncode, done.stderr) == (2, "give an argument or --file, not both\n")
+    assert (done.returncode, done.stderr) == (2, "the query is given twice; give an argument or --file, not both\n")
     assert asked(results, "--file", tmp_path / "none.sql").returncode == 2
     (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
     cases: tuple[tuple[tuple[str, ...], bytes | None, str], ...] = (
-        (("-",), b"SELECT '\xff'", "standard input is not UTF-8: invalid start byte, at byte 8"),
-        (("--file", str(tmp_path / "q.sql")), b"", f"{tmp_path}/q.sql is not UTF-8: invalid start byte, at byte 8"),
+        (("-",), b"SELECT '\xff'", "standard input is not UTF-8 at byte 8: invalid start byte; save it as UTF-8"),
+        (
+            ("--file", str(tmp_path / "q.sql")),
+            b"",
+            f"{tmp_path}/q.sql is not UTF-8 at byte 8: invalid start byte; save it as UTF-8",
+        ),
         (("-",), None, "standard input is closed; give the query as an argument or with --file"),
     )
     for how, data, said in cases:

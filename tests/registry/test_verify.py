@@ -248,12 +248,12 @@ def _metric_twice(run: Path) -> str:
 
 def _key_twice(run: Path) -> str:
     edited(run / "metrics.json", '"value"', '"value": 0.9999, "value"')
-    return "metrics.json is damaged: it names value twice"
+    return "metrics.json is damaged: its JSON has duplicate keys: value"
 
 
 def _fact_twice(run: Path) -> str:
     edited(run / "manifest.json", '"seed"', '"seed": 3, "seed"')
-    return "manifest.json is damaged: it names seed twice"
+    return "manifest.json is damaged: its JSON has duplicate keys: seed"
 
 
 def _no_count(run: Path) -> str:

@@ -22,7 +22,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
     ("changes", "message"),
     [
         ({"training": None}, "a training run needs a section `training`"),
-        ({"kind": "benchmark"}, "only for `kind: training`"),
+        ({"kind": "benchmark"}, "works only with `kind: training`"),
         (
             {"training": {"trainers": {"p": None}}},
             "'p' (used by prover); add training.trainers.p or set agents.prover.freeze: true",

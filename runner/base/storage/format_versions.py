@@ -44,7 +44,7 @@ def refuse_newer(
             exception is of type `error`, and its message ends with `hint`.
     """
     if type(version) is not int or version < 0:
-        raise RunError(f"{path} is damaged: its format cannot be {version!r}")
+        raise RunError(f"{path} is damaged: its format cannot be {version!r}; replace the file with an intact copy")
     if version > newest_known:
         raise error(
             f"{path} was written by a newer nip-run (its format is {version!r}, this one knows up to {newest_known}); "

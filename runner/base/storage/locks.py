@@ -55,7 +55,7 @@ def _acquire(descriptor: int, path: Path, subject: str, wait_seconds: float, adv
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             os.close(descriptor)
             raise RunError(f"cannot lock {path}: {error.strerror}") from error
-        # `nip-run list` takes the lock for an instant to see whether a run is played, so wait at least a moment.
+        # `nip-run runs` takes the lock for an instant to see whether a run is played, so wait at least a moment.
         if _KernelQueue(descriptor).wait(max(wait_seconds, 0.2)):
             return
         raise RunDirectoryError(f"{subject} is in use by {_holder(path)}{advice}") from error

@@ -28,7 +28,8 @@ def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"it names {comma_join(sorted({name for name in names if names.count(name) > 1}))} twice")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"its JSON has duplicate keys: {comma_join(duplicates)}")
     return mapping
 
 

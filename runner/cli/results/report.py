@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
             with site_folder(args.dir) as folder:
                 folder.put(_build_redacted_site(folders, board, folder.keep))
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with -o") from error
     _print_summary(args, folders, board, path, path.stat().st_size)
     return ExitCode.DONE
 

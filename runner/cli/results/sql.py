@@ -216,7 +216,7 @@ def _resolve_target(path: Path | None) -> Path | None:
     except FileNotFoundError:
         return target
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with -o") from error
     if stat.S_ISREG(mode):
         return target
     kind = "folder" if stat.S_ISDIR(mode) else "FIFO" if stat.S_ISFIFO(mode) else "device or a socket"
@@ -263,7 +263,7 @@ def _write(path: Path, blocks: Iterator[str]) -> None:
             for block in blocks:
                 file.write(block.encode(errors="backslashreplace"))
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with -o") from error
 
 
 def _show_tables(board: Leaderboard, *, as_json: bool) -> None:

@@ -213,28 +213,28 @@ def _refusals(tree: nodes.Template) -> Iterator[tuple[int, str]]:
 def _refusal(node: nodes.Node, loops: int) -> str | None:
     """Return why a node, with this number of loops around it, is not allowed in a template, or None."""
     if not isinstance(node, _NODES):
-        return f"{type(node).__name__} is not allowed in a template"
+        return f"{type(node).__name__} is not allowed in a template; use only variables, filters, if and for"
     match node:
         case nodes.Getattr() if not _is_loop_attribute(node):
-            return f"attributes (.{node.attr}) are not allowed in a template"
+            return f"attributes (.{node.attr}) are not allowed in a template; remove .{node.attr}"
         case nodes.Name() if node.name in _SPECIAL_NAMES:
-            return f"{node.name} is not allowed in a template"
+            return f"{node.name} is not allowed in a template; remove {node.name}"
         case nodes.Getitem() if _is_private(node.arg):
-            return "names that start with an underscore are not allowed in a template"
+            return "names that start with an underscore are not allowed in a template; use another name"
         case nodes.Filter():
             return _filter_refusal(node)
         case nodes.Test() if node.name not in _TESTS:
-            return f"no test {node.name!r}; allowed are {comma_join(_TESTS)}"
+            return f"no test {node.name!r}; choose one of {comma_join(_TESTS)}"
         case nodes.For() if node.recursive or loops >= MAX_LOOPS:
-            return "nested and recursive loops are not allowed in a template"
+            return "nested and recursive loops are not allowed in a template; write one loop after the other"
     return None
 
 
 def _filter_refusal(node: nodes.Filter) -> str | None:
     if any(pair.key == "attribute" for pair in node.kwargs):
-        return "a filter's attribute is not allowed in a template"
+        return "a filter's attribute is not allowed in a template; remove attribute=..."
     if node.name not in _FILTERS:
-        return f"no filter {node.name!r}; allowed are {comma_join(_FILTERS)}"
+        return f"no filter {node.name!r}; choose one of {comma_join(_FILTERS)}"
     return None
 
 

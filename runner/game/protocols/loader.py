@@ -236,7 +236,8 @@ def _parameter_problems(
             fixed = getattr(file.parameters, name)
             yield Problem(where(key), key, f"{file.name} fixes {name} at {fixed!r}; remove {key}")
         elif name not in file.fixed and name not in changeable:
-            yield Problem(where(key), key, f"no such parameter{did_you_mean(name, changeable)}")
+            hint = did_you_mean(name, changeable) or f"; choose one of {comma_join(changeable)}"
+            yield Problem(where(key), key, f"no such parameter{hint}")
         elif name == "verifier_first" and not may_rotate and value != file.parameters.verifier_first:
             message = (
                 f"the cycle of {file.name} starts as written; to make verifier_first rotate it, add "

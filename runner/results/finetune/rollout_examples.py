@@ -108,7 +108,10 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     name, job, experiment = agent.agent_name, rollout.job, agent.hyper_params
     label = job.datapoint.label
     if label is None:
-        raise ValueError(f"reinforcement learning needs rewards, but datapoint {job.datapoint.id!r} has no label")
+        raise ValueError(
+            f"reinforcement learning needs rewards, but datapoint {job.datapoint.id!r} has no label; use a run of a "
+            "dataset with labels"
+        )
     for round_ in _answered_rounds(agent, rollout.rounds):
         yield RlTurn(
             prompt=prompt_messages(agent, job.observation(round_, rollout.rounds[:round_])),

@@ -249,8 +249,8 @@ def test_a_verdict_that_depends_on_how_deep_the_caller_stands_is_not_kept() -> N
 def test_all_that_is_forbidden_is_reported_with_its_line(tmp_path: Path) -> None:
     message = refusal(tmp_path, "a\n{{ x() }}\n\n{% include 'y' %}\n")
     assert message.split("\n") == [
-        "verifier.jinja:2:1: Call is not allowed in a template",
-        "verifier.jinja:4:1: Include is not allowed in a template",
+        "verifier.jinja:2:1: Call is not allowed in a template; use only variables, filters, if and for",
+        "verifier.jinja:4:1: Include is not allowed in a template; use only variables, filters, if and for",
     ]
 
 

@@ -61,7 +61,7 @@ def test_the_file_itself_is_not_larger_than_the_bound(tmp_path: Path) -> None:
     for name, content in (("d.jsonl", jsonl(A, B)), ("d.csv", CSV)):
         said = refusal(tmp_path, content, name, **limits(bytes=20))
         assert "dataset.limits.bytes: the file has" in said
-        assert "raise the limit" in said
+        assert "raise dataset.limits.bytes to read the file" in said
 
 
 @pytest.mark.full
