@@ -44,7 +44,7 @@ def file_hash(path: Path) -> str:
 def derived_seed(*parts: str | int) -> int:
     """Return a seed in [0, 2**63) that depends only on `parts`.
 
-    A seed has 63 bits, because signed columns of tables and all random generators accept so many.
+    A seed has 63 bits, because all random generators and the signed integer columns of tables accept this size.
     """
     digest = hashlib.sha256(b"seed\0" + canonical(parts)).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -78,8 +78,8 @@ class Redactor:
     def __init__(self, values: Iterable[str]) -> None:
         # Longest first, because one value may be a part of another.
         secrets = sorted({value for value in values if len(value) >= MIN_LENGTH}, key=lambda v: (-len(v), v))
-        self._forms = tuple(dict.fromkeys(form for value in secrets for form in _forms(value)))
-        without_space = (b"".join(form.split()) for form in self._forms)
+        self._encoded_forms = tuple(dict.fromkeys(form for value in secrets for form in _encoded_forms(value)))
+        without_space = (b"".join(form.split()) for form in self._encoded_forms)
         self._compact_forms = tuple(dict.fromkeys(form for form in without_space if len(form) >= MIN_LENGTH))
         self.reach = WIDEST * max(map(len, secrets), default=0)
         """Maximum number of bytes that a value takes, in any spelling."""
@@ -88,7 +88,7 @@ class Redactor:
 
     def contains(self, data: bytes) -> bool:
         """Return whether `data` contains a value in a form that needs no unescaping."""
-        for form in self._forms:  # noqa: SIM110 - runs for every answer, and takes half the time of any()
+        for form in self._encoded_forms:  # noqa: SIM110 - runs for every answer, and takes half the time of any()
             if form in data:
                 return True
         return False
@@ -98,7 +98,7 @@ class Redactor:
 
         Values that white space interrupts are not found.
         """
-        offsets = [offset for form in self._forms if (offset := data.find(form)) >= 0]
+        offsets = [offset for form in self._encoded_forms if (offset := data.find(form)) >= 0]
         if offsets:
             return min(offsets)
         if self.may_be_escaped(data) and self.redact_escaped(data) is not data:
@@ -124,11 +124,11 @@ class Redactor:
 
     def may_be_escaped(self, data: bytes) -> bool:
         """Return whether JSON may contain a value with escapes, so that it must be searched after unescaping."""
-        return bool(self._forms) and has_escapes(data)
+        return bool(self._encoded_forms) and has_escapes(data)
 
     def redact_escaped(self, data: bytes) -> bytes:
         """Remove values spelled in escapes from JSON, even malformed JSON. Return `data` itself if there are none."""
-        if not self._forms:
+        if not self._encoded_forms:
             return data
         plain = _unescape_ascii(data)
         if self._has_non_ascii:
@@ -137,7 +137,7 @@ class Redactor:
 
     def redact(self, data: bytes) -> bytes:
         """Replace the values in `data`, in the forms that need no unescaping."""
-        for form in self._forms:
+        for form in self._encoded_forms:
             if form in data:
                 data = data.replace(form, REMOVED.encode())
         return data
@@ -193,7 +193,7 @@ def redacted(text: str) -> str:
     return current_redactor().redact_text(text)
 
 
-def _forms(value: str) -> Iterator[bytes]:
+def _encoded_forms(value: str) -> Iterator[bytes]:
     """Yield the forms that a value can take in bytes."""
     raw = value.encode("utf-8", "surrogateescape")
     yield raw

@@ -28,8 +28,12 @@ class AnswerOrigins:
         from_third_runs = sum(min(count, other.copied.get(name, 0)) for name, count in self.copied.items())
         is_same = self.journal is not None and self.journal == other.journal
         from_same_journal = min(self.own, other.own) if is_same else 0
-        return min(from_third_runs + from_same_journal + self._copied_by(other) + other._copied_by(self), self.verdicts)
+        return min(
+            from_third_runs + from_same_journal + self._count_copied_by(other) + other._count_copied_by(self),
+            self.verdicts,
+        )
 
-    def _copied_by(self, other: AnswerOrigins) -> int:
+    def _count_copied_by(self, other: AnswerOrigins) -> int:
+        """Return the number of this run's own answers that the other run copied."""
         names = {self.journal, self.run_id} - {None}
         return min(self.own, sum(count for name, count in other.copied.items() if name in names))

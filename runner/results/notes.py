@@ -150,14 +150,14 @@ class Notes:
                 raise UsageError(
                     f"line {number} is a note on run {shortened(str(run_id))}, not on {self._run_id}; import it there"
                 )
-        with self._locked():
+        with self._hold_lock():
             existing = {line.id for line in self._lines()}
             new = [line for line in {line.id: line for line in lines}.values() if line.id not in existing]
             self._write(new)
         return len(new), len(lines) - len(new)
 
     def _append(self, line: _Line) -> None:
-        with self._locked():
+        with self._hold_lock():
             current_ids = {None, *(note.id for note in self.all())}
             if line.replaced_id not in current_ids:
                 raise UsageError(
@@ -165,7 +165,7 @@ class Notes:
                 )
             self._write([line])
 
-    def _locked(self) -> AbstractContextManager[None]:
+    def _hold_lock(self) -> AbstractContextManager[None]:
         return locked(self._lock, f"{NOTES} of run {self._run_id}", LOCK_SECONDS, "; run the same command again")
 
     def _lines(self) -> Iterator[_Line]:

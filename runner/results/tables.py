@@ -131,13 +131,13 @@ class _Parts:
 
     def write(self, rows: Rows) -> None:
         if self._rows + rows.rows <= PART_ROWS and self._bytes + len(rows.lines) <= PART_BYTES:
-            self._write(self._file or self._next(), rows.lines, rows.rows)
+            self._write(self._file or self._open_next_file(), rows.lines, rows.rows)
             return
         start = 0
         while start < len(rows.lines):
             end = rows.lines.index(b"\n", start) + 1
             full = self._rows >= PART_ROWS or (self._rows and self._bytes + end - start > PART_BYTES)
-            self._write(self._next() if full or self._file is None else self._file, rows.lines[start:end], 1)
+            self._write(self._open_next_file() if full or self._file is None else self._file, rows.lines[start:end], 1)
             self.longest = max(self.longest, end - start)
             start = end
 
@@ -146,7 +146,8 @@ class _Parts:
         self._rows += rows
         self._bytes += len(data)
 
-    def _next(self) -> IO[bytes]:
+    def _open_next_file(self) -> IO[bytes]:
+        """Close the current file, and return a new empty file."""
         self.close()
         self.paths.append(self._folder / f"{self._name}.{len(self.paths):05d}.jsonl")
         self._rows = self._bytes = 0

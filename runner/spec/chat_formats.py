@@ -114,7 +114,7 @@ def _with_chat_settings(settings: ModelSettings, chat: ChatSettings, written: Ma
 def find_replayed_formats(
     experiment: Experiment, specs: Mapping[str, Path]
 ) -> tuple[dict[str, ChatSettings], dict[str, tuple[str, ...]]]:
-    """Return the chat settings of each group in the run that it replays, and the agents of groups that mix several.
+    """Return the chat settings that each group had in the replayed run, and the agents of groups with several settings.
 
     `specs` has the saved spec of the replayed run of each group.
     """

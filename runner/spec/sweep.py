@@ -34,7 +34,9 @@ class Sweep:
             self.axes = [[self._point(point, index) for index, point in enumerate(sweep) if isinstance(point, dict)]]
         elif isinstance(sweep, dict):
             self._zip = sweep[ZIP] if isinstance(sweep.get(ZIP), dict) else {}
-            self.axes = [self._zipped() if key == ZIP else self._values(key, sweep[key], (SWEEP, key)) for key in sweep]
+            self.axes = [
+                self._zip_steps() if key == ZIP else self._values(key, sweep[key], (SWEEP, key)) for key in sweep
+            ]
 
     @property
     def size(self) -> int:
@@ -81,7 +83,7 @@ class Sweep:
         list_values = values if isinstance(values, list) else []
         return [[self._override(key, value, (*key_path, index))] for index, value in enumerate(list_values)]
 
-    def _zipped(self) -> list[Step]:
+    def _zip_steps(self) -> list[Step]:
         columns = [self._values(key, values, (SWEEP, ZIP, key)) for key, values in self._zip.items()]
         return [[override for step in steps for override in step] for steps in zip(*columns, strict=False)]
 

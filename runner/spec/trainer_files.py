@@ -23,7 +23,7 @@ from runner.spec.origin import DATA, fetched_folder
 from runner.spec.training_settings import TrainerSettings
 
 FOLDER = "trainers"
-"""Name of the folder of stored files, which is in `inputs/` of a run, or in the release of a component."""
+"""Name of the folder with the stored files. It is in `inputs/` of a run, or at the top of a component's release."""
 INDEX = "trainers.json"
 MAX_INDEX = 1 << 20
 NO_FILES = "its script: it was not published, and the command runs in the current folder"

@@ -126,7 +126,7 @@ def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb
     connection = connect(memory=TABLE_MEMORY, threads=2, spill=process_spill())
     try:
         empty_columns = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
-        quoted = _quoted(path)
+        quoted = _quote_text(path)
         connection.execute(
             f"CREATE VIEW {name} AS (SELECT {empty_columns} LIMIT 0) UNION ALL BY NAME "
             f"SELECT * FROM read_parquet({quoted}, hive_partitioning=false); "
@@ -170,10 +170,10 @@ def duckdb_literal(path: Path) -> str:
     Raises:
         RunError: as for `duckdb_pattern`.
     """
-    return _quoted(f"{duckdb_pattern(path.parent)}/{path.name}")
+    return _quote_text(f"{duckdb_pattern(path.parent)}/{path.name}")
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Quote a text as a SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 

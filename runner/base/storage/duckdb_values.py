@@ -42,7 +42,7 @@ def portable_columns(names: Sequence[str], types: Sequence[DuckDBPyType]) -> str
     """Return the columns of a SELECT. Types that are not portable in Parquet are cast to text, also nested."""
     casts = [_type_with_texts(kind, lambda part: str(part) in _NOT_PORTABLE) for kind in types]
     values = [f"#{n}" if cast is None else f"CAST(#{n} AS {cast})" for n, cast in enumerate(casts, 1)]
-    return ", ".join(f"{value} AS {_quoted(name)}" for value, name in zip(values, names, strict=True))
+    return ", ".join(f"{value} AS {_quote_name(name)}" for value, name in zip(values, names, strict=True))
 
 
 def _type_with_texts(kind: DuckDBPyType, is_text: Callable[[DuckDBPyType], bool]) -> str | None:
@@ -66,8 +66,10 @@ def _type_with_texts(kind: DuckDBPyType, is_text: Callable[[DuckDBPyType], bool]
         case "tuple" | "union":
             return "VARCHAR"
         case _:
-            return f"STRUCT({', '.join(f'{_quoted(name)} {p}' for (name, _), p in zip(children, parts, strict=True))})"
+            return (
+                f"STRUCT({', '.join(f'{_quote_name(name)} {p}' for (name, _), p in zip(children, parts, strict=True))})"
+            )
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -30,7 +30,7 @@ def check_there(path: Path, descriptor: int, *, rescue: bool) -> None:
     """
     if is_still_at(path, descriptor):
         return
-    now = _moved_to(descriptor)
+    now = _current_path(descriptor)
     if now is not None:
         raise FolderGoneError(
             f"the run stopped because {path} was moved to {now}, where the file is complete; resume the run there, "
@@ -54,7 +54,7 @@ def check_there(path: Path, descriptor: int, *, rescue: bool) -> None:
     raise FolderGoneError(f"{problem}; all its records were saved in {copy}; {how}, and run the same command again")
 
 
-def _moved_to(descriptor: int) -> Path | None:
+def _current_path(descriptor: int) -> Path | None:
     """Return the current path of an open file, or None if the system does not report it."""
     with suppress(OSError):
         now = Path(f"/proc/self/fd/{descriptor}").readlink()

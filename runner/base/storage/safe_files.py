@@ -49,7 +49,7 @@ def open_own(path: Path, flags: int) -> int:
     with suppress(FileNotFoundError):
         _check_own(os.lstat(path), path)
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    return _checked_regular(descriptor, path)
+    return _require_regular(descriptor, path)
 
 
 def append_to(path: Path) -> IO[bytes]:
@@ -133,7 +133,7 @@ def open_to_read(path: Path) -> IO[bytes]:
     """
     _check_regular(path.stat(), path)
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    return os.fdopen(_checked_regular(descriptor, path), "rb")
+    return os.fdopen(_require_regular(descriptor, path), "rb")
 
 
 def open_below(root: Path, names: Sequence[str]) -> IO[bytes]:
@@ -158,7 +158,7 @@ def open_below(root: Path, names: Sequence[str]) -> IO[bytes]:
         path = path / names[-1]
         _check_own(os.stat(names[-1], dir_fd=folder, follow_symlinks=False), path)
         descriptor = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        return os.fdopen(_checked_regular(descriptor, path), "rb")
+        return os.fdopen(_require_regular(descriptor, path), "rb")
     finally:
         os.close(folder)
 
@@ -182,7 +182,7 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
     return data
 
 
-def _checked_regular(descriptor: int, path: Path) -> int:
+def _require_regular(descriptor: int, path: Path) -> int:
     """Return the descriptor if it is of a regular file; otherwise close it and raise `OSError`."""
     try:
         _check_regular(os.fstat(descriptor), path)

@@ -48,12 +48,15 @@ def _repeats(stretch: Stretch) -> Iterator[tuple[str, str]]:
     period, start = stretch.last - stretch.first + 1, stretch.last + 1
     rest = (stretch.until - stretch.last) % period
     if stretch.until - rest > stretch.last:
-        yield _range(start, stretch.until - rest), _range(stretch.first, stretch.last)
+        yield _format_range(start, stretch.until - rest), _format_range(stretch.first, stretch.last)
     if rest:
-        yield (_range(stretch.until - rest + 1, stretch.until), _range(stretch.first, stretch.first + rest - 1))
+        yield (
+            _format_range(stretch.until - rest + 1, stretch.until),
+            _format_range(stretch.first, stretch.first + rest - 1),
+        )
 
 
-def _range(first: int, last: int) -> str:
+def _format_range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 

@@ -209,7 +209,7 @@ def load_prompts(
         if not source_problems:
             sources[name], files[name] = source, file
     if confidence is not None and not problems and not _asks_for_confidence(sources, confidence):
-        problems.append(_never_asked_problem(folder, protocol.verifier_name, place))
+        problems.append(_unused_confidence_problem(folder, protocol.verifier_name, place))
     if problems:
         raise SpecError(problems)
     return PromptSet(sources, tuple(inherited), files)
@@ -237,7 +237,7 @@ def _asks_for_confidence(sources: Mapping[str, str], marker: str) -> bool:
     )
 
 
-def _never_asked_problem(folder: Path, verifier: str, place: Place) -> Problem:
+def _unused_confidence_problem(folder: Path, verifier: str, place: Place) -> Problem:
     name = verifier + CONFIDENCE + SUFFIX
     return Problem(
         place,

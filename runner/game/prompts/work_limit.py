@@ -142,7 +142,7 @@ def _as_text(context: Context, value: Any) -> Any:
 
 
 @pass_context
-def _charged(context: Context, value: Any) -> Any:
+def _count_value(context: Context, value: Any) -> Any:
     """Count the work of comparing or testing a value."""
     if type(value) is int:
         return value
@@ -181,7 +181,7 @@ def _items(context: Context, values: Any, nodes_in_loop: int) -> Iterator[Any]:
         yield item
 
 
-COUNTING_FILTERS = {"(text)": _as_text, "(seen)": _charged, "(concat)": _concat, "(sum)": _sum, "(items)": _items}
+COUNTING_FILTERS = {"(text)": _as_text, "(seen)": _count_value, "(concat)": _concat, "(sum)": _sum, "(items)": _items}
 """Filters that `Counting` inserts into templates. Their names have brackets, so no template can use them."""
 
 
@@ -197,41 +197,43 @@ class Counting(NodeTransformer):
         for index, child in enumerate(node.nodes):
             is_text = isinstance(child, nodes.Filter) and child.name in _TEXT_FILTERS
             if not is_text and not isinstance(child, (nodes.TemplateData, nodes.Const)):
-                node.nodes[index] = _filtered("(text)", child)
+                node.nodes[index] = _apply_filter("(text)", child)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
-        return _filtered("(concat)", nodes.List(node.nodes, lineno=node.lineno))
+        return _apply_filter("(concat)", nodes.List(node.nodes, lineno=node.lineno))
 
     def visit_Add(self, node: nodes.Add) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
-        return _filtered("(sum)", node.left, node.right)
+        return _apply_filter("(sum)", node.left, node.right)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
-        node.expr = _charged_expression(node.expr)
+        node.expr = _count_expression(node.expr)
         for operand in node.ops:
-            operand.expr = _charged_expression(operand.expr)
+            operand.expr = _count_expression(operand.expr)
         return node
 
     def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
         if node.name not in ("defined", "undefined"):
-            node.node = _charged_expression(node.node)
-            node.args = [_charged_expression(argument) for argument in node.args]
+            node.node = _count_expression(node.node)
+            node.args = [_count_expression(argument) for argument in node.args]
         return node
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         body_nodes = 1 + sum(1 for _ in node.find_all(nodes.Node))
         self.generic_visit(node)
-        node.iter = _filtered("(items)", cast("nodes.Expr", node.iter), nodes.Const(body_nodes, lineno=node.lineno))
+        node.iter = _apply_filter("(items)", cast("nodes.Expr", node.iter), nodes.Const(body_nodes, lineno=node.lineno))
         return node
 
 
-def _charged_expression(value: nodes.Expr) -> nodes.Expr:
-    return value if isinstance(value, nodes.Const) else _filtered("(seen)", value)
+def _count_expression(value: nodes.Expr) -> nodes.Expr:
+    """Return an expression with the same value that counts the work of using the value. Constants are not counted."""
+    return value if isinstance(value, nodes.Const) else _apply_filter("(seen)", value)
 
 
-def _filtered(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Filter:
+def _apply_filter(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Filter:
+    """Return the syntax node that applies a filter to an expression."""
     return nodes.Filter(value, name, list(arguments), [], None, None, lineno=value.lineno)

@@ -63,13 +63,15 @@ def parse_answer(
     if agent == protocol.verifier_name and protocol.step(round_).may_decide:
         decision = _decision(text, format_)
         if decision is not Decision.NONE:
-            return ParsedAnswer(None, decision, _p_accept(text, decision, format_) if states_confidence else None)
+            return ParsedAnswer(
+                None, decision, _accept_probability(text, decision, format_) if states_confidence else None
+            )
     if len(channels) == 1:
         return ParsedAnswer({channels[0]: text}, Decision.NONE)
     return ParsedAnswer(_split_at_headers(text, channels, protocol.agent_spec(agent).headers), Decision.NONE)
 
 
-def _p_accept(text: str, decision: Decision, format_: DecisionFormat) -> float:
+def _accept_probability(text: str, decision: Decision, format_: DecisionFormat) -> float:
     """Return P(accept). The number in the answer is the probability that the stated verdict is right."""
     p_right = stated_confidence(text, format_.confidence)
     return float(p_right if decision is Decision.ACCEPT else 1 - p_right)

@@ -91,14 +91,15 @@ def _probability(text: str) -> Decimal | None:
 @lru_cache
 def lenient_pattern(text: str, whole_words: bool = True) -> re.Pattern[str]:
     """Return a regex for the text that allows white space and Markdown marks between its words and punctuation."""
-    return re.compile(r"(?<!\w)" + _spaced(text) + (r"(?!\w)" if whole_words else ""), re.IGNORECASE)
+    return re.compile(r"(?<!\w)" + _pattern_with_gaps(text) + (r"(?!\w)" if whole_words else ""), re.IGNORECASE)
 
 
 @lru_cache
 def lenient_prefix(head: str) -> re.Pattern[str]:
     """Return a regex for the start of a text and the white space and Markdown marks that may follow."""
-    return re.compile(_spaced(head) + f"[{GAP}]*", re.IGNORECASE)
+    return re.compile(_pattern_with_gaps(head) + f"[{GAP}]*", re.IGNORECASE)
 
 
-def _spaced(text: str) -> str:
+def _pattern_with_gaps(text: str) -> str:
+    """Return a regular expression that matches the text, also with gaps between its words and punctuation marks."""
     return f"[{GAP}]*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", text)))

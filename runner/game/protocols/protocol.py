@@ -173,14 +173,14 @@ class Protocol:
         return next((i for i in range(self.max_message_rounds) if agent in self.can_be_active(i)), None)
 
     @cached_property
-    def _visible(self) -> Mapping[str, tuple[str, ...]]:
+    def _channels_by_agent(self) -> Mapping[str, tuple[str, ...]]:
         return {
             agent: tuple(name for name, channel in self.file.channels.items() if agent in channel.members)
             for agent in self.file.agents
         }
 
     def visible_channels(self, agent: str) -> tuple[str, ...]:
-        return self._visible[agent]
+        return self._channels_by_agent[agent]
 
     def channel_order(self, agent: str, seed: int = 0) -> tuple[str, ...]:
         """Return the order of a round's channels in this agent's prompt."""

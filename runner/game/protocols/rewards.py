@@ -46,12 +46,13 @@ def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
 def effective_decision(protocol: Protocol, round_: int, seed: int, decision: int, label: int | None) -> Decision:
     """Return the decision that scores a round: the forced decision if the spec sets one, otherwise the verifier's."""
     forced = forced_decision(protocol, label)
-    if forced is None or not _counts(protocol, round_, seed):
+    if forced is None or not _decision_counts(protocol, round_, seed):
         return Decision(decision)
     return forced
 
 
-def _counts(protocol: Protocol, round_: int, seed: int) -> bool:
+def _decision_counts(protocol: Protocol, round_: int, seed: int) -> bool:
+    """Return whether a decision in this round ends the game."""
     return round_ >= protocol.min_message_rounds - 1 and protocol.may_decide(round_, seed)
 
 
@@ -74,7 +75,7 @@ def payoff(
     """
     p = protocol.parameters
     verdict = effective_decision(protocol, round_, seed, decision, label)
-    decided = verdict != Decision.NONE and _counts(protocol, round_, seed)
+    decided = verdict != Decision.NONE and _decision_counts(protocol, round_, seed)
     out_of_rounds = round_ >= protocol.last_speaking_round and not decided
     terminated = before.terminated or out_of_rounds
     rewards = dict.fromkeys(protocol.agent_names, 0.0)

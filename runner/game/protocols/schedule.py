@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from runner.game.protocols.protocol import Protocol
 
 MAX_TRIED = 16
-"""`rounds_without_waste` tries at most so many smaller, and so many larger numbers of rounds."""
+"""The maximum distance between a protocol's number of rounds and the numbers that `rounds_without_waste` tries."""
 
 
 @dataclass(frozen=True)

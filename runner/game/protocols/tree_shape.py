@@ -24,7 +24,7 @@ class TreeShape:
 
     @property
     def branches(self) -> int:
-        """The maximum number of branches of a tree; each tree of a datapoint reserves so many numbers of repeats."""
+        """The maximum number of branches per tree. Repeats are numbered as if each tree had this number of branches."""
         return int(self.responses**self.rounds)
 
     def repeat(self, tree: int, path: NodePath) -> int:

@@ -90,13 +90,13 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
         started_at=manifest.started_at,
         sources=manifest.sources,
         components=manifest.components,
-        got_from=manifest.got_from or _got_from(plan.spec, manifest.components or {}),
+        got_from=manifest.got_from or _release_of_spec(plan.spec, manifest.components or {}),
         reproduces=manifest.reproduces,
         unknown=manifest.unknown,
     )
 
 
-def _got_from(spec: Spec, components: Mapping[str, Any]) -> Mapping[str, str] | None:
+def _release_of_spec(spec: Spec, components: Mapping[str, Any]) -> Mapping[str, str] | None:
     """Return the fetched release that contains the spec, unless it is an installed component that the spec names."""
     component_releases = {component["release"] for component in components.values()}
     return None if spec.got_from is None or spec.got_from["release"] in component_releases else spec.got_from

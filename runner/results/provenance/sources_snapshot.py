@@ -68,9 +68,9 @@ def parts_of(spec: Spec) -> dict[str, PinnedFiles]:
     """Return the files of each part of a spec, except datasets on the Hub and components, which releases pin."""
     named_files = spec.origin.named_files
     files = [file.path for file in spec.origin.written.files if not _is_of_release(file.path, spec)]
-    parts = {} if spec.path is None or not files else {"spec": PinnedFiles(files[0], _unique(files))}
+    parts = {} if spec.path is None or not files else {"spec": PinnedFiles(files[0], _without_duplicates(files))}
     if named_files.protocol and "protocol" not in spec.components:
-        parts["protocol"] = PinnedFiles(named_files.protocol[0], _unique(named_files.protocol))
+        parts["protocol"] = PinnedFiles(named_files.protocol[0], _without_duplicates(named_files.protocol))
     if named_files.prompts is not None and "prompts" not in spec.components:
         parts["prompts"] = PinnedFiles(named_files.prompts, named_files.templates)
     if named_files.dataset is not None and "dataset" not in spec.components:
@@ -84,7 +84,7 @@ def _is_of_release(path: Path, spec: Spec) -> bool:
     return any(path.resolve().is_relative_to(folder) for folder in folders)
 
 
-def _unique(files: Iterable[Path]) -> tuple[Path, ...]:
+def _without_duplicates(files: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(files))
 
 

@@ -39,8 +39,8 @@ def group_notes(spec: Spec) -> list[str]:
     notes = list(_identical_notes(spec, used, same))
     for name in sorted(used, key=_question_rank):
         keys = [_question_key(point, name) for point in points]
-        sharing = _sharing(points, keys)
-        if len(sharing) > len(_sharing(points, same)):
+        sharing = _points_with_shared_key(points, keys)
+        if len(sharing) > len(_points_with_shared_key(points, same)):
             column = _find_group_column(dataset, keys, name)
             return [*notes, _sharing_note(spec, f"share their {name!r} with another", keys, column)]
     return notes
@@ -49,7 +49,7 @@ def group_notes(spec: Spec) -> list[str]:
 def _identical_notes(spec: Spec, used: Sequence[str], same: Keys) -> Iterator[str]:
     """Yield a warning if agents cannot distinguish some datapoints."""
     points = spec.dataset.datapoints
-    sharing = _sharing(points, same)
+    sharing = _points_with_shared_key(points, same)
     if not sharing:
         return
     labels: dict[str, set[int | None]] = {}
@@ -63,7 +63,7 @@ def _identical_notes(spec: Spec, used: Sequence[str], same: Keys) -> Iterator[st
 
 def _sharing_note(spec: Spec, description: str, keys: Keys, column: str | None) -> str:
     points = spec.dataset.datapoints
-    sharing = _sharing(points, keys)
+    sharing = _points_with_shared_key(points, keys)
     first, key = sharing[0]
     second = next(point for point, other_key in sharing[1:] if other_key == key)
     examples = "" if spec.fetched else f", as {first.id} and {second.id} do"
@@ -76,7 +76,7 @@ def _sharing_note(spec: Spec, description: str, keys: Keys, column: str | None) 
     )
 
 
-def _sharing(points: Sequence[Datapoint], keys: Keys) -> list[tuple[Datapoint, str]]:
+def _points_with_shared_key(points: Sequence[Datapoint], keys: Keys) -> list[tuple[Datapoint, str]]:
     """Return the datapoints whose key another datapoint also has, each with its key."""
     counts = Counter(keys)
     return [(point, key) for point, key in zip(points, keys, strict=True) if counts[key] > 1]
