@@ -46,7 +46,10 @@ def encoding_problem(text: str) -> str | None:
         text.encode()
     except UnicodeEncodeError as error:
         half = f"U+{ord(text[error.start]):04X}"
-        return f"character {error.start + 1} ({half}) is half of a surrogate pair, which UTF-8 cannot encode"
+        return (
+            f"character {error.start + 1} ({half}) is half of a surrogate pair, which UTF-8 cannot encode; remove the "
+            "character"
+        )
     return None
 
 

@@ -72,7 +72,7 @@ class RunFolder:
         """
         run_id = cls(path).manifest().run_id
         if not re.fullmatch(RUN_ID_PATTERN, run_id):
-            raise RunError(f"{path / 'manifest.json'}: {run_id!r} is not a valid run id")
+            raise RunError(f"{path / 'manifest.json'}: {run_id!r} is not a valid run id; download the release again")
         return cls(path, run_id)
 
     @property

@@ -50,7 +50,10 @@ def execute(args: argparse.Namespace) -> int:
                 "nip-run install"
             )
     for name, needs in dependents.items():
-        note(f"{name} is still installed, and needs {comma_join(needs)}")
+        note(
+            f"{name} is still installed, and needs {comma_join(needs)}; uninstall {name}, too, or install the "
+            "removed releases again with nip-run install"
+        )
     return ExitCode.DONE
 
 

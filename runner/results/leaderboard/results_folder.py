@@ -22,7 +22,7 @@ from runner.results.provenance.manifest_writer import new_manifest
 from runner.results.spec_changes import changed_keys
 from runner.rollouts.run_plan import RunPlan
 from runner.spec.datasets.shards import Shard
-from runner.spec.experiment import RUN_ID_PATTERN
+from runner.spec.experiment import MAX_RUN_ID_LENGTH, RUN_ID_PATTERN
 from runner.spec.origin import DATA, MARKER
 
 if TYPE_CHECKING:
@@ -107,7 +107,10 @@ class Results:
             raise UsageError(f"no run {name!r} in {self.path} was played in shards; omit --shard, or name another run")
         part = runs[0].part(shard)
         if not is_file(part.manifest_path):
-            raise UsageError(f"shard {shard} of run {runs[0].run_id} has not started here{_started_shards(runs[0])}")
+            raise UsageError(
+                f"shard {shard} of run {runs[0].run_id} has not started here{_started_shards(runs[0])}; start it, or "
+                "choose a started shard"
+            )
         return part
 
     def find(self, name: str) -> RunFolder:
@@ -247,7 +250,10 @@ class Results:
             RunDirectoryError: another process still has the lock after `wait_seconds`; the message names the process.
         """
         if not re.fullmatch(RUN_ID_PATTERN, split_part(run_id)[0]):
-            raise UsageError(f"{run_id!r} is not a valid run id; it must match {RUN_ID_PATTERN}")
+            raise UsageError(
+                f"{run_id!r} is not a valid run id; use at most {MAX_RUN_ID_LENGTH} letters, digits, dots, underscores "
+                "and hyphens, and begin with a letter or digit"
+            )
         advice = "; wait until that process ends, or stop it"
         return locked(self.run(run_id).lock, f"run {run_id}", wait_seconds, advice)
 
