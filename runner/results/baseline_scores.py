@@ -70,7 +70,9 @@ def read_baseline(folder: Path) -> BaselineScores | None:
         scores = {str(key): (int(right), int(games)) for key, (right, games) in data["scores"].items()}
         return BaselineScores(str(data["run_id"]), str(data["asked"]), tuple(map(str, data["columns"])), scores)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{path} is damaged: {error}; remove it and repeat the command to rebuild it") from error
+        raise RunError(
+            f"{path} is damaged: {error}; remove the file and repeat the command to rebuild the file"
+        ) from error
 
 
 def datapoint_key(point: Datapoint, columns: tuple[str, ...]) -> str:

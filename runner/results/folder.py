@@ -57,7 +57,7 @@ def _recorded_sums(path: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The paths of one run."""
+    """The paths of one run's files."""
 
     path: Path
     name: str | None = field(default=None, compare=False)
@@ -197,9 +197,9 @@ class RunFolder:
         self.sums.unlink(missing_ok=True)
 
     def check(self, path: Path, *, since_sealed: bool = False) -> None:
-        """Compare a file's hash with the hash in `SHA256SUMS`, which was written when the run finished.
+        """Check that a file has the hash in `SHA256SUMS`, which was written when the run finished.
 
-        With `since_sealed`, only files that were modified later are checked, which saves time for many runs.
+        With `since_sealed`, a file is only checked if it was modified later, which saves time for many runs.
 
         Raises:
             RunError: the hashes differ.
@@ -217,8 +217,8 @@ class RunFolder:
         if file_hash(path) != _recorded_sums(self.sums).get(path.name):
             raise DamagedRunError(
                 f"{path} is damaged: its content is not what the run wrote. See the differences with: nip-run verify "
-                f"{self.path}. To rebuild the file from the journal, remove it and repeat the command that played the "
-                "run"
+                f"{self.path}. To rebuild the file from the journal, remove the file and repeat the command that "
+                "played the run"
             )
         if len(_INTACT_FILES) >= _MAX_INTACT_FILES:
             _INTACT_FILES.clear()
@@ -260,7 +260,8 @@ class RunFolder:
             return f"{error}; the run is left out"
         except RunError as error:
             return (
-                f"{error}; the run is left out. Rebuild the file: remove it and repeat the command that played the run"
+                f"{error}; the run is left out. To rebuild the file instead, remove the file and repeat the command "
+                "that played the run"
             )
         return None
 

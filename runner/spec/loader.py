@@ -57,7 +57,7 @@ def load_spec(
     """Load a spec without a sweep. `runner.api.load_spec` also finds runs in a results folder.
 
     Raises:
-        SpecError: the spec has errors, all of them listed in `problems`; or it has a sweep.
+        SpecError: the spec has errors, or a sweep; `problems` lists all of them.
     """
     return _single_spec(source, load_specs(source, overrides, find_run, find_component))
 
@@ -75,10 +75,10 @@ def load_saved(path: str | Path, known_dataset: Dataset | None = None) -> Spec:
 
 
 def _single_spec(source: SpecSource, specs: Sequence[Spec]) -> Spec:
-    """Return the only point.
+    """Return the only spec in the list.
 
     Raises:
-        SpecError: there are several points.
+        SpecError: the list has several specs, the points of a sweep.
     """
     if len(specs) > 1:
         message = f"the spec sweeps over {len(specs)} points; use load_specs"

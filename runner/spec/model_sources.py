@@ -30,7 +30,7 @@ FROM_RUN, FROM_GROUP = "from_run", "from_group"
 _INHERITED_KEYS = (
     "base_url", "api_key_env", "headers", "session_id", "chat_format", "system_role", "send_name", "price"
 )  # fmt: skip
-"""Keys for the model's server and chat format that are taken from the other run unless the spec sets them."""
+"""Keys of the model's server and chat format. Their values come from the other run, unless the spec sets them."""
 
 _STEP_KEYS = frozenset(field.name for field in fields(FineTuneStep))
 _MODEL_PATTERN = re.compile(r"(?P<run>.+?)(?:@(?:i(?P<iteration>[0-9]{1,4})|(?P<last>last)))?")
@@ -41,7 +41,11 @@ FindRun = Callable[[str], Path]
 
 
 def reject_run_ids(name: str) -> Path:
-    """Raise an error: used if specs are loaded without a results folder."""
+    """Raise an error. This function takes the place of `FindRun` if specs are loaded without a results folder.
+
+    Raises:
+        UsageError: always.
+    """
     raise UsageError(f"no run folder {name!r}; to name a run by its id, load the spec with `runner.load_spec`")
 
 
@@ -77,6 +81,7 @@ class ModelSource:
 
     @property
     def trains(self) -> bool:
+        """Whether this is a training run."""
         return bool(self.spec.get("kind") == "training")
 
     @cached_property
@@ -127,7 +132,7 @@ class ModelSource:
 
     @property
     def description(self) -> str:
-        """A description of the available models."""
+        """A text that lists the iterations and model groups whose models can be used."""
         return (
             f"run {self.path.name} has iterations i0..i{len(self.iteration_models)} of groups {comma_join(self.groups)}"
         )
@@ -199,9 +204,9 @@ def _take_all_models(layered: LayeredData, rerun: dict[str, Any], find_run: Find
 
 
 def _reject_two_models(layered: LayeredData, key_path: KeyPath, settings: Mapping[str, Any]) -> None:
-    """Reject a `model` in the file that sets `from_run`, or in one that extends it.
+    """Reject a `model` in the file that sets `from_run`, or in a file that extends this file.
 
-    A `model` of a file that is extended is replaced instead.
+    A `model` in a file that this file extends is allowed: `from_run` replaces it.
     """
     if settings.get("model") is None:
         return
@@ -246,6 +251,11 @@ def _remove_server(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_model_name(text: str) -> re.Match[str]:
+    """Return the parts of a reference such as `RUN@i3`: `run`, and `iteration` or `last`.
+
+    Raises:
+        ModelError: the text does not have this form.
+    """
     match = _MODEL_PATTERN.fullmatch(text)
     if match is None or "@" in match["run"]:
         raise ModelError(f"{text!r} is not a model of a run; write RUN, RUN@i3 (the model in iteration 3) or RUN@last")
@@ -263,7 +273,6 @@ def find_model_source(layered: LayeredData, key_path: KeyPath, run: str, find_ru
             run_folder = folder.resolve() if package_data.is_file(folder / SAVED_SPEC) else find_run(run)
     except UsageError as error:
         raise ModelError(str(error)) from error
-    layered.folders.setdefault(
-        str(run_folder / SAVED_SPEC), run_folder
-    )  # If the run was downloaded, this marks the spec as fetched.
+    # If the run was downloaded, its folder among `layered.folders` marks the spec as downloaded, too.
+    layered.folders.setdefault(str(run_folder / SAVED_SPEC), run_folder)
     return ModelSource(run_folder)

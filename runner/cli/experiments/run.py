@@ -316,7 +316,7 @@ def _next_step_after_loss(result: FinishedRun, args: argparse.Namespace) -> str:
     source = result.manifest.replay_of
     if source is None or source.until_round is not None:
         return f"Resume with: {_same_command(args)}"
-    return f"Run {source.run_id}, which it replays, lacks their answers: resume {source.run_id}, then replay it again"
+    return f"The replayed run {source.run_id} lacks these answers: resume that run, then replay it again"
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:

@@ -123,7 +123,7 @@ class _InvalidList(Exception):
 
 
 def _elements(value: Any, settings: Explode, skipped: SkippedElements, row: int) -> dict[str, int]:
-    """Return the distinct texts of a list or a JSON list, each with its number; count skipped ones in `skipped`."""
+    """Return the distinct texts of a list or a JSON list, each with its number; count other elements in `skipped`."""
     if value is None or value == "":
         return {}
     if isinstance(value, str):
