@@ -178,7 +178,11 @@ def _advise_on_size(size: SampleSize) -> str:
             f"{counted(best.repeats, 'repeat')}, {games}."
         )
     largest = size.rows[-1]
-    hint = "" if size.variance.split else " A run with repeats shows whether more of them would help (--from)."
+    hint = (
+        ""
+        if size.variance.split
+        else " Add datapoints; or play a run with repeats and pass --from RUN, to see whether more repeats would help."
+    )
     smallest = _format_difference(largest.smallest_difference)
     limit = f"With {counted(largest.repeats, 'repeat')} you could detect {smallest}."
     return f"The dataset is too small: it has {available}. {limit}{hint}"

@@ -294,7 +294,7 @@ def _show_rollout(folder: RunFolder, row_filter: RowFilter, args: argparse.Names
     if args.round is not None and args.round not in rounds:
         raise UsageError(
             f"rollout {match.rollout.job.rollout_id} has no round {args.round}; "
-            f"its {counted(len(rounds), 'round')} are numbered from 0"
+            f"choose one of its {counted(len(rounds), 'round')}, which are numbered from 0"
         )
     if args.json:
         print_json(match.details.to_json(args.round))
@@ -379,5 +379,6 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
         )
     first = next(plan.jobs())
     return (
-        f"run {folder.run_id} has no rollout {name!r}; its first is {first.rollout_id} (datapoint {first.datapoint.id})"
+        f"run {folder.run_id} has no rollout {name!r}; list all with `{_show_command(folder, args, '--all')}`, or show "
+        f"the first: {first.rollout_id} (datapoint {first.datapoint.id})"
     )
