@@ -35,12 +35,8 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.registry.board.board": (STORED, frozenset({"left_out"})),
     "runner.registry.transports.http.api": (STORED, frozenset({"taken"})),
     "runner.results.answer_origins": ("answers of its own, as opposed to replayed ones", frozenset({"own"})),
-    "runner.results.baseline_scores": (TO_RENAME, frozenset({"asked"})),
+    "runner.results.baseline_scores": (STORED, frozenset({"asked"})),
     "runner.results.comparison.comparison": (TO_RENAME, frozenset({"held"})),
-    "runner.results.leaderboard.model": (TO_RENAME, frozenset({"named"})),
-    "runner.results.leaderboard.results_folder": (TO_RENAME, frozenset({"given"})),
-    "runner.results.leaderboard.sweep_table": (TO_RENAME, frozenset({"asked", "known"})),
-    "runner.results.provenance.file_pins": (TO_RENAME, frozenset({"found"})),
     "runner.results.stopping_rule": ("the arms that are ahead in a race", frozenset({"ahead"})),
     "runner.rollouts.recorded_debates": (STORED, frozenset({"beside", "left_out"})),
     "runner.rollouts.recorded_games": (TO_RENAME, frozenset({"asked"})),
@@ -49,8 +45,7 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.runs.workers.scheduler": ("games ahead of the one that is recorded next", frozenset({"ahead"})),
     "runner.server.uploads.uploads": (STORED, frozenset({"taken"})),
     "runner.server.web.pages.runs": (STORED, frozenset({"said"})),
-    "runner.spec.source_files": (TO_RENAME, frozenset({"named"})),
-    "runner.training.stages": (STORED, frozenset({"left_out"})),
+    "runner.training.stages": (STORED, frozenset({"begun", "left_out"})),
 }
 """The modules that may use some of these names, with the reason."""
 

@@ -70,7 +70,7 @@ def test_a_run_is_found_by_its_id_its_start_or_its_folder(results: Results, tmp_
     assert results.find(str(elsewhere)).path == elsewhere
 
 
-@pytest.mark.parametrize(("name", "said"), [("tiny", "the start of 2 runs"), ("x", "no run 'x'"), ("", "4 runs")])
+@pytest.mark.parametrize(("name", "said"), [("tiny", "the start of 2 run ids"), ("x", "no run 'x'"), ("", "4 run ids")])
 def test_a_name_of_no_run_or_of_several_is_refused(results: Results, name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         results.find(name)

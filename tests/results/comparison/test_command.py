@@ -172,7 +172,7 @@ def test_two_transcripts_need_two_runs(results: Path) -> None:
     done = said(results, "show", "good", "p0", "same")
     assert (done.returncode, done.stderr) == (
         ExitCode.USAGE,
-        "to show two rollouts, name the run of each: nip-run show RUN ROLLOUT RUN ROLLOUT\n",
+        "two rollouts need a run each; write nip-run show RUN ROLLOUT RUN ROLLOUT\n",
     )
     both = json.loads(said(results, "show", "good", "p0", "same", "p1", "--json").stdout)
     assert [(one["run_id"], one["datapoint"]["id"]) for one in both] == [("good", "p0"), ("same", "p1")]
