@@ -84,11 +84,11 @@ def compare(
 ) -> Comparison:
     """Return whether one run is better than another, and by how much. A sequence of runs is pooled as one system.
 
-    Datapoints are matched by label and by the columns that the verifier sees; each datapoint has the same weight. Of two
-    systems, the difference is the second minus the first; more than two systems are compared with the leader.
-    `baseline` is a run, or a protocol, whose run with the same task and verifier is used. `asserts` are as in
-    `--assert`. With a `margin`, each pair has an equivalence test. With a `ceiling`, the name of a strong run, each pair
-    has the share of the gap that it closes. `results` is as in `run`.
+    Datapoints are matched by label and by the columns that the verifier sees; each has the same weight. Of two systems,
+    the difference is the second minus the first; more than two systems are compared with the leader. `baseline` is a
+    run, or a protocol, whose run with the same task and verifier is used. `asserts` are as in `--assert`. With a
+    `margin`, each pair has an equivalence test. With a `ceiling`, the name of a strong run, each pair has the share of
+    the gap that it closes. `results` is as in `run`.
 
         >>> from runner import compare, load_spec, run
         >>> first = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "first"}))

@@ -610,10 +610,10 @@ _TABLE = (
         unit="nats",
         low=math.log(0.001),
         high=-math.log(0.001),
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=f"interval: {_MOVER}",
         coverage_of="score_difference",
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="seat_score",

@@ -335,7 +335,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "until": "the stopping rule: width of accuracy's interval, or comparison with a run; NULL: all games",
         "stopped": "when and how `until` stopped this run, or the run whose debates it judges",
         "dataset_sha256": "hash of the selected datapoints with all columns, in the order of play",
-        "dataset_content_sha256": "hash of the played datapoints in any order: columns the verifier sees, labels, groups",
+        "dataset_content_sha256": "hash of the datapoints in any order: labels, groups, columns that the verifier sees",
         "earlier_task": "the task's id before 0.2, if different: then, columns that only provers saw counted too",
         "dataset_source_sha256": "hash of the dataset's file",
         "prompts_sha256": "hash of all templates",
