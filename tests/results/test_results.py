@@ -114,9 +114,9 @@ def test_the_next_free_name_is_taken_and_an_unfinished_run_gone_on_with(results:
 
 
 def test_names_that_are_given_already_are_not_given_again(results: Results) -> None:
-    assert results.name_for("new", again=True, given=["new"]) == "new-2"
-    assert results.name_for("tiny-a", again=True, given=["tiny-a-2"]) == "tiny-a-3"
-    assert results.name_for("tiny-a", given=["tiny-a"]) == "tiny-a"
+    assert results.name_for("new", again=True, reserved=["new"]) == "new-2"
+    assert results.name_for("tiny-a", again=True, reserved=["tiny-a-2"]) == "tiny-a-3"
+    assert results.name_for("tiny-a", reserved=["tiny-a"]) == "tiny-a"
 
 
 # Whose a folder is
