@@ -27,7 +27,6 @@ FIRST_WORDS = re.compile(
 """Beginnings of docstrings that describe something by a clause. A function's docstring begins with a verb."""
 
 STORED = "a field of a file, of JSON, of an HTTP API or of a template"
-TO_RENAME = "understood in its place, and still to be named after what it holds"
 EVENTS = "the name of an event, which subclasses override"
 EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.game.protocols.rounds": (STORED, frozenset({"asked"})),
@@ -36,10 +35,9 @@ EXCEPTIONS: dict[str, tuple[str, frozenset[str]]] = {
     "runner.registry.transports.http.api": (STORED, frozenset({"taken"})),
     "runner.results.answer_origins": ("answers of its own, as opposed to replayed ones", frozenset({"own"})),
     "runner.results.baseline_scores": (STORED, frozenset({"asked"})),
-    "runner.results.comparison.comparison": (TO_RENAME, frozenset({"held"})),
+    "runner.results.comparison.comparison": (STORED, frozenset({"held"})),
     "runner.results.stopping_rule": ("the arms that are ahead in a race", frozenset({"ahead"})),
     "runner.rollouts.recorded_debates": (STORED, frozenset({"beside", "left_out"})),
-    "runner.rollouts.recorded_games": (TO_RENAME, frozenset({"asked"})),
     "runner.runs.execution.call_events": (EVENTS, frozenset({"said"})),
     "runner.runs.execution.server_notes": (EVENTS, frozenset({"said"})),
     "runner.runs.workers.scheduler": ("games ahead of the one that is recorded next", frozenset({"ahead"})),

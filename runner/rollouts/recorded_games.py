@@ -32,7 +32,7 @@ class AnsweredRequest:
     """A request whose answer is recorded. Its messages are rendered on first access."""
 
     sample: SampleKey
-    asked: RequestRecord
+    record: RequestRecord
     """The journal's record of the request."""
     agent: Agent
     observation: Observation
