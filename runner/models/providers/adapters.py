@@ -2,7 +2,7 @@
 
 vLLM has these endpoints if it runs with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`. It loads an
 adapter from a path in its own file system. If an adapter of the same name is already loaded, even from the same path,
-vLLM answers with an error. `/v1/models` lists the loaded adapters, with the path as `root`. A restarted server has none.
+vLLM answers with an error. `/v1/models` lists the loaded adapters, with the path as `root`. After a restart, none is.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ class Session:
             plan,
             wired.complete,
             failed_calls=wired.failed_calls,
-            ended=wired.ended,
+            on_end=wired.ended,
             siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,
@@ -248,7 +248,7 @@ class Session:
             window = window if self._decision is None else self._decision.ahead(concurrency)
             ordered = PlanOrderBuffer(sink, window, sinks.unsealed)
             if self._is_batched and self._shared.slots is not None:
-                self._shared.slots.come(self._order)
+                self._shared.slots.mark_started(self._order)
             with closing(ordered):
                 try:
                     await player.play_all(self.plan.jobs(), ordered, concurrency)

@@ -47,7 +47,7 @@ class GameScheduler:
         self._state, self._pool = state, pool
         self._slots = [WorkerSlot(number) for number in range(workers)]
         self._progress = asyncio.Event()
-        state.stop.wakes(self._progress)
+        state.stop.set_on_stop(self._progress)
         self._failure: BaseException | None = None
         self._exhausted: BudgetExhausted | None = None
         self._was_stopped = False

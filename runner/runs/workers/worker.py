@@ -140,7 +140,7 @@ class _Player:
             plan,
             journaled(plan, self._costs, self._connection, self._journal, self._records, self._events),
             failed_calls=failed_calls.take,
-            ended=lambda job: self._connection.release((job.datapoint.id, job.number)),
+            on_end=lambda job: self._connection.release((job.datapoint.id, job.number)),
             siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,
