@@ -143,7 +143,7 @@ class Rollout:
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
 
     def verdict_origin(self, verifier: str) -> str | None:
-        """Return the run that first got all answers in the verdict's round, if they are copies from a single run; else None.
+        """Return the run that first got all answers in the verdict's round, if all are copies from one run; else None.
 
         Only the verifier's answers count or, if it never answered, the last answers of the other agents.
         """

@@ -87,7 +87,9 @@ class ServerAdapter:
         """Unload the adapter, if the server has it. Raises the errors of `load`."""
         status, message = await self._call_endpoint(client, "unload_lora_adapter", {"lora_name": self.adapter.name})
         if status not in (None, 404):
-            raise RunError(f"{self._label} cannot unload the adapter {self.adapter.name!r}: {message}")
+            raise RunError(
+                f"{self._label} cannot unload the adapter {self.adapter.name!r}: {message}. See the server's log"
+            )
 
     async def restore(self, client: Client, since: float) -> bool:
         """Load the adapter again if the server has lost it, and return whether the server has it now.

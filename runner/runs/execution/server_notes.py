@@ -116,7 +116,8 @@ class ServerNotes:
             self.gave_fewer(group)
         if sampling.get("logprobs") and _lacks_logprobs(completion):
             self.note(
-                f"the server of {group} returns no log-probabilities, although models.{group}.logprobs requests them"
+                f"the server of {group} returns no log-probabilities, although models.{group}.logprobs requests them; "
+                "use another server, or remove this setting"
             )
         if sampling.get("seed") is not None:
             self._compare(request, completion, sampling["seed"])

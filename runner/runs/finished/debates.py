@@ -76,7 +76,7 @@ def _load_debates(path: Path, journal_sha256: str) -> Debates:
     if forced_decision(plan.spec.protocol, 0) is not None:
         raise UsageError(
             f"{manifest.run_id} has protocol.force_guess, so no verdict of a judge counts in its games; judge a run "
-            "without it"
+            "without protocol.force_guess"
         )
     return _build_debates(folder, plan, manifest, journal_sha256)
 

@@ -235,7 +235,7 @@ def _check(plan: Plan, options: PlayOptions) -> None:
             "workers, or split the run with --shards N"
         )
     if options.shards > MAX_SHARDS:
-        raise UsageError(f"--shards {options.shards}: the maximum is {MAX_SHARDS:,}")
+        raise UsageError(f"--shards {options.shards}: the maximum is {MAX_SHARDS:,}; use fewer shards")
     if not 0 < options.measure <= MAX_MEASURE_SECONDS:
         raise UsageError(
             f"--measure must be a number of seconds above 0 and up to {MAX_MEASURE_SECONDS:g}, not {options.measure:g}"
