@@ -115,10 +115,12 @@ def _p_accept(spelling: _Spelling, fork: VerdictFork) -> PAccept:
             shares[index] += probability
         elif any(text.startswith(_normalize(spelled)) for text in verdict_texts):
             unclear += probability
-    return _from_shares(shares, verdict, unclear + max(0.0, 1 - sum(probability for _, probability in alternatives)))
+    return _p_accept_of_shares(
+        shares, verdict, unclear + max(0.0, 1 - sum(probability for _, probability in alternatives))
+    )
 
 
-def _from_shares(shares: Sequence[float], verdict: int, unassigned: float) -> PAccept:
+def _p_accept_of_shares(shares: Sequence[float], verdict: int, unassigned: float) -> PAccept:
     """Return the probability of accept from the `shares` of accept and reject.
 
     `verdict` is the index of the answer's verdict. The probability `unassigned` may belong to either verdict.

@@ -54,7 +54,7 @@ class Debate:
                 return "cut off before anything was said that could be judged"
             end = ends[-1]
         replies = _replies_of_others(rounds[end], protocol.verifier_name) if end < len(rounds) else {}
-        return cls(rollout.job.datapoint.content_hash, tuple(map(_without_calls, rounds[:end])), replies)
+        return cls(rollout.job.datapoint.content_hash, tuple(map(_remove_calls, rounds[:end])), replies)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -89,7 +89,7 @@ def _replies_of_others(played: Round, verifier: str) -> dict[str, Reply]:
     }
 
 
-def _without_calls(played: Round) -> Round:
+def _remove_calls(played: Round) -> Round:
     """Return a round without calls and retries: judging a debate requests no answers for its earlier rounds."""
     messages = tuple(played.messages)
     return Round(dict(played.raw), messages, int(played.decision), dict(played.rewards), asked=frozenset())
@@ -106,7 +106,7 @@ def _round_fields(played: Round) -> dict[str, Any]:
 
 def _round(data: Mapping[str, Any]) -> Round:
     messages = tuple(Message(*fields) for fields in data["messages"])
-    return _without_calls(Round(data["raw"], messages, data["decision"], data["rewards"]))
+    return _remove_calls(Round(data["raw"], messages, data["decision"], data["rewards"]))
 
 
 _HEADER_FIELDS = ("run_id", "identity", "journal_sha256", "context", "repeats", "left_out")

@@ -23,7 +23,7 @@ def check_templates(plan: Plan) -> None:
         if plan.debates is not None:
             agents = {name: agent for name, agent in agents.items() if agent.is_verifier}
         for agent in agents.values():
-            rendered = list(_rendered_rounds(plan, agent))
+            rendered = list(_templates_with_rounds(plan, agent))
             for point in plan.points:
                 for error in _failures(plan, agent, rendered, point):
                     key = (error.template, error.line or 1, error.reason)
@@ -40,7 +40,7 @@ def check_templates(plan: Plan) -> None:
         raise SpecError(problems)
 
 
-def _rendered_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]]:
+def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]]:
     """Yield each template of an agent, as a name suffix, with each round that changes the template's text.
 
     Only the variable `questions_left` depends on the round.

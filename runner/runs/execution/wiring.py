@@ -181,7 +181,7 @@ class Wiring:
     ) -> Connection:
         """Connect a full replay, or live models with an optional replay of the first rounds."""
         if self.recorded_only:
-            return Connection(_not_recorded)
+            return Connection(_refuse_unrecorded)
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
         self.note_few_files()
@@ -274,7 +274,7 @@ def failed_calls_in(
     return find
 
 
-async def _not_recorded(request: Request) -> Completion:
+async def _refuse_unrecorded(request: Request) -> Completion:
     """Raise the error for a request whose answer is missing from the journal."""
     sample = request.sample
     raise JournalError(

@@ -97,7 +97,7 @@ class _Player:
             plan.spec.prompts.rendered.on_new_text = self._send_rendered
         self._servers = Servers(start.concurrency, self._stop.sleep)
         self._servers.adapters = start.adapters
-        self._connection = self._connected()
+        self._connection = self._connect()
         self._engine = self._engine_of(failed_calls)
         self._alive = asyncio.create_task(self._send_alive())
         self._actions: Mapping[type, Callable[[Any], None]] = {
@@ -119,7 +119,7 @@ class _Player:
             await asyncio.sleep(messages.ALIVE_SECONDS)
             self._channel.send(messages.Alive())
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         plan = self._plan
         return connect(
             self._costs.groups,

@@ -131,7 +131,7 @@ class CommandBackend:
             if previous.state in (JobState.RUNNING, JobState.SUCCEEDED) or failed_here:
                 return last
             restart_reason = f"attempt {last['attempt']} {previous.facts['why']}"
-        command = self._filled_command(job)
+        command = self._command_for(job)
         is_restored = self._here is not None and os.sep in command[0] and (self._here / command[0]).is_file()
         if not is_restored and shutil.which(command[0]) is None:
             raise RunError(
@@ -166,7 +166,7 @@ class CommandBackend:
                 f"{_log_tail(job.folder)}"
             )
 
-    def _filled_command(self, job: FineTuneJob) -> list[str]:
+    def _command_for(self, job: FineTuneJob) -> list[str]:
         base_model = job.base_model
         if self._here is not None and base_model.startswith("."):  # the trainer runs in another folder
             base_model = str(Path(base_model).resolve())
