@@ -91,6 +91,11 @@ def p_accept(completion: Completion, index: int, fork: VerdictFork | None) -> PA
 
 
 def _p_accept(spelling: _Spelling, fork: VerdictFork) -> PAccept:
+    """Compute P(accept) at the first token where the texts of the two verdicts differ.
+
+    The probabilities of the tokens that begin each verdict are compared. Tokens that could begin either verdict only
+    widen the bounds.
+    """
     accept, reject = fork.accept.encode(), fork.reject.encode()
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(accept, reject, strict=False)))
     offset = spelling.offset(fork.at) + common

@@ -218,6 +218,7 @@ def _snapshot() -> DataSnapshot:
 
 @cache
 def _look_up(model: str, provider_key: _ProviderKey, batch: bool, tier: str | None, on: date) -> ListedPrice | None:
+    """Return the listed price of a model on a day; None if it is not listed or varies within the day."""
     info = _find_model(model, provider_key) or _find_model(_DATE_SUFFIX.sub("", model), provider_key)
     if info is None or _varies_by_hour(info):
         return None

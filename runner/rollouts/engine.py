@@ -229,6 +229,7 @@ class Engine:
             return rollout
 
     async def _replies(self, parts: GameParts, turn: PendingTurn) -> dict[str, Reply]:
+        """Call the models of all speakers in a turn, and return their replies by agent."""
         job, agents = parts.job, parts.agents
         observation = job.observation(turn.round, turn.rounds)
         opening = not any(played.raw for played in turn.rounds)

@@ -38,6 +38,7 @@ def judge_debates(plan: Plan) -> Callable[[GameParts, Sequence[Round]], GameScri
 
 
 def _judge(plan: Plan, parts: GameParts) -> GameScript:
+    """Return the script of one judged debate: a turn of the judge for each verdict."""
     debate = plan.debate(parts.job)
     judge = parts.protocol.verifier_name
     *earlier, end = judged_rounds(plan, parts.job)

@@ -113,6 +113,11 @@ class RecordedGames:
         return combine_votes([first, *later_votes.values()])
 
     def _vote(self, parts: GameParts, agent: Agent, observation: Observation, vote: int) -> Reply:
+        """Return one vote's reply, from the recorded answers to its attempts.
+
+        Raises:
+            NotRecordedError: an answer is missing.
+        """
         reader = agent.read_answers(observation, vote)
         sample = next(reader)
         while True:

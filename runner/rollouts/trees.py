@@ -62,6 +62,7 @@ def build_tree(branches: Sequence[Rollout], shape: TreeShape) -> TreeNode | None
 
 
 def _add_children(node: TreeNode, shape: TreeShape) -> None:
+    """Add a child for each answer after a node, and all nodes below."""
     depth = len(node.path)
     by_answer: dict[int, list[Rollout]] = {}
     for leaf in node.leaves:

@@ -114,6 +114,7 @@ class Agent:
     # Prompt
 
     def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
+        """Return the variables for the agent's templates. Those that do not depend on the datapoint are cached."""
         variables = self._variables_by_round.get((prover_stance, round_))
         if variables is None:
             format_ = self.hyper_params.decision_format

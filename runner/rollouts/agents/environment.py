@@ -215,6 +215,7 @@ class Environment:
         return decision, rewards
 
     def _play_round(self, flat: NestedArrayDict, index: int) -> _PlayedRound:
+        """Play the current round of one game, with the agents' actions as replies."""
         protocol, round_, seed = self.protocol_handler, int(flat["round"][index]), int(flat["seed"][index])
         check_round(protocol, round_)
         rounds = rounds_from_arrays(protocol, *(flat[name][index][:round_] for name in HISTORIES))

@@ -57,6 +57,11 @@ def debate_notes(plan: Plan) -> list[str]:
 
 @lru_cache(maxsize=4)
 def _load_debates(path: Path, journal_sha256: str) -> Debates:
+    """Return the debates saved in a file or in a run's inputs; for any other run, build them from its games.
+
+    Raises:
+        UsageError: the run is a training run, played trees or forces its verdicts, or has no debate to judge.
+    """
     saved = path / "inputs" / DEBATES
     if is_file(path) or is_file(saved):
         return read_debates(path if is_file(path) else saved)
@@ -82,6 +87,11 @@ def _load_debates(path: Path, journal_sha256: str) -> Debates:
 
 
 def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sha256: str) -> Debates:
+    """Rebuild a run's games from its journal, and return their debates.
+
+    Raises:
+        UsageError: no game has a debate to judge.
+    """
     reconstructor, protocol = Reconstructor(folder, plan), plan.spec.protocol
     omitted: Counter[str] = Counter()
     by_job: dict[tuple[str, int], Debate] = {}

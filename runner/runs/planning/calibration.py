@@ -167,6 +167,11 @@ class _TimeSample:
 def _measured_run(
     games: int, moments: list[_TimeSample], started: float, ended: float, folder: RunFolder
 ) -> MeasuredRun:
+    """Return the speed and file sizes of a run, measured after its warm-up games. Times are in seconds.
+
+    Raises:
+        RunError: not all games were played.
+    """
     start = next((moment for moment in moments if moment.jobs >= WARM_UP_SHARE * games), None)
     if start is None or moments[-1].jobs < games or moments[-1].calls == start.calls:
         raise RunError(

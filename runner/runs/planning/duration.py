@@ -222,6 +222,11 @@ def _measure(
 
 
 def _check(plan: Plan, options: PlayOptions) -> None:
+    """Check that the duration of a plan with these options can be predicted.
+
+    Raises:
+        UsageError: an option is out of range, or the plan has trees, debates to judge or batches.
+    """
     for name in ("workers", "shards", "cores"):
         count = getattr(options, name)
         if count is not None and count < 1:
@@ -290,6 +295,7 @@ def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
 def _breaking_points(
     plan: Plan, games: MeanGames, games_a_day: int, games_on_disk: float, usd: Pair | None
 ) -> tuple[BreakingPoints, ...]:
+    """Return the numbers of games at which a limit is reached, smallest first."""
     breaks = [
         BreakingPoints(
             "the run takes more than a day", games_a_day,

@@ -148,6 +148,7 @@ class _ParallelPlayer:
         return len(in_play) < self._shared.at_once and all_playing and self._slots.has_free
 
     async def _play_one(self, order: int, *, is_last_try: bool = False) -> None:
+        """Play one run and store its result, or the error for `check`. A run that is in use is tried again later."""
         run = self._runs[order]
         try:
             result = await self._result(order, run, is_last_try=is_last_try)

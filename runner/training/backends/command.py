@@ -122,6 +122,11 @@ class CommandBackend:
             ) from error
 
     def _submit(self, job: FineTuneJob, notes: Sequence[JobNote], save_note: SaveNote) -> JobHandle:
+        """Start the trainer, unless it is running or has ended in this job, and return the handle of the attempt.
+
+        Raises:
+            RunError: the program is not on this machine, or cannot be started.
+        """
         attempt_notes = [record for record in notes if "attempt" in record]
         last = attempt_notes[-1] if attempt_notes else {"attempt": max(_count_logs(job.folder), 1), "after": ""}
         restart_reason = ""
