@@ -94,7 +94,7 @@ class ServerNotes:
         """Report that a server returned fewer answers to a call than requested."""
         self.note(
             f"the server of {group} ignores `n` and returns fewer answers to a call than requested; nip-run requests "
-            "the missing answers in separate calls, each of which pays for the prompt again"
+            "the missing answers in separate calls, and each call pays for the prompt again"
         )
 
     def answered(self, request: Request, completion: Completion) -> None:

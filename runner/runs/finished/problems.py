@@ -24,10 +24,10 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Outcome, Rollout
 
 CALLS_SHARE = 0.05
-"""The minimum share of calls or messages at which repeats, truncated answers and empty messages are reported."""
+"""Repeats, truncated answers and empty messages are reported from this share of the calls or messages on."""
 
 UNDECIDED_SHARE = 0.2
-"""The minimum share of rollouts at which undecided rollouts are reported."""
+"""Undecided rollouts are reported from this share of the rollouts on."""
 
 EXAMPLE_LENGTH = 120
 """The maximum length of a quoted answer."""
@@ -51,7 +51,7 @@ class GameProblem:
     example: str = ""
     advice: str = ""
     show: str = ""
-    """The argument with which `nip-run show RUN` shows an example."""
+    """The argument of `nip-run show RUN` that shows an example."""
 
     def __str__(self) -> str:
         return "; ".join(part for part in (self.message, self.example, self.advice) if part)

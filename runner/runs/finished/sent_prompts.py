@@ -120,7 +120,7 @@ def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> It
 def _chats(
     reconstructor: Reconstructor, rollout: Rollout, agent: Agent
 ) -> Iterator[tuple[int, Sequence[ChatMessage], SampleKey]]:
-    """Yield each round in which an agent was called, with the rendered chat and the key of the first attempt."""
+    """Yield each round with a call of the agent, the rendered chat, and the key of the first attempt."""
     job, settings = rollout.job, agent.model_settings
     for round_ in range(len(rollout.rounds) + 1):
         repeat = _recorded_repeat(reconstructor.plan.shape, job.number, round_)

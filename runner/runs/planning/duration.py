@@ -59,7 +59,7 @@ class BreakingPoints:
     what: str
     """A description of the limit."""
     games: int
-    """The number of games at which a run reaches the limit."""
+    """The number of games that reaches the limit."""
     do: str
     """Advice on how to play more games."""
 
@@ -295,7 +295,7 @@ def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
 def _breaking_points(
     plan: Plan, games: MeanGames, games_a_day: int, games_on_disk: float, usd: Pair | None
 ) -> tuple[BreakingPoints, ...]:
-    """Return the numbers of games at which a limit is reached, smallest first."""
+    """Return the numbers of games that reach a limit, smallest first."""
     breaks = [
         BreakingPoints(
             "the run takes more than a day", games_a_day,

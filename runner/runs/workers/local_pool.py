@@ -35,7 +35,7 @@ _OPEN_FILES = 3
 """The number of files that the writer opens for a worker: both ends of the socket (one only briefly), and stderr."""
 
 _STDERR_BYTES = 2000
-"""The number of bytes at the end of stderr in which the last line is searched."""
+"""The last line of stderr is searched in this number of bytes at its end."""
 
 
 class LocalPool:

@@ -28,7 +28,7 @@ DRAIN_SECONDS = 10.0
 """The maximum time to wait until all workers have reported everything."""
 
 START_SECONDS = 15.0
-"""The time for which games are reserved for a starting worker. In a full cluster, the start takes longer."""
+"""The time that games stay reserved for a starting worker. In a full cluster, the start takes longer."""
 
 MAX_OFFLINE_GAMES = 16
 """The maximum number of concurrent games of a worker if no call waits for a server.
