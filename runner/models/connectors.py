@@ -72,6 +72,7 @@ def _openai(target: ConnectionTarget) -> Provider:
 
 
 def _over_http(model: type[HttpModel], target: ConnectionTarget, **options: Any) -> Provider:
+    """Return a provider of this class for a model group, with a client that may be shared with other groups."""
     from runner.models.providers.http_model import close_client
 
     settings, servers = target.settings, target.servers

@@ -164,6 +164,12 @@ class _Work:
         self._notes.extend(lines)
 
     def _run_games(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
+        """Play a part of the training run, and return its folder.
+
+        Raises:
+            Interrupted: the part was interrupted.
+            RunError: the part lost more games than the spec allows.
+        """
         part = TrainingPart(self.folder.run_id, iteration, kind)
         options = self.options
         watch = self._watch_of(kind, iteration)
@@ -335,6 +341,11 @@ def _with_saved_trainers(plan: TrainingPlan, folder: RunFolder) -> TrainingPlan:
 
 
 def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -> None:
+    """Check that the run trains each group in `--set-model` by hand.
+
+    Raises:
+        UsageError: the run does not train such a group, or the group's backend sets the model's name.
+    """
     for group in manual_models:
         option = f"--set-model {group}=... (in Python: set_model)"
         if plan.training.rerun_tests is not None:

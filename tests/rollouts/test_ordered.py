@@ -102,6 +102,6 @@ def test_a_job_may_start_as_long_as_it_is_not_too_far_ahead(tmp_path: Path) -> N
 def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
     ordered, _ = in_order(tmp_path / "gone")
     ordered.put(1, rollouts(1, 8 << 20))
-    with pytest.raises(RunError, match=r"cannot write finished rollouts to .*gone.* are in the journal"):
+    with pytest.raises(RunError, match=r"cannot store finished rollouts in .*gone.* are in the journal"):
         ordered.put(2, rollouts(2, 100))
     ordered.close()

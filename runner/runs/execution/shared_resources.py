@@ -73,7 +73,7 @@ class SharedResources:
 
 
 def _connections(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
-    """Return the maximum number of concurrent calls for which the limit of open files allows connections."""
+    """Return the maximum number of concurrent calls whose connections the limit of open files allows."""
     groups = (settings for plan in plans for settings in used_models(plan).values())
     server_sets = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.is_called_live}
     # All connections of a group may be open at one server while as many stay idle at the server used before.

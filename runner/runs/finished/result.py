@@ -252,7 +252,7 @@ class FinishedRun:
         plan = played_plan(self.folder)
         reconstructor = Reconstructor(self.folder, plan)
         try:
-            rollouts, agents = [], {swapped: plan.agents(swapped=swapped) for swapped in plan.casts}
+            rollouts, agents = [], {swapped: plan.agents(swapped=swapped) for swapped in plan.swapped_values}
             for rollout in reconstructor.rollouts():
                 job = rollout.job
                 steps = timesteps(

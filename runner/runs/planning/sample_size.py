@@ -185,10 +185,10 @@ def _variance_of_run(run: RunFolder, *, is_fixed: bool) -> VarianceOfDifference:
     split, groups = scores.split(), len(scores.groups)
     if split is None:
         source = f"twice the variance of {name}, not split by repeats, because the run has only one repeat"
-        total = _unless_constant(_total(scores, run), 0.0, groups, scores.largest_distance())
+        total = _nonzero_variance(_total(scores, run), 0.0, groups, scores.largest_distance())
         return _estimate(2 * total, 0.0, source, groups, split=False)
     parts = f"{decimal(split.between)} between groups, {decimal(split.within)} within"
-    between = _unless_constant(split.between, split.within, groups, scores.largest_distance())
+    between = _nonzero_variance(split.between, split.within, groups, scores.largest_distance())
     if is_fixed:
         source = f"the variance of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {parts}"
         return _estimate(2 * between + split.within / scores.repeats, split.within, source, groups)
@@ -207,16 +207,16 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifferenc
     groups, furthest = len(differences), 1 + abs(fmean(differences))
     if split is None:
         source = f"the variance between {both}, not split by repeats, because one of them has only one repeat"
-        return _estimate(_unless_constant(total, 0.0, groups, furthest), 0.0, source, groups, split=False)
+        return _estimate(_nonzero_variance(total, 0.0, groups, furthest), 0.0, source, groups, split=False)
     between, *within = split
     source = (
         f"the variance between {both}: {decimal(between)} between groups, {decimal(within[0])} and "
         f"{decimal(within[1])} within"
     )
-    return _estimate(_unless_constant(between, sum(within), groups, furthest), sum(within), source, groups)
+    return _estimate(_nonzero_variance(between, sum(within), groups, furthest), sum(within), source, groups)
 
 
-def _unless_constant(between: float, within: float, groups: int, furthest: float) -> float:
+def _nonzero_variance(between: float, within: float, groups: int, furthest: float) -> float:
     """Return the variance between groups; if all scores are equal, add one group that differs by `furthest`."""
     return between if between + within > 0 else with_one_more_group(0.0, groups, furthest)
 

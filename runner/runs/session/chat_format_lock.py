@@ -32,7 +32,7 @@ from runner.spec.loader import Spec
 P = TypeVar("P", bound=RunPlan)
 
 MAX_COMBINATIONS = 16
-"""The maximum number of combinations of chat formats to try when searching for a started run; 0.1.0's comes first."""
+"""The maximum number of combinations of chat formats that are tried to find a started run. That of 0.1.0 is first."""
 
 
 def with_original_formats(

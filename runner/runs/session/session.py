@@ -151,6 +151,7 @@ class Session:
         self._context.run(self._accounting.warn, "signal", message)
 
     def _end(self, status: Status, error: Exception | None = None) -> None:
+        """Write the manifest of a run that did not finish."""
         # If this fails too, nothing is lost: the journal has all records, and the run is shown as interrupted.
         self._note_problems()
         with suppress(RunError):
@@ -159,6 +160,7 @@ class Session:
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:
+        """Play the remaining games in this process or with workers, and write the run's files."""
         if self._wiring.calls_models:
             check_disk_space(self.plan, self.folder)
         workers = self._workers()
@@ -168,8 +170,8 @@ class Session:
             )  # imported here, because most runs have no workers
 
             self._cores = min(workers, cores_here())
-            makes = self._on_rollout is None and not needs_rollouts(self.plan)
-            async with scheduler_of(self._wiring, workers, makes_outputs=makes) as (scheduler, journal):
+            makes_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
+            async with scheduler_of(self._wiring, workers, makes_outputs=makes_outputs) as (scheduler, journal):
                 await self._play_all(scheduler, journal.check_there, lambda: journal.records)
             return
         async with self._wiring.opened() as wired:
@@ -198,12 +200,13 @@ class Session:
         return None if execution.engine == "processes" and workers == 1 else workers
 
     def _engine(self, wired: WiredLayers) -> Engine:
+        """Return the engine that plays the games in this process."""
         plan = self.plan
         return Engine.of_plan(
             plan,
             wired.complete,
             failed_calls=wired.failed_calls,
-            ended=wired.ended,
+            on_end=wired.ended,
             siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,
@@ -248,7 +251,7 @@ class Session:
             window = window if self._decision is None else self._decision.ahead(concurrency)
             ordered = PlanOrderBuffer(sink, window, sinks.unsealed)
             if self._is_batched and self._shared.slots is not None:
-                self._shared.slots.come(self._order)
+                self._shared.slots.mark_started(self._order)
             with closing(ordered):
                 try:
                     await player.play_all(self.plan.jobs(), ordered, concurrency)
@@ -276,11 +279,12 @@ class Session:
 
     @property
     def _is_batched(self) -> bool:
-        """Whether calls go into batches. Then all games are played concurrently, so that a batch has calls of all."""
+        """Whether calls go into batches. If so, all games are played concurrently, to fill the batches."""
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
     def _finish(self, sinks: RecordSinks, records: Callable[[], int]) -> None:
+        """Write notes, problems and the manifest after all games."""
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))
         store_problems(self.folder, accounting.problems.all_problems())

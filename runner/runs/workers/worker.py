@@ -21,7 +21,7 @@ from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_of
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
-from runner.runs.execution.wiring import failed_calls_in, journaled, labels_for_dummy, replayed_run
+from runner.runs.execution.wiring import failed_calls_in, labels_for_dummy, replayed_run, with_journal
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
 from runner.runs.workers.record_keys import game_of_job
@@ -97,7 +97,7 @@ class _Player:
             plan.spec.prompts.rendered.on_new_text = self._send_rendered
         self._servers = Servers(start.concurrency, self._stop.sleep)
         self._servers.adapters = start.adapters
-        self._connection = self._connected()
+        self._connection = self._connect()
         self._engine = self._engine_of(failed_calls)
         self._alive = asyncio.create_task(self._send_alive())
         self._actions: Mapping[type, Callable[[Any], None]] = {
@@ -119,7 +119,8 @@ class _Player:
             await asyncio.sleep(messages.ALIVE_SECONDS)
             self._channel.send(messages.Alive())
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
+        """Return the connection to the models. Each call needs a permit of the writer."""
         plan = self._plan
         return connect(
             self._costs.groups,
@@ -138,9 +139,9 @@ class _Player:
         plan = self._plan
         return Engine.of_plan(
             plan,
-            journaled(plan, self._costs, self._connection, self._journal, self._records, self._events),
+            with_journal(plan, self._costs, self._connection, self._journal, self._records, self._events),
             failed_calls=failed_calls.take,
-            ended=lambda job: self._connection.release((job.datapoint.id, job.number)),
+            on_end=lambda job: self._connection.release((job.datapoint.id, job.number)),
             siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,
@@ -167,6 +168,7 @@ class _Player:
         self._start_waiting()
 
     async def _play(self, job: Job) -> None:
+        """Play one game, and send its outputs or its error to the writer."""
         report: Any
         try:
             rollouts = await self._engine.play(job)
@@ -184,6 +186,7 @@ class _Player:
         self._tasks.add(task)  # without a reference, the task could be garbage-collected
 
     async def _end(self) -> None:
+        """Report the end of all games to the writer, and close all connections."""
         failure = None
         try:
             self._connection.check_answered()

@@ -89,7 +89,7 @@ class RemoteJournal:
         await written
 
     def flush(self) -> None:
-        """Send the records that no call waits for. The writer needs them before it is told that their game ended."""
+        """Send the records that no call waits for. The writer needs them before the message that their game ended."""
         if self._groups:
             self._send(None)
 
@@ -146,7 +146,7 @@ class RemotePermits:
         self._channel, self._costs, self._is_budgeted = channel, costs, is_budgeted
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        self._learned: dict[tuple[str, str | None], Mapping[str, str]] = {}
+        self._sent_rates: dict[tuple[str, str | None], Mapping[str, str]] = {}
 
     def wrap(self, complete: Complete, server: str | None) -> Complete:
         """Return a function that gets a permit from the writer, and then makes one attempt of the call."""
@@ -195,8 +195,8 @@ class RemotePermits:
 
         def learn(headers: Mapping[str, str]) -> None:
             rates = {name: headers[name] for name in _RATES if name in headers}
-            if rates and self._learned.get((group, server)) != rates:
-                self._learned[group, server] = rates
+            if rates and self._sent_rates.get((group, server)) != rates:
+                self._sent_rates[group, server] = rates
                 self._channel.send(RatesLearned(group, server, rates))
 
         return learn

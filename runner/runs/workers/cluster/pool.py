@@ -128,6 +128,7 @@ class RayWorker:
             self._number += 1
 
     async def _live(self) -> None:
+        """Receive the worker's messages until it ends. After an unusable node or an early error of Ray, try again."""
         ray_error = self._pool.ray.exceptions.RayError
         try:
             while True:
