@@ -214,7 +214,9 @@ class _ReleaseFiles:
         if path is None and is_reference(value):
             return self._use_release(key.partition(".")[0], _NAMES[key], value)
         if path is None:
-            raise ReleaseError(f"{self.layered.place(at)}: {key}: there is no file or release {value!r}; correct it")
+            raise ReleaseError(
+                f"{self.layered.place(at)}: {key}: there is no file or release {value!r}; correct the name"
+            )
         return self._add_path(key, path.resolve())
 
     def _use_release(self, slot: str, kind: Kind, value: str) -> str:
