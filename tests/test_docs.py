@@ -24,7 +24,7 @@ from runner.cli.commands import COMMANDS
 from runner.cli.main import load_command
 from runner.game.prompts.templates import VARIABLES
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS, definitions
-from runner.results.metric_table import METRICS
+from runner.results.metric_definitions import METRICS
 from runner.results.notes import NOTE_COLUMNS
 from runner.results.tables import COLUMNS
 from runner.spec.schemas import experiment_schema

@@ -10,7 +10,7 @@ from runner.api.arguments import open_results
 from runner.results.comparison.comparison import Comparison, compare_systems
 from runner.results.leaderboard.named_queries import resolve_query
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.runs.finished.result import FinishedRun
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.results.metric_table import MAJORITY_ACCURACY, METRICS, Metric, Source, metrics_of
+from runner.results.metric_definitions import MAJORITY_ACCURACY, METRICS, Metric, Source, metrics_of
 from runner.statistics.calibration import Forecasts
 from runner.statistics.clustered_means import Quantity, Share
 from runner.statistics.verdicts import Verdicts

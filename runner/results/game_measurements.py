@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.results.metric_table import METRICS, Source
+from runner.results.metric_definitions import METRICS, Source
 from runner.rollouts.confidence import is_bound
 from runner.rollouts.rollout import Outcome, Rollout
 

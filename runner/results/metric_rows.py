@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.base.text import decimal, with_interval
-from runner.results.metric_table import (
+from runner.results.metric_definitions import (
     BALANCED_ACCURACY,
     CRITERION,
     DECISION,

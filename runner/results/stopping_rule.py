@@ -17,7 +17,7 @@ from typing import Any
 from runner.base.text import decimal
 from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.spec.experiment import Until

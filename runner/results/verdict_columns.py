@@ -13,7 +13,7 @@ import numpy as np
 from runner.game.protocols.protocol import Protocol
 from runner.results.estimates import Estimate, estimates_of, forecast_estimates, vote_curve
 from runner.results.game_measurements import GameVerdict
-from runner.results.metric_table import CONFIDENCE_KINDS, Source
+from runner.results.metric_definitions import CONFIDENCE_KINDS, Source
 from runner.spec.paired_design import exchange_players
 from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.clustered_means import Codes, Floats

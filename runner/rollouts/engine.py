@@ -24,7 +24,7 @@ from runner.rollouts.game_slots import Slots
 from runner.rollouts.job import Job
 from runner.rollouts.judging import judge_debates
 from runner.rollouts.plan import Plan
-from runner.rollouts.plan_order import PlanOrderBuffer
+from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop_switch import Stopped, StopSwitch
 

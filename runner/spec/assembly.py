@@ -15,7 +15,7 @@ from runner.base.hashing import file_hash, tagged_hash
 from runner.base.storage.journal import JOURNAL
 from runner.base.text import did_you_mean_file
 from runner.documents.dataclass_schema import from_plain, to_plain
-from runner.documents.layered_data import LayeredData, RenamedKey
+from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check

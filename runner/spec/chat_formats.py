@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from runner.base import package_data
 from runner.base.errors import PlaceOf, Problem
-from runner.documents.layer_merge import load_layers
+from runner.documents.layer_loading import load_layers
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.settings import ModelSettings, SystemRole
 from runner.spec.experiment import RENAMED_KEYS, Experiment

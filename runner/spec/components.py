@@ -15,8 +15,8 @@ from typing import Any
 from runner.base import package_data
 from runner.base.errors import NipRunError, Problem, UsageError
 from runner.documents.dataclass_schema import from_plain
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind, is_reference
 from runner.documents.source_tree import ProjectTree

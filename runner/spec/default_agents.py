@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.base.errors import Problem
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.game.protocols.protocol import Protocol
 from runner.spec.experiment import DEFAULT_AGENT

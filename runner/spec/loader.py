@@ -10,8 +10,8 @@ from typing import Any
 from runner.base import package_data
 from runner.base.errors import Place, Problem, SpecError
 from runner.base.text import did_you_mean_file, list_some
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.renamed_keys import SWEEP
 from runner.documents.schema_check import check

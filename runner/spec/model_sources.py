@@ -18,8 +18,8 @@ from runner.base.errors import JournalError, Problem, RunError, UsageError
 from runner.base.storage.format_versions import STAGE_LOG
 from runner.base.storage.log_lines import read_journal
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import NOT_PUBLISHED, FineTuneStep

@@ -15,7 +15,7 @@ from runner.base import package_data
 from runner.base.errors import Problem
 from runner.documents.dataclass_schema import path_keys
 from runner.documents.fetched_files import MARKER, fetched_folder, path_refusal, read_marker
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import is_reference
 from runner.game.protocols.loader import find_protocol

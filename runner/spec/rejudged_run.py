@@ -14,7 +14,7 @@ from runner.base.package_data import is_file, is_folder
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.journal import JOURNAL
 from runner.base.storage.safe_files import open_to_read
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.spec.experiment import Experiment
 from runner.spec.model_sources import FindRun
 from runner.spec.sound_spec import SoundSpec

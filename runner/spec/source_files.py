@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.documents.layered_data import FileRead
+from runner.documents.merged_data import FileRead
 from runner.documents.overrides import Override
 from runner.documents.plain_values import to_plain_values
 from runner.documents.yaml_writer import dump_inline

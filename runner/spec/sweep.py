@@ -12,7 +12,7 @@ from itertools import product
 from typing import Any
 
 from runner.base.errors import Problem, SpecError
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.plain_values import KeyPath
 from runner.documents.renamed_keys import SWEEP, ZIP

@@ -15,7 +15,7 @@ from typing import Any
 from runner.base.errors import ReleaseError
 from runner.base.storage.safe_files import open_below
 from runner.base.storage.strict_json import parse_strict_json
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.limits import MAX_TRAINER_BYTES
 from runner.documents.releases.paths import path_problem

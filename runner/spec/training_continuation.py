@@ -8,7 +8,7 @@ from runner.base import package_data
 from runner.base.errors import NipRunError, Problem, UsageError
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release

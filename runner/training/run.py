@@ -37,7 +37,7 @@ from runner.training.backends.registry import backend_for
 from runner.training.lineage import state_of
 from runner.training.loop import TrainingLoop
 from runner.training.plan import TrainingPlan, check_run_id
-from runner.training.rerun import RerunLoop
+from runner.training.retests import RerunLoop
 from runner.training.stage_log import StageLog, read_stages, stage_log
 from runner.training.stages import GroupOutcome, Stages, Switched, TrainingEnded
 from runner.training.summary import summary

@@ -12,7 +12,7 @@ import pytest
 from runner.base.errors import RunError
 from runner.game.protocols.rounds import Message, Round
 from runner.rollouts.job import Job
-from runner.rollouts.plan_order import FinishedJob, PlanOrderBuffer
+from runner.rollouts.reorder_buffer import FinishedJob, PlanOrderBuffer
 from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
 

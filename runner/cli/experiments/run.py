@@ -157,7 +157,7 @@ class _RunCommand:
         # Imported here: ranks need NumPy, which the command must load within one_blas_thread.
         from runner.cli.results.sweep import show_sweep, sweep_points_of
         from runner.results.leaderboard.sweep_table import sweep_rows
-        from runner.results.metric_table import RANKING_METRIC
+        from runner.results.metric_definitions import RANKING_METRIC
         from runner.rollouts.plan import Plan
 
         points = [point for point in self.points if isinstance(point.plan, Plan)]

@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.bundles.missing_rows import OPTION, add_rows
     from runner.registry.verification.replay import replay_json, replay_run
     from runner.results.leaderboard.results_folder import Results
-    from runner.results.metric_table import RANKING_METRIC
+    from runner.results.metric_definitions import RANKING_METRIC
 
     args.metric = args.metric or RANKING_METRIC
     results = Results(args.results)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from runner.base.text import in_one_line, with_interval
 from runner.cli.terminal.output import calls_and_cost, can_print, columns_of_output, say
 from runner.cli.terminal.wrapping import wrap_lines
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.training.summary import describe_left_out, describe_outcome, test_name
 
 MAX_CURVE_WIDTH = 100

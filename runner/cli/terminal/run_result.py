@@ -14,6 +14,8 @@ from runner.cli.terminal.run_problems import print_problem_warning
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest, Status, verifiers_of
+from runner.results.metric_computation import NO_LABELS
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import (
     COLUMNS,
     lost_games_lines,
@@ -22,8 +24,6 @@ from runner.results.metric_rows import (
     section_lines,
     signal_rows,
 )
-from runner.results.metric_table import RANKING_METRIC
-from runner.results.metrics import NO_LABELS
 from runner.results.sweep_points import format_point
 from runner.runs.finished.part_problems import collect_problems
 from runner.runs.finished.problems import load_problems

@@ -12,8 +12,8 @@ from runner.base.errors import Place, PlaceOf, Problem, SpecError
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import from_plain, removable_keys, resettable_keys, schema
 from runner.documents.editor_schemas import derive_editor_schema
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.schema_check import check
 from runner.documents.source_tree import ProjectTree
 from runner.game.protocols.protocol import Protocol

@@ -11,7 +11,7 @@ from typing import Any
 from runner.base import package_data
 from runner.base.errors import NipRunError, ReleaseError
 from runner.base.hashing import tagged_hash
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import ReleaseLink

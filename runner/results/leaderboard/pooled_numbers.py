@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.results.estimates import Estimate, estimates_of
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import CONFIDENCE_KINDS, Source
+from runner.results.metric_definitions import CONFIDENCE_KINDS, Source
 from runner.results.verdict_columns import confidence_estimates, forecasts_of
 from runner.rollouts.confidence import is_bound
 from runner.statistics.calibration import Bin

@@ -18,7 +18,7 @@ from runner.results.leaderboard.ranks import RankedSystem, pair_p_values
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import UNRANKED_SQL
 from runner.results.manifest import PLAYED, Status
-from runner.results.metric_table import RANKING_METRIC, Metric, check_metrics, metric_named
+from runner.results.metric_definitions import RANKING_METRIC, Metric, check_metrics, metric_named
 from runner.statistics.seeds import PooledMean, Sums, pool_seeds
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from runner.base.storage.atomic_files import atomic_write
-from runner.documents.layered_data import FileRead
+from runner.documents.merged_data import FileRead
 from runner.documents.releases.manifest import FileSource
 from runner.documents.releases.paths import MAX_SEGMENT, path_problem
 from runner.results.folder import RunFolder

@@ -17,7 +17,7 @@ from typing import TypeVar, get_args
 from runner.base import package_data
 from runner.base.errors import UsageError
 from runner.base.text import comma_join
-from runner.documents.layer_merge import load_layers
+from runner.documents.layer_loading import load_layers
 from runner.game.prompts.chat_format import ChatFormat
 from runner.game.protocols.loader import load_protocol
 from runner.results.folder import RunFolder

@@ -30,7 +30,7 @@ from runner.results.tables import COLUMNS
 from runner.rollouts.engine import LEAD_FACTOR, MIN_LEAD, STOPS_ALL, Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
-from runner.rollouts.plan_order import FinishedJob, PlanOrderBuffer
+from runner.rollouts.reorder_buffer import FinishedJob, PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
 from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE

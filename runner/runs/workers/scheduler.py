@@ -12,7 +12,7 @@ from typing import Any
 from runner.base.errors import BudgetExhausted, NipRunError, ProviderRefusal
 from runner.rollouts.engine import REFUSED_SECONDS, STOPS_ALL, UNREACHABLE_SECONDS
 from runner.rollouts.job import Job
-from runner.rollouts.plan_order import PlanOrderBuffer
+from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
 from runner.runs.workers import messages
 from runner.runs.workers.frames import Pickled

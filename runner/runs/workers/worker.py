@@ -13,7 +13,7 @@ from runner.base.async_runner import cancel_all
 from runner.base.errors import NipRunError
 from runner.models.client import Connection, connect
 from runner.models.layers.cache import Cache
-from runner.models.shared_servers import Servers
+from runner.models.server_states import Servers
 from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.job import Job

@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.base.errors import Problem
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.game.protocols.protocol import Protocol
 from runner.spec.sound_spec import SoundSpec
 

@@ -7,7 +7,7 @@ from os.path import commonprefix
 
 from runner.base.errors import Problem
 from runner.documents.dataclass_schema import from_plain
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat, verdict_of
 from runner.game.protocols.protocol import Decision
 from runner.spec.sound_spec import SoundSpec

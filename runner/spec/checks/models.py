@@ -13,7 +13,7 @@ from runner.base.errors import Problem
 from runner.base.package_data import is_file, is_folder
 from runner.base.storage.journal import JOURNAL
 from runner.documents.dataclass_schema import from_plain
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.protocol import Protocol

@@ -15,7 +15,7 @@ from typing import Any
 from runner.game.protocols.protocol import Protocol
 from runner.results.estimates import Estimate, estimate, interval_methods
 from runner.results.game_measurements import ORIGINAL_LIMITED, GameMeasurement, measure_game
-from runner.results.metric_table import Metric, Source, metrics_of
+from runner.results.metric_definitions import Metric, Source, metrics_of
 from runner.results.streaming_means import ClusterSums
 from runner.results.verdict_columns import JudgedGames
 from runner.rollouts.rollout import Outcome, Rollout
