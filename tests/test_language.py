@@ -73,6 +73,7 @@ def unclear_docstrings(code: ast.AST) -> Iterator[str]:
                 yield text.partition("\n")[0]
 
 
+@pytest.mark.gate
 def test_names_say_what_they_hold() -> None:
     found = {module: frozenset(opaque_names(tree(module))) for module in FILES}
     extra = {module: names - EXCEPTIONS.get(module, ("", frozenset()))[1] for module, names in found.items()}

@@ -42,6 +42,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Metric:
     return TOY
 
 
+@pytest.mark.gate
 def test_a_new_metric_is_one_entry_and_appears_everywhere(
     toy: Metric, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -45,6 +45,7 @@ def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path)
     assert both.stdout.count("datapoint p0 ") == 2
 
 
+@pytest.mark.gate
 def test_json_has_all_of_it(results: Path) -> None:
     done = said(results, "compare", "half", "good", "--by", "label", "--json", "--assert", "accuracy >= base")
     found = json.loads(done.stdout)
