@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
+from runner.base.errors import DamagedRunError, FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted
@@ -116,9 +116,14 @@ def open_session(
     Raises:
         UsageError: the run is finished, and the plan would remove some of its games.
         RunError: an error of the disk or the leaderboard, or the folder has something else.
+        DamagedRunError: the shards were merged, but metrics or tables of the merged run are missing.
     """
     merged = check_shards(plan, results, run_id)
     if merged is not None:
+        if not has_outputs(merged):
+            raise DamagedRunError(
+                f"{merged.path} has lost its metrics or tables; nip-run merge {merged.run_id} rebuilds them for free"
+            )
         return FinishedRun.opened(merged)
     folder, manifest = results.open(plan, run_id)
     plan = plan.with_spec(replace(plan.spec, price_basis=manifest.price_basis))

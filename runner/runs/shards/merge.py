@@ -35,7 +35,7 @@ from runner.runs.execution.process import interruptible
 from runner.runs.execution.shard_consistency import MERGED
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
-from runner.runs.session.run import relative_cache_path
+from runner.runs.session.run import has_outputs, rebuild_outputs, relative_cache_path
 from runner.runs.session.session import Session, interruption
 from runner.runs.shards.checks import check_parts
 from runner.runs.shards.parts import ShardPart, read_parts
@@ -58,7 +58,7 @@ def merge(
 ) -> FinishedRun:
     """Merge the parts of a run, those in its folder and those in `others`; return the run if it is already merged.
 
-    No model is called, and no API key is needed.
+    If a merged run has lost its metrics or tables, they are rebuilt. No model is called, and no API key is needed.
 
     Raises:
         MergeError: parts are missing, duplicated, of another run, unfinished or edited; it lists all problems.
@@ -93,6 +93,8 @@ def _merged_already(run: RunFolder, results: Results) -> FinishedRun:
             f"run {run.run_id} was started without --shard ({manifest.status}), so its parts cannot be merged into "
             f"it. Move one of the two away: {run.path} without {SHARDS}/, or {SHARDS}/"
         )
+    if not has_outputs(run):
+        return rebuild_outputs(run, results)
     if manifest.status in PLAYED:
         results.board.append_missing(run)
     return FinishedRun.opened(run)
