@@ -9,13 +9,16 @@ from typing import Any, Self
 
 import orjson
 
-from runner.base.errors import DamagedRunError, NewerFormatError, RunError
+from runner.base.errors import DamagedRunError, NewerFormatError, ReleaseError, RunError
 from runner.base.hashing import file_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
+from runner.base.storage.fetched_markers import MARKER
 from runner.base.storage.format_versions import KEY, RUN_FOLDER, STAGE_LOG, refuse_newer
 from runner.base.storage.journal import JOURNAL
 from runner.base.storage.locks import is_locked
 from runner.base.storage.safe_files import make_folder, make_folders, read_bounded
+from runner.documents.releases.limits import MAX_MANIFEST
+from runner.documents.releases.manifest import MANIFEST, Release
 from runner.results.manifest import Manifest, Status
 from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import RUN_ID_PATTERN, SAVED_SPEC
@@ -24,6 +27,8 @@ FINE_TUNE = "fine_tune"
 
 SUMS = "SHA256SUMS"
 """The file with the hashes of a finished run's metrics and tables, in the format of `sha256sum`; older runs lack it."""
+
+_GET_AGAIN = "get the release again into another folder"
 
 SHARDS = "shards"
 """The subfolder with the shards of a run. Each shard is a run folder."""
@@ -53,6 +58,16 @@ def _recorded_sums(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"cannot read {path}: {error}") from error
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _published_sums(manifest: Path, folder: str) -> dict[str, str]:
+    """Read the hashes of the files in one folder of a fetched release by file name."""
+    try:
+        files = Release.from_bytes(read_bounded(manifest, MAX_MANIFEST)).files
+    except (OSError, ReleaseError, NewerFormatError) as error:
+        raise RunError(f"{manifest} cannot be read: {error}. nip-run verify {manifest.parent} shows more") from error
+    start = f"{folder}/"
+    return {file.path.removeprefix(start): file.sha256 for file in files if file.path.startswith(start)}
 
 
 @dataclass(frozen=True)
@@ -165,6 +180,12 @@ class RunFolder:
     def sums(self) -> Path:
         return self.path / SUMS
 
+    @property
+    def release(self) -> Path | None:
+        """The folder of the fetched release that this run is in; None for other runs."""
+        folder = self.path.parent
+        return folder if (folder / MARKER).is_file() else None
+
     def intact_table(self, name: str) -> Path:
         """Return the file of a table after checking its hash.
 
@@ -181,9 +202,8 @@ class RunFolder:
             RunError: the file is missing or damaged, or was changed since the run wrote it.
         """
         if not self.metrics.is_file():
-            raise DamagedRunError(
-                f"{self.metrics} is missing. Repeat the command that played the run to rebuild it for free"
-            )
+            rebuild = "repeat the command that played the run to rebuild it for free"
+            raise DamagedRunError(f"{self.metrics} is missing; {rebuild if self.release is None else _GET_AGAIN}")
         self.check(self.metrics)
         return read_json(self.metrics)
 
@@ -197,15 +217,18 @@ class RunFolder:
         self.sums.unlink(missing_ok=True)
 
     def check(self, path: Path, *, since_sealed: bool = False) -> None:
-        """Check that a file has the hash in `SHA256SUMS`, which was written when the run finished.
+        """Check that a file has the hash that was recorded when the run finished or was published.
 
         With `since_sealed`, a file is only checked if it was modified later, which saves time for many runs.
 
         Raises:
             RunError: the hashes differ.
         """
+        release = self.release
+        is_sealed = release is None or self.sums.is_file()
+        sums = self.sums if release is None or is_sealed else release / MANIFEST
         try:
-            sealed = self.sums.stat().st_mtime_ns
+            sealed = sums.stat().st_mtime_ns
             current = path.stat()
         except FileNotFoundError:
             return
@@ -214,11 +237,14 @@ class RunFolder:
         key = (current.st_dev, current.st_ino, current.st_size, current.st_mtime_ns, sealed)
         if _INTACT_FILES.get(path) == key:
             return
-        if file_hash(path) != _recorded_sums(self.sums).get(path.name):
+        recorded = _recorded_sums(sums) if is_sealed else _published_sums(sums, self.path.name)
+        if not is_sealed and path.name not in recorded:
+            return  # a table of a run that an earlier version fetched
+        if file_hash(path) != recorded.get(path.name):
+            rebuild = "to have it rebuilt from the journal, remove it and repeat the command that played the run"
             raise DamagedRunError(
-                f"{path} is damaged: its content is not what the run wrote. See the differences with: nip-run verify "
-                f"{self.path}. To rebuild the file from the journal, remove the file and repeat the command that "
-                "played the run"
+                f"{path} is damaged: its content is not what the run wrote. nip-run verify {release or self.path} "
+                f"shows the differences; {rebuild if release is None else _GET_AGAIN}"
             )
         if len(_INTACT_FILES) >= _MAX_INTACT_FILES:
             _INTACT_FILES.clear()
