@@ -7,14 +7,15 @@
 --
 -- Columns: iteration (of a training run's test), datapoints, repeats (the fewest of one), always_failed (share) with its
 -- interval (NULL: a datapoint does not count, or the run's metrics have none), of the wrong solutions (always_failed_0)
--- and of the right ones (always_failed_1).
+-- and of the right ones (always_failed_1), reason (why the leaderboard does not rank it; NULL: it does).
 SELECT
     u.benchmark, coalesce(u.parent_run_id, u.run_id) AS run, u.iteration, u.protocol, u.run_id,
     count(*) AS datapoints, min(p.games) AS repeats, avg((p.hits = 0)::INTEGER) AS always_failed,
     CASE WHEN count(*) = max(p.played) THEN any_value(m.ci_low) END AS ci_low,
     CASE WHEN count(*) = max(p.played) THEN any_value(m.ci_high) END AS ci_high,
     avg((p.hits = 0)::INTEGER) FILTER (p.y = 0) AS always_failed_0,
-    avg((p.hits = 0)::INTEGER) FILTER (p.y = 1) AS always_failed_1
+    avg((p.hits = 0)::INTEGER) FILTER (p.y = 1) AS always_failed_1,
+    any_value(l.reason) AS reason
 FROM (
     SELECT
         run_id, datapoint_id, y, count(*) AS games, sum(coalesce(correct, false)::INTEGER) AS hits,
@@ -23,6 +24,7 @@ FROM (
 ) p
 JOIN runs u USING (run_id)
 LEFT JOIN metrics m ON m.run_id = u.run_id AND m.agent IS NULL AND m.metric = 'always_failed'
+LEFT JOIN leaderboard l ON l.run_id = u.run_id
 WHERE u.kind = 'benchmark' AND u.status = 'done' AND p.games >= $repeats
 GROUP BY u.benchmark, run, u.iteration, u.protocol, u.run_id
 ORDER BY u.benchmark, run, u.iteration, u.run_id

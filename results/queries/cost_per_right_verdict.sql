@@ -1,6 +1,7 @@
 -- What a right verdict costs, in dollars and in tokens, by run.
 --
--- All calls of a run are in its cost, those that could not be used too. What a trainer costs is not known.
+-- All calls of a run are in its cost, those that could not be used too. What a trainer costs is not known. The query
+-- leaves out copies and runs with fixed verdicts.
 --
 -- Columns: games, right (verdicts), cost_usd (of the run; NULL: a price is unknown), usd_per_right, tokens_per_right
 -- (prompts and answers).
@@ -11,4 +12,5 @@ SELECT
 FROM runs u
 JOIN (SELECT run_id, count(*) FILTER (correct) AS right FROM rollouts GROUP BY run_id) g USING (run_id)
 WHERE u.kind = 'benchmark' AND u.status = 'done'
+    AND u.fixed_verdicts IS NULL AND u.run_id NOT IN (SELECT run_id FROM copies)
 ORDER BY u.benchmark, usd_per_right NULLS LAST, tokens_per_right NULLS LAST, u.run_id

@@ -1,5 +1,7 @@
 -- The datapoints that most games get wrong, over all finished runs that played them.
 --
+-- The query leaves out copies and runs with fixed verdicts.
+--
 -- $benchmark BENCHMARK = NULL: only this benchmark; default: all
 -- $limit NUMBER = 20: how many datapoints
 --
@@ -11,6 +13,7 @@ SELECT
 FROM rollouts r
 JOIN runs u USING (run_id)
 WHERE u.kind = 'benchmark' AND u.status = 'done' AND r.outcome <> 'transport_failed'
+    AND u.fixed_verdicts IS NULL AND u.run_id NOT IN (SELECT run_id FROM copies)
     AND ($benchmark::VARCHAR IS NULL OR u.benchmark = $benchmark::VARCHAR)
 GROUP BY u.benchmark, r.datapoint_id, r.y
 ORDER BY accuracy, games DESC, u.benchmark, r.datapoint_id

@@ -1,18 +1,21 @@
 -- Learning curves: accuracy on the test before each iteration and after the last, as the mean over seeds with a band.
 --
--- Training runs of one name, protocol and benchmark are seeds of one curve.
+-- Training runs of one name, protocol and benchmark are seeds of one curve. The query leaves out copies.
 --
 -- $name NAME = NULL: only training runs of this name; default: all
 --
 -- Columns: iteration (the models that it plays with; 0: untrained), seeds, accuracy (mean over seeds), lowest and
--- highest (the band), between (standard deviation between seeds), within (the typical standard error of one seed).
+-- highest (the band), between (standard deviation between seeds), within (the typical standard error of one seed),
+-- fixed_verdicts (why the verdicts are not the verifier's answers; NULL: they are).
 SELECT
     p.benchmark, p.name, p.protocol, t.iteration, count(*) AS seeds, avg(m.value) AS accuracy, min(m.value) AS lowest,
-    max(m.value) AS highest, stddev_samp(m.value) AS between, sqrt(avg(m.stderr ** 2)) AS within
+    max(m.value) AS highest, stddev_samp(m.value) AS between, sqrt(avg(m.stderr ** 2)) AS within,
+    min(t.fixed_verdicts) AS fixed_verdicts
 FROM runs t
 JOIN runs p ON p.run_id = t.parent_run_id
 JOIN metrics m ON m.run_id = t.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
 WHERE t.kind = 'benchmark' AND t.status = 'done' AND p.kind = 'training'
+    AND t.run_id NOT IN (SELECT run_id FROM copies)
     AND ($name::VARCHAR IS NULL OR p.name = $name::VARCHAR)
 GROUP BY p.benchmark, p.name, p.protocol, t.task, t.iteration
 ORDER BY p.benchmark, p.name, p.protocol, t.task, t.iteration

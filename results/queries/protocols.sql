@@ -1,7 +1,7 @@
 -- Mean accuracy by protocol and models, seeds pooled: the paper's first figure, with the lone verifier as a bar.
 --
--- Runs of one name that play the same game (rules, prompts, models) on one task are seeds of one row. Replays and
--- runs that judge another's debates are left out: they play no game.
+-- Runs of one name that play the same game (rules, prompts, models) on one task are seeds of one row. The query
+-- leaves out replays, copies, runs that judge another's debates, and runs with fixed verdicts.
 --
 -- $benchmark BENCHMARK = NULL: only this benchmark; default: all
 --
@@ -20,7 +20,8 @@ WITH seats AS (
     JOIN seats s USING (run_id)
     LEFT JOIN datapoints d USING (run_id, datapoint_id)
     WHERE u.kind = 'benchmark' AND u.status = 'done' AND u.parent_run_id IS NULL AND u.replay_of IS NULL
-        AND u.rejudge_of IS NULL AND r.outcome <> 'transport_failed'
+        AND u.rejudge_of IS NULL AND u.fixed_verdicts IS NULL AND u.run_id NOT IN (SELECT run_id FROM copies)
+        AND r.outcome <> 'transport_failed'
         AND ($benchmark::VARCHAR IS NULL OR u.benchmark = $benchmark::VARCHAR)
 ), means AS (
     SELECT

@@ -1,11 +1,13 @@
 -- The spread between seeds beside the spread within: is a difference between runs more than the seed?
 --
--- Runs of one name that play the same game (rules, prompts, models) on one task are seeds of one row.
+-- Runs of one name that play the same game (rules, prompts, models) on one task are seeds of one row. The query
+-- leaves out replays and copies.
 --
 -- $name NAME = NULL: only runs of this name; default: all
 --
 -- Columns: iteration (of a training run's test), seeds, accuracy (mean over seeds), lowest, highest, between (standard
--- deviation between seeds; NULL: one seed), within (the typical standard error of one run).
+-- deviation between seeds; NULL: one seed), within (the typical standard error of one run), fixed_verdicts (why the
+-- verdicts are not the verifier's answers; NULL: they are).
 WITH seats AS (
     SELECT
         run_id, string_agg(agent || '=' || model_group || ':' || coalesce(base_model, model), ', ' ORDER BY agent) AS base
@@ -13,11 +15,13 @@ WITH seats AS (
 )
 SELECT
     u.benchmark, u.name, u.protocol, u.iteration, count(*) AS seeds, avg(m.value) AS accuracy, min(m.value) AS lowest,
-    max(m.value) AS highest, stddev_samp(m.value) AS between, sqrt(avg(m.stderr ** 2)) AS within
+    max(m.value) AS highest, stddev_samp(m.value) AS between, sqrt(avg(m.stderr ** 2)) AS within,
+    min(u.fixed_verdicts) AS fixed_verdicts
 FROM runs u
 JOIN metrics m ON m.run_id = u.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
 JOIN seats s ON s.run_id = u.run_id
 WHERE u.kind = 'benchmark' AND u.status = 'done' AND u.replay_of IS NULL
+    AND u.run_id NOT IN (SELECT run_id FROM copies)
     AND ($name::VARCHAR IS NULL OR u.name = $name::VARCHAR)
 -- Trained models have a name of their own for each seed: there the models that they began as are told apart.
 GROUP BY

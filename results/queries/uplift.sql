@@ -1,8 +1,9 @@
 -- What a protocol brings: the accuracy of each run over that of the lone verifier on the same datapoints.
 --
 -- The baseline is every finished run of $baseline with the same task and the same verifier's model; those of one game, such
--- as of several seeds, are one, and each other game has a row of its own. Replays and runs that judge another's debates are
--- in no baseline. Each datapoint weighs the same, as in `nip-run compare`, which tests the difference.
+-- as of several seeds, are one, and each other game has a row of its own. Runs that judge another's debates are in no
+-- baseline. The query leaves out replays, copies and runs with fixed verdicts. Each datapoint weighs the same, as in
+-- `nip-run compare`, which tests the difference.
 --
 -- $benchmark BENCHMARK = NULL: only this benchmark; default: all
 -- $baseline PROTOCOL = solo_verifier: the protocol of the baseline
@@ -21,7 +22,8 @@ WITH verifiers AS (
     JOIN verifiers v USING (run_id)
     LEFT JOIN datapoints d USING (run_id, datapoint_id)
     WHERE u.kind = 'benchmark' AND u.status = 'done' AND u.parent_run_id IS NULL AND u.task IS NOT NULL
-        AND u.replay_of IS NULL AND r.outcome <> 'transport_failed'
+        AND u.replay_of IS NULL AND u.fixed_verdicts IS NULL AND u.run_id NOT IN (SELECT run_id FROM copies)
+        AND r.outcome <> 'transport_failed'
 ), baseline_games AS (
     SELECT *, game_sha256 AS baseline_game FROM games WHERE protocol = $baseline::VARCHAR AND rejudge_of IS NULL
 ), baselines AS (

@@ -1,6 +1,7 @@
 -- The worst case over provers: of the runs of one verifier on one task, the lowest accuracy and the most false accepts.
 --
--- A run is one prover: another model, seed or iteration; a run that judges another's debates again is none. The one that looks worst of several is partly the unluckiest:
+-- A run is one prover: another model, seed or iteration. The query leaves out replays, copies, runs that judge another's
+-- debates, and runs with fixed verdicts. The one that looks worst of several is partly the unluckiest:
 -- `nip-run compare RUN RUN... --worst` gives the worst with an interval that holds for all of them at once.
 --
 -- $benchmark BENCHMARK = NULL: only this benchmark; default: all
@@ -25,6 +26,7 @@ JOIN (
     FROM rollouts WHERE outcome <> 'transport_failed' GROUP BY run_id
 ) g ON g.run_id = u.run_id
 WHERE u.kind = 'benchmark' AND u.status = 'done' AND u.task IS NOT NULL AND u.replay_of IS NULL AND u.rejudge_of IS NULL
-    AND m.value IS NOT NULL AND ($benchmark::VARCHAR IS NULL OR u.benchmark = $benchmark::VARCHAR)
+    AND u.fixed_verdicts IS NULL AND u.run_id NOT IN (SELECT run_id FROM copies) AND m.value IS NOT NULL
+    AND ($benchmark::VARCHAR IS NULL OR u.benchmark = $benchmark::VARCHAR)
 WINDOW same AS (PARTITION BY u.benchmark, u.task, u.protocol, a.verifier)
 ORDER BY u.benchmark, u.protocol, a.verifier, u.task, rank, u.run_id

@@ -25,7 +25,7 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
     """Write the entry below `target`.
 
     Raises:
-        UsageError: a required option is missing, or the run has no accuracy.
+        UsageError: a required option is missing, or the run has no accuracy of its own.
         RunError: the file cannot be written.
     """
     subject = source.subject(options.subject, NAME)
@@ -34,6 +34,8 @@ def write(source: RunSource, options: ExportOptions, target: Path) -> WrittenExp
             f"--format {NAME} needs a benchmark of the Hub: add --hf-dataset ID (such as owner/name) and --task-id "
             "TASK (from its eval.yaml)"
         )
+    if (reason := source.why_not_a_sample) is not None:
+        raise UsageError(f"{source.folder.run_id} has no {RANKING_METRIC} of its own: {reason}. Export another run")
     row = source.metric(RANKING_METRIC)
     if row is None:
         raise UsageError(
@@ -69,9 +71,10 @@ def _notes(source: RunSource, row: Any, subject: str) -> str:
     debates = "" if manifest.rejudge_of is None else f"; judges the debates of run {manifest.rejudge_of.run_id}"
     agents = ", ".join(f"{agent['agent']}: {agent['model']}" for agent in manifest.agents)
     exchange = f"; {source.exchange}" if source.exchange else ""
+    copied = f"; {source.copied_answers}" if source.copied_answers else ""
     return (
         f"nip-run {manifest.version}, run {manifest.run_id}, protocol {manifest.protocol}; "
-        f"{RANKING_METRIC} of the verifier; subject: {subject}; {agents}{exchange}{debates}; "
+        f"{RANKING_METRIC} of the verifier; subject: {subject}; {agents}{exchange}{debates}{copied}; "
         f"n = {row['n']} rollouts in {row['clusters']} clusters; "
         f"interval: {between}{stopped}"
     )

@@ -16,6 +16,7 @@ from runner.game.protocols.protocol import Decision, stance_word
 from runner.models.interface import SampleKey
 from runner.models.settings import ModelSettings
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.manifest import AgentRow, Manifest, Status
 from runner.rollouts.plan import Plan
 from runner.rollouts.recorded_games import AnsweredRequest
@@ -283,11 +284,38 @@ class RunSource:
         seats = self.plan.seats
         return None if seats is None else f"in half of the games {' and '.join(seats)} have exchanged their players"
 
+    @cached_property
+    def fixed_verdicts(self) -> str | None:
+        """The reason why its verdicts are not its verifier's answers; None if they are."""
+        return fixed_verdicts_of(self.folder)
+
+    @property
+    def copied_answers(self) -> str | None:
+        """A sentence about answers that come from other runs; None if there are none."""
+        origins, replay = self.manifest.origins, self.manifest.replay_of
+        if replay is not None:
+            until = "" if replay.until_round is None else f" until round {replay.until_round}"
+            return f"replay of {replay.run_id}{until}"
+        copied = origins.verdicts - origins.own
+        return f"{copied} of its {origins.verdicts} verdicts come from answers of other runs" if copied else None
+
+    @property
+    def why_not_a_sample(self) -> str | None:
+        """The reason why it is not a sample of its verifier's answers; None if it is."""
+        origins = self.manifest.origins
+        is_copy = self.manifest.is_whole_replay or origins.own * 2 < origins.verdicts
+        return self.fixed_verdicts or (self.copied_answers if is_copy else None)
+
     @property
     def provenance(self) -> dict[str, str]:
-        """Sentences, by topic, about exchanged models, a stopping rule, and debates that come from another run."""
+        """Sentences, by topic, about what is special in this run, such as exchanged models or copied answers."""
         manifest = self.manifest
-        sentences = {"seats": self.exchange, "until": self.stopped}
+        sentences = {
+            "seats": self.exchange,
+            "until": self.stopped,
+            "fixed_verdicts": self.fixed_verdicts,
+            "copied_answers": self.copied_answers,
+        }
         if manifest.rejudge_of is not None:
             sentences["debates_of"] = manifest.rejudge_of.run_id
         return {name: text for name, text in sentences.items() if text is not None}

@@ -73,6 +73,12 @@ def test_a_benchmark_has_its_accuracy_after_each_game_and_all_its_numbers_after_
 
 
 @pytest.mark.full
+def test_a_run_with_fixed_verdicts_has_a_tag_with_the_reason(tmp_path: Path) -> None:
+    forced = played(spec_file(tmp_path), tmp_path / "results", "protocol.force_guess=y")
+    assert record_of(forced.path).tags["nip_run.fixed_verdicts"].startswith("its verdicts are the labels, not answers")
+
+
+@pytest.mark.full
 def test_each_point_stands_once(result: FinishedRun, trained: RunFolder) -> None:
     for record in (record_of(result.path), training_record(trained, journal=False)):
         counts = Counter((point.key, point.step) for point in record.metrics)

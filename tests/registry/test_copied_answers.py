@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -177,6 +179,67 @@ def test_answers_of_shards_are_recognized_in_the_merged_run_and_its_copies(folde
     said(folder, "spec.yaml", "--run-id", "later", "-q", "cache=parts.sqlite", "protocol.verifier_reward=6")
     (pair,) = json.loads(said(folder, "compare", "parts", "later", "--json"))["pairs"]
     assert "12 of 12 verdicts of parts come from answers that it shares with later" in pair["verdict"]
+
+
+@pytest.mark.full
+def test_no_stored_query_ranks_or_pools_them(folder: Path, tmp_path: Path) -> None:
+    for name in (*RUNS, "replayed"):
+        shutil.copytree(folder / "results" / "runs" / name, tmp_path / "results" / "runs" / name)
+    said(tmp_path, "leaderboard", "--rebuild")
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(said(tmp_path, "sql", f"@{name}", "--json"))
+        return found
+
+    for name in ("worst_prover", "cost_per_right_verdict"):
+        assert {row["run_id"] for row in rows(name)} == {"first", "more", "fresh"}
+    assert sorted(row["games"] for row in rows("protocols")) == [12, 12, 36]
+    assert {row["runs"] for row in rows("hardest")} == {3}
+    assert sorted(str(row["fixed_verdicts"]) for row in rows("seeds")) == ["None", "None", "None", FORCED]
+    always_failed = json.loads(said(tmp_path, "sql", "@always_failed", "repeats=1", "--json"))
+    assert {row["run_id"] for row in always_failed if row["reason"] is None} == {"first", "more", "fresh"}
+
+
+def test_no_export_calls_them_a_sample(folder: Path, tmp_path: Path) -> None:
+    reasons = {
+        "forced": FORCED,
+        "cached": "12 of its 12 verdicts come from answers of other runs",
+        "replayed": "replay of first",
+    }
+    subject = ("--subject", "verifier")
+    for name, reason in reasons.items():
+        out = ("--out", str(tmp_path / name))
+        hub = ("--hf-dataset", "acme/claims", "--task-id", "claims")
+        text = said(folder, "export", name, "--format", "hf-eval-results", *subject, *hub, *out, code=2)
+        assert f"{name} has no accuracy of its own: {reason}" in text
+        who = ("--organization", "Acme Evals", "--relationship", "third_party")
+        said(folder, "export", name, "--format", "every-eval-ever", *subject, *who, *out)
+        said(folder, "export", name, "--format", "inspect", *out)
+        (record,) = (tmp_path / name).glob("data/*/*/*/*.json")
+        assert reason in json.loads(record.read_text())["source_metadata"]["additional_details"].values()
+        with zipfile.ZipFile(tmp_path / name / f"{name}.eval") as log:
+            assert reason in json.loads(log.read("header.json"))["eval"]["metadata"].values()
+
+
+def test_no_figure_shows_them_as_a_sample(folder: Path, tmp_path: Path) -> None:
+    target = str(tmp_path / "figure.json")
+    for figure in ("forest", "accuracy_by_protocol"):
+        text = said(folder, "plot", figure, "first", "forced", "-o", target)
+        assert f"forced: {FORCED}" in text
+        rows = {row["system"]: row for row in json.loads(Path(target).read_text())["rows"]}
+        assert rows["first"]["value"] is not None
+        assert (rows["forced"]["value"], rows["forced"]["ci_low"]) == (None, None)
+        assert rows["forced"]["reason"] == FORCED
+    assert FORCED in said(folder, "plot", "forest", "forced", "-o", target, code=2)
+    assert "shares with cached" in said(folder, "plot", "forest", "first", "cached", "-o", target)
+    said(folder, "spec.yaml", "--run-id", "other-name", "-q", "name=other")  # the same game, from the cache
+    for name, words in (("other-name", "they are not two samples"), ("replayed", "have the same answers")):
+        assert words in said(folder, "plot", "outcomes", "first", name, "-o", target, code=2)
+
+
+def test_the_page_of_a_forced_run_says_why_it_has_no_rank(folder: Path, tmp_path: Path) -> None:
+    said(folder, "report", "forced", "-o", str(tmp_path / "page.html"), "-q")
+    assert f"No rank: {FORCED}." in html.unescape((tmp_path / "page.html").read_text("utf-8"))
 
 
 @pytest.mark.gate

@@ -12,6 +12,7 @@ from runner.exports.mlflow.limits import MlflowTexts
 from runner.exports.mlflow.record import STATUSES, Artifact, DatasetRecord, flat_params, model_key, run_key, to_ms
 from runner.exports.run_source import dataset_path
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.manifest import Manifest, Status
 from runner.results.provenance.input_files import resolved_spec
 from runner.results.sweep_points import format_point
@@ -85,6 +86,8 @@ def run_tags(manifest: Manifest, plan: Plan, folder: RunFolder, texts: MlflowTex
         "got_from": manifest.got_from,
         "replay_of": None if manifest.replay_of is None else manifest.replay_of.run_id,
         "rejudge_of": None if manifest.rejudge_of is None else manifest.rejudge_of.run_id,
+        "fixed_verdicts": fixed_verdicts_of(folder),
+        "answers_from": dict(manifest.origins.copied) or None,
         "sources": manifest.sources,
         "version": manifest.version,
         "python": manifest.python,

@@ -17,7 +17,15 @@ from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.charts.rows import bars, forest
 from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.learning_curve import learning_curve
-from runner.pages.figures.systems import FigureSystem, curves_of, estimates, estimates_of, row_of, systems_of
+from runner.pages.figures.systems import (
+    FigureSystem,
+    curves_of,
+    estimates,
+    estimates_of,
+    row_of,
+    sample_notes,
+    systems_of,
+)
 from runner.results.comparison.baselines import find_baseline
 from runner.results.comparison.systems import load_system
 from runner.results.folder import RunFolder
@@ -79,7 +87,7 @@ def _by_protocol(folders: Sequence[RunFolder], metric: str, name: str, title: st
     return Figure(
         name, title, rows, encoding,
         lambda look, title: bars(points, title=title, look=look, baseline=reference, domain=(0.0, 1.0), axis=metric),
-        notes,
+        (*notes, *sample_notes(systems)),
     )  # fmt: skip
 
 
@@ -108,14 +116,22 @@ def _check_plays(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
 
 
 def _measure(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEstimate, dict[str, Any]]]:
-    """Return the estimate and the row of a metric for each system.
+    """Return the estimate and the row of a metric for each system. Raises as `_require_value`."""
+    return _require_value(estimates(systems, metric), metric)
+
+
+def _require_value(
+    measurements: list[tuple[ChartEstimate, dict[str, Any]]], metric: str
+) -> list[tuple[ChartEstimate, dict[str, Any]]]:
+    """Return the estimates, after a check that at least one has a value.
 
     Raises:
-        UsageError: no system has the metric; the message has the reason for each.
+        UsageError: all lack a value; the message has the reason for each system.
     """
-    measurements = estimates(systems, metric)
-    if all(estimate.value is None for estimate, _ in measurements):
-        reasons = "; ".join(f"{estimate.name}: {row['reason'] or 'not measured'}" for estimate, row in measurements)
+    if measurements and all(estimate.value is None for estimate, _ in measurements):
+        reasons = "; ".join(
+            dict.fromkeys(f"{estimate.name}: {row['reason'] or 'not measured'}" for estimate, row in measurements)
+        )
         raise UsageError(f"no run has a value of {metric} ({reasons}); choose another --metric or other runs")
     return measurements
 
@@ -131,7 +147,7 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
             for name in game_shares()
             if any((row_of(folder, name) or {}).get("value") is not None for folder in system.folders)
         ]
-        measurements = estimates_of(system, names)
+        measurements = _require_value(estimates_of(system, names), metric)
         points = [
             ChartEstimate(row["metric"], point.value, point.low, point.high, point.note) for point, row in measurements
         ]
@@ -147,6 +163,7 @@ def _forest(folders: Sequence[RunFolder], metric: str) -> Figure:
     return Figure(
         "forest", title, rows, encoding,
         lambda look, title: forest(points, title=title, look=look, domain=domain, axis=axis),
+        sample_notes(systems),
     )  # fmt: skip
 
 
@@ -172,6 +189,7 @@ def _reliability(folders: Sequence[RunFolder], _: str) -> Figure:
     return Figure(
         "reliability", "Reliability of the verifier", rows, encoding,
         lambda look, title: reliability(judges, title=title, look=look),
+        sample_notes(systems),
     )  # fmt: skip
 
 
@@ -224,7 +242,7 @@ def _frontier(folders: Sequence[RunFolder], metric: str) -> Figure:
     return Figure(
         "frontier", f"Cost against {metric}", rows, encoding,
         lambda look, title: frontier(offers, title=title, look=look, x="dollars a game", y=metric),
-        tuple(f"the cost of {run_id} is unknown" for run_id in unpriced),
+        (*(f"the cost of {run_id} is unknown" for run_id in unpriced), *sample_notes(systems)),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from runner.base.text import comma_join, counted
 from runner.pages.charts.curve import Series, curve
 from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.figures.figure import Encoding, Figure
-from runner.pages.figures.systems import FigureSystem, group_systems, pooled_metrics
+from runner.pages.figures.systems import FigureSystem, group_systems, pooled_metrics, sample_notes
 from runner.results.folder import RunFolder
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.training.summary import progress_summary
@@ -34,7 +34,8 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
             f"{comma_join(untested)}: no test is finished yet; `nip-run show {untested[0]}` prints the next step"
         )
     rows, series = [], []
-    for system in group_systems(folders, manifests):
+    systems = group_systems(folders, manifests)
+    for system in systems:
         points = []
         for iteration in sorted({number for folder in system.folders for number in tests[folder.run_id]}):
             row = _pooled_test(system, iteration, tests)
@@ -48,6 +49,7 @@ def learning_curve(folders: Sequence[RunFolder], _: str) -> Figure:
     return Figure(
         "learning_curve", "Learning curve", rows, encoding,
         lambda look, title: curve(series, title=title, look=look, domain=(0.0, 1.0), note=note),
+        sample_notes(systems),
     )  # fmt: skip
 
 

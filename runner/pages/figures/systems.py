@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from itertools import combinations
 from typing import Any
 
 from runner.base.errors import UsageError
 from runner.base.text import comma_join, counted
 from runner.pages.charts.estimates import ChartEstimate
+from runner.results.comparison.shared_samples import refuse_repeated_answers, shared_answers_remark, shared_verdicts
+from runner.results.comparison.systems import System
 from runner.results.estimates import Estimate
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.pooled_numbers import pooled_curves, pooled_estimates
 from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.rows import fixed_verdicts_of
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
 from runner.results.manifest import PLAYED, Manifest
 from runner.results.metric_definitions import METRICS
@@ -39,6 +43,11 @@ class FigureSystem:
     def run_ids(self) -> list[str]:
         return [run.run_id for run in self.manifests]
 
+    @cached_property
+    def fixed_verdicts(self) -> str | None:
+        """The reason why its verdicts are not its verifier's answers; None if they are."""
+        return fixed_verdicts_of(self.folders[0])
+
     @property
     def is_lone_verifier(self) -> bool:
         return all(agent["role"] == "verifier" for agent in self.first.agents)
@@ -63,7 +72,7 @@ def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
     """Group finished benchmark runs into systems, in order.
 
     Raises:
-        UsageError: a run is not finished, or is a training run.
+        UsageError: a run is not finished, is a training run, or repeats the answers of another seed.
     """
     manifests = [folder.manifest() for folder in folders]
     training = [manifest.run_id for manifest in manifests if manifest.is_training_run]
@@ -75,7 +84,20 @@ def systems_of(folders: Sequence[RunFolder]) -> list[FigureSystem]:
     unfinished = [f"{manifest.run_id} is {manifest.status}" for manifest in manifests if manifest.status not in PLAYED]
     if unfinished:
         raise UsageError(f"{comma_join(unfinished)}: a figure needs finished runs; resume the runs with `nip-run SPEC`")
-    return group_systems(folders, manifests)
+    systems = group_systems(folders, manifests)
+    for system in systems:
+        refuse_repeated_answers(system.folders, system.manifests)
+    return systems
+
+
+def sample_notes(systems: Sequence[FigureSystem]) -> tuple[str, ...]:
+    """Return notes on systems whose verdicts are fixed, and on systems that are not two samples."""
+    notes = [f"{system.name}: {system.fixed_verdicts}" for system in systems if system.fixed_verdicts is not None]
+    for base, other in combinations([System(system.folders, system.manifests) for system in systems], 2):
+        shared = shared_verdicts(base, other)
+        remark = shared_answers_remark(base, other) or (None if shared is None else shared[1])
+        notes += [] if remark is None else [remark]
+    return tuple(notes)
 
 
 def group_systems(folders: Sequence[RunFolder], manifests: Sequence[Manifest]) -> list[FigureSystem]:
@@ -139,6 +161,9 @@ def estimates_of(system: FigureSystem, metrics: Sequence[str]) -> list[tuple[Cha
 
 
 def _estimate(system: FigureSystem, metric: str, row: Mapping[str, Any]) -> tuple[ChartEstimate, dict[str, Any]]:
+    """Return an estimate and its row; a system whose verdicts are fixed has the reason instead of a value."""
+    if system.fixed_verdicts is not None:
+        row = {**row, **dict.fromkeys(("value", "ci_low", "ci_high")), "reason": system.fixed_verdicts}
     note = "" if row["value"] is None else f"n {row['n']}, {counted(len(system.folders), 'run')}"
     facts = {name: row[name] for name in ("value", "ci_low", "ci_high", "n", "clusters")}
     plays = {"plays": row["plays"]} if row.get("plays") is not None else {}

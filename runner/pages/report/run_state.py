@@ -14,9 +14,10 @@ from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_ro
 from runner.registry.bundles.withheld_rows import load_withheld
 from runner.registry.fetched_release import WITHOUT_ROWS, is_fetched, open_fetched
 from runner.results.folder import RunFolder
-from runner.results.manifest import Manifest, Status
+from runner.results.manifest import Manifest, Status, verifiers_of
 from runner.rollouts.plan import Plan
 from runner.runs.finished.resume_advice import resume_advice
+from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.spec.datasets.loader import Dataset
 from runner.spec.origin import DATA
 
@@ -77,6 +78,8 @@ def state_sentences(
         lines.append(f"Fetched from a registry as {open_fetched(root).release.reference}.")
     if (judged := manifest.rejudge_of) is not None:
         lines.append(f"Judges the debates of {judged.run_id}; only the judge was called.")
+    if reason := explain_fixed_verdicts(plan.spec.protocol.parameters.force_guess, verifiers_of(manifest)):
+        lines.append(f"No rank: {reason}.")
     if until := (metrics or {}).get("until"):
         lines.append(f"Stopping rule: {until['note']}.")
     return [*lines, *_state_sentences(folder, plan, manifest, games.results, missing)]

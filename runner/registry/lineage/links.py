@@ -53,10 +53,13 @@ def model_identity(provider: str | None, model: str | None, weights_sha256: str 
     return None if model is None or is_path(model) else f"{provider or 'openai'}:{model}"
 
 
-def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1") -> tuple[ReleaseLink, ...]:
+def links_of(
+    folder: RunFolder, results: Results, owner: str, version: str = "1", *, names: Mapping[str, str] | None = None
+) -> tuple[ReleaseLink, ...]:
     """Return links to each release that a run used, came from or belongs to, and to the models that it made.
 
-    Links to parts, parents and judged runs have this owner and version, and are made if the runs are in `results`.
+    Links to parts, parents and judged runs are made if the runs are in `results`. `names` has references of releases by
+    run id; a run without one has its id as its name, with this owner and version.
 
     Raises:
         RunError: a file of the run is missing or damaged.
@@ -64,7 +67,7 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
     manifest = folder.manifest()
     groups = trained_facts(folder)
     return (
-        *_family_links(folder, results, manifest, owner, version),
+        *_family_links(folder, results, manifest, owner, version, names=names or {}),
         *_model_links(folder, manifest.components or {}, groups, owner, version),
         *links_of_manifest(manifest),
         *_component_links(manifest.components or {}),
@@ -72,7 +75,7 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
 
 
 def _family_links(
-    folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str
+    folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str, *, names: Mapping[str, str]
 ) -> Iterator[ReleaseLink]:
     """Yield links to a run's parts, its parent and the run that it judges, all in the same results folder."""
     for part in results.parts_of(folder.run_id) if manifest.is_training_run else ():
@@ -87,9 +90,10 @@ def _family_links(
             continue
         run = results.run(run_id)
         is_there = run.manifest_path.is_file()
+        reference = names.get(run_id) or str(run_reference(run_id, owner, version))
         yield ReleaseLink(
             role=role,
-            release=str(run_reference(run_id, owner, version)) if is_there else None,
+            release=reference if is_there else None,
             identity=run.manifest().identity if is_there else None,
         )
 
