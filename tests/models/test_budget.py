@@ -25,6 +25,7 @@ from runner.models.layers.budget import Budget, BudgetSettings, within_budget
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
+from runner.results.folder import RunFolder
 from runner.spec.loader import load_spec
 from tests.cli.test_cli import called
 from tests.support.calls import answer_to
@@ -149,6 +150,18 @@ def test_what_the_server_did_not_count_stays_at_its_worst_case(tmp_path: Path) -
         for _ in range(3):
             assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
         assert server.requests == 5
+
+
+def test_an_unfinished_run_records_its_cost_apart_from_its_worst_case(tmp_path: Path) -> None:
+    priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}  # a call may cost 100
+    with serving(usage=False) as server:
+        path = spec_file(tmp_path, server.base_url, size=20, models=priced, budget={"usd": 500})
+        with pytest.raises(BudgetExhausted):
+            played(path, tmp_path / "results")
+    run = RunFolder(only_run(tmp_path / "results"))
+    tokens = sum(record["usage"][1] for record in journal_records(run.path) if record["kind"] == "call")
+    assert run.manifest().cost_usd == pytest.approx(tokens)
+    assert 0 < tokens < (run.manifest().cost_usd_at_most or 0) == pytest.approx(500)
 
 
 @pytest.mark.full
