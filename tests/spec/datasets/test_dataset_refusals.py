@@ -146,6 +146,11 @@ def test_a_csv_file_that_quotes_by_other_rules_is_still_read(tmp_path: Path, row
         ),
         ("d.csv", "id,label\na,0\n".encode("utf-16"), ("line 1 (the header), byte 1", "iconv -f UTF-16 ")),
         ("d.jsonl", jsonl(A).encode("utf-16"), ("line 1 (row 1), byte 1", "iconv -f UTF-16 ")),
+        ("d.csv", 'id,label,text\na,0,"x, y"\n'.encode("utf-16-le"), ("is UTF-16LE, not UTF-8", "iconv -f UTF-16LE ")),
+        ("d.csv", "id,label,text\na,0,x\n".encode("utf-16-be"), ("is UTF-16BE, not UTF-8", "iconv -f UTF-16BE ")),
+        ("d.tsv", "id\tlabel\na\t0\n".encode("utf-32-le"), ("is UTF-32LE, not UTF-8", "iconv -f UTF-32LE ")),
+        ("d.jsonl", jsonl(A, B).encode("utf-16-le"), ("is UTF-16LE, not UTF-8", "iconv -f UTF-16LE ")),
+        ("d.json", json.dumps([A, B]).encode("utf-16-be"), ("is UTF-16BE, not UTF-8", "iconv -f UTF-16BE ")),
     ],
 )
 def test_a_file_in_another_encoding_is_refused_with_row_byte_and_command(
