@@ -187,8 +187,8 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -
         raise SpecError([missing_mark])
     options = f"?, all_varchar=true, {csv_options(path)}"
     query = f"SELECT * FROM read_csv({options})"
+    unclosed = unclosed_quote(path)
     try:
-        unclosed = unclosed_quote(path)
         if unclosed is not None:  # an error only if DuckDB does not detect another quote character
             quote = connection.execute(f"SELECT quote FROM sniff_csv({options})", [duckdb_pattern(path)]).fetchone()
             if quote == ("(empty)",):
@@ -197,6 +197,8 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -
     except duckdb.Error as error:
         if (encoding_error := _find_encoding_error(path)) is not None:
             raise SpecError([encoding_error]) from error
+        if unclosed is not None and unclosed[0] <= (ragged_line(path) or unclosed)[0]:  # it also makes its row ragged
+            raise _line_error(path, *unclosed) from error
         check_not_ragged(path)
         message = " ".join(str(error).splitlines()[:2])  # the line number and the reason
         raise SpecError([Problem(Place(str(path)), "dataset.path", message)]) from error
