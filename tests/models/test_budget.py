@@ -318,6 +318,8 @@ def test_the_worst_case_is_a_token_for_each_byte_and_every_answer_in_full() -> N
 def test_listed_prices_hold_for_the_server_of_openai_alone() -> None:
     assert price_of(ModelSettings(model="gpt-4o-mini-2024-07-18")) == price_of(ModelSettings(model="gpt-4o-mini"))
     assert price_of(ModelSettings(model="gpt-4o-mini", base_url="http://127.0.0.1:9/v1")) is None
+    regional = "https://eu.api.openai.com/v1"  # where newer models cost 10 % more, which the list does not have
+    assert price_of(ModelSettings(model="gpt-4o-mini", base_url=regional)) is None
     assert price_of(ModelSettings(model="unheard-of")) is None
     own = Price(input=9.0, output=9.0)
     assert price_of(ModelSettings(model="gpt-4o-mini", price=own)) == own
