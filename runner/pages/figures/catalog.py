@@ -22,7 +22,7 @@ from runner.results.comparison.baselines import find_baseline
 from runner.results.comparison.systems import load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import RANKING_METRIC, game_shares
+from runner.results.metric_table import RANKING_METRIC, check_metrics, game_shares
 from runner.rollouts.rollout import Outcome
 from runner.runs.finished.result import FinishedRun
 
@@ -108,10 +108,13 @@ def _measured(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartE
     """Return a metric of several systems; at least one must have it.
 
     Raises:
-        UsageError: no system has the metric; the message has the reason for each.
+        UsageError: there is no such metric, or no system has it; the message has the reason for each.
     """
     measured = estimates(systems, metric)
     if all(estimate.value is None for estimate, _ in measured):
+        rows = [row for system in systems for folder in system.folders for row in folder.read_metrics()["metrics"]]
+        names = {".".join(filter(None, (row["agent"], row["metric"]))) for row in rows}
+        check_metrics([metric], names, {row["agent"] for row in rows if row["agent"]})
         reasons = "; ".join(f"{estimate.name}: {row['reason'] or 'not measured'}" for estimate, row in measured)
         raise UsageError(f"no {metric} to show: {reasons}")
     return measured
