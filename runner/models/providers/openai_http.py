@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 import aiohttp
 import httpx2
-from aiohttp.http_exceptions import ContentLengthError, HttpProcessingError
+from aiohttp.http_exceptions import BadStatusLine, ContentLengthError, HttpProcessingError
 
 from runner.base.redaction import Redactor, current_redactor
 from runner.models.providers.body_limits import (
@@ -59,6 +59,10 @@ _DATA_ERRORS: Final = (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, 
 
 class UnreadableError(httpx2.ReadError):
     """An answer arrived whose body cannot be read."""
+
+
+class NotHttpError(httpx2.ReadError):
+    """Data arrived that does not begin as an HTTP answer."""
 
 
 class UnsendableError(ValueError):
@@ -159,8 +163,9 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             raise (NoConnectionError if is_unconnected else httpx2.ConnectTimeout)(str(error)) from error
         except _DATA_ERRORS as error:
             is_cut = isinstance(error.__cause__, ContentLengthError)  # whose message does not quote the server
-            failure = httpx2.ReadError(
-                str(error) if is_cut else f"it sent data that is not HTTP, damaged or truncated ({_root_cause(error)})"
+            cause = _root_cause(error)
+            failure = (NotHttpError if cause == BadStatusLine.__name__ else httpx2.ReadError)(
+                str(error) if is_cut else f"it sent data that is not HTTP, damaged or truncated ({cause})"
             )
         # Raised here, so that the library's error is not kept: it quotes pieces of data, which may contain half a key.
         raise failure
