@@ -16,7 +16,7 @@ PROBE_SECONDS = 3.0
 MAX_WRONG_ANSWERS = 3
 """A server is refused if its first answers are this many web pages or the like. A proxy may send one at its start."""
 _API_FIELDS = frozenset(("choices", "content", "error", "id", "model", "object", "type", "usage"))
-"""Fields of which a model API sends at least one, even in a damaged answer."""
+"""A model API sends at least one of these fields, even in a damaged answer."""
 _NOT_TRANSIENT = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_FOUND)
 
 

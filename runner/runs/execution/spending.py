@@ -38,9 +38,9 @@ class Spending(NamedTuple):
     """The cost of a run's calls."""
 
     usd: float
-    """By the token counts that servers reported, or estimates where they reported none, as in the tables."""
+    """The cost by the token counts that servers reported, or by estimates if they reported none, as in the tables."""
     at_most: UsageTotals
-    """Calls with unknown usage, and calls that failed or were left in flight, count at the most they may have cost."""
+    """The highest possible cost: it includes calls that failed or were left in flight, and calls of unknown usage."""
 
 
 def spending(plan: Plan, folder: RunFolder) -> UsageTotals:

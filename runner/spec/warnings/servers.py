@@ -32,7 +32,7 @@ def temperatures_out_of_range(spec: Spec) -> Iterator[str]:
     for group, settings in _called_models(spec):
         for host in dict.fromkeys(map(host_of, settings.server_urls)):
             # A provider's regional servers are subdomains, such as eu.api.openai.com.
-            limits = (limit for known, limit in MAX_TEMPERATURES.items() if f".{host}".endswith(f".{known}"))
+            limits = (limit for domain, limit in MAX_TEMPERATURES.items() if f".{host}".endswith(f".{domain}"))
             highest = next(limits, None)
             if highest is not None and (settings.temperature or 0) > highest:
                 yield (
