@@ -61,16 +61,16 @@ class AgentRow(TypedDict):
 
 
 class Counts(TypedDict, total=False):
-    """The counts of a run. A run that did not finish has only the first four."""
+    """The counts of a run. A run that did not finish has only the first five."""
 
     rollouts: int
     completions: int
     failed_calls: int
     cost_usd: float | None
+    cost_usd_at_most: float | None
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    cost_usd_at_most: float | None
     transport_failed: int
     cache_write_tokens: int
     reasoning_tokens: int

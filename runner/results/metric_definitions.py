@@ -858,7 +858,7 @@ def check_metrics(names: Iterable[str], measured: Collection[str], agents: Colle
     Raises:
         UsageError: no run has a metric of such a name.
     """
-    available = [*option_names(sorted(agents)), *measured]
+    available = list(dict.fromkeys((*option_names(sorted(agents)), *sorted(measured))))
     for name in names:
         if name not in available and not ("." in name and not agents and metric_named(name) is not None):
             hint = did_you_mean(name, available) or f"; choose one of: {comma_join(available)}"

@@ -143,6 +143,11 @@ def test_a_share_that_depends_on_the_number_of_plays_is_not_shown_beside_one_of_
     [
         (["rounds", "-o", "f.png"], "must end in .svg"),
         (["rounds", "-o", "f.svg", "--metric", "recall"], "leave out --metric, or plot forest, frontier"),
+        (["forest", "-o", "f.svg", "--metric", "accurcy"], "no metric 'accurcy'; did you mean 'accuracy'?"),
+        (
+            ["frontier", "-o", "f.svg", "--metric", "prover.rewrd"],
+            "no metric 'prover.rewrd'; did you mean 'prover.rewar",
+        ),
     ],
 )
 def test_wrong_usage_is_told(

@@ -25,6 +25,7 @@ from runner.models.layers.budget import Budget, BudgetSettings, within_budget
 from runner.models.prices import price_of
 from runner.models.settings import ModelSettings, Price
 from runner.models.usage_totals import UsageTotals
+from runner.results.folder import RunFolder
 from runner.spec.loader import load_spec
 from tests.cli.test_cli import called
 from tests.support.calls import answer_to
@@ -149,6 +150,18 @@ def test_what_the_server_did_not_count_stays_at_its_worst_case(tmp_path: Path) -
         for _ in range(3):
             assert nip_run("spec.yaml", "-q", cwd=tmp_path).returncode == 3
         assert server.requests == 5
+
+
+def test_an_unfinished_run_records_its_cost_apart_from_its_worst_case(tmp_path: Path) -> None:
+    priced = {"m": {"price": {"input": 0.0, "output": 1e6}, "max_completion_tokens": 100}}  # a call may cost 100
+    with serving(usage=False) as server:
+        path = spec_file(tmp_path, server.base_url, size=20, models=priced, budget={"usd": 500})
+        with pytest.raises(BudgetExhausted):
+            played(path, tmp_path / "results")
+    run = RunFolder(only_run(tmp_path / "results"))
+    tokens = sum(record["usage"][1] for record in journal_records(run.path) if record["kind"] == "call")
+    assert run.manifest().cost_usd == pytest.approx(tokens)
+    assert 0 < tokens < (run.manifest().cost_usd_at_most or 0) == pytest.approx(500)
 
 
 @pytest.mark.full
@@ -305,6 +318,8 @@ def test_the_worst_case_is_a_token_for_each_byte_and_every_answer_in_full() -> N
 def test_listed_prices_hold_for_the_server_of_openai_alone() -> None:
     assert price_of(ModelSettings(model="gpt-4o-mini-2024-07-18")) == price_of(ModelSettings(model="gpt-4o-mini"))
     assert price_of(ModelSettings(model="gpt-4o-mini", base_url="http://127.0.0.1:9/v1")) is None
+    regional = "https://eu.api.openai.com/v1"  # where newer models cost 10 % more, which the list does not have
+    assert price_of(ModelSettings(model="gpt-4o-mini", base_url=regional)) is None
     assert price_of(ModelSettings(model="unheard-of")) is None
     own = Price(input=9.0, output=9.0)
     assert price_of(ModelSettings(model="gpt-4o-mini", price=own)) == own

@@ -42,6 +42,8 @@ def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         ("text", "http", r"is not a model API: it answers with text that is not a JSON object"),
         ("list", "http", r"is not a model API: it answers with text that is not a JSON object"),
         ("empty", "http", r"is not a model API: it answers with an empty body"),
+        ("status", "http", r"is not a model API: it answers with JSON that is not a completion"),
+        ("redis", "http", r"the server does not answer with valid HTTP"),
         ("ssh", "http", r"the server does not speak HTTP: its first message is 'SSH-2.0-OpenSSH_9.9'"),
         ("missing", "http", r"is not a model API: it answers with a web page \(HTML\)"),
         ("files", "http", r"is not a model API: it answers with a web page \(HTML\)"),
@@ -65,6 +67,25 @@ def test_a_wrong_server_stops_the_run_at_once_and_says_what_it_is(
     assert re.search(message, said), said
     assert "models.m.base_url" in said
     assert elapsed < 15
+
+
+def test_a_server_that_has_answered_may_send_other_json_between_its_answers(tmp_path: Path) -> None:
+    retry = {"transient": {"attempts": 8, "first_wait": 0.01, "max_wait": 0.01}}
+    with serving("flaky") as (port, process):
+        base_url = f"http://127.0.0.1:{port}/v1"
+        spec = spec_file(tmp_path, base_url, size=2, retry=retry, fine_tune=None, rollouts={"concurrency": 1})
+        done = nip_run_here("run", spec, "-q", "--results", tmp_path / "results", cwd=tmp_path)
+        process.communicate("")
+    assert done.returncode == 0, done.stderr
+
+
+def test_json_with_a_field_of_a_completion_or_an_error_may_come_from_a_model_api() -> None:
+    damaged = (b'{"id": "c"}', b'{"error": {}}', b'{"choices": "many"}', b'{"type": "message"}', b'{"status": "o')
+    assert [describe_content(content) for content in damaged] == [None] * len(damaged)
+    assert [describe_content(content) for content in (b"{}", b'{"message": "pong"}')] == [
+        "JSON that is not a completion"
+    ] * 2
+    assert describe_content(b'{"message": "starting"}', 503) is None
 
 
 def test_the_page_of_a_proxy_whose_server_fails_is_no_reason_to_stop() -> None:

@@ -19,6 +19,7 @@ from runner.base.errors import NipRunError, ProviderRefusal, TransientError
 from runner.models.answers import choices_of
 from runner.models.interface import Completion, Request
 from runner.models.providers.openai import OpenAiModel
+from runner.models.providers.wrong_server import MAX_WRONG_ANSWERS
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS
 from tests.support.openai_calls import CHAT, SAMPLE, ask
@@ -53,6 +54,8 @@ FAILED = End(1, ATTEMPTS, outcome="transport_failed")
 TOO_LARGE = FAILED._replace(calls=2)
 GIVEN_UP = FAILED._replace(calls=1)
 REFUSED = End(4)
+NOT_AN_API = End(4, MAX_WRONG_ANSWERS)
+"""Failures of transport until there are too many for a server that has never answered."""
 NOT_A_TEXT = answer(None, outcome=None)
 
 ENDS: dict[str, End] = {
@@ -66,6 +69,14 @@ ENDS: dict[str, End] = {
     **dict.fromkeys(("endless refusal", *(name for name in ROWS if name.startswith("redirect"))), REFUSED),
     **dict.fromkeys(
         ("gzip", "gzip in two members", "deflate", "deflate without a head", "no length", "one continue"), answer()
+    ),
+    **dict.fromkeys(
+        (
+            "HTML", "nothing", "null", "list", "number", "text", "deep nesting", "stream of events",
+            "30 MiB that are no JSON", "switching protocols", "length too short", "no HTTP", "HTTP 0.9",
+            "HTTP 2 preface", "TLS alert", "zeros", "status 0", "status in words", "key in the status line",
+        ),
+        NOT_AN_API,
     ),
     "the next answer in the same packet": answer(calls=3),
     "the next answer a moment later": answer(),
@@ -212,7 +223,8 @@ def test_a_call_to_a_server_that_misbehaves(row: str, server: Loopback, monkeypa
         assert (completion.choices[0].text, completion.altered) == (expected.text, expected.altered)
         without_the_key(str(completion).encode(), "completion")
     else:
-        assert type(error) is (TransientError if row.startswith("retry after") else CLASSES[expected.code])
+        is_first = expected == NOT_AN_API or row.startswith("retry after")
+        assert type(error) is (TransientError if is_first else CLASSES[expected.code])
         assert getattr(error, "attempts", None) == (2 if expected == TOO_LARGE else None)
         without_the_key("".join(traceback.format_exception(error)).encode(), "traceback")
 

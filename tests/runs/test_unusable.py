@@ -140,3 +140,12 @@ def test_an_answer_without_a_verdict_where_the_verifier_must_decide_is_unusable(
     assert done.returncode == 1, done.stderr
     assert "more than rollouts.max_unusable (0.5) allows" in done.stderr
     assert "the verifier must decide" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_answer_without_content_is_unusable_though_the_game_goes_on(tmp_path: Path, text: str) -> None:
+    with serving(text=text) as server:
+        path = spec_file(tmp_path, server.base_url, size=20, rollouts={"max_unusable": 0.5})
+        with pytest.raises(TooManyUnusable, match=r"answered '': the answer has no content; raise models\.m\."):
+            played(path, tmp_path / "results")
+        assert MIN_ANSWERS <= server.requests < 60

@@ -44,6 +44,8 @@ def test_check_warns_about_a_key_that_is_not_set(monkeypatch: pytest.MonkeyPatch
     [
         (["temperature=2.5"], "temperature: 2.5 is out of range: api.openai.com accepts 0 to 2"),
         (["temperature=2"], None),
+        (["temperature=2.5", "base_url=https://eu.api.openai.com/v1"], "eu.api.openai.com accepts 0 to 2"),
+        (["temperature=2.5", "base_url=https://notapi.openai.com/v1"], None),
         (["temperature=1.2", "base_url=https://api.anthropic.com/v1"], "api.anthropic.com accepts 0 to 1"),
         (["temperature=5", "base_url=http://127.0.0.1:8000/v1"], None),
         (["temperature=5", "provider=dummy"], None),

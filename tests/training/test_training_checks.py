@@ -11,6 +11,7 @@ import pytest
 from runner.base.errors import SpecError
 from runner.spec.checks.trees import tree_calls
 from runner.spec.loader import load_spec
+from runner.spec.warnings.catalog import check_warnings_of
 from tests.support.processes import nip_run_here
 from tests.support.training import TEST, TRAIN, at_provider, malt, training_spec
 
@@ -114,3 +115,30 @@ def test_a_column_that_no_template_uses_hides_no_datapoint_that_is_trained_on(tm
     write({**tested, "id": trained["id"], "question": "another"})
     with pytest.raises(SpecError, match=f"these datapoints are also trained on: {trained['id']}"):
         load_spec(path)
+
+
+def warnings_with(folder: Path, *overrides: str, **test_columns: Any) -> list[str]:
+    """The warnings of `check` on the small spec with 12 datapoints in each split; `test_columns` change the test's."""
+    path = training_spec(folder)
+    rows = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["split"] == "train"]
+    tests = [{**row, "id": f"test{i}", "split": "test", "question": f"{i} " * 40} for i, row in enumerate(rows)]
+    tests = [{**row, **test_columns} for row in tests]
+    (folder / "data.jsonl").write_text("\n".join(map(json.dumps, rows + tests)) + "\n")
+    return [line for line in check_warnings_of(load_spec(path, overrides)) if "wasted" not in line]
+
+
+def test_check_warns_about_a_test_split_that_cannot_measure_an_accuracy(tmp_path: Path) -> None:
+    assert warnings_with(tmp_path) == []
+    (line,) = warnings_with(tmp_path, "training.test.limit=4")
+    assert line.startswith("the test split has only 4 datapoints: intervals need at least 10 independent datapoints; ")
+    assert line.endswith("add some, or raise training.test.limit")
+    (line,) = warnings_with(tmp_path, label=1)
+    assert line.startswith("all 12 datapoints of the test split have label 1: a verifier that always accepts is always")
+    assert warnings_with(tmp_path, "training.test.scheme=none", label=1) == []
+
+
+def test_questions_that_only_the_test_split_shares_are_reported(tmp_path: Path) -> None:
+    (line,) = warnings_with(tmp_path, question="Write f(x) that returns x, and nothing else than x.")
+    assert line.startswith("in the test split, 12 of 12 datapoints ")
+    assert "set dataset.group_by" in line

@@ -32,8 +32,8 @@ from runner.models.providers.client_errors import (
 )
 from runner.models.providers.lenient_json import SECRET_ALTERED
 from runner.models.providers.openai_errors import cut_at_limit, refuses_n
-from runner.models.providers.openai_http import ALTERED, CLOSE_SECONDS, HELD_SLOT
-from runner.models.providers.wrong_server import MAX_WEB_PAGES, describe_content, find_wrong_scheme
+from runner.models.providers.openai_http import ALTERED, CLOSE_SECONDS, HELD_SLOT, NotHttpError
+from runner.models.providers.wrong_server import MAX_WRONG_ANSWERS, describe_content, find_wrong_scheme
 from runner.models.settings import ModelSettings
 
 Reload = Callable[[Any, float], Awaitable[bool]]
@@ -103,8 +103,8 @@ class HttpModel(ABC):
         base = self._client.base_url
         self._address = str(base.copy_with(raw_path=base.raw_path + self.PATH))
         self._sends_session = settings.sends_session_id
-        self._has_answered = self._is_probed = False
-        self._web_pages = 0
+        self._has_answered = self._is_probed = self._has_right_scheme = False
+        self._wrong_answers = 0
 
     @abstractmethod
     def _body(self, request: Request, n: int | None) -> bytes:
@@ -169,7 +169,7 @@ class HttpModel(ABC):
                 is_lost = is_not_found(error) and self._reload is not None and not is_reloaded
                 if is_lost and self._reload is not None and await self._reload(self._client, sent):
                     return await self._call_once(request, slot, is_reloaded=True)
-                self._check_web_page(failure.response.content, status)
+                self._check_content(failure.response.content, status)
             await self._check_scheme(error)
             raise map_client_error(error, self._settings, self._group) from without_secret_cause(error)
         finally:
@@ -179,7 +179,7 @@ class HttpModel(ABC):
         content, headers = response.content, response.headers
         altered = (SECRET_ALTERED,) if ALTERED in response.extensions else ()
         try:
-            self._check_web_page(content)
+            self._check_content(content)
             answer = read_completion(content, headers, request, self._settings, latency_ms=latency, altered=altered)
         except NipRunError as error:
             # Retries keep the error in memory while they wait, and its traceback would keep the whole answer.
@@ -188,8 +188,8 @@ class HttpModel(ABC):
         self._has_answered = True
         return answer
 
-    def _check_web_page(self, content: bytes, status: int = HTTPStatus.OK) -> None:
-        """Check that the server does not send web pages instead of answers. Only until its first answer.
+    def _check_content(self, content: bytes, status: int = HTTPStatus.OK) -> None:
+        """Check that the server does not send web pages or the like instead of answers. Only until its first answer.
 
         Raises:
             TransientError: the server has sent few web pages, which may come from a proxy while the server starts.
@@ -198,22 +198,31 @@ class HttpModel(ABC):
         content_type = None if self._has_answered else describe_content(content, status)
         if content_type is None:
             return
-        self._web_pages += 1
+        self._wrong_answers += 1
         message = f"{self._settings.server_label(self._group)} is not a model API: it answers with {content_type}"
-        if status < 300 and self._web_pages < MAX_WEB_PAGES:
+        if status < 300 and self._wrong_answers < MAX_WRONG_ANSWERS:
             raise TransientError(message)
         raise self._wrong_address(f"{message}\nThe address of an API usually ends in /v1.")
 
     async def _check_scheme(self, error: Exception) -> None:
-        """Check once, after an error, whether the address has the wrong scheme (http or https).
+        """Check after an error whether the scheme of the address is wrong, or the server does not speak HTTP.
+
+        The server is probed once. Replies are counted only after that, because a TLS server's are not HTTP either.
 
         Raises:
-            ProviderRefusal: the scheme is wrong, or the server does not speak HTTP.
+            ProviderRefusal: the scheme is wrong, or the server keeps sending other data than HTTP.
         """
-        if self._has_answered or self._is_probed or not may_be_wrong_scheme(error, self._address):
+        if self._has_answered:
             return
-        self._is_probed = True
-        problem = await find_wrong_scheme(error, self._settings.server_url)
+        problem = None
+        if not self._is_probed and may_be_wrong_scheme(error, self._address):
+            self._is_probed = True
+            problem = await find_wrong_scheme(error, self._settings.server_url)
+            self._has_right_scheme = problem is None
+        if self._has_right_scheme and isinstance(error.__cause__, NotHttpError):
+            self._wrong_answers += 1
+            if self._wrong_answers >= MAX_WRONG_ANSWERS:
+                problem = "the server does not answer with valid HTTP"
         if problem is not None:
             raise self._wrong_address(
                 f"{self._settings.server_label(self._group)}: {problem}."

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 import aiohttp
 import httpx2
-from aiohttp.http_exceptions import ContentLengthError, HttpProcessingError
+from aiohttp.http_exceptions import BadStatusLine, ContentLengthError, HttpProcessingError
 
 from runner.base.redaction import Redactor, current_redactor
 from runner.models.providers.body_limits import (
@@ -65,6 +65,10 @@ _DATA_ERRORS: Final = (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, 
 
 class UnreadableError(httpx2.ReadError):
     """Raised if the body of an answer cannot be read."""
+
+
+class NotHttpError(httpx2.ReadError):
+    """Data arrived that does not begin as an HTTP answer."""
 
 
 class UnsendableError(ValueError):
@@ -166,8 +170,9 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
             raise (NoConnectionError if is_unconnected else httpx2.ConnectTimeout)(str(error)) from error
         except _DATA_ERRORS as error:
             is_truncated = isinstance(error.__cause__, ContentLengthError)  # its message does not quote the server
-            failure = httpx2.ReadError(
-                str(error) if is_truncated else f"the answer is not HTTP, damaged or truncated ({_root_cause(error)})"
+            cause = _root_cause(error)
+            failure = (NotHttpError if cause == BadStatusLine.__name__ else httpx2.ReadError)(
+                str(error) if is_truncated else f"the answer is not HTTP, damaged or truncated ({cause})"
             )
         # Raise the error here, outside of `except`, so that it does not refer to the library's error, whose message
         # may contain half a key.

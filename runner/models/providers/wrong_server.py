@@ -1,4 +1,4 @@
-"""Recognizes addresses without a model API: web pages, TLS on a plain port, and plain HTTP on a TLS port."""
+"""Recognizes addresses without a model API: web pages, other JSON, TLS on a plain port, plain HTTP on a TLS port."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from runner.models.providers.lenient_json import parse_json
+
 PROBE_SECONDS = 3.0
-MAX_WEB_PAGES = 3
-"""The run stops after this many web pages before the first answer. (A proxy may send one while the server starts.)"""
+MAX_WRONG_ANSWERS = 3
+"""The run stops if the first answers are this many web pages or the like. (A proxy may send one while it starts.)"""
+_API_FIELDS = frozenset(("choices", "content", "error", "id", "model", "object", "type", "usage"))
+"""A model API sends at least one of these fields, even in a damaged answer."""
 _NOT_TRANSIENT = (HTTPStatus.NOT_IMPLEMENTED, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_FOUND)
 
 
@@ -21,15 +25,18 @@ _PROLOG = re.compile(rb"\A(\xef\xbb\xbf|\s+|<\?xml[^>]*>|<!--.*?-->)+", re.DOTAL
 
 
 def describe_content(content: bytes, status: int = HTTPStatus.OK) -> str | None:
-    """Return words for an answer that no model API would send: a web page, other text, or nothing; otherwise None.
+    """Return words for an answer that no model API would send: a web page, other data, or nothing; otherwise None.
 
     An error page does not count, because a proxy of a failed server may have sent it.
     """
     start = _PROLOG.sub(b"", content[:4096])
     if start[:14].lower().startswith((b"<!doctype html", b"<html")):
         return "a web page (HTML)" if status < 300 or status in _NOT_TRANSIENT else None
-    if status >= 300 or start.startswith(b"{"):
+    if status >= 300:
         return None
+    if start.startswith(b"{"):
+        data, problem = parse_json(content)
+        return None if problem or _API_FIELDS & data.keys() else "JSON that is not a completion"
     if not content.strip():
         return "an empty body"
     return "text that is not a JSON object" if start else None

@@ -30,7 +30,7 @@ from runner.results.comparison.baselines import find_baseline
 from runner.results.comparison.systems import load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_definitions import RANKING_METRIC, game_shares
+from runner.results.metric_definitions import RANKING_METRIC, check_metrics, game_shares
 from runner.rollouts.rollout import Outcome
 from runner.runs.finished.result import FinishedRun
 
@@ -116,8 +116,17 @@ def _check_plays(rows: Sequence[Mapping[str, Any]], metric: str) -> None:
 
 
 def _measure(systems: Sequence[FigureSystem], metric: str) -> list[tuple[ChartEstimate, dict[str, Any]]]:
-    """Return the estimate and the row of a metric for each system. Raises as `_require_value`."""
-    return _require_value(estimates(systems, metric), metric)
+    """Return the estimate and the row of a metric for each system.
+
+    Raises:
+        UsageError: there is no such metric, or no system has a value of it.
+    """
+    rows = [row for system in systems for folder in system.folders for row in folder.read_metrics()["metrics"]]
+    names = {".".join(filter(None, (row["agent"], row["metric"]))) for row in rows}
+    measurements = estimates(systems, metric)
+    if all(estimate.value is None for estimate, _ in measurements):
+        check_metrics([metric], names, {row["agent"] for row in rows if row["agent"]})
+    return _require_value(measurements, metric)
 
 
 def _require_value(

@@ -16,7 +16,6 @@ from runner.models.journal_records import (
     EndedRecord,
     FailureRecord,
     IndexedRecord,
-    LostRecord,
     RepeatRecord,
 )
 from runner.models.usage_totals import UsageTotals
@@ -28,7 +27,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
-from runner.runs.execution.spending import run_costs
+from runner.runs.execution.spending import reported_usd, run_costs
 from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
 
 MAX_ERRORS, MAX_ERROR_LENGTH = 5, 300
@@ -79,7 +78,7 @@ class JournalReading:
         self._games = RunGames(self.plan, folder.run_id, slug, store_piece, measures=not folder.metrics.is_file())
         self.is_stale = False
         """Whether a listed game was continued later, so that the whole journal must be read again."""
-        self._answers, self._spent = UsageTotals(), 0.0
+        self._answers, self._cost_usd = UsageTotals(), 0.0
         self._failures = 0
         self._errors: dict[str, int] = {}
         self._outcomes: Counter[str] = Counter()
@@ -141,8 +140,6 @@ class JournalReading:
             self._ended.add(record.sample)
         if isinstance(record, CallRecord):
             self._answers.count(record.completion.usage, None)
-            if record.charged is None and not record.completion.from_cache:
-                self._spent += self._costs.actual_cost(self.plan.group_of(record.sample), record.completion).usd
         elif isinstance(record, RepeatRecord):
             self._answers.completions += 1
         elif isinstance(record, FailureRecord):
@@ -151,8 +148,7 @@ class JournalReading:
             self._errors[error] = self._errors.pop(error, 0) + 1
             while len(self._errors) > MAX_ERRORS:
                 del self._errors[next(iter(self._errors))]
-        if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
-            self._spent += record.charged.usd
+        self._cost_usd += reported_usd(record, self.plan, self._costs)
 
     def _note_answer(self, sample: SampleKey, *, ends: bool) -> None:
         """Queue the game of an answer for evaluation. `ends`: a failure ended the game instead of an answer."""
@@ -204,7 +200,7 @@ class JournalReading:
             "failed_calls": self._failures,
             "prompt_tokens": self._answers.prompt_tokens,
             "completion_tokens": self._answers.completion_tokens,
-            "cost_usd": round(self._spent, 9) if self._costs.is_priced else None,
+            "cost_usd": round(self._cost_usd, 9) if self._costs.is_priced else None,
             "outcomes": dict(self._outcomes),
             "judged": self._judged,
             "right": self._right,

@@ -15,6 +15,7 @@ from runner.models.usage_totals import UsageTotals
 from runner.results.manifest import Counts, Status, is_allowed_loss
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
+from runner.runs.execution.spending import Spending
 from runner.runs.execution.unusable import AnswerCounts
 from runner.runs.finished.problems import GameProblems
 
@@ -263,13 +264,14 @@ class Accounting:
             f"{self.problems.lost_example()}"
         )
 
-    def unfinished(self, spent: UsageTotals) -> Counts:
+    def unfinished(self, spent: Spending) -> Counts:
         """Return the counts for the manifest of an unfinished run; `spent` is the spending in its journal."""
         return {
             "rollouts": self.progress.rollouts,
-            "completions": spent.completions,
+            "completions": spent.at_most.completions,
             "failed_calls": self.progress.failures,
             "cost_usd": self._round_cost(spent.usd),
+            "cost_usd_at_most": self._round_cost(spent.at_most.usd),
         }
 
     def finished(self, spent: UsageTotals) -> Counts:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from runner.base.storage.journal import Journal
 from runner.base.storage.log_lines import read_journal
 from runner.models.costs import CallCosts
 from runner.models.interface import SampleKey
-from runner.models.journal_records import CallRecord, FailureRecord, LostRecord, parse_record, read_records
+from runner.models.journal_records import CallRecord, FailureRecord, LostRecord, Record, parse_record, read_records
 from runner.models.layers.lost_calls import AbandonedCalls
 from runner.models.settings import ModelSettings
 from runner.models.usage_totals import UsageTotals
@@ -34,28 +34,55 @@ def run_costs(plan: Plan) -> CallCosts:
     return CallCosts(used_models(plan), plan.spec.unconfirmed_prices, plan.spec.price_basis)
 
 
+class Spending(NamedTuple):
+    """The cost of a run's calls."""
+
+    usd: float
+    """The cost by the token counts that servers reported, or by estimates if they reported none, as in the tables."""
+    at_most: UsageTotals
+    """The highest possible cost: it includes calls that failed or were left in flight, and calls of unknown usage."""
+
+
 def spending(plan: Plan, folder: RunFolder) -> UsageTotals:
-    """Return the spending of a run. Calls that failed or were left in flight count with their maximum cost."""
-    total = UsageTotals()
+    """Return the maximum that a run may have spent."""
+    return measure_spending(plan, folder).at_most
+
+
+def measure_spending(plan: Plan, folder: RunFolder) -> Spending:
+    """Return the spending of a run, from its journal and its file of calls in flight."""
+    usd, total = 0.0, UsageTotals()
     if not folder.journal.is_file():
-        return total
+        return Spending(usd, total)
     costs = run_costs(plan)
     metered = {name for name, settings in costs.groups.items() if settings.traits.metered}
     abandoned = AbandonedCalls(folder.in_flight)
     records = read_journal(folder.journal, folder.identity())
     if not metered and abandoned.is_empty:
         next(records, None)  # only check that the journal belongs to this run, because no call costs anything
-        return total
+        return Spending(usd, total)
     for _, data in records:
         if abandoned.is_empty and _is_free(data, plan, metered):
             continue  # do not parse the answer, which would take most of the time
         record = parse_record(data)
         abandoned.see(data["seq"], record)
+        usd += reported_usd(record, plan, costs)
         if isinstance(record, (CallRecord, FailureRecord, LostRecord)) and record.charged is not None:
             total += record.charged
         elif isinstance(record, CallRecord) and not record.completion.from_cache:
             total += costs.actual_cost(plan.group_of(record.sample), record.completion)
-    return total + abandoned.max_cost
+    return Spending(usd, total + abandoned.max_cost)
+
+
+def reported_usd(record: Record, plan: Plan, costs: CallCosts) -> float:
+    """Return the cost of a call by the usage in its record; 0 for a call from a cache and for an unknown price."""
+    if isinstance(record, CallRecord):
+        usage = None if record.completion.from_cache else record.completion.usage
+    elif isinstance(record, FailureRecord):
+        usage = record.usage
+    else:
+        return 0.0
+    price = None if usage is None else costs.prices[plan.group_of(record.sample)]
+    return 0.0 if usage is None or price is None else price.cost_of(usage)
 
 
 def _is_free(record: Mapping[str, Any], plan: Plan, metered: Collection[str]) -> bool:

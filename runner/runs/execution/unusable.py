@@ -49,7 +49,7 @@ class AnswerCounts(NamedTuple):
 
 
 class AnswerJudge:
-    """Decides whether answers are usable, by the rules of the agent that requested them."""
+    """Decides whether answers are usable, by the rules of the agent that requested them; blank text never is."""
 
     def __init__(self, plan: Plan) -> None:
         self._agents, self._models = plan.agents(), plan.spec.experiment.models
@@ -63,9 +63,9 @@ class AnswerJudge:
         choices = completion.choices or (Choice(None, None),)
         for choice in choices:
             unusable = agent.unusable_reason(choice, sample.round) or agent.undecided_reason(choice, sample.round)
-            if unusable is None:
+            if unusable is None and (choice.text or "").strip():
                 return AnswerCounts(1)
-            problem = problem or unusable
+            problem = problem or unusable or "the answer has no content"
         text = (choices[0].text or "").strip()
         excerpt = shortened(in_one_line(redacted(text)), EXAMPLE_LENGTH)
         reason = shortened(in_one_line(redacted(problem)), EXAMPLE_LENGTH)

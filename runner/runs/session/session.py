@@ -39,7 +39,7 @@ from runner.runs.execution.game_outputs import WorkerGame, needs_rollouts
 from runner.runs.execution.process import cores_here, log_to, wait_for_signals
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.sinks import RecordSinks
-from runner.runs.execution.spending import run_costs, spending, used_models
+from runner.runs.execution.spending import measure_spending, run_costs, spending, used_models
 from runner.runs.execution.wiring import WiredLayers, Wiring
 from runner.runs.finished.problems import store_problems
 from runner.runs.finished.result import FinishedRun
@@ -155,7 +155,7 @@ class Session:
         # If this fails too, nothing is lost: the journal has all records, and the run is shown as interrupted.
         self._note_problems()
         with suppress(RunError):
-            counts = self._accounting.unfinished(spending(self.plan, self.folder))
+            counts = self._accounting.unfinished(measure_spending(self.plan, self.folder))
             self.manifest = self.manifest.with_error(error).ended(status, **counts)
             self.folder.write_manifest(self.manifest)
 

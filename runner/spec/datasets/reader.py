@@ -6,7 +6,7 @@ So this module reads values without guessing, and a filter runs on a separate ta
 
 from __future__ import annotations
 
-from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_LE
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -49,6 +49,8 @@ class Unreadable(Exception):
 
 BATCH_ROWS = 1000
 """Number of rows that are fetched from DuckDB at once."""
+MAX_FIRST_LINE = 4096
+"""Number of bytes of the first line that show the encoding of a file."""
 
 
 def read_table(connection: duckdb.DuckDBPyConnection, path: Path, limits: DatasetLimits) -> Table:
@@ -125,6 +127,8 @@ def _find_broken_line(path: Path, error: Exception) -> Problem:
 
 def _find_encoding_error(path: Path) -> Problem | None:
     """Return a problem that names the first byte that is not UTF-8 and how to convert the file; None if all are."""
+    if (missing_mark := _find_missing_byte_order_mark(path)) is not None:
+        return missing_mark
     is_csv, quotes, row = path.suffix.lower() in CSV, 0, 0
     for number, line in enumerate(_lines(path), 1):
         row += bool(line.strip()) and not (is_csv and quotes % 2)  # a quoted text may continue in the next line
@@ -133,7 +137,7 @@ def _find_encoding_error(path: Path) -> Problem | None:
             line.decode()
         except UnicodeDecodeError as error:
             if line.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
-                encoding, hint = "UTF-16", ""
+                encoding, hint = "UTF-32" if line.startswith(BOM_UTF32_LE) else "UTF-16", ""
             else:
                 encoding, hint = (
                     "WINDOWS-1252",
@@ -143,10 +147,26 @@ def _find_encoding_error(path: Path) -> Problem | None:
             return Problem(
                 Place(str(path), number, error.start + 1),
                 "dataset.path",
-                f"line {number} ({place}), byte {error.start + 1}: {line[error.start]:#04x} is not UTF-8{hint}. Save "
-                f"the file as UTF-8, for example: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}",
+                f"line {number} ({place}), byte {error.start + 1}: {line[error.start]:#04x} is not UTF-8{hint}. "
+                f"{_conversion_advice(path, encoding)}",
             )
     return None
+
+
+def _find_missing_byte_order_mark(path: Path) -> Problem | None:
+    """Return a problem if the file is UTF-16 or UTF-32 without a mark: then it is valid UTF-8, with many NUL bytes."""
+    with open_to_read(path) as file:
+        start = file.readline(MAX_FIRST_LINE)
+    nuls = start.count(0)
+    if not len(start) / 3 < nuls < len(start) or start.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        return None
+    encoding = f"UTF-{32 if 3 * nuls > 2 * len(start) else 16}{'LE' if start[0] else 'BE'}"
+    message = f"line 1: {nuls} of {len(start)} bytes are 0x00: the file is {encoding}, not UTF-8"
+    return Problem(Place(str(path), 1), "dataset.path", f"{message}. {_conversion_advice(path, encoding)}")
+
+
+def _conversion_advice(path: Path, encoding: str) -> str:
+    return f"Save the file as UTF-8, for example: iconv -f {encoding} -t UTF-8 {path.name} > utf8-{path.name}"
 
 
 def _decode_windows_1252(line: bytes, index: int) -> str:
@@ -165,10 +185,12 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -
     with open_to_read(path) as file:
         if not any(line.strip() for line in file):
             return Table([], (), file_hash(path))
+    if (missing_mark := _find_missing_byte_order_mark(path)) is not None:  # DuckDB may read such a file
+        raise SpecError([missing_mark])
     options = f"?, all_varchar=true, {csv_options(path)}"
     query = f"SELECT * FROM read_csv({options})"
+    unclosed = unclosed_quote(path)
     try:
-        unclosed = unclosed_quote(path)
         if unclosed is not None:  # an error only if DuckDB does not detect another quote character
             quote = connection.execute(f"SELECT quote FROM sniff_csv({options})", [duckdb_pattern(path)]).fetchone()
             if quote == ("(empty)",):
@@ -177,6 +199,8 @@ def _read_csv(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) -
     except duckdb.Error as error:
         if (encoding_error := _find_encoding_error(path)) is not None:
             raise SpecError([encoding_error]) from error
+        if unclosed is not None and unclosed[0] <= (ragged_line(path) or unclosed)[0]:  # it also makes its row ragged
+            raise _line_error(path, *unclosed) from error
         check_not_ragged(path)
         message = " ".join(str(error).splitlines()[:2])  # the line number and the reason
         raise SpecError([Problem(Place(str(path)), "dataset.path", message)]) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from runner.base.hashing import tagged_hash
@@ -28,8 +29,16 @@ Keys = Sequence[str]
 def group_notes(spec: Spec) -> list[str]:
     """Return warnings about datapoints with the same question, and about datapoints that look identical to agents.
 
-    A question is a column that templates use, with one of the known names or with a long text.
+    A question is a column that templates use, with one of the known names or with a long text. The test split is
+    checked if the dataset has no warning, because one `dataset.group_by` is for both.
     """
+    notes = _dataset_notes(spec)
+    if notes or spec.test is None:
+        return notes
+    return [f"in the test split, {note}" for note in _dataset_notes(replace(spec, dataset=spec.test))]
+
+
+def _dataset_notes(spec: Spec) -> list[str]:
     dataset = spec.dataset
     used = sorted({name for names in spec.prompts.variables.values() for name in names} & set(dataset.columns))
     if dataset.group_by is not None or not used:

@@ -14,25 +14,32 @@ MIN_GROUPS = 10
 
 
 def single_label(spec: Spec) -> Iterator[str]:
-    """Warn if every datapoint has the same label."""
-    labels = {point.label for point in spec.dataset.datapoints}
-    if len(labels) == 1 and None not in labels:
-        (label,) = labels
-        yield (
-            f"all {len(spec.dataset.datapoints)} datapoints have label {label}: a verifier that always "
-            f"{'accepts' if label else 'rejects'} is always right; add datapoints with label {1 - int(label or 0)}"
-        )
+    """Warn if every datapoint, or every one of the test split, has the same label."""
+    for dataset, place in ((spec.dataset, ""), (spec.test, " of the test split")):
+        labels = set() if dataset is None else {point.label for point in dataset.datapoints}
+        if dataset is not None and len(labels) == 1 and None not in labels:
+            (label,) = labels
+            yield (
+                f"all {len(dataset.datapoints)} datapoints{place} have label {label}: a verifier that always "
+                f"{'accepts' if label else 'rejects'} is always right; add datapoints with label {1 - int(label or 0)}"
+            )
 
 
 def few_groups(spec: Spec) -> Iterator[str]:
-    """Warn if the dataset has too few independent groups to measure anything."""
-    groups = len({point.group for point in spec.dataset.datapoints})
-    if groups < MIN_GROUPS:
-        unit = "datapoint" if spec.dataset.group_by is None else "group"
-        yield (
-            f"the dataset has only {counted(groups, unit)}: intervals need at least {MIN_GROUPS} independent {unit}s; "
-            f"add some{'' if spec.experiment.dataset.limit is None else ', or raise dataset.limit'}"
-        )
+    """Warn if the dataset or the test split has too few independent groups to measure anything."""
+    experiment = spec.experiment
+    test_limit = None if experiment.training is None else experiment.training.test.limit
+    for dataset, name, key, limit in (
+        (spec.dataset, "dataset", "dataset.limit", experiment.dataset.limit),
+        (spec.test, "test split", "training.test.limit", test_limit),
+    ):
+        groups = 0 if dataset is None else len({point.group for point in dataset.datapoints})
+        if dataset is not None and groups < MIN_GROUPS:
+            unit = "datapoint" if dataset.group_by is None else "group"
+            yield (
+                f"the {name} has only {counted(groups, unit)}: intervals need at least {MIN_GROUPS} independent "
+                f"{unit}s; add some{'' if limit is None else f', or raise {key}'}"
+            )
 
 
 def unused_columns(spec: Spec) -> Iterator[str]:

@@ -31,7 +31,9 @@ def temperatures_out_of_range(spec: Spec) -> Iterator[str]:
     """Warn about temperatures that are higher than the server of the model group accepts."""
     for group, settings in _called_models(spec):
         for host in dict.fromkeys(map(host_of, settings.server_urls)):
-            highest = MAX_TEMPERATURES.get(host)
+            # A provider's regional servers are subdomains, such as eu.api.openai.com.
+            limits = (limit for domain, limit in MAX_TEMPERATURES.items() if f".{host}".endswith(f".{domain}"))
+            highest = next(limits, None)
             if highest is not None and (settings.temperature or 0) > highest:
                 yield (
                     f"models.{group}.temperature: {settings.temperature:g} is out of range: {host} accepts 0 to "

@@ -86,6 +86,17 @@ def test_a_game_that_was_lost_and_played_on_later_is_listed_once_as_it_ended(tmp
     assert {outcome for outcome, _ in found.values()} == {"decided"}
 
 
+def test_a_view_has_the_cost_of_the_manifest_and_not_the_worst_case(tmp_path: Path) -> None:
+    priced = {"m": {"price": {"input": 2.0, "output": 6.0}, "max_completion_tokens": 100}}
+    with serving(usage=False) as server:
+        path = spec_file(tmp_path, server.base_url, size=2, fine_tune=None, models=priced)
+        result = played(path, tmp_path / "results")
+    with reading(result.folder, {}) as one:
+        while one.step(0.0):
+            pass
+        assert one.counts()["cost_usd"] == result.manifest.cost_usd != result.manifest.cost_usd_at_most
+
+
 def test_a_page_of_a_run_that_is_still_read_says_how_far_it_has_come(run: RunFolder) -> None:
     with closing(Follower(run, 0, PieceCache())) as follower:
         assert follower.collect().is_part

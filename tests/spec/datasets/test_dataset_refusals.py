@@ -106,6 +106,21 @@ def test_a_quote_in_a_csv_file_that_is_not_closed_is_refused_with_its_row(
     assert f"{place}: a quoted text that begins in this row is not closed" in said
 
 
+@pytest.mark.parametrize("ragged", [None, 2_900, 2_100])
+def test_a_late_quote_that_is_not_closed_is_named_unless_a_row_above_it_is_ragged(
+    tmp_path: Path, ragged: int | None
+) -> None:
+    rows = [f'r{number},{number % 2},"one, two","three, {number}"\n' for number in range(1, 3_001)]  # beyond a sample
+    rows[2_499] = rows[2_499].replace('"\n', "\n")
+    if ragged is not None:
+        rows[ragged - 1] = rows[ragged - 1].replace("\n", ",more\n")
+    said = refusal(tmp_path, "id,label,text,more\n" + "".join(rows), "d.csv")
+    if ragged == 2_100:
+        assert "line 2101: the row is ragged: it has 5 fields, the header has 4" in said
+    else:
+        assert "line 2501 (row 2500): a quoted text that begins in this row is not closed" in said
+
+
 def test_a_lone_quote_in_a_tsv_file_is_refused_only_among_quoted_texts(tmp_path: Path) -> None:
     lone = 'id\tlabel\ttext\na\t0\tx\nb\t1\t"open\nc\t0\ty\n'
     points = load(tmp_path, lone, "d.tsv").datapoints
@@ -147,6 +162,11 @@ def test_a_csv_file_that_quotes_by_other_rules_is_still_read(tmp_path: Path, row
         ),
         ("d.csv", "id,label\na,0\n".encode("utf-16"), ("line 1 (the header), byte 1", "iconv -f UTF-16 ")),
         ("d.jsonl", jsonl(A).encode("utf-16"), ("line 1 (row 1), byte 1", "iconv -f UTF-16 ")),
+        ("d.csv", 'id,label,text\na,0,"x, y"\n'.encode("utf-16-le"), ("is UTF-16LE, not UTF-8", "iconv -f UTF-16LE ")),
+        ("d.csv", "id,label,text\na,0,x\n".encode("utf-16-be"), ("is UTF-16BE, not UTF-8", "iconv -f UTF-16BE ")),
+        ("d.tsv", "id\tlabel\na\t0\n".encode("utf-32-le"), ("is UTF-32LE, not UTF-8", "iconv -f UTF-32LE ")),
+        ("d.jsonl", jsonl(A, B).encode("utf-16-le"), ("is UTF-16LE, not UTF-8", "iconv -f UTF-16LE ")),
+        ("d.json", json.dumps([A, B]).encode("utf-16-be"), ("is UTF-16BE, not UTF-8", "iconv -f UTF-16BE ")),
     ],
 )
 def test_a_file_in_another_encoding_is_refused_with_row_byte_and_command(

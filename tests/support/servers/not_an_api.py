@@ -7,6 +7,7 @@ The first line on stdout is the port; each request that can be read is a further
 
 from __future__ import annotations
 
+import json
 import ssl
 import sys
 import threading
@@ -57,6 +58,24 @@ class Empty(WebPage):
     page = b""
 
 
+class Status(WebPage):
+    page = b'{"status": "ok"}'
+
+
+class Flaky(WebPage):
+    """A model API whose second answer to its sixth are no completions."""
+
+    requests = 0
+
+    def do_POST(self) -> None:
+        Flaky.requests += 1
+        message = {"role": "assistant", "content": "Decision: accept"}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        completion = {"choices": [choice], "usage": {"prompt_tokens": 900, "completion_tokens": 4}}
+        self.page = Status.page if 1 < Flaky.requests < 7 else json.dumps(completion).encode()
+        super().do_POST()
+
+
 class MissingPage(WebPage):
     status = 404
 
@@ -80,10 +99,18 @@ class Greeter(BaseHTTPRequestHandler):
         self.rfile.readline()
 
 
+class Replier(BaseHTTPRequestHandler):
+    """Answers each request as Redis does."""
+
+    def handle(self) -> None:
+        self.connection.recv(1 << 16)
+        self.wfile.write(b"-ERR unknown command 'POST'\r\n")
+
+
 KINDS = {
     "page": WebPage, "commented": CommentedPage, "text": Text, "missing": MissingPage, "redirect": Redirect,
     "files": Files, "tls": WebPage, "ssh": Greeter,
-    "list": JsonList, "empty": Empty,
+    "list": JsonList, "empty": Empty, "status": Status, "flaky": Flaky, "redis": Replier,
 }  # fmt: skip
 
 
