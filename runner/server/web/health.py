@@ -32,12 +32,12 @@ class Readiness:
     def __init__(self, server: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._clock = server, clock
         self._probe: asyncio.Future[list[str]] | None = None
-        self._started = 0.0
+        self._probe_started = 0.0
 
     async def problems(self) -> list[str]:
         """Return a message for each part of the server that does not answer in time."""
-        if self._probe is None or (self._probe.done() and self._clock() > self._started + FRESH_SECONDS):
-            self._started = self._clock()
+        if self._probe is None or (self._probe.done() and self._clock() > self._probe_started + FRESH_SECONDS):
+            self._probe_started = self._clock()
             self._probe = asyncio.get_running_loop().run_in_executor(None, self._run_probe)
         done, _ = await asyncio.wait([self._probe], timeout=READY_SECONDS)
         return self._probe.result() if done else [f"database and blob store do not answer within {READY_SECONDS:g} s"]
