@@ -19,7 +19,7 @@ from runner.documents.releases.bundle import staging_folder
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.registry.recomputed_run import write_tables
-from runner.registry.signing import check_release
+from runner.registry.signing import check_release_signature
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.transports.staging import remove_abandoned
 from runner.results.folder import RunFolder
@@ -89,9 +89,9 @@ def get(
         ReleaseError: the release is damaged, or not signed with `signer_key`; nothing was written.
     """
     entry = registry.find(reference)
-    signed = check_release(registry, entry, signer_key)
+    signature_note = check_release_signature(registry, entry, signer_key)
     notes = [] if entry.yanked is None else [f"{entry.reference} was yanked: {entry.yanked}"]
-    notes += [] if signed is None else [signed]
+    notes += [] if signature_note is None else [signature_note]
     target = (folder or Path(entry.reference.name)).absolute()
     with replace_folder(target) as temporary:
         also = {MARKER: marker_bytes(str(entry.reference), entry.sha256, registry.where)}

@@ -13,10 +13,10 @@ from sqlalchemy import select
 
 from runner.base.errors import NewerFormatError, ReleaseError, UsageError
 from runner.base.text import counted
-from runner.documents.releases.bundle import PIECE
+from runner.documents.releases.bundle import PIECE_BYTES
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
 from runner.registry.transports.folder import FolderTransport
-from runner.registry.transports.listing import SIGNATURE
+from runner.registry.transports.listing import SIGNATURE_FOLDER
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
 from runner.server.accounts.accounts import account_id, add_account, viewer_of_account
@@ -132,7 +132,7 @@ def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]
             writer = uploads.receive(viewer, upload.id, sha256, have)
             try:
                 source.seek(have)
-                while piece := source.read(PIECE):
+                while piece := source.read(PIECE_BYTES):
                     writer.write(piece)
                 writer.end()
             finally:
@@ -162,7 +162,7 @@ def _folders(
     yield DeclaredFolder(entry.reference, "", files)
     added = {} if entry.yanked is None else {YANKED: {YANKED_FILE: yanked_file(entry.yanked)}}
     if entry.signed:
-        added[SIGNATURE] = registry.signature(entry)
+        added[SIGNATURE_FOLDER] = registry.signature(entry)
     for part, contents in added.items():
         part_files = [declare(name, digest(data), len(data), part) for name, data in contents.items()]
         yield DeclaredFolder(entry.reference, part, part_files)

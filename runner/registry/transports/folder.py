@@ -13,7 +13,7 @@ from typing import IO
 from runner.base.errors import NotPublished, ReleaseError, TakenError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_below, remove_folder
-from runner.documents.releases.bundle import PIECE, Content, checked_copy, entries_by_path, open_content
+from runner.documents.releases.bundle import PIECE_BYTES, Content, checked_copy, entries_by_path, open_content
 from runner.documents.releases.manifest import FileEntry
 from runner.documents.releases.paths import MAX_SEGMENTS
 from runner.registry.transports.interface import AddResult, StoredFile
@@ -159,7 +159,7 @@ def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> 
         with suppress(PermissionError):
             os.fchmod(file.fileno(), mode & 0o644)
         if entry is None:
-            while piece := source.read(PIECE):
+            while piece := source.read(PIECE_BYTES):
                 file.write(piece)
         else:
             try:

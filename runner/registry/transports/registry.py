@@ -18,7 +18,7 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, dige
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.documents.releases.versions import version_order
 from runner.registry.transports.interface import AddResult, BulkTransport, Transport
-from runner.registry.transports.listing import SIGNATURE, Listing, ReleaseEntry, small_file
+from runner.registry.transports.listing import SIGNATURE_FOLDER, Listing, ReleaseEntry, small_file
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
 
 __all__ = ("Published", "Registry", "ReleaseEntry", "version_order")
@@ -212,7 +212,7 @@ class Registry:
         prefix = f"{entry.reference.folder}/"
         for stored in self._transport.list_files(prefix):
             path = stored.path.removeprefix(prefix)
-            if path not in expected and path.partition("/")[0] != SIGNATURE:
+            if path not in expected and path.partition("/")[0] != SIGNATURE_FOLDER:
                 yield path
 
     def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[Published], AddResult]:
@@ -282,7 +282,9 @@ class Registry:
         Raises:
             TakenError: it has a signature.
         """
-        added = self._transport.add({f"{entry.reference.folder}/{SIGNATURE}": list(files)}, f"Sign {entry.reference}")
+        added = self._transport.add(
+            {f"{entry.reference.folder}/{SIGNATURE_FOLDER}": list(files)}, f"Sign {entry.reference}"
+        )
         self._listing.forget()
         return added
 
@@ -292,7 +294,7 @@ class Registry:
         Raises:
             ReleaseError: there are too many files, or one is larger than `most` bytes.
         """
-        prefix = f"{entry.reference.folder}/{SIGNATURE}/"
+        prefix = f"{entry.reference.folder}/{SIGNATURE_FOLDER}/"
         paths = [stored.path for stored in islice(self._transport.list_files(prefix), MAX_SIGNATURES + 1)]
         if len(paths) > MAX_SIGNATURES:
             raise ReleaseError(

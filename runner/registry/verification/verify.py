@@ -34,7 +34,7 @@ from runner.registry.metric_differences import (
 )
 from runner.registry.recomputed_run import recompute_run
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.signing import check_release
+from runner.registry.signing import check_release_signature
 from runner.registry.skipped_releases import describe_error
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import find_kind_problems
@@ -66,8 +66,8 @@ def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: P
     """
     problems = list(registry.find_problems(entry))
     try:
-        signed = check_release(registry, entry, signer_key)
-        yield from () if signed is None else (CheckNote(signed),)
+        signature_note = check_release_signature(registry, entry, signer_key)
+        yield from () if signature_note is None else (CheckNote(signature_note),)
     except ReleaseError as error:
         problems.append(str(error))
     if not problems:

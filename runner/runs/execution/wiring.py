@@ -184,7 +184,7 @@ class Wiring:
             return Connection(_not_recorded)
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
-        self.note_few_files()
+        self.add_open_files_note()
         live = connect(
             self.costs.groups,
             self.plan.spec.experiment.retry,
@@ -204,9 +204,9 @@ class Wiring:
         both = ReplayThenLive(replayed, live, self._until_round)
         return Connection(both.complete, (both.close,), live.check_answered, live.release)
 
-    def note_few_files(self) -> None:
+    def add_open_files_note(self) -> None:
         """Add a note if the limit of open files allows fewer concurrent calls than the spec."""
-        note = self.shared.few_files
+        note = self.shared.open_files_note
         if note is not None and any(settings.is_called_live for settings in self.costs.groups.values()):
             self.notes.append(note)
             self.accounting.warn("open files", note)

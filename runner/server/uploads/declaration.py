@@ -18,7 +18,7 @@ from runner.documents.releases.limits import MAX_MANIFEST, Limits
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Reference
-from runner.registry.transports.listing import SIGNATURE
+from runner.registry.transports.listing import SIGNATURE_FOLDER
 from runner.registry.transports.registry import MAX_SIGNATURES
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 
@@ -124,7 +124,7 @@ class Declaration:
 def _split_folder(path: str) -> tuple[Reference | None, str]:
     """Split the path of a declared folder into a release and the name of its part; the release is None if invalid."""
     base, _, part = path.rpartition("/")
-    if part in (YANKED, SIGNATURE) and Reference.of_folder(path) is None:
+    if part in (YANKED, SIGNATURE_FOLDER) and Reference.of_folder(path) is None:
         return Reference.of_folder(base), part
     return Reference.of_folder(path), ""
 
@@ -152,7 +152,7 @@ def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
         yield f"the release lacks {MANIFEST} or {CHECKSUM}; add both files"
     if folder.part == YANKED and names != {YANKED_FILE}:
         yield f"this folder must contain {YANKED_FILE} and nothing else"
-    if folder.part == SIGNATURE and not 1 <= len(files) <= MAX_SIGNATURES:
+    if folder.part == SIGNATURE_FOLDER and not 1 <= len(files) <= MAX_SIGNATURES:
         yield f"this folder must contain 1 to {MAX_SIGNATURES} files"
 
 

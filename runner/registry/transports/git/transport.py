@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
-from runner.documents.releases.bundle import PIECE, Content, open_content
+from runner.documents.releases.bundle import PIECE_BYTES, Content, open_content
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.git.location import HEAD, is_branch_name, parse_location
 from runner.registry.transports.git.process import DEFAULT_LIMITS, GitError, GitLimits, GitRepository, run_in_remote
@@ -141,7 +141,7 @@ class GitTransport:
         count = size = 0
         rest = b""
         with self._git.stream("ls-tree", "-z", "-l", self._commit, *arguments) as output:
-            while piece := output.read1(PIECE):  # type: ignore[attr-defined]
+            while piece := output.read1(PIECE_BYTES):  # type: ignore[attr-defined]
                 *records, rest = (rest + piece).split(b"\0")
                 count, size = count + len(records), size + len(piece)
                 if count > self._limits.entries or size > self._limits.entries * _PATH_BYTES:
@@ -363,7 +363,7 @@ class _NewFolders:
                     file.seek(0)
                     yield b"blob\nmark :%d\ndata %d\n" % (number, size)
                     left = size
-                    while left and (piece := file.read(min(PIECE, left))):
+                    while left and (piece := file.read(min(PIECE_BYTES, left))):
                         left -= len(piece)
                         yield piece
                     if left or file.read(1):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
 from runner.base.errors import NotPublished
-from runner.documents.releases.bundle import PIECE
+from runner.documents.releases.bundle import PIECE_BYTES
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.http.prefetch import BYTES_AT_ONCE, LARGEST_AT_ONCE, MOST_AT_ONCE
 from runner.server.accounts.accounts import Viewer
@@ -172,7 +172,7 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
                 data = source.read(size)
         buffer += orjson.dumps({"path": path, "size": size}) + b"\n" + data
         total += len(data)
-        if len(buffer) > PIECE:
+        if len(buffer) > PIECE_BYTES:
             yield bytes(buffer)
             buffer.clear()
     yield bytes(buffer)
@@ -228,5 +228,5 @@ def _visible_tree(request: Request, viewer: Viewer) -> ServerTree:
 
 def _stream_file(source: IO[bytes]) -> Iterator[bytes]:
     with source:
-        while piece := source.read(PIECE):
+        while piece := source.read(PIECE_BYTES):
             yield piece

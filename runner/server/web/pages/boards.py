@@ -158,7 +158,7 @@ def _download(request: Request, board: BoardSnapshot, page: str, ending: str, ki
         return error_response(404, "missing", f"there is no board {page}; the server's first page lists all boards")
     page = task["page"]
     path = board.folder / f"{page}.{ending}.gz"
-    response = compressed_file_response(request, path, kind, cache=PUBLIC, tag=f"{board.name}-{page}-{ending}")
+    response = compressed_file_response(request, path, kind, cache_control=PUBLIC, tag=f"{board.name}-{page}-{ending}")
     response.headers["content-disposition"] = f'attachment; filename="board-{page}.{ending}"'
     return response
 
@@ -220,4 +220,4 @@ def static_file(request: Request, name: str) -> Response:
     file = static_files().get(name)
     if file is None:
         return error_response(404, "missing", "the server has another version of this file; reload the page")
-    return body_response(request, *file, cache=IMMUTABLE)
+    return body_response(request, *file, cache_control=IMMUTABLE)

@@ -192,7 +192,7 @@ async def public_run_page(
         return run_page(facts, cached, href_of(str(reference)), server_of(request).settings.address, board)
 
     if not cached.is_permanent:
-        return page_response(request, await run_in_threadpool(build), cache="no-store")
+        return page_response(request, await run_in_threadpool(build), cache_control="no-store")
     return await run_in_threadpool(site_of(request).page_cache.respond, request, (board.name, str(reference)), build)
 
 
@@ -207,7 +207,7 @@ async def private_run_page(
     cached = await _cached_page(request, [reference], [facts["sha256"]], session)
     address = server_of(request).settings.address
     page = await run_in_threadpool(run_page, facts, cached, request.url.path, address, None, session=session)
-    return page_response(request, page, cache=PRIVATE)
+    return page_response(request, page, cache_control=PRIVATE)
 
 
 def run_page(
@@ -349,7 +349,7 @@ async def compare(request: Request, board: Board) -> Response:
     about = {**cached.content.about, "data": f"{request.url.path}/data/"}
     links = [(href_of(str(reference)), label_of(str(reference))) for reference in pair]
     page = ServedPage("Two runs compared", sections, about, links)
-    return page_response(request, page, cache=PUBLIC if cached.is_permanent else "no-store")
+    return page_response(request, page, cache_control=PUBLIC if cached.is_permanent else "no-store")
 
 
 @pages.get(_PAIR + "/data/{piece}.json.gz")
