@@ -39,7 +39,7 @@ class WorkerEvents:
         }
         """The handler of each type of message."""
 
-    def greet(self, slot: WorkerSlot) -> None:
+    def send_state(self, slot: WorkerSlot) -> None:
         """Send a worker that has become ready the state that the other workers already have."""
         if self._answered:
             slot.send(messages.GroupsAnswered(frozenset(self._answered)))
