@@ -180,7 +180,7 @@ class _ParallelPlayer:
                     raise
                 return None
             session = open_session(
-                run.plan, results, run.run_id, run.options, self._shared, order=order, compared=baseline
+                run.plan, results, run.run_id, run.options, self._shared, order=order, baseline=baseline
             )
             if isinstance(session, FinishedRun):
                 return session

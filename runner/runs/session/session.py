@@ -71,7 +71,7 @@ class Session:
         replay: ReplayOf | None = None,
         watch: Watch | None = None,
         on_rollout: Callable[[RolloutTranscript], None] | None = None,
-        compared: BaselineScores | None = None,
+        baseline: BaselineScores | None = None,
         recorded_only: bool = False,
     ) -> None:
         """Prepare a session.
@@ -87,9 +87,9 @@ class Session:
         if plan.shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         rule = plan.spec.experiment.until
-        self._decision = None if rule is None else StoppingDecision(plan, rule, compared)
-        if compared is not None:
-            self.notes.extend(compared.notes(plan.spec.dataset.datapoints))
+        self._decision = None if rule is None else StoppingDecision(plan, rule, baseline)
+        if baseline is not None:
+            self.notes.extend(baseline.notes(plan.spec.dataset.datapoints))
         self._stop = shared.stop if rule is None else shared.stop.branch()
         costs = run_costs(plan)
         self._accounting = Accounting(plan, costs, watch)

@@ -18,7 +18,13 @@ from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageErro
 from runner.documents.releases.bundle import PIECE_BYTES, Content, open_content
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.git.location import HEAD, is_branch_name, parse_location
-from runner.registry.transports.git.process import DEFAULT_LIMITS, GitError, GitLimits, GitRepository, run_in_remote
+from runner.registry.transports.git.process import (
+    DEFAULT_LIMITS,
+    GitError,
+    GitLimits,
+    GitRepository,
+    remote_command_line,
+)
 from runner.registry.transports.interface import AddResult, StoredFile
 
 _REMOTE = "nip-run-registry"
@@ -256,7 +262,10 @@ class GitTransport:
         # Without these options git would store a filter, and then fetch missing objects whenever it reads them.
         settings = {"url": self._location.url, "promisor": "true", "partialCloneFilter": "blob:none"}
         if self._location.is_local:
-            settings |= {"uploadpack": run_in_remote("upload-pack"), "receivepack": run_in_remote("receive-pack")}
+            settings |= {
+                "uploadpack": remote_command_line("upload-pack"),
+                "receivepack": remote_command_line("receive-pack"),
+            }
         return [argument for name, value in settings.items() for argument in ("-c", f"remote.{_REMOTE}.{name}={value}")]
 
     def _fetch(self, ref: str, local_ref: str) -> str:
