@@ -229,12 +229,12 @@ def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]
 
 def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     """Return the rows with one list per task; the database puts the rows of some tasks below another task's list."""
-    last: dict[str | None, int] = {}
+    last_list: dict[str | None, int] = {}
     lists: dict[tuple[str | None, str | None], int] = {}
     started: set[tuple[str | None, int]] = set()
     for row in rows:
         benchmark, number = row.benchmark, row.list
-        last[benchmark] = max(last.get(benchmark, 0), number)
+        last_list[benchmark] = max(last_list.get(benchmark, 0), number)
         if (benchmark, number) not in started:  # the first row of a list defines the list's task
             started.add((benchmark, number))
             lists[benchmark, row.task] = number
@@ -242,9 +242,10 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     for row in rows:
         benchmark, task = row.benchmark, row.task
         if (benchmark, task) not in lists:
-            last[benchmark] += 1
-            lists[benchmark, task] = last[benchmark]
+            last_list[benchmark] += 1
+            lists[benchmark, task] = last_list[benchmark]
         own_list = replace(row, list=lists[benchmark, task])
+        # A row that was unranked only because its task differs from that of the list is the first of its own list.
         is_alone = any(reason.is_reason_of(row) for reason in OTHER_TASK)
         placed.append(replace(own_list, rank=1, rank_last=1, reason=None) if is_alone else own_list)
     return sorted(placed, key=lambda row: (str(row.benchmark), row.list))

@@ -278,25 +278,27 @@ def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
     A single descendant has the depth of its ancestor; several descendants are one level deeper. A test is below the
     training run that it is a part of, so that rows are in the order of time. A cycle starts with its oldest row.
     """
-    parents = {(row.session.run_id, row.session.owner): key for key, row in rows.items()}
+    key_of_run = {(row.session.run_id, row.session.owner): key for key, row in rows.items()}
     below: dict[RunKey | None, list[RunKey]] = {}
     for key, row in sorted(rows.items(), key=lambda item: (item[1].session.started_at, item[0])):
-        below.setdefault(parents.get(_parent_run(row.session)) or (row.after[0] if row.after else None), []).append(key)
-    rest = dict(rows)
+        above = key_of_run.get(_parent_run(row.session)) or (row.after[0] if row.after else None)
+        below.setdefault(above, []).append(key)
+    remaining = dict(rows)
     starts = below.get(None, [])
-    while rest:
-        pending = [(key, 0) for key in reversed(starts)] or [(min(rest, key=lambda key: _start_of(rest[key])), 0)]
+    while remaining:  # rows that are still there after the first iteration form cycles
+        oldest = min(remaining, key=lambda key: _start_of(remaining[key]))
+        pending = [(key, 0) for key in reversed(starts)] or [(oldest, 0)]
         starts = []
         while pending:
             key, depth = pending.pop()
-            if key not in rest:
+            if key not in remaining:
                 continue
-            row = rest.pop(key)
+            row = remaining.pop(key)
             row.depth = depth
             yield row
             children = below.get(key, [])
-            inner = depth + 1 if len(children) > 1 else depth
-            pending.extend((child, inner) for child in reversed(children))
+            child_depth = depth + 1 if len(children) > 1 else depth
+            pending.extend((child, child_depth) for child in reversed(children))
 
 
 def _parent_run(session: LineageSession) -> tuple[str, str | None]:

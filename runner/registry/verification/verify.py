@@ -221,7 +221,8 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
     yield from problems
     if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
         yield f"manifest.json has no format, but nip-run {manifest.version}, which played the run, writes one"
-    # Every version that records `answers_from` also writes the hashes of a finished run's files.
+    # Every version that records `answers_from` also writes the hashes of a finished run's files. Releases lack them:
+    # only the run of a release has `folder.name`.
     is_sealed = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
     if is_sealed and not folder.sums.is_file():
         yield f"{folder.sums.name} is missing, so changes to the tables and metrics cannot be detected"
