@@ -37,8 +37,8 @@ class Contact:
     def __str__(self) -> str:
         if self.at_least and not self.trained_on:
             return f"trained on an unknown number of its {self.datapoints} datapoints"
-        least = "at least " if self.at_least else ""
-        return f"trained on {least}{self.trained_on} of its {self.datapoints} datapoints"
+        bound = "at least " if self.at_least else ""
+        return f"trained on {bound}{self.trained_on} of its {self.datapoints} datapoints"
 
 
 @dataclass(frozen=True)
@@ -158,10 +158,10 @@ class Lineage(OriginIndex):
         trained: set[str] = set()
         at_least = bool(ancestry.unknown)
         for (run, _), games in ancestry.trained.items():
-            datapoints = (part.datapoints for part in self._parts(games.run_id, run[0], games.owners))
-            parts = [points for points in datapoints if points is not None]
-            at_least |= not parts
-            trained.update(*parts)
+            parts = self._parts(games.run_id, run[0], games.owners)
+            known_datapoints = [part.datapoints for part in parts if part.datapoints is not None]
+            at_least |= not known_datapoints
+            trained.update(*known_datapoints)
         return trained, at_least
 
     def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[LineageSession]:
