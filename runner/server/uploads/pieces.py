@@ -41,6 +41,7 @@ class BlobWriter:
     def __init__(self, file: IO[bytes], part: Path, complete: Path, have: int, size: int) -> None:
         self._file, self._part, self._complete, self._size = file, part, complete, size
         self.have = have
+        """The number of stored bytes."""
 
     def write(self, data: bytes | bytearray) -> None:
         """Append bytes.

@@ -65,7 +65,7 @@ class _Connection:
             return
         # Ray's processes end together with the thread that started them, so this thread must live until `close`.
         thread = self._closing.enter_context(ThreadPoolExecutor(1, "nip-run-ray"))
-        self._closing.enter_context(_silent(ray))
+        self._closing.enter_context(_silence_ray(ray))
         self._closing.callback(lambda: thread.submit(ray.shutdown).result())
         self._address, self._cpus, self._is_open = address, execution.count, True
         await _connect_in(thread, ray, execution)
@@ -138,7 +138,7 @@ def _connect(ray: Any, execution: Execution) -> None:
         if address is not None:
             _check_reached(address)
         if address is None:
-            _own_token()
+            _set_cluster_token()
             ray.init(
                 address="local",
                 num_cpus=execution.count,
@@ -177,14 +177,14 @@ def _check_reached(address: str) -> None:
             pass
 
 
-def _own_token() -> None:
+def _set_cluster_token() -> None:
     """Set a token that protects a new cluster from other processes. Otherwise Ray writes one to the home folder."""
     if not any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 @contextmanager
-def _silent(ray: Any) -> Iterator[None]:
+def _silence_ray(ray: Any) -> Iterator[None]:
     """Prevent Ray from writing to this command's output while the block runs."""
     logger, worker = logging.getLogger("ray"), ray._private.worker  # noqa: SLF001 - Ray has no public option
     level, printing = logger.level, getattr(worker, "_worker_logs_enabled", None)
