@@ -159,7 +159,7 @@ def _read_sessions(
                 stated = session.datapoints
                 read = partial(cache.datapoints, registry, entry, release)
                 # The inputs show what was played; the manifest's hashes are used only for releases without inputs.
-                session = session.with_points(lambda read=read, stated=stated: read() or stated)  # type: ignore[misc]
+                session = session.with_datapoint_lookup(lambda read=read, stated=stated: read() or stated)  # type: ignore[misc]
             yield entry.sha256, session
 
 

@@ -20,7 +20,7 @@ from runner.registry.transports.interface import AddResult, StoredFile
 from runner.registry.transports.local_path import local_path
 from runner.registry.transports.staging import INCOMING, remove_abandoned
 
-DEEPEST = 4 + MAX_SEGMENTS
+MAX_DEPTH = 4 + MAX_SEGMENTS
 """Maximum number of names in a path: 4 for the release's folder, and those inside it. No file is deeper."""
 
 
@@ -46,7 +46,7 @@ class FolderTransport:
                     continue
                 with suppress(FileNotFoundError):  # another process may remove the entry at the same time
                     if entry.is_dir(follow_symlinks=False):
-                        if path.count("/") + 1 < DEEPEST:
+                        if path.count("/") + 1 < MAX_DEPTH:
                             pending.append(path)
                     elif entry.is_file(follow_symlinks=False):
                         yield StoredFile(path, entry.stat(follow_symlinks=False).st_size)

@@ -22,9 +22,10 @@ from runner.registry.transports.listing import SIGNATURE_FOLDER
 from runner.registry.transports.registry import MAX_SIGNATURES
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 
-MAX_SIGNATURE = 1 << 20
+MAX_SIGNATURE_BYTES = 1 << 20
 _HEX = re.compile(r"[0-9a-f]{64}")
-_SIZES = {MANIFEST: MAX_MANIFEST, CHECKSUM: 1_000}
+_MAX_BYTES_OF_FILE = {MANIFEST: MAX_MANIFEST, CHECKSUM: 1_000}
+"""Maximum sizes of the two files that describe a release. The limits of a server apply to all other files."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def _split_folder(path: str) -> tuple[Reference | None, str]:
 
 def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
     files = folder.files
-    if len(files) > limits.files + 2:
+    if len(files) > limits.files + 2:  # the limit does not count the manifest and its checksum
         yield f"the release has {len(files)} files; publish at most {limits.files}"
         return
     for file in files:
@@ -158,9 +159,9 @@ def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
 
 def _max_bytes(part: str, path: str, limits: Limits) -> int:
     if part:
-        return MAX_BYTES if part == YANKED else MAX_SIGNATURE
-    return _SIZES.get(path, limits.file_bytes)
+        return MAX_BYTES if part == YANKED else MAX_SIGNATURE_BYTES
+    return _MAX_BYTES_OF_FILE.get(path, limits.file_bytes)
 
 
 def _path_problem(part: str, path: str) -> str | None:
-    return None if part == "" and path in _SIZES else path_problem(path)
+    return None if part == "" and path in _MAX_BYTES_OF_FILE else path_problem(path)
