@@ -255,7 +255,7 @@ def _check(plan: Plan, options: PlayOptions) -> None:
             f"models.{batched[0]}.batch: the duration of a batch depends on the provider and cannot be predicted; plan "
             f"with models.{batched[0]}.batch=false"
         )
-    check_engine(plan.spec.experiment.execution, asks=True)
+    check_engine(plan.spec.experiment.execution, calls_models=True)
     groups = len({point.group for point in plan.spec.dataset.datapoints})
     if options.shards > groups:
         raise UsageError(

@@ -135,7 +135,7 @@ def _check_inputs(members: Sequence[ShardPart]) -> Iterator[str]:
             if part.plan.identity != part.manifest.identity:
                 yield f"{part}: its spec.yaml or inputs/ were edited after the shard was played; restore them"
                 continue
-            spec_values.append((part, part.spec_leaves))
+            spec_values.append((part, part.spec_values))
         except NipRunError as error:
             yield f"{part}: its spec cannot be read: {error}"
     yield from _check_specs(spec_values)

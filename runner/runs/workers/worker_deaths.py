@@ -7,7 +7,7 @@ import secrets
 from runner.base.errors import RunError
 from runner.models.journal_records import LostRecord
 from runner.models.usage_totals import UsageTotals
-from runner.runs.workers.leases import ALONE
+from runner.runs.workers.leases import MAX_DEATHS_ALONE
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 MAX_EARLY_DEATHS = 3
@@ -56,13 +56,13 @@ class WorkerDeaths:
         for leased in slot.leases.values():
             leased.deaths += 1
             leased.alone += slot.plays_alone
-            if leased.alone >= ALONE:
+            if leased.alone >= MAX_DEATHS_ALONE:
                 job = leased.job
                 raise RunError(
                     f"{leased.deaths} worker processes died while they played rollout {job.rollout_id} "
-                    f"({job.datapoint.id}, repeat {job.repeat}), {ALONE} of them only that rollout; the last {reason}. "
-                    "All paid answers are saved. Check that datapoint, or add ~execution to the command to play in one "
-                    "process and see the error"
+                    f"({job.datapoint.id}, repeat {job.repeat}), {MAX_DEATHS_ALONE} of them only that rollout; the "
+                    f"last {reason}. All paid answers are saved. Check that datapoint, or add ~execution to the "
+                    "command to play in one process and see the error"
                 )
         for count, limit, when in (
             (self._early, self._max_early, "before they were ready for a game"),

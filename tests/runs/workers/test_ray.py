@@ -222,7 +222,7 @@ def test_what_raylets_report_is_kept_from_the_output_by_a_switch_that_ray_still_
         return capsys.readouterr().out
 
     assert "one" in report("one")
-    with connection._silent(ray):
+    with connection._silence_ray(ray):
         assert not report("two")
     assert "three" in report("three")
 
