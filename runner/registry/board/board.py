@@ -297,7 +297,7 @@ def _published_row(
     """Return the row of a run with the run's own id, its release, and the training behind its models."""
     session = sessions[entry.sha256]
     ancestry: Ancestry = lineage.ancestry(session)
-    contact = lineage.contact(session, ancestry)
+    overlap = lineage.training_overlap(session, ancestry)
     is_published = any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in cached.marks)
     shared = () if row.shared_note is None else (row.shared_note,)
     return PublishedRow(
@@ -307,9 +307,9 @@ def _published_row(
         owner=entry.reference.owner,
         signed=entry.signed,
         effort=total_json(ancestry),
-        trained_on=None if contact is None else {**vars(contact), "shown": str(contact)},
+        trained_on=None if overlap is None else {**vars(overlap), "shown": str(overlap)},
         lineage=[origin_json(origin) for origin in ancestry.origins],
         tier=entry.tier or DEFAULT_TIER,
         numbers=AS_PUBLISHED if is_published else RECOMPUTED,
-        marks=[*cached.marks, *shared, *describe_relations(session), *describe_marks(session, ancestry, contact)],
+        marks=[*cached.marks, *shared, *describe_relations(session), *describe_marks(session, ancestry, overlap)],
     )

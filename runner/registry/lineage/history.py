@@ -14,7 +14,7 @@ from typing import Any
 from runner.base.errors import UsageError
 from runner.base.text import did_you_mean
 from runner.registry.lineage.descriptions import describe_marks, origin_json, total_json
-from runner.registry.lineage.lineage import Ancestry, Contact, Lineage
+from runner.registry.lineage.lineage import Ancestry, Lineage, TrainingOverlap
 from runner.registry.lineage.model_origins import ModelOrigin
 from runner.registry.lineage.relations import (
     Originals,
@@ -40,7 +40,7 @@ class HistoryRow:
     own_training: Ancestry
     """The run's own training, without its ancestors."""
     ancestry: Ancestry
-    contact: Contact | None
+    overlap: TrainingOverlap | None
     published: tuple[LineageSession, ...]
     """The releases of the run and of the models that it made."""
     replays: tuple[LineageSession, ...] = ()
@@ -95,7 +95,7 @@ class HistoryRow:
             "effort": total_json(self.own_training),
             "cumulative": total_json(self.ancestry),
             "accuracy": session.facts.get("accuracy"),
-            "trained_on": None if self.contact is None else {**asdict(self.contact), "shown": str(self.contact)},
+            "trained_on": None if self.overlap is None else {**asdict(self.overlap), "shown": str(self.overlap)},
             "lineage": [origin_json(origin) for origin in self.origins],
             "after": [run_id for run_id, _ in self.after],
             "depth": self.depth,
@@ -251,15 +251,15 @@ def _build_row(
     origins_of_groups = (lineage.origin_of(session, group) for group in groups)
     origins = tuple(origin for origin in origins_of_groups if origin is not None)
     ancestry = lineage.ancestry(session, groups)
-    contact = lineage.contact(session, ancestry)
+    overlap = lineage.training_overlap(session, ancestry)
     own_training = ancestry.of_run(session.run) if session.trains else Ancestry()
     marks = list(describe_dependencies(session))
     for copy in copies:
-        marks += describe_marks(copy, ancestry, contact)
+        marks += describe_marks(copy, ancestry, overlap)
     published = tuple(copy for copy in copies if copy.owner is not None)
     played = lineage.trained_on(own_training)[0] if session.trains else session.datapoints
     return HistoryRow(
-        session, groups, origins, own_training, ancestry, contact, published, _unique_replays(replays),
+        session, groups, origins, own_training, ancestry, overlap, published, _unique_replays(replays),
         datapoints=len(played) if played else None, marks=tuple(dict.fromkeys(marks)),
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Contact:
+class TrainingOverlap:
     """How many of a benchmark's datapoints its models were trained on."""
 
     trained_on: int
@@ -139,7 +139,7 @@ class Lineage(OriginIndex):
                 run_id, effort, owners = run_id or old.run_id, _max_effort(old.effort, effort), owners | old.owners
             ancestry.trained[key] = TrainedGames(run_id, effort, owners)
 
-    def contact(self, session: LineageSession, ancestry: Ancestry | None = None) -> Contact | None:
+    def training_overlap(self, session: LineageSession, ancestry: Ancestry | None = None) -> TrainingOverlap | None:
         """Return how many datapoints of a benchmark its models were trained on.
 
         None if the session is not a benchmark, has no training behind it, or its datapoints are unknown.
@@ -151,7 +151,7 @@ class Lineage(OriginIndex):
         if not measured:
             return None
         trained, at_least = self.trained_on(training)
-        return Contact(len(trained & measured), len(measured), at_least)
+        return TrainingOverlap(len(trained & measured), len(measured), at_least)
 
     def trained_on(self, ancestry: Ancestry) -> tuple[set[str], bool]:
         """Return the content hashes of the datapoints that models were trained on, and whether there may be more."""

@@ -85,9 +85,9 @@ def require_metrics_access(request: Request, viewer: Annotated[Viewer, Depends(a
 )
 def metrics(request: Request) -> str:
     """Get metrics of the requests since the server started, for Prometheus."""
-    numbers: RequestMetrics = request.app.state.numbers
+    request_metrics: RequestMetrics = request.app.state.request_metrics
     server = server_of(request)
     with server.database.reading() as connection:
         revision = server.database.revision(connection)
-    lines = [*numbers.lines(), "# TYPE nip_run_revision counter", f"nip_run_revision {revision}"]
+    lines = [*request_metrics.lines(), "# TYPE nip_run_revision counter", f"nip_run_revision {revision}"]
     return "\n".join(lines) + "\n"
