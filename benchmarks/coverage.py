@@ -19,7 +19,7 @@ from common import sample_arguments
 
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.rounds import Round
-from runner.results.metrics import Metrics
+from runner.results.metric_computation import Metrics
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint

@@ -25,7 +25,7 @@ import numpy as np
 from common import ROOT
 
 from runner.results.estimates import Estimate, estimate, estimates_of, forecast_estimates
-from runner.results.metric_table import METRICS, RANKING_METRIC, Source
+from runner.results.metric_definitions import METRICS, RANKING_METRIC, Source
 from runner.statistics.calibration import Forecasts
 from runner.statistics.clustered_means import mean_share
 from runner.statistics.intervals import load_scipy

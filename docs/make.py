@@ -298,7 +298,7 @@ def with_metric_tables(page: str) -> str:
 
 def metric_table(group: str) -> Iterator[str]:
     """Yield the lines of one of the tables: `verdicts`, `blocks`, `agents`, `forecasts` or `calls`."""
-    from runner.results.metric_table import METRICS
+    from runner.results.metric_definitions import METRICS
 
     yield "| metric | of | is | better | compared |"
     yield "| --- | --- | --- | --- | --- |"
@@ -321,7 +321,7 @@ def metric_table(group: str) -> Iterator[str]:
 
 def metric_group(metric: Any) -> str:
     """Return the table of the documentation that lists a metric."""
-    from runner.results.metric_table import Source
+    from runner.results.metric_definitions import Source
 
     if metric.source in (Source.BLOCKS, Source.PLAYERS, Source.SEATS):
         return "blocks"

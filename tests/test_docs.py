@@ -24,7 +24,7 @@ from runner.cli.commands import COMMANDS
 from runner.cli.main import load_command
 from runner.game.prompts.templates import VARIABLES
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS, definitions
-from runner.results.metric_table import METRICS
+from runner.results.metric_definitions import METRICS
 from runner.results.notes import NOTE_COLUMNS
 from runner.results.tables import COLUMNS
 from runner.spec.schemas import experiment_schema
@@ -146,6 +146,7 @@ def test_the_page_about_prompts_names_every_variable_of_templates() -> None:
     assert all(f"`{name}`" in PAGES["docs/how-to/write-prompts.md"] for name in VARIABLES)
 
 
+@pytest.mark.gate
 def test_the_page_about_environment_variables_names_every_one_of_ours() -> None:
     ours = {name for text in constants() for name in re.findall(r"NIP_RUN_[A-Z]+", text)}
     assert len(ours) >= 5
@@ -167,6 +168,7 @@ def constants() -> list[str]:
     ]
 
 
+@pytest.mark.gate
 def test_every_message_of_the_troubleshooting_page_is_one() -> None:
     messages = re.findall(r"^\| `(.+?)` \|", PAGES["docs/reference/troubleshooting.md"], re.MULTILINE)
     source = "\n".join(constants())
@@ -319,6 +321,7 @@ def test_every_question_of_the_pages_has_an_answer(sql: str) -> None:
     connection.close()
 
 
+@pytest.mark.gate
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     (block,) = blocks(README, "python")
     done = python(block.text, cwd=tmp_path)

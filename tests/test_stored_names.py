@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from runner.results.leaderboard.schema import (
     NEW_METRIC_COLUMNS,
     NEW_ROLLOUT_COLUMNS,
@@ -94,6 +96,7 @@ def current_names() -> dict[str, list[str]]:
     return dict(sorted(names.items()))
 
 
+@pytest.mark.gate
 def test_no_stored_name_disappears_or_is_added_unrecorded() -> None:
     frozen, current = json.loads(FROZEN.read_text("utf-8")), current_names()
     gone = {key: sorted({*names} - {*current.get(key, ())}) for key, names in frozen.items()}

@@ -73,7 +73,7 @@ HOMES = {
         "runner.pages.figures.figure",
         "runner.pages.report.comparison",
         "runner.pages.report.notebook",
-        "runner.pages.report.overview",
+        "runner.pages.report.runs_overview",
         "runner.pages.html",
         "runner.pages.report.plain_games",
         "runner.pages.report.run",

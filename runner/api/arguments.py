@@ -13,13 +13,14 @@ from runner.spec.loader import Spec, SpecSource
 
 
 def ensure_loaded(spec: Spec | SpecSource, results: Results | None = None) -> Spec:
+    """Return the spec, which is loaded if it is not loaded yet. `results` has the runs that it takes models from."""
     if isinstance(spec, Spec):
         return spec
     return specs.load_spec(spec, (), (results or open_results(None)).path_of, finder_of(spec))
 
 
 def open_results(folder: str | Path | None) -> Results:
-    """Return the given results folder, or the default one of the command line.
+    """Return the results folder at a path. None means the folder that the command line uses by default.
 
     Raises:
         UsageError: the path cannot be a folder.

@@ -1,4 +1,4 @@
-"""Results and transcripts that notebooks display, with figures."""
+"""Results and transcripts of runs, which notebooks display with figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Transcript(games.RolloutTranscript):
     """One rollout, as `RunResult.transcript` returns it. A notebook displays it as a conversation."""
 
     def _repr_html_(self) -> str:
-        from runner.pages.report.notebook import transcript_html  # here: a run does not wait for templates
+        from runner.pages.report.notebook import transcript_html  # here, because runs do not need templates
 
         return str(transcript_html(self))
 
@@ -31,25 +31,27 @@ class RunResult(played.FinishedRun):
         return result if isinstance(result, cls) else cls(**vars(result))
 
     def transcript(self, rollout: str) -> Transcript:
-        """Return one game, given by the rollout's id, the start of it, or the datapoint's id (its first rollout).
+        """Return one game. `rollout` is a rollout's id, the beginning of an id, or the id of a datapoint.
+
+        For a datapoint, return the game of its first rollout.
 
         Raises:
-            UsageError: there is no such rollout, or the run is a training run, which has its games in `parts`.
+            UsageError: there is no such rollout, or the run is a training run: the games are in the runs of `parts()`.
             RunError: the rollout is not finished, or the journal is missing or damaged.
         """
         return Transcript(**vars(super().transcript(rollout)))
 
     def parts(self) -> list[played.FinishedRun]:
-        """Return the games and tests of a training run in order, each a separate run; empty for other runs."""
+        """Return the runs in which a training run played games and tests, in order; an empty list for other runs."""
         return [RunResult.of(part) for part in super().parts()]
 
     def plot(self, name: str = "forest", *others: played.FinishedRun, metric: str | None = None) -> Plot:
-        """Draw a figure of this run, and of other runs next to it; names are those of `nip-run plot`.
+        """Return a figure of this run and of `others`. `name` is the name of a figure as in `nip-run plot`.
 
-        `metric` is for `forest` and `frontier`.
+        `metric` is the metric that `forest` and `frontier` show.
 
         Raises:
-            UsageError: there is no such figure, or the runs lack its data; the message says which run lacks what.
+            UsageError: there is no such figure, or a run lacks data for it; the message says which run lacks what.
             RunError, LeaderboardError: a file of a run, or the board, is damaged.
         """
         from runner.pages.figures.catalog import figure

@@ -28,12 +28,12 @@ def rejudge(
     allow_commands: str | Sequence[str] = (),
     allow_hosts: str | Sequence[str] = (),
 ) -> list[RunResult]:
-    """Judge the debates of a run again with another judge, without calling other models.
+    """Judge the debates of a run again with another judge, and return the new runs. Only the judge's model is called.
 
     `run` is a run's result, id or folder. `overrides` configure the judge: its model, templates, decision format,
-    `votes`, or a sweep over any of them, which makes a run for each point; the results are in the same order. `verdict`
-    selects whether the judge decides at the end of each debate, or at every turn until then that allows a decision. All
-    other arguments are as in `run`.
+    `votes`, or a sweep over any of these, which makes a run for each point; the results are in the order of the points.
+    `verdict` selects whether the judge decides only at the end of each debate, or at every turn that allows a decision.
+    All other arguments are as in `run`.
 
         >>> from runner import load_spec, rejudge, run
         >>> debated = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2}))
@@ -42,8 +42,8 @@ def rejudge(
         (True, 2)
 
     Raises:
-        SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, RunError: as `run`; also if an override
-            would change the debates; the message names it.
+        SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, RunError: as in `run`; also if an override
+            would change the debates; the message names this override.
     """
     results_folder = open_results(results)
     folder = run.folder if isinstance(run, played.FinishedRun) else results_folder.find(str(run))

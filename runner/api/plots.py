@@ -1,4 +1,4 @@
-"""Figures in Python: displayed by notebooks, as rows, and as charts of Altair or Matplotlib."""
+"""Figures in Python, which notebooks display, and which can be converted to rows or to Altair or Matplotlib charts."""
 
 from __future__ import annotations
 
@@ -42,28 +42,28 @@ class Plot:
         return _import_package("pandas").DataFrame(self.rows)
 
     def svg(self, width: str = "column", title: str | None = None) -> str:
-        """Return the figure as SVG for a paper's `column` (3.25 in) or `page` (6.75 in), with a title if given.
+        """Return the figure as SVG. `width` is `column` (3.25 in) or `page` (6.75 in) of a paper.
 
         Raises:
-            UsageError: the width is neither of these.
+            UsageError: `width` is neither of these.
         """
         from runner.pages.charts.styles import PAPERS
 
         if width not in PAPERS:
-            raise UsageError(f"no width {width!r}; there are: {', '.join(PAPERS)}")
+            raise UsageError(f"no width {width!r}; choose one of: {', '.join(PAPERS)}")
         return str(self._figure.svg(PAPERS[width], title))
 
     def save(self, path: str | Path, width: str = "column", title: str | None = None) -> None:
-        """Write the figure to FILE.svg.
+        """Write the figure to an SVG file.
 
         Raises:
-            UsageError: the name does not end in .svg, or the width is invalid.
+            UsageError: `path` does not end in .svg, or the width is invalid.
             RunError: the file cannot be written.
         """
         from runner.base.storage.atomic_files import atomic_write
 
         if Path(path).suffix.lower() != ".svg":
-            raise UsageError(f"{path}: the file name must end in .svg; for the data, use `rows`")
+            raise UsageError(f"{path}: the file name must end in .svg; rename the file, or use `rows` for the data")
         try:
             atomic_write(Path(path), f"{self.svg(width, title)}\n".encode())
         except OSError as error:

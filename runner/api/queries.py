@@ -1,4 +1,4 @@
-"""The public functions about several runs: SQL questions, the table of a sweep, and comparisons."""
+"""The public functions about several runs: SQL queries, the table of a sweep, and comparisons."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from runner.api.arguments import open_results
 from runner.results.comparison.comparison import Comparison, compare_systems
-from runner.results.leaderboard.named_queries import resolve_question
+from runner.results.leaderboard.named_queries import resolve_query
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.runs.finished.result import FinishedRun
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 def query(
     sql: str, results: str | Path | None = None, **parameters: str | float | FinishedRun
 ) -> duckdb.DuckDBPyRelation:
-    """Ask all runs of a results folder a question in SQL; return a lazy relation (`.fetchall()`, `.df()`, `.pl()`).
+    """Query all runs of a results folder with SQL; return a lazy relation (`.fetchall()`, `.df()`, `.pl()`).
 
-    `@NAME` is a named query; `nip-run sql @` lists them. `parameters` are the values of `$NAME` in the question; with
-    any of them, the answer is read once and held in memory.
+    `sql` is a query, or `@NAME` for a named query; `nip-run sql @` lists the named queries. `parameters` are the values
+    of `$NAME` in the query; if there are any, the whole result is read into memory at once.
 
     The tables are `runs`, `agents`, `metrics`, `rollouts`, `messages`, `completions` and `notes`; `leaderboard` is a
-    view. A question only reads, and cannot open other files. `.df()` needs pandas, `.arrow()` pyarrow and `.pl()`
-    polars, which nip-run does not install. To fetch a TIMESTAMPTZ, such as `now()`, DuckDB needs pytz; without it, cast
-    the value: `now()::VARCHAR`. `results` is as in `run`.
+    view. A query only reads, and cannot open other files. `.df()` needs pandas, `.arrow()` pyarrow and `.pl()` polars,
+    which nip-run does not install. To fetch a TIMESTAMPTZ, such as `now()`, DuckDB needs pytz; without pytz, cast the
+    value: `now()::VARCHAR`. `results` is as in `run`.
 
         >>> from runner import load_spec, query, run
         >>> _ = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "example"}))
@@ -40,19 +40,20 @@ def query(
         [(2,)]
 
     Raises:
-        UsageError: the question is invalid, or not just a question.
-        LeaderboardError: the board is damaged, or is missing although there are runs and the question needs it.
+        UsageError: the query is invalid, or does more than read.
+        LeaderboardError: the board is damaged, or the query needs the board, but it is missing although there are runs.
     """
     folder = open_results(results)
     texts = {name: value.run_id if isinstance(value, FinishedRun) else str(value) for name, value in parameters.items()}
-    return folder.board.relation(*resolve_question(sql, texts, folder))
+    return folder.board.relation(*resolve_query(sql, texts, folder))
 
 
 def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = (RANKING_METRIC,)) -> list[SweepRow]:
-    """Return the points of a sweep as a table: a row for each system, with pooled seeds and a range of ranks.
+    """Return the points of a sweep as a table with a row for each system; the seeds of a system are pooled.
 
-    A metric of an agent is `AGENT.METRIC`. Rows are ranked by accuracy among those with the same task. A range of ranks
-    has all rows that a sign-flip test, corrected by Holm, does not separate from their leader.
+    `metrics` names the columns; a metric of an agent is `AGENT.METRIC`. Rows with the same task are ranked by accuracy.
+    Rows have the same range of ranks if a sign-flip test, corrected by Holm, does not separate them from the leader of
+    the range.
 
         >>> from runner import load_specs, run_sweep, sweep_table
         >>> specs = load_specs("specs/quickstart.yaml", ["dataset.limit=2", "sweep={seed: [0, 1]}"])
@@ -62,7 +63,7 @@ def sweep_table(runs: Sequence[FinishedRun], metrics: Sequence[str] = (RANKING_M
     Raises:
         LeaderboardError: the board is damaged.
     """
-    # Imported here, as it needs NumPy, and runs should start without it.
+    # Imported here, because the module imports NumPy, which runs do not need at their start.
     from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
 
     if not runs:
@@ -81,13 +82,13 @@ def compare(
     margin: float | None = None,
     ceiling: str | None = None,
 ) -> Comparison:
-    """Tell whether one run is better than another, and by how much. A sequence of runs is pooled as one system.
+    """Return whether one run is better than another, and by how much. A sequence of runs is pooled as one system.
 
-    Datapoints are matched by label and by the columns that the verifier sees; each has the same weight. Two systems are
-    compared with each other, the second minus the first, and more than two with the leader. `baseline` is a run, or a
-    protocol whose run with the same task and verifier is used. `asserts` are as in `--assert`. With a `margin`,
-    each pair has an equivalence test. With a `ceiling`, the name of a strong run, each pair has the share of the gap
-    that it closes. `results` is as in `run`.
+    Datapoints are matched by label and by the columns that the verifier sees; each has the same weight. Of two systems,
+    the difference is the second minus the first; more than two systems are compared with the leader. `baseline` is a
+    run, or a protocol, whose run with the same task and verifier is used. `asserts` are as in `--assert`. With a
+    `margin`, each pair has an equivalence test. With a `ceiling`, the name of a strong run, each pair has the share of
+    the gap that it closes. `results` is as in `run`.
 
         >>> from runner import compare, load_spec, run
         >>> first = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "first"}))

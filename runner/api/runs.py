@@ -1,4 +1,4 @@
-"""The public functions that play: a run, a sweep, and a finished run."""
+"""The public functions that play, merge and open runs."""
 
 from __future__ import annotations
 
@@ -40,21 +40,22 @@ def run(
     on_progress: Callable[[Progress], None] | None = None,
     on_rollout: Callable[[Transcript], None] | None = None,
 ) -> RunResult:
-    """Run a spec, resuming where an earlier process stopped.
+    """Run a spec, and return the result. A run that an earlier process began is resumed.
 
-    `results` is the results folder, by default `NIP_RUN_RESULTS` or `results`. A finished run is not played again, and
-    its result is returned; `again` plays it as a separate run. `replay` plays the spec with the answers of another run
-    (its result, id or folder), either all answers or those before `until_round`. `shard`, such as "3/8", plays that
-    part of the run; `merge` makes one run of all parts. `set_model` gives the models that you have trained, by group.
-    Three arguments are permissions for a spec from elsewhere: `allow_keys` are the `VAR=HOST` pairs, or one pair, that
-    it may send, `allow_commands` the programs that it may run, and `allow_hosts` the servers that it may call without
-    a key.
+    `results` is the results folder: by default the environment variable `NIP_RUN_RESULTS`, otherwise `results`. If the
+    run is finished, nothing is played, and its result is returned; `again` plays a separate run. `replay` plays the
+    spec with the answers of another run (a result, id or folder): all answers, or those before round `until_round`.
+    `shard`, such as "3/8", plays only this part of the run; `merge` makes one run of all parts. `set_model` has, for
+    each model group, the name of the model that you trained.
 
-    `on_progress` is called whenever the progress changes, with a new `Progress`. `on_rollout` is called with each
-    finished rollout in the order of the plan, including rollouts of an earlier process. Both are called while
-    calls are in flight, and the run waits for them. If they raise an error, the run ends; the same call of `run`
-    resumes it. They are not called for a run that was already finished: use `rollouts()` and `transcript(...)` of its
-    result.
+    Three arguments give permissions to a downloaded spec: `allow_keys` lists the API keys that the spec may send, as
+    `VAR=HOST`; `allow_commands` the programs that it may run; `allow_hosts` the servers that it may call without a key.
+
+    `on_progress` is called with a new `Progress` whenever the progress changes. `on_rollout` is called with each
+    finished rollout in the order of the plan, including rollouts of an earlier process. While these functions run, the
+    run waits, although calls to models may be under way. If they raise an error, the run ends; call `run` with the same
+    arguments to resume. They are not called if the run is already finished: use `rollouts()` and `transcript(...)` of
+    the result.
 
         >>> from runner import load_spec, run
         >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "name": "callbacks"})
@@ -67,13 +68,13 @@ def run(
 
     Raises:
         SpecError: the spec is invalid; `problems` lists all mistakes, and no model was called.
-        UsageError: an argument does not apply to this kind of run, `until_round` is given without `replay`, or a spec
-            from elsewhere needs permission for a key, a server or a program.
+        UsageError: an argument does not apply to this kind of run, `until_round` is given without `replay`, or a
+            downloaded spec needs permission for a key, a server or a program.
         BudgetExhausted: the remaining calls exceed the budget.
-        ProviderRefusal: the provider refused the key, billing, model or a parameter.
-        Interrupted: SIGINT or SIGTERM; run again to resume.
-        Waiting: a training run waits for models of `groups` that you train by hand.
-        RunError: an error of the disk, journal, server or leaderboard; the message says what to do.
+        ProviderRefusal: the provider refused the API key, the billing, the model or a parameter.
+        Interrupted: the process received SIGINT or SIGTERM; call `run` again to resume.
+        Waiting: a training run waits for models that you train by hand; `groups` has their model groups.
+        RunError: the disk, journal, server or leaderboard has an error; the message says what to do.
     """
     folder = open_results(results)
     source = _replay_source(replay, until_round, folder)
@@ -96,8 +97,8 @@ def merge(
 ) -> RunResult:
     """Merge the shards of a run into one run, as if one process had played it; return a merged run unchanged.
 
-    `run` is the run's id or folder. Its parts are those in its folder, and `parts` from other places. No model is
-    called, and no key is needed.
+    `run` is the run's id or folder. The shards in this folder are merged with `parts`, which are shards in other
+    folders. No model is called, and no API key is needed.
 
         >>> from runner import load_spec, merge, run
         >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "in-shards"})
@@ -106,8 +107,7 @@ def merge(
         ([2, 2], 4)
 
     Raises:
-        MergeError: a `RunError` with all mistakes as `problems`: parts are missing, duplicate, unfinished, edited or of
-            another run.
+        MergeError: shards are missing, duplicate, unfinished, edited or of another run; `problems` lists all mistakes.
         RunError, Interrupted: as `run`.
     """
     # Imported here, as only merging needs it.
@@ -126,7 +126,10 @@ def _replay_source(
 ) -> ReplayOf | None:
     if replay is None:
         if until_round is not None:
-            raise UsageError("until_round needs replay, the run whose answers are used before that round")
+            raise UsageError(
+                "until_round needs replay, the run whose answers are used before that round; pass replay=RUN, or omit "
+                "until_round"
+            )
         return None
     folder = replay.folder if isinstance(replay, played.FinishedRun) else results.find(str(replay))
     return ReplayOf(folder.path, until_round)
@@ -142,11 +145,11 @@ def run_sweep(
     allow_hosts: str | Sequence[str] = (),
     on_progress: Callable[[Spec, Progress], None] | None = None,
 ) -> list[RunResult]:
-    """Run the points of a sweep side by side, with a shared budget and shared limits; return their results in order.
+    """Run the points of a sweep at the same time, with a shared budget and shared limits; return the results in order.
 
-    If an error stops one point permanently, it stops all; the same call resumes them. `rollouts.concurrency` is for all
-    points together. `on_progress` is called with the spec of the point that progressed. All other arguments are as in
-    `run`. Training runs are run one after another.
+    If one point ends with an error, all points stop; call `run_sweep` with the same arguments to resume.
+    `rollouts.concurrency` limits all points together. `on_progress` is called with the spec of the point that
+    progressed, and its progress. All other arguments are as in `run`. Training runs are run one after another.
 
         >>> from runner import load_specs, run_sweep
         >>> specs = load_specs("specs/quickstart.yaml", ["dataset.limit=2", "sweep={seed: [0, 1]}"])
@@ -154,8 +157,8 @@ def run_sweep(
         [0, 1]
 
     Raises:
-        SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, Waiting, RunError: as `run`, for the point
-            that failed first.
+        SpecError, UsageError, BudgetExhausted, ProviderRefusal, Interrupted, Waiting, RunError: as in `run`, for the
+            first point that fails.
     """
     folder = open_results(results)
     points = _points(specs, folder, WhichRun(again=again))
@@ -205,7 +208,7 @@ class _SweepPoint:
 
     @property
     def key(self) -> Hashable:
-        """The key that points with a shared budget have in common."""
+        """The key of the point's budget; points with the same key share one budget."""
         return str(self.spec.path), self.spec.experiment.budget
 
 
@@ -222,7 +225,7 @@ def _points(specs: Sequence[Spec], results: Results, which: WhichRun) -> list[_S
 
 
 def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
-    """Open a run, finished or not, by its id, a unique start of it, or its folder.
+    """Open a run, finished or not. `run` is its id, a unique beginning of its id, or its folder.
 
     `results` is as in `run`.
 
@@ -232,7 +235,7 @@ def open_run(run: str | Path, results: str | Path | None = None) -> RunResult:
         True
 
     Raises:
-        UsageError: there is no such run, or several ids begin so.
+        UsageError: there is no such run, or several ids have this beginning.
         RunError: the run is damaged, or a newer nip-run wrote it.
     """
     return RunResult.of(played.FinishedRun.opened(open_results(results).find(str(run))))

@@ -29,29 +29,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Check:
-    """The size and cost of a valid spec. Its `repr` is text for a person."""
+    """The size and cost of a valid spec. `repr(check)` is a text for readers."""
 
     spec: Spec
     run_id: str
-    """The id of the run that it starts or resumes."""
+    """The id of the run that the spec starts or resumes."""
     rollouts: int
     """The number of games, including all iterations and tests; for a spec with trees, the number of trees."""
     datapoints: int
     models: tuple[CostEstimate, ...]
-    """Calls, tokens and cost by model group, as ranges from least to most."""
+    """Calls, tokens and cost of each model group, as ranges from the smallest to the largest possible value."""
     keys: tuple[str, ...]
-    """The variables that a run sends, with their hosts: `OPENAI_API_KEY -> api.openai.com`."""
+    """The API keys that a run sends, each with its host: `OPENAI_API_KEY -> api.openai.com`."""
     warnings: tuple[str, ...]
     """Warnings about settings that are valid, but perhaps unintended."""
 
     @property
     def calls(self) -> tuple[int, int]:
-        """The calls of all model groups, from least to most."""
+        """The smallest and the largest possible number of calls to all model groups."""
         return sum(model.calls[0] for model in self.models), sum(model.calls[1] for model in self.models)
 
     @property
     def cost_usd(self) -> tuple[float, float] | None:
-        """The cost of all model groups, from least to most; None if a price is unknown."""
+        """The smallest and the largest possible cost of all model groups; None if a price is unknown."""
         costs = [model.cost_usd for model in self.models if model.cost_usd is not None]
         return None if len(costs) < len(self.models) else (sum(low for low, _ in costs), sum(high for _, high in costs))
 
@@ -65,12 +65,13 @@ class Check:
 
 
 def load_spec(source: SpecSource, overrides: Overrides = (), results: str | Path | None = None) -> Spec:
-    """Load a spec without a sweep: a file, given or built in, or a mapping with the content of such a file.
+    """Load a spec without a sweep.
 
-    Paths in a mapping are relative to the current folder. `overrides` are lines as on the command line (`KEY=VALUE`,
-    `+KEY=VALUE`, `~KEY`), a single line, or values by dotted key, which are not parsed. Values may be NumPy scalars,
-    paths and tuples. `results`, as in `run`, is the folder with the runs that the spec takes models from. Releases that
-    the spec names are those pinned by `nip-run.lock` and installed by `nip-run install`.
+    `source` is the path of a file, the name of a built-in spec, or a mapping with the content of such a file. Paths in
+    a mapping are relative to the current folder. `overrides` are one or more texts as on the command line
+    (`KEY=VALUE`, `+KEY=VALUE`, `~KEY`), or a mapping from dotted keys to values, which are not parsed. Values may be
+    NumPy scalars, paths and tuples. `results`, as in `run`, is the folder with the runs that the spec takes models
+    from. If the spec names releases, `nip-run install` must have installed the versions in `nip-run.lock`.
 
         >>> from runner import load_spec
         >>> spec = load_spec("specs/quickstart.yaml", {"dataset.limit": 2, "agents.prover.max_response_words": 50})
@@ -80,16 +81,16 @@ def load_spec(source: SpecSource, overrides: Overrides = (), results: str | Path
         'mine'
 
     Raises:
-        SpecError: the spec is invalid; `problems` lists all mistakes in all files. Also if the spec has a sweep (see
-            `load_specs`).
+        SpecError: the spec is invalid, or has a sweep (use `load_specs`); `problems` lists all mistakes in all files.
     """
     return specs.load_spec(source, overrides, open_results(results).path_of, finder_of(source))
 
 
 def load_specs(source: SpecSource, overrides: Overrides = (), results: str | Path | None = None) -> list[Spec]:
-    """Load every point of a spec's sweep, in order: the first key varies slowest. See `load_spec`.
+    """Load a spec for each point of its sweep. The arguments are as in `load_spec`.
 
-    For a run's folder, this is the spec that was saved in it.
+    The points are in the order of the sweep, whose first key varies slowest. If `source` is the folder of a run, load
+    the spec that is saved there.
 
         >>> from runner import load_specs
         >>> points = load_specs("specs/quickstart.yaml", {"dataset.limit": 2, "sweep": {"seed": [0, 1]}})
@@ -103,7 +104,7 @@ def load_specs(source: SpecSource, overrides: Overrides = (), results: str | Pat
 
 
 def check(spec: Spec | SpecSource) -> Check:
-    """Check the size and cost of a spec without calling a model or writing. With overrides, check `load_spec(...)`.
+    """Return the size and cost of a spec, without calling a model or writing. For overrides, pass `load_spec(...)`.
 
         >>> from runner import SpecError, check
         >>> check("specs/quickstart.yaml").calls
@@ -131,10 +132,11 @@ def check(spec: Spec | SpecSource) -> Check:
 
 
 def estimate(spec: Spec | SpecSource) -> list[CostEstimate]:
-    """Estimate calls, tokens and cost of a whole run by model group, as ranges from shortest to longest games.
+    """Estimate the calls, tokens and cost of a whole run for each model group.
 
-    Retries and fine-tuning are not included. Tokens are approximate: four bytes of a prompt count as one token, and an
-    answer ranges from its word limit to its model's limit.
+    Each value is a range: all games are as short, or as long, as possible. Retries and fine-tuning are not included.
+    Tokens are approximate: four bytes of a prompt count as one token, and an answer has at least as many tokens as its
+    word limit, at most as many as its model's limit.
 
         >>> from runner import estimate
         >>> [(row.group, row.model, row.calls, row.cost_usd) for row in estimate("specs/quickstart.yaml")]
@@ -156,9 +158,9 @@ def sample_size(
 ) -> SampleSize:
     """Return the datapoints and repeats that detect a difference of `detect` (0.05: five points), and their cost.
 
-    The power is 80 % at a level of 5 %. The variance comes from an earlier run of a similar system, or from two that
-    are similar to those to be compared (`from_runs`); or from the run that this one is compared `against`, which is not
-    played again. Without these, the largest possible variance is used. `results` is as in `run`.
+    The power is 80 % at a level of 5 %. The variance comes from earlier runs: `from_runs` is one run of a similar
+    system, or two runs similar to the two systems that you will compare; `against` is a run that you will compare with,
+    and that is not played again. Without either, the largest possible variance is used. `results` is as in `run`.
 
         >>> from runner import load_spec, run, sample_size
         >>> size = sample_size("specs/quickstart.yaml", 0.2)
@@ -182,7 +184,9 @@ def sample_size(
 def _benchmark_plan(spec: Spec | SpecSource) -> Plan:
     plan = plan_of(ensure_loaded(spec))
     if isinstance(plan, TrainingPlan):
-        raise UsageError("the spec trains models; plan a benchmark of them (kind: benchmark)")
+        raise UsageError(
+            "the spec trains models, but only benchmarks can be planned; set kind to benchmark and training to null"
+        )
     return plan
 
 
@@ -196,11 +200,12 @@ def duration(
     measure: float = 2.0,
     results: str | Path | None = None,
 ) -> Duration:
-    """Estimate the duration of a run with a number of workers or shards, and what limits it.
+    """Estimate the duration of a run with a number of workers or shards, and what limits the duration.
 
-    For some seconds (`measure` for each thing) it plays games of the spec with `dummy`, on the disk of the results, and
-    discards them. The properties of games and servers come from an earlier run: `like`, or the newest comparable run.
-    `cores` are those of all machines together, by default of this one. `results` is as in `run`.
+    To measure this machine, the function plays some games of the spec with the provider `dummy` in the results folder,
+    and discards them; each measurement takes `measure` seconds. The properties of games and servers come from an
+    earlier run: `like`, or the newest comparable run. `cores` is the number of cores of all machines together, by
+    default of this machine. `results` is as in `run`.
 
         >>> from runner import duration
         >>> forecast = duration("specs/quickstart.yaml", measure=0.02)
@@ -209,8 +214,8 @@ def duration(
 
     Raises:
         SpecError: the spec is invalid; `problems` lists all mistakes.
-        UsageError: an argument is out of bounds or unknown for such a run, or `like` is not a comparable run.
-        RunError: nothing can be measured here, or the files of a run are damaged.
+        UsageError: an argument is out of bounds or does not apply to the run, or `like` is not a comparable run.
+        RunError: no measurement is possible in the results folder, or the files of a run are damaged.
     """
     from runner.runs.planning.duration import PlayOptions, duration_of  # loads everything needed to play
 
@@ -220,7 +225,7 @@ def duration(
 
 
 def load_protocol(name: str, parameters: Mapping[str, Any] | None = None, *, folder: str | Path = ".") -> Protocol:
-    """Load a protocol, given by its built-in name or its file's path relative to a folder, with parameters.
+    """Load a protocol with parameters. `name` is the name of a built-in protocol, or a path relative to `folder`.
 
         >>> from runner import load_protocol
         >>> debate = load_protocol("debate", {"max_message_rounds": 4})

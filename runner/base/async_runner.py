@@ -1,4 +1,4 @@
-"""Runs coroutines to completion from synchronous code, including in a notebook."""
+"""Run coroutines to completion from synchronous code, including in a notebook."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _interrupts: dict[asyncio.AbstractEventLoop, Callable[[], None]] = {}
-"""The callback for Ctrl-C of each loop in a thread; a loop without one cancels its current task."""
+"""The callback of each loop that runs in a thread, called on Ctrl-C. A loop without one cancels its task."""
 
 
 def run_sync(start: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run one coroutine to completion. If an event loop is running, as in a notebook, use a loop in another thread."""
+    """Return the result of the coroutine. If an event loop is running, as in a notebook, use a loop in a new thread."""
     if not _is_in_loop():
         runner = asyncio.Runner()
         try:
             result = runner.run(start())
         except BaseException:
-            with suppress(RuntimeError):  # closing starts a thread, which fails if memory has run out
+            with suppress(RuntimeError):  # closing starts a thread, which fails without free memory
                 runner.close()
             raise
         runner.close()
@@ -45,7 +45,7 @@ def _is_in_loop() -> bool:
 
 @contextmanager
 def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` in the running loop at each Ctrl-C, if the loop is in a thread of its own."""
+    """Call `act` in the running loop at each Ctrl-C, if `run_sync` runs the loop in a thread."""
     loop = asyncio.get_running_loop()
     _interrupts[loop] = act
     try:
@@ -55,7 +55,7 @@ def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
 
 
 class _ThreadedLoop:
-    """An event loop in a thread. Signals do not reach it, so the main thread waits for it and passes interrupts on."""
+    """An event loop in a thread. Only the main thread receives signals, so it waits and forwards Ctrl-C to the loop."""
 
     def __init__(self, thread: ThreadPoolExecutor) -> None:
         self._thread = thread
@@ -66,7 +66,7 @@ class _ThreadedLoop:
         self._interrupted = False
 
     def run(self, coroutine: Coroutine[Any, Any, T], /) -> T:
-        """Run a coroutine as `asyncio.Runner.run` does. It has finished when this returns, despite interrupts."""
+        """Return the coroutine's result, as `asyncio.Runner.run` does, but wait for its end even after Ctrl-C."""
         self._interrupted = False
         future = self._thread.submit(self._runner.run, self._track_task(coroutine))
         self._wait_out(future)

@@ -1,6 +1,6 @@
 """The exceptions of nip-run, the exit code of each, and the problems that a document can have.
 
-The tree. An exception without an exit code has the code of the one above it:
+An exception without an exit code in this tree has the code of its base class:
 
     NipRunError                     exit 1
     ├── UsageError                  exit 2: the command line cannot be understood
@@ -58,7 +58,7 @@ class NipRunError(Exception):
 
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
     seen_lines: frozenset[str] = frozenset()
-    """Lines of this error that the user has already seen."""
+    """Lines of this error that were already printed, and are not printed again."""
 
     def lines(self) -> list[str]:
         """Return the lines for the user: the message, then the notes added on the way up."""
@@ -78,7 +78,7 @@ class UsageError(NipRunError):
 
 
 class QueryError(UsageError):
-    """A SQL query is wrong. `what` is the fault; `line`, `column` and `hint` locate it and advise, if known.
+    """A SQL query is wrong. `what` names the fault; `line`, `column` and `hint` are its position and the next step.
 
     Lines and columns count from 1.
     """
@@ -98,7 +98,7 @@ class Place:
     line: int = 1
     column: int = 1
     is_own: bool = field(default=True, compare=False)
-    """True if the spec owns the file or the user named it. Messages must not quote other files."""
+    """Whether messages may quote the file: it belongs to the spec's folder tree, or the user named it."""
     source: str | None = field(default=None, compare=False, repr=False)
     """The line's text, if a message may quote it."""
 
@@ -108,7 +108,7 @@ class Place:
 
 NOT_SHOWN = (
     "its text is not shown, because the file is outside the folder tree of the spec (its git checkout, or the "
-    "current folder if that contains the spec, otherwise the spec's own folder), or extends a file that is"
+    "current folder if that contains the spec, otherwise the spec's own folder), or extends a file outside"
 )
 
 
@@ -117,7 +117,7 @@ _FAULT = re.compile(r"""(?s:(?<!\w)'(?:[^'\\]|\\.)*'|(?<!\w)"(?:[^"\\]|\\.)*"|`[
 
 
 def split_message(message: str) -> tuple[str, str | None]:
-    """Split a message into what is wrong and the next step, or None if it names no next step."""
+    """Split a message into the fault and the next step, which is None if the message names none."""
     fault = _FAULT.match(message)
     end = fault.end() if fault else len(message)
     return message[:end], message[end:].removeprefix("; ") or None
@@ -131,18 +131,18 @@ PlaceOf = Callable[[str], Place]
 class Problem:
     """A mistake in a document: its place, the key, and the message.
 
-    `message` is what is wrong, then `; ` and the next step if there is one. `kind` names the type of mistake without
-    quoting the file. If the spec does not own the file, the user sees only `kind`: a hostile spec can name any file,
-    and a message must not reveal its text.
+    `message` has the fault, then `; ` and the next step if there is one. `kind` names the type of mistake without
+    quoting the file. If the file does not belong to the spec, the user sees only `kind`, since a hostile spec can name
+    any file, and a message must not reveal its text.
     """
 
     place: Place
     key: str
     message: str
-    kind: str = field(default="it cannot be used", compare=False)
+    kind: str = field(default="the file cannot be used", compare=False)
 
     def for_user(self) -> Problem:
-        """Return the problem as the user may see it, without text from files that the spec does not own."""
+        """Return the problem as the user may see it, without text from files that do not belong to the spec."""
         if self.place.is_own:
             return self
         return replace(self, place=replace(self.place, source=None), key="", message=f"{self.kind}; {NOT_SHOWN}")
@@ -162,7 +162,7 @@ class Problem:
 
 
 class SpecError(NipRunError):
-    """A spec, or files that it names, are wrong. Carries all problems, sorted by place."""
+    """A spec, or a file that it names, has errors. `problems` has all of them, sorted by place."""
 
     exit_code = ExitCode.USAGE
 
@@ -211,7 +211,7 @@ class JournalError(RunError):
 
 
 class FolderGoneError(RunError):
-    """The run directory was deleted, moved or replaced during the run. `now` is the file's current path, if known."""
+    """The run directory was deleted, moved or replaced during the run. `now` is the journal's new path, if known."""
 
     def __init__(self, message: str, now: Path | None = None) -> None:
         super().__init__(message)
@@ -234,8 +234,8 @@ class MergeError(RunError):
         super().__init__(run_id, self.problems)
 
     def __str__(self) -> str:
-        many = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
-        return f"run {self.run_id} cannot be merged: {many}; nothing was changed"
+        count = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        return f"run {self.run_id} cannot be merged: {count}; nothing was changed"
 
     def lines(self) -> list[str]:
         """Return the message, then the problems, one per line, then the notes."""
@@ -297,9 +297,9 @@ class Interrupted(NipRunError):
 class ProviderRefusal(NipRunError):
     """The provider refuses to serve the user: key, billing, unknown model, refused parameter.
 
-    `of_one_call` is the error of this call if the provider still accepts other requests of the model group; None means
-    that it refuses all of them. `changes` maps each spec key to change before a retry to its advised value, if any.
-    `no_such_model` says that the provider does not know the model's name, or no longer does.
+    `of_one_call` is the error of this call if the provider still accepts other requests of the model group, and None
+    if it refuses all of them. `changes` has the spec keys that must change before a retry, each with the advised value
+    or None. `no_such_model` is true if the provider does not know the model's name, or no longer does.
     """
 
     exit_code = ExitCode.REFUSED
@@ -335,8 +335,8 @@ class CallError(NipRunError):
 class TransientError(CallError):
     """A rate limit, a time-out, a lost connection or a failure of the server.
 
-    `attempts` limits the total number of attempts, if this failure allows fewer than the retry policy; `unreachable`
-    says that no connection was established.
+    `attempts` is the total number of attempts, if this failure allows fewer than the retry policy; `unreachable` is
+    true if no connection was established.
     """
 
     def __init__(
@@ -354,7 +354,7 @@ class TransientError(CallError):
 
 
 class SeveralRefusedError(CallError):
-    """The server returns only one answer per call; the caller can ask for single answers."""
+    """The server returns only one answer per call; the caller can request the answers one by one."""
 
 
 class ContextExceededError(CallError):
@@ -402,7 +402,7 @@ class InvalidDecisionError(InvalidResponseError):
 
 
 class InvalidConfidenceError(InvalidDecisionError):
-    """The answer decides, but does not state its confidence as one readable number."""
+    """The answer has a decision, but does not state a confidence as one readable number."""
 
 
 class NotAllActiveChannelsInResponseError(InvalidResponseError):
@@ -410,4 +410,4 @@ class NotAllActiveChannelsInResponseError(InvalidResponseError):
 
 
 class AgentNotActiveInChannelError(NipRunError, ValueError):
-    """The caller asked for an agent's message in a channel where the agent is not active."""
+    """The caller requested an agent's message in a channel where the agent is not active."""

@@ -1,6 +1,6 @@
-"""Identities of values: canonical JSON, tagged hashes, derived seeds.
+"""Hashes and seeds that identify values.
 
-Nothing here depends on the process, on PYTHONHASHSEED or on the order of events.
+They depend only on the values: not on the process, on PYTHONHASHSEED or on the order of events.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CANONICAL = orjson.OPT_SORT_KEYS
 
 
 def canonical(value: Any) -> bytes:
-    """Return JSON with sorted keys and no white space, so that equal values give equal bytes."""
+    """Return a value as JSON with sorted keys and without white space. Equal values give equal bytes."""
     return orjson.dumps(value, option=_CANONICAL)
 
 
@@ -44,7 +44,7 @@ def file_hash(path: Path) -> str:
 def derived_seed(*parts: str | int) -> int:
     """Return a seed in [0, 2**63) that depends only on `parts`.
 
-    It has 63 bits because a signed column and every random generator accept that many.
+    A seed has 63 bits, because all random generators and the signed integer columns of tables accept this size.
     """
     digest = hashlib.sha256(b"seed\0" + canonical(parts)).digest()
     return int.from_bytes(digest[:8], "big") >> 1

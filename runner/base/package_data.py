@@ -32,12 +32,13 @@ def queries() -> Path:
 
 
 def find_file(name: str, folder: Path) -> Path | None:
-    """Find a file or folder by the name that a spec uses: next to the spec, otherwise among the built-in ones."""
+    """Return the path of a file or folder that a spec names: next to the spec, otherwise built in. None if missing."""
     candidates = (folder / name, root() / "specs" / name, root() / name)
     return next((path for path in candidates if exists(path)), None)
 
 
-# The functions below use `os.path`: `Path.exists` and its kin raise if a name is too long or the folder not readable.
+# The functions below use `os.path`, because the methods of `Path` raise if a name is too long, or if the folder is not
+# readable.
 
 
 def exists(path: Path) -> bool:
@@ -62,5 +63,5 @@ def why_unusable(path: Path) -> str | None:
     except OSError as error:
         return str(error.strerror)
     except ValueError:
-        return "this is not a valid file name"
+        return "the path contains a character that no file name may contain"
     return None

@@ -4,11 +4,11 @@ A secret is the value of a key that a spec uses, or of an environment variable w
 and error texts, the word after `Bearer` is a secret too. Values of fewer than 12 characters are not treated as secrets,
 because they would match innocent text.
 
-Everywhere, these forms of a value are recognized: verbatim, escaped in JSON, percent-encoded, hexadecimal, and Base64
-at any offset of the encoded text (`Bearer VALUE`, `user:VALUE`, a dump of all headers). In error texts, also values
-with characters spelled as `\u0041`, `%41` or `&#65;`, and any of the other forms interrupted by white space: Base64
-in lines of 76, a folded header, hexadecimal pairs. The white space is removed with the value. Not recognized: a value
-in pieces with other text between them, in changed letters, compressed, or encoded twice.
+In any text, a value is recognized verbatim, escaped in JSON, percent-encoded, in hexadecimal digits, and in Base64 at
+any offset of the encoded text (`Bearer VALUE`, `user:VALUE`, a dump of all headers). In error texts, a value is also
+recognized if characters are spelled as `\u0041`, `%41` or `&#65;`, or if white space interrupts it, as in Base64 with
+lines of 76 characters; the white space is removed with the value. A value is not recognized if it is split by other
+text, if its letters change, if it is compressed, or if it is encoded twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from urllib.parse import quote
 REMOVED = "[secret removed]"
 MIN_LENGTH = 12
 WIDEST = 16
-"""Maximum number of bytes that one character of a value takes: `&#x0000073;` and surrounding white space."""
+"""Maximum number of bytes that spell one character of a value: `&#x0000073;` with white space around it."""
 
 _SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
 _HEADER_NAMES = re.compile(r"HEADERS", re.IGNORECASE)
@@ -35,7 +35,7 @@ _HEX = rb"[0-9a-fA-F]"
 _WIDE_ESCAPE = re.compile(rb"\\u(?:[dD][89abAB]HH\\u[dD][c-fC-F]HH|[0-9a-cA-CefEF]HHH|[dD][0-7]HH)".replace(b"H", _HEX))
 """A JSON escape of any character, but not of an unpaired surrogate."""
 _ESCAPES = (b"\\u00", b"\\/")
-"""How JSON can spell an ASCII character that does not need an escape."""
+"""Beginnings of the escapes with which JSON can spell an ASCII character that needs no escape."""
 
 _remembered: set[str] = set()
 
@@ -78,8 +78,8 @@ class Redactor:
     def __init__(self, values: Iterable[str]) -> None:
         # Longest first, because one value may be a part of another.
         secrets = sorted({value for value in values if len(value) >= MIN_LENGTH}, key=lambda v: (-len(v), v))
-        self._forms = tuple(dict.fromkeys(form for value in secrets for form in _forms(value)))
-        without_space = (b"".join(form.split()) for form in self._forms)
+        self._encoded_forms = tuple(dict.fromkeys(form for value in secrets for form in _encoded_forms(value)))
+        without_space = (b"".join(form.split()) for form in self._encoded_forms)
         self._compact_forms = tuple(dict.fromkeys(form for form in without_space if len(form) >= MIN_LENGTH))
         self.reach = WIDEST * max(map(len, secrets), default=0)
         """Maximum number of bytes that a value takes, in any spelling."""
@@ -88,17 +88,17 @@ class Redactor:
 
     def contains(self, data: bytes) -> bool:
         """Return whether `data` contains a value in a form that needs no unescaping."""
-        for form in self._forms:  # noqa: SIM110 - runs for every answer, and takes half the time of any()
+        for form in self._encoded_forms:  # noqa: SIM110 - runs for every answer, and takes half the time of any()
             if form in data:
                 return True
         return False
 
     def find_first(self, data: bytes) -> int | None:
-        """Return the offset of the first value in `data`, or None. For a value in escapes: the start of its line.
+        """Return the offset of the first value in `data`, or None. If the value has escapes, return its line's offset.
 
-        Values that are interrupted by white space are not found.
+        Values that white space interrupts are not found.
         """
-        offsets = [offset for form in self._forms if (offset := data.find(form)) >= 0]
+        offsets = [offset for form in self._encoded_forms if (offset := data.find(form)) >= 0]
         if offsets:
             return min(offsets)
         if self.may_be_escaped(data) and self.redact_escaped(data) is not data:
@@ -124,11 +124,11 @@ class Redactor:
 
     def may_be_escaped(self, data: bytes) -> bool:
         """Return whether JSON may contain a value with escapes, so that it must be searched after unescaping."""
-        return bool(self._forms) and has_escapes(data)
+        return bool(self._encoded_forms) and has_escapes(data)
 
     def redact_escaped(self, data: bytes) -> bytes:
         """Remove values spelled in escapes from JSON, even malformed JSON. Return `data` itself if there are none."""
-        if not self._forms:
+        if not self._encoded_forms:
             return data
         plain = _unescape_ascii(data)
         if self._has_non_ascii:
@@ -137,7 +137,7 @@ class Redactor:
 
     def redact(self, data: bytes) -> bytes:
         """Replace the values in `data`, in the forms that need no unescaping."""
-        for form in self._forms:
+        for form in self._encoded_forms:
             if form in data:
                 data = data.replace(form, REMOVED.encode())
         return data
@@ -168,7 +168,7 @@ class Redactor:
     def redact_start(self, data: bytes, length: int) -> str:
         """Return up to `length` redacted characters from the start of a text of any length.
 
-        The text is redacted before it is cut, and a value that continues behind the searched part is left out entirely.
+        The text is redacted before it is truncated, so the result never ends with a part of a value.
         """
         searched = data[: length + self.reach]
         text = self.redact_text(searched.decode("utf-8", "replace"))
@@ -193,7 +193,7 @@ def redacted(text: str) -> str:
     return current_redactor().redact_text(text)
 
 
-def _forms(value: str) -> Iterator[bytes]:
+def _encoded_forms(value: str) -> Iterator[bytes]:
     """Yield the forms that a value can take in bytes."""
     raw = value.encode("utf-8", "surrogateescape")
     yield raw
@@ -207,8 +207,8 @@ def _forms(value: str) -> Iterator[bytes]:
 
 
 def _unescape_ascii(data: bytes) -> bytes:
-    """Unescape the ASCII characters of JSON without parsing it, so that it may be malformed and of any depth."""
-    # Pairs of backslashes are replaced by an escape that JSON lacks. Every backslash left then begins an escape.
+    """Unescape the ASCII characters of JSON without parsing, which fails on malformed or deeply nested JSON."""
+    # First replace pairs of backslashes by an escape that JSON lacks. Then every other backslash begins an escape.
     data = data.replace(b"\\\\", b"\\\0").replace(b"\\/", b"/")
     return _ASCII_ESCAPE.sub(lambda escape: _json_character(int(escape[1], 16)), data).replace(b"\\\0", b"\\\\")
 
@@ -225,7 +225,7 @@ def _unescape_wide(escape: re.Match[bytes]) -> bytes:
 
 
 def _base64(raw: bytes, offset: int) -> Iterator[bytes]:
-    """Yield the Base64 of a value that starts `offset` bytes into a group of three, without the incomplete groups."""
+    """Yield the part of a value's Base64 that does not depend on neighbors, if `offset` bytes precede the value."""
     start = -offset % 3
     inner = raw[start : start + (len(raw) - start) // 3 * 3]
     yield base64.b64encode(inner)

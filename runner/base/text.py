@@ -1,4 +1,4 @@
-"""Text for people: escapes for terminals and CSV, suggestions for misspelled words, and rounded numbers."""
+"""Format text for people: escapes for terminals and CSV, suggestions for misspelled words, and rounded numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def escape_controls(text: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Escape controls, line ends and tabs, so that foreign text cannot imitate lines that nip-run prints."""
+    """Escape control characters, line ends and tabs, so that untrusted text cannot imitate lines of nip-run."""
     return escape_controls(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -41,12 +41,15 @@ def shortened(text: str, most: int = 80) -> str:
 
 
 def encoding_problem(text: str) -> str | None:
-    """Return why UTF-8 cannot encode the text, or None. Command-line arguments that are not UTF-8 give half pairs."""
+    """Return a message if UTF-8 cannot encode the text, such as some command-line arguments; else None."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         half = f"U+{ord(text[error.start]):04X}"
-        return f"character {error.start + 1} ({half}) is half of a surrogate pair, which UTF-8 cannot encode"
+        return (
+            f"character {error.start + 1} ({half}) is half of a surrogate pair, which UTF-8 cannot encode; remove the "
+            "character"
+        )
     return None
 
 
@@ -59,7 +62,7 @@ def did_you_mean(misspelled: str, candidates: Iterable[str]) -> str:
 
 
 def did_you_mean_file(name: str, candidates: Iterable[str]) -> str:
-    """Suggest a file name as `did_you_mean` does, ignoring suffixes, because they are alike in all candidates."""
+    """Return a hint as `did_you_mean` does, ignoring suffixes, because all candidates have the same."""
     import difflib
 
     stems = {PurePath(file).stem: file for file in candidates}
@@ -84,7 +87,7 @@ def decimal(value: float | None, places: int = 3, none: str = "-") -> str:
 
 
 def interval_ends(low: float | None, high: float | None, places: int = 3) -> tuple[str, str] | None:
-    """Round both ends of an interval; None if there is no interval. A missing end alone is not estimable."""
+    """Round both ends of an interval; None if both are missing. A single missing end becomes `not estimable`."""
     if low is None and high is None:
         return None
     return decimal(low, places, NOT_ESTIMABLE), decimal(high, places, NOT_ESTIMABLE)

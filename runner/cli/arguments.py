@@ -42,17 +42,19 @@ def parse_kind(text: str | None) -> Kind | None:
     from runner.documents.releases.reference import Kind
 
     if text is not None and text not in set(Kind):
-        raise UsageError(f"--kind {text}: unknown kind{did_you_mean(text, Kind) or f'; there are {comma_join(Kind)}'}")
+        raise UsageError(
+            f"--kind {text}: unknown kind{did_you_mean(text, Kind) or f'; choose one of {comma_join(Kind)}'}"
+        )
     return None if text is None else Kind(text)
 
 
 def results_option(path: Path) -> list[str]:
-    """Return the words that select a results folder on a command line; none for the default folder."""
+    """Return the command-line words that select a results folder; none for the default folder."""
     return [] if path.as_posix() == "results" else ["--results", str(path)]
 
 
 class OldName(argparse.Action):
-    """The old name of an option, hidden from help. It sets the new option's value and adds itself to `renamed`."""
+    """An option's old name, which help does not list. It sets the value of the new one, and records its use."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, new: str, **settings: Any) -> None:
         super().__init__(option_strings, dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **settings)
@@ -77,24 +79,24 @@ def add_specs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """Add the options that allow a spec from elsewhere to use keys, programs and servers."""
+    """Add the options that allow a downloaded spec to use keys, programs and servers."""
     add = parser.add_argument
     add(
         "--allow-key",
         action="append",
         default=[],
         metavar="VAR=HOST",
-        help="allow a spec from elsewhere to send this variable to this host; repeatable",
+        help="allow a downloaded spec to send this variable to this host; repeatable",
     )
     add(
         "--allow-command",
         action="append",
         default=[],
         metavar="PROGRAM",
-        help="allow a spec from elsewhere to run this program, which gets the whole environment; repeatable",
+        help="allow a downloaded spec to run this program, which gets the whole environment; repeatable",
     )
     add("--allow-host", action="append", default=[], metavar="HOST",
-        help="allow a spec from elsewhere to use this server without a key: HOST or HOST:PORT, after http:// if the "
+        help="allow a downloaded spec to use this server without a key: HOST or HOST:PORT, after http:// if the "
         "connection is not encrypted; repeatable")  # fmt: skip
 
 

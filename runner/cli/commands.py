@@ -1,7 +1,7 @@
-"""The table of commands: the module of each, and a line on what it does.
+"""The table of commands: the module and a one-line summary of each.
 
-A command's module holds its arguments, its help (the module's docstring) and `execute`. It is imported when the command
-is run or its help is printed, and imports heavy packages only inside the functions that need them.
+The module of a command has its arguments, its help (the module's docstring) and `execute`. It is imported when the
+command is run or its help is printed, and imports heavy packages only inside the functions that need them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ GROUPS: Mapping[str, Mapping[str, Command]] = {
         "plot": Command("results.plot", "draw a figure of runs for a paper, or write its data"),
     },
     "share": {
-        "publish": Command("registry.publish", "publish a run or a component with all that determines it"),
+        "publish": Command(
+            "registry.publish", "publish a run or a component with all the files that determine its results"
+        ),
         "get": Command("registry.get", "download a published run or component into a folder and check it"),
         "verify": Command("registry.verify", "check every hash and record of a run or a release; plays nothing"),
         "reproduce": Command("registry.reproduce", "recompute a published run from its transcripts, or play it again"),

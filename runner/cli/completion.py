@@ -32,7 +32,7 @@ def execute(args: argparse.Namespace) -> int:
     import shtab
 
     from runner.cli.main import build_parser
-    from runner.results.metric_table import option_names
+    from runner.results.metric_definitions import option_names
 
     specs = shtab.glob("*.yaml", "*.yml")
     by_metavar: Mapping[object, Any] = {

@@ -72,7 +72,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _suggest_fix(message: str, options: Collection[str]) -> str | None:
-    """Return what to write instead of an unknown word, such as `--seed=3` for the override `seed=3`."""
+    """Return a suggestion for an unknown word, such as the override `seed=3` for `--seed=3`; None if there is none."""
     if (choice := _CHOICE.search(message)) is not None:
         return did_you_mean(choice[1], (value.strip("' ") for value in choice[2].split(","))).removeprefix("; ") or None
     arguments = message.split()
@@ -80,7 +80,7 @@ def _suggest_fix(message: str, options: Collection[str]) -> str | None:
     if index is None or not message.startswith("unrecognized"):
         return None
     name, _, value = arguments[index].partition("=")
-    # Compare without the dashes: they would make `--seed` look similar to `--shard`.
+    # Compare names without dashes, which would make `--seed` similar to `--shard`.
     suggestion = did_you_mean(name.lstrip("-"), (option.lstrip("-") for option in options))
     if suggestion:
         return suggestion.removeprefix("; ").replace("'", "'--", 1)
@@ -139,7 +139,7 @@ def _parse_arguments(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]
     parser.set_defaults(renamed=[(first, renamed)] if first != renamed else [])
     parsed = parser.parse_intermixed_args(rest)
     for old, new in () if parsed.quiet else parsed.renamed:
-        note(f"note: {old!r} is now {new!r}")
+        note(f"note: the command {old!r} is now called {new!r}")
     return name, parsed
 
 
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = _run_command_line(sys.argv[1:] if arguments is None else arguments)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader of our output has closed the pipe, as `| head` does.
+            # A program such as `head` has closed the pipe that reads the output.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return ExitCode.DONE
         return code
@@ -188,7 +188,7 @@ def _run_command(name: str, parsed: argparse.Namespace) -> int:
 
 
 def _interrupt_error(name: str, arguments: Sequence[str]) -> Exception:
-    """Return the error for a Ctrl-C that no run handled: before its games, or after them."""
+    """Return the error for a Ctrl-C outside of the games of a run, where the run does not handle it."""
     from runner.base.errors import Interrupted
 
     if name != "run":
@@ -208,7 +208,7 @@ def _report_error(error: Exception, parsed: argparse.Namespace) -> int:
         code, lines, objects = error.exit_code, error_lines(error), error_objects(error)
     else:
         code = ExitCode.FAILED
-        lines = [f"{type(error).__name__}: {error}", "This is a bug in nip-run; -v -v shows where."]
+        lines = [f"{type(error).__name__}: {error}", "This is a bug in nip-run; add -v -v to see where."]
         objects = [error_object(*lines)]
     if parsed.json:
         print_json({"ok": False, "exit_code": code, "errors": objects})

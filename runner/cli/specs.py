@@ -1,4 +1,4 @@
-"""Turn the arguments of a command into spec points, each loaded and planned once."""
+"""Load the specs and overrides on the command line into points, each with its plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from runner.training.plan import AnyPlan, plan_of
 
 @dataclass(frozen=True, eq=False)
 class SpecPoint:
-    """A point of a spec that a command was given, with the path of the spec file."""
+    """A point of a spec on the command line: its plan, and the path as the user wrote it."""
 
     path: str
     plan: AnyPlan
@@ -42,7 +42,7 @@ class SpecPoint:
 def split_arguments(
     arguments: Sequence[str], *, kind: str = "spec", hint: str = "put a spec file before them"
 ) -> tuple[list[str], list[str]]:
-    """Split arguments into spec files, or runs, and overrides. `kind` and `hint` are for messages.
+    """Split arguments into names of spec files or runs, and overrides. `kind` and `hint` are parts of error messages.
 
     An argument with `=`, `+` or `~` is an override, unless a spec file or run of that name exists.
     """
@@ -101,7 +101,7 @@ def load_points(arguments: Sequence[str], find_run: FindRun, *, quiet: bool) -> 
 
 
 def _raise_if_rows_missing(path: str, error: SpecError) -> None:
-    """Explain how to get the dataset's rows if a downloaded run was published without them.
+    """Raise an error that says how to get the dataset's rows, if a downloaded run was published without them.
 
     Raises:
         UsageError: the rows are missing.
@@ -131,6 +131,6 @@ def note_renamed(specs: Sequence[Spec], *, quiet: bool) -> None:
 
 
 def show_warnings(points: Sequence[SpecPoint], find_warnings: Callable[[Spec], Iterable[str]] = warnings_of) -> None:
-    """Print each warning once, on stderr."""
+    """Print the warnings on all points on stderr, each once."""
     for line in dict.fromkeys(line for point in points for line in find_warnings(point.spec)):
         warn(wrap_for_stderr(f"warning: {line}"))

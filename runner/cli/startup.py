@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 GC_THRESHOLD = 10_000
-"""Number of new objects that triggers a garbage collection; 700 is too few for the half million of a run's imports."""
+"""Number of new objects that triggers a garbage collection. The default of 700 slows down imports."""
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -22,8 +22,8 @@ def reduce_garbage_collection() -> None:
 def one_blas_thread() -> Iterator[None]:
     """Let NumPy and SciPy, if imported within this context, use one thread for linear algebra.
 
-    A run has no large matrices. The variable is removed afterwards, since processes that the run starts, such as a
-    trainer, may need the threads.
+    A run has no large matrices. The environment variable is removed afterwards, since processes that the run starts,
+    such as trainers, may need several threads.
     """
     if _BLAS_THREADS in os.environ:
         yield

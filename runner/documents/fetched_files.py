@@ -102,7 +102,7 @@ def _link_problem(folder: Path, root: Path) -> str | None:
             path = Path(at, name)
             entries += 1
             if path.is_symlink() and not _is_within(path, root):
-                return f"{path} is a link to a file outside {root}, the folder of the fetched release; remove it"
+                return f"{path} is a link to a file outside {root}, the folder of the fetched release; remove the link"
         if entries > MAX_ENTRIES:
             return f"{folder} contains more than {MAX_ENTRIES:,} files and folders, too many for a fetched release"
     return None

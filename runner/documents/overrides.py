@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from runner.base.errors import Place, Problem
 from runner.base.text import did_you_mean, encoding_problem
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import MAX_DEPTH, KeyPath, to_plain_values
 from runner.documents.renamed_keys import rename_document
 from runner.documents.yaml_errors import SECOND_COLON

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.base.errors import Problem
 from runner.documents.interpolation import REFERENCE, referenced_key
-from runner.documents.layered_data import RenamedKey
+from runner.documents.merged_data import RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.yaml_reader import Document
 

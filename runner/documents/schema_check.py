@@ -17,7 +17,7 @@ from runner.base.errors import Problem
 from runner.base.redaction import remember_secret
 from runner.base.text import comma_join, did_you_mean, encoding_problem
 from runner.documents.dataclass_schema import TYPE_NAMES
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.yaml_writer import dump_inline
 
 if TYPE_CHECKING:

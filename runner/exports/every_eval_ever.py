@@ -25,7 +25,7 @@ from runner.base.text import comma_join
 from runner.exports.export_file import RELATIONSHIPS, ExportOptions, WrittenExport
 from runner.exports.run_source import ExportedGame, RunSource, generation_options
 from runner.results.manifest import AgentRow
-from runner.results.metric_table import METRICS, Metric, exported_name
+from runner.results.metric_definitions import METRICS, Metric, exported_name
 from runner.rollouts.rollout import Call, Outcome
 from runner.statistics.intervals import CONFIDENCE
 

@@ -16,7 +16,7 @@ from runner.base.text import interval_ends
 from runner.documents.yaml_writer import dump
 from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import RunSource
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 
 NAME = "hf-eval-results"
 

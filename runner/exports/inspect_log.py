@@ -23,7 +23,7 @@ from runner.base.storage.safe_files import create, make_folders
 from runner.exports.export_file import ExportOptions, WrittenExport
 from runner.exports.run_source import ChatLine, ExportedGame, RunSource, dataset_path, generation_options
 from runner.results.manifest import AgentRow
-from runner.results.metric_table import exported_name
+from runner.results.metric_definitions import exported_name
 from runner.rollouts.rollout import CONFIDENCE, Call, Outcome
 
 NAME = "inspect"

@@ -10,7 +10,7 @@ from runner.models.interface import Complete
 from runner.models.layers.budget import Budget, within_budget
 from runner.models.layers.limits import GroupLimit, within_limits
 from runner.models.retry_policy import Retry
-from runner.models.shared_servers import Servers, server_of
+from runner.models.server_states import Servers, server_of
 
 RateListener = Callable[[Mapping[str, str]], None]
 """Receives the headers of an answer, which may report rate limits."""

@@ -25,8 +25,8 @@ from runner.models.layers.retry import with_retries
 from runner.models.layers.server_health import ServerHealth, raise_server_refusals
 from runner.models.layers.server_pool import Placement, PooledServer, Rollout, ServerPool
 from runner.models.retry_policy import Retry
+from runner.models.server_states import Servers, server_of
 from runner.models.settings import ModelSettings
-from runner.models.shared_servers import Servers, server_of
 
 Close = Callable[[], Awaitable[None]]
 

@@ -16,13 +16,13 @@ from runner.models.admission import RateListener
 from runner.models.interface import Completion, Provider, Request
 from runner.models.provider_traits import ProviderName
 from runner.models.providers.dummy import DummyModel
+from runner.models.server_states import Servers, connections_of
 from runner.models.settings import ModelSettings
-from runner.models.shared_servers import Servers, connections_of
 from runner.models.toy_models import training_examples
 
 if TYPE_CHECKING:
-    from runner.models.providers.adapters import ServerAdapter
     from runner.models.providers.http_model import HttpModel
+    from runner.models.providers.lora_adapters import ServerAdapter
     from runner.models.providers.openai import Client
     from runner.models.providers.openai_batch import BatchModel
     from runner.models.providers.openai_fine_tuning import OpenAiFineTuning
@@ -62,7 +62,7 @@ def _anthropic(target: ConnectionTarget) -> Provider:
 
 
 def _openai(target: ConnectionTarget) -> Provider:
-    from runner.models.providers.adapters import Adapter, ServerAdapter
+    from runner.models.providers.lora_adapters import Adapter, ServerAdapter
     from runner.models.providers.openai import OpenAiModel
 
     settings = target.settings
@@ -72,6 +72,7 @@ def _openai(target: ConnectionTarget) -> Provider:
 
 
 def _over_http(model: type[HttpModel], target: ConnectionTarget, **options: Any) -> Provider:
+    """Return a provider of this class for a model group, with a client that may be shared with other groups."""
     from runner.models.providers.http_model import close_client
 
     settings, servers = target.settings, target.servers
@@ -161,8 +162,8 @@ async def unload_adapter(settings: ModelSettings, group: str) -> None:
 async def _adapter_client(
     settings: ModelSettings, group: str, path: str
 ) -> AsyncIterator[tuple[ServerAdapter, Client]]:
-    from runner.models.providers.adapters import Adapter, ServerAdapter
     from runner.models.providers.http_model import close_client
+    from runner.models.providers.lora_adapters import Adapter, ServerAdapter
     from runner.models.providers.openai import make_client
 
     client = make_client(settings, group, connections=1)

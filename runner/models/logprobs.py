@@ -91,6 +91,11 @@ def p_accept(completion: Completion, index: int, fork: VerdictFork | None) -> PA
 
 
 def _p_accept(spelling: _Spelling, fork: VerdictFork) -> PAccept:
+    """Compute P(accept) at the first token where the texts of the two verdicts differ.
+
+    The probabilities of the tokens that begin each verdict are compared. Tokens that could begin either verdict only
+    widen the bounds.
+    """
     accept, reject = fork.accept.encode(), fork.reject.encode()
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(accept, reject, strict=False)))
     offset = spelling.offset(fork.at) + common
@@ -115,10 +120,12 @@ def _p_accept(spelling: _Spelling, fork: VerdictFork) -> PAccept:
             shares[index] += probability
         elif any(text.startswith(_normalize(spelled)) for text in verdict_texts):
             unclear += probability
-    return _from_shares(shares, verdict, unclear + max(0.0, 1 - sum(probability for _, probability in alternatives)))
+    return _p_accept_of_shares(
+        shares, verdict, unclear + max(0.0, 1 - sum(probability for _, probability in alternatives))
+    )
 
 
-def _from_shares(shares: Sequence[float], verdict: int, unassigned: float) -> PAccept:
+def _p_accept_of_shares(shares: Sequence[float], verdict: int, unassigned: float) -> PAccept:
     """Return the probability of accept from the `shares` of accept and reject.
 
     `verdict` is the index of the answer's verdict. The probability `unassigned` may belong to either verdict.

@@ -49,10 +49,10 @@ def checked_usage(reported: Usage | None, request: Request, choices: Sequence[Ch
     the parts may exceed a correct total, because a token may belong to two parts.)
     """
     usage = reported or Usage(estimated=True)
-    prompt = _at_least_parts(usage.prompt_tokens, usage.cached_tokens, usage.cache_write_tokens)
-    prompt = _at_least_parts(prompt, usage.audio_input_tokens)
-    answer = _at_least_parts(usage.completion_tokens, usage.reasoning_tokens)
-    answer = _at_least_parts(answer, usage.audio_output_tokens)
+    prompt = _count_at_least(usage.prompt_tokens, usage.cached_tokens, usage.cache_write_tokens)
+    prompt = _count_at_least(prompt, usage.audio_input_tokens)
+    answer = _count_at_least(usage.completion_tokens, usage.reasoning_tokens)
+    answer = _count_at_least(answer, usage.audio_output_tokens)
     is_estimated = usage.estimated
     if not (prompt and _is_possible(prompt, _prompt_texts(request))):
         prompt, is_estimated = max(prompt, estimated_prompt_tokens(request.messages)), True
@@ -75,7 +75,7 @@ def at_least_typical(request: Request, completion: Completion) -> Usage:
     )
 
 
-def _at_least_parts(count: int, *parts: int) -> int:
+def _count_at_least(count: int, *parts: int) -> int:
     return count + sum(parts) if max(parts) > count else count
 
 

@@ -83,12 +83,12 @@ class ListedPrice:
     def cost_of(self, usage: Usage) -> float:
         """Return the cost of one call, in US dollars. The length of the prompt determines the price of all tokens."""
         tier = usage.service_tier or self.requested
-        return _price_in(self.bands_of(tier), usage.prompt_tokens).cost_of(usage)
+        return _price_at_length(self.bands_of(tier), usage.prompt_tokens).cost_of(usage)
 
     def max_cost(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Return the maximum cost of one call in the standard and the requested tier, which a server may not grant."""
         bands = {id(bands): bands for bands in (self.standard, self.bands_of(self.requested))}
-        prices = (_price_in(bands, prompt_tokens) for bands in bands.values())
+        prices = (_price_at_length(bands, prompt_tokens) for bands in bands.values())
         return max(price.max_cost(prompt_tokens, completion_tokens) for price in prices)
 
     def bands_of(self, tier: str | None) -> Sequence[Band]:
@@ -96,7 +96,7 @@ class ListedPrice:
         return self.tiers.get(tier or "", self.standard)
 
 
-def _price_in(bands: Sequence[Band], prompt_tokens: int) -> Price:
+def _price_at_length(bands: Sequence[Band], prompt_tokens: int) -> Price:
     return next(band.price for band in reversed(bands) if prompt_tokens > band.above or band is bands[0])
 
 
@@ -218,6 +218,7 @@ def _snapshot() -> DataSnapshot:
 
 @cache
 def _look_up(model: str, provider_key: _ProviderKey, batch: bool, tier: str | None, on: date) -> ListedPrice | None:
+    """Return the listed price of a model on a day; None if it is not listed or varies within the day."""
     info = _find_model(model, provider_key) or _find_model(_DATE_SUFFIX.sub("", model), provider_key)
     if info is None or _varies_by_hour(info):
         return None

@@ -12,7 +12,7 @@ from runner.registry.board.board import PublishedRow
 from runner.results.leaderboard.model import LeaderboardRow, Row
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import SEED, SweepPoint, sweep_rows
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.sweep_points import parse_point
 
 MAX_POINTS = 400

@@ -98,7 +98,12 @@ def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
 
 
 def write_tables(folder: RunFolder) -> None:
-    """Rebuild the tables of a fetched run, which its release does not contain. Raises as `recompute_run`."""
+    """Write the tables of a fetched run, which releases do not contain, and the hashes that readers check.
+
+    Raises as `recompute_run`.
+    """
+    folder.check(folder.metrics)  # its hash is recorded with those of the tables
     with recompute_run(folder, folder.path.parent) as run:
         for name in COLUMNS:
             run.folder.table(name).replace(folder.table(name))
+    folder.seal(*COLUMNS)

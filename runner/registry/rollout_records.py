@@ -18,8 +18,8 @@ from runner.registry.recomputed_run import check_claims
 from runner.registry.records import ROLLOUTS_FILE, read_published_rows
 from runner.results.baseline_scores import read_baseline
 from runner.results.folder import RunFolder
-from runner.results.metric_table import METRICS
-from runner.results.metrics import Metrics
+from runner.results.metric_computation import Metrics
+from runner.results.metric_definitions import METRICS
 from runner.results.stopping_rule import StoppingDecision
 from runner.results.tables import COLUMNS
 from runner.rollouts.job import Job

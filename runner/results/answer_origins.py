@@ -1,4 +1,4 @@
-"""The runs that a run's answers came from, which shows whether two runs share answers."""
+"""The runs that a run's answers were copied from, which tell whether two runs share answers."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class AnswerOrigins:
-    """The number of a run's counted verdicts, and how many of them were copied from each other run."""
+    """The number of a run's verdicts, and how many of them were copied from each other run."""
 
     verdicts: int
     journal: str | None
-    """The number of the run's own journal; None if an earlier version started it."""
+    """The random number that identifies the run's journal; None if an earlier version started the run."""
     run_id: str | None = None
-    """The run's id, which caches of earlier versions store instead of the number; None if ids are not unique."""
+    """The run's id, which caches of earlier versions store instead of the journal's number; None if not unique."""
     copied: Mapping[str, int] = field(default_factory=dict)
-    """Counts by journal number or run id, see `Completion.origin`."""
+    """The number of verdicts copied from each run, by journal number or run id; see `Completion.origin`."""
 
     @property
     def own(self) -> int:
@@ -24,12 +24,16 @@ class AnswerOrigins:
         return max(self.verdicts - sum(self.copied.values()), 0)
 
     def shared_with(self, other: AnswerOrigins) -> int:
-        """Count the verdicts that come from the same answers, at most; exact unless both runs copied a third one."""
+        """Return the maximum number of verdicts from the same answers. It is exact unless both copied a third run."""
         from_third_runs = sum(min(count, other.copied.get(name, 0)) for name, count in self.copied.items())
         is_same = self.journal is not None and self.journal == other.journal
         from_same_journal = min(self.own, other.own) if is_same else 0
-        return min(from_third_runs + from_same_journal + self._copied_by(other) + other._copied_by(self), self.verdicts)
+        return min(
+            from_third_runs + from_same_journal + self._count_copied_by(other) + other._count_copied_by(self),
+            self.verdicts,
+        )
 
-    def _copied_by(self, other: AnswerOrigins) -> int:
+    def _count_copied_by(self, other: AnswerOrigins) -> int:
+        """Return the number of this run's own answers that the other run copied."""
         names = {self.journal, self.run_id} - {None}
         return min(self.own, sum(count for name, count in other.copied.items() if name in names))

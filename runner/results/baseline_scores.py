@@ -1,6 +1,7 @@
-"""Scores of the run that `until.compare` names, frozen when the comparing run started.
+"""The scores of the run that `until.compare` names, saved when the comparing run started.
 
-They are saved with the comparing run's inputs, so a resumed run decides the same even if the other run has changed.
+The scores are in the inputs of the comparing run. So a resumed run stops at the same game, even if the other run has
+changed.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ FILE = "compared.json"
 
 @dataclass(frozen=True)
 class BaselineScores:
-    """Another run's scores by datapoint; see `datapoint_key`."""
+    """The scores of the other run, by `datapoint_key`."""
 
     run_id: str
     asked: str
-    """The run's name in the spec."""
+    """The text of `until.compare` in the spec."""
     columns: tuple[str, ...]
     """The columns that the templates of either run use."""
     scores: Mapping[str, tuple[int, int]]
-    """The right verdicts of each datapoint, and its games that were not lost in transport."""
+    """For each datapoint, the number of right verdicts and of games that were not lost in transport."""
 
     def score(self, point: Datapoint) -> float | None:
         """Return the run's score on a datapoint; None if it did not play the datapoint."""
@@ -42,7 +43,9 @@ class BaselineScores:
         shared = self.count_shared(points)
         if shared == len(points):
             return []
-        return [f"until.compare: run {self.run_id} played {shared} of {len(points)} datapoints; the rest do not count"]
+        return [
+            f"until.compare: run {self.run_id} played {shared} of {len(points)} datapoints; others are not compared"
+        ]
 
     def write(self, folder: RunFolder) -> None:
         """Save the scores with the inputs of the comparing run."""
@@ -54,7 +57,7 @@ class BaselineScores:
 
 
 def read_baseline(folder: Path) -> BaselineScores | None:
-    """Read the scores saved in a run's folder; None if there are none.
+    """Return the scores saved in a run's folder, or None.
 
     Raises:
         RunError: the file is damaged.
@@ -67,10 +70,12 @@ def read_baseline(folder: Path) -> BaselineScores | None:
         scores = {str(key): (int(right), int(games)) for key, (right, games) in data["scores"].items()}
         return BaselineScores(str(data["run_id"]), str(data["asked"]), tuple(map(str, data["columns"])), scores)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunError(f"{path} is damaged: {error}; remove it and repeat the command to rebuild it") from error
+        raise RunError(
+            f"{path} is damaged: {error}; remove the file and repeat the command to rebuild the file"
+        ) from error
 
 
 def datapoint_key(point: Datapoint, columns: tuple[str, ...]) -> str:
-    """Return a hash of a datapoint's label and these columns, which identifies it in both runs."""
+    """Return a hash of a datapoint's label and these columns, which identifies the datapoint in both runs."""
     content = {name: point.columns[name] for name in columns if name in point.columns}
     return tagged_hash("compared", [point.label, content])

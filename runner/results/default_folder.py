@@ -12,16 +12,16 @@ RESULTS = "NIP_RUN_RESULTS"
 
 
 def default_results() -> str:
-    """Return the results folder for commands that name none."""
+    """Return the results folder for commands without `--results`."""
     # Shells expand `~` in options, but not in variables that a service or a settings file sets.
     return os.path.expanduser(os.environ.get(RESULTS) or "results")  # noqa: PTH111
 
 
 def folder_problem(text: str) -> str | None:
-    """Return why a path cannot be a folder, existing or new; None if it can."""
+    """Return a message if a path is not a folder and cannot become one; else None."""
     if not text:
-        return "the folder name is empty; use `.` for the current folder"
+        return "the folder name is empty; write `.` for the current folder"
     path = Path(text)
     source = f" (from {RESULTS})" if os.environ.get(RESULTS) and text == default_results() else ""
     problem = why_unusable(path) or ("not a folder" if exists(path) and not is_folder(path) else None)
-    return None if problem is None else f"cannot use {text!r}{source} as a folder: {problem}"
+    return None if problem is None else f"cannot use {text!r}{source} as a folder: {problem}; choose another"

@@ -1,4 +1,4 @@
-"""Metrics of verdicts and probabilities: each with its interval, or the reason why it has none."""
+"""Compute metrics of verdicts and probabilities, each with its interval or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.results.metric_table import MAJORITY_ACCURACY, METRICS, Metric, Source, metrics_of
+from runner.results.metric_definitions import MAJORITY_ACCURACY, METRICS, Metric, Source, metrics_of
 from runner.statistics.calibration import Forecasts
 from runner.statistics.clustered_means import Quantity, Share
 from runner.statistics.verdicts import Verdicts
 
-_NAMED_IN_FILE = frozenset(Source) - {Source.GAMES, Source.AGENTS, Source.DATAPOINTS}
-"""Sources whose methods `metrics.json` names one by one; those of means are in its `interval`."""
+_SOURCES_WITH_METHODS = frozenset(Source) - {Source.GAMES, Source.AGENTS, Source.DATAPOINTS}
+"""Sources of metrics whose methods are listed in `metrics.json`. Its key `interval` names the method of the others."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A metric of a run: a row of `metrics.json`. An open end of its interval is None."""
+    """A metric of a run: a row of `metrics.json`. An end of the interval is None if it is infinite."""
 
     agent: str | None
     """The agent; None for the whole game."""
@@ -28,17 +28,17 @@ class Estimate:
     ci_low: float | None
     ci_high: float | None
     n: int
-    """The number of values that it is the mean of."""
+    """The number of values whose mean is the metric."""
     clusters: int
-    """The number of groups of datapoints; those of the rarer label for metrics that need right and wrong solutions; the
-    datapoints for the accuracy of the worst one."""
+    """The number of groups of datapoints. Metrics that need both labels count only groups with the rarer label;
+    `worst_datapoint_accuracy` counts datapoints."""
     reason: str | None = None
     """The reason why there is no interval or no value."""
     plays: int | None = None
-    """The plays of each datapoint, for metrics that depend on them: the largest number, or k of vote@k."""
+    """For metrics that depend on the plays of each datapoint: the maximum number of plays, or k of vote@k."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return a row of `metrics.json`; it has `plays` only if that is known."""
+        """Return a row of `metrics.json`, which has `plays` only if it is not None."""
         return {name: value for name, value in vars(self).items() if name != "plays" or value is not None}
 
 
@@ -57,7 +57,7 @@ def estimate(metric: Metric, result: Share | Quantity, agent: str | None = None)
 def estimates_of(
     source: Source, *arguments: Any, agent: str | None = None, kind: str | None = None
 ) -> Iterator[Estimate]:
-    """Yield the metrics of a source, computed from its arguments; metrics that do not apply are left out."""
+    """Yield the metrics of a source that apply, computed from the arguments that `Source` lists."""
     for metric in metrics_of(source, kind=kind):
         assert metric.compute is not None
         if (result := metric.compute(*arguments)) is not None:
@@ -67,14 +67,14 @@ def estimates_of(
 def forecast_estimates(
     forecasts: Forecasts, kind: str, bounds: tuple[float, float] = (0.0, 0.0)
 ) -> Iterator[Estimate]:  # fmt: skip
-    """Yield the metrics of probabilities; `bounds` are the shares that are only bounds, and bounds far from 0 and 1."""
+    """Yield the metrics of probabilities; `bounds` is the result of `bound_shares` for them."""
     for result in estimates_of(Source.FORECASTS, forecasts, kind=kind):
         reason = METRICS[result.metric].rule.bounds_reason(*bounds)
         yield result if reason is None else replace(result, ci_low=None, ci_high=None, reason=reason)
 
 
 def vote_curve(verdicts: Verdicts) -> list[Estimate]:
-    """Return vote@k for each odd k, with k as `plays`; empty if datapoints were not played three times.
+    """Return vote@k for each odd k, with k as `plays`; empty if datapoints have fewer than three plays.
 
     The estimate for k = 1 is the accuracy of a single play, with equal weights for datapoints.
     """
@@ -83,9 +83,9 @@ def vote_curve(verdicts: Verdicts) -> list[Estimate]:
 
 
 def interval_methods(names: Collection[str]) -> dict[str, str]:
-    """Return how metrics of verdicts and probabilities are computed, by name."""
+    """Return a description of how each metric of verdicts and probabilities is computed, by name."""
     return {
         metric.name: metric.method
         for metric in METRICS.values()
-        if metric.name in names and metric.method and metric.source in _NAMED_IN_FILE
+        if metric.name in names and metric.method and metric.source in _SOURCES_WITH_METHODS
     }

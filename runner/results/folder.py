@@ -1,4 +1,4 @@
-"""The folder of a run and its files."""
+"""The paths of a run's folder, and functions that read and check its files."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any, Self
 
 import orjson
 
-from runner.base.errors import DamagedRunError, NewerFormatError, RunError
+from runner.base.errors import DamagedRunError, NewerFormatError, ReleaseError, RunError
 from runner.base.hashing import file_hash
 from runner.base.storage.atomic_files import atomic_write, read_json
+from runner.base.storage.fetched_markers import MARKER
 from runner.base.storage.format_versions import KEY, RUN_FOLDER, STAGE_LOG, refuse_newer
 from runner.base.storage.journal import JOURNAL
 from runner.base.storage.locks import is_locked
 from runner.base.storage.safe_files import make_folder, make_folders, read_bounded
+from runner.documents.releases.limits import MAX_MANIFEST
+from runner.documents.releases.manifest import MANIFEST, Release
 from runner.results.manifest import Manifest, Status
 from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import RUN_ID_PATTERN, SAVED_SPEC
@@ -23,19 +26,21 @@ from runner.spec.experiment import RUN_ID_PATTERN, SAVED_SPEC
 FINE_TUNE = "fine_tune"
 
 SUMS = "SHA256SUMS"
-"""The file with the hashes of a finished run's metrics and tables, as `sha256sum` writes it. Older runs have none."""
+"""The file with the hashes of a finished run's metrics and tables, in the format of `sha256sum`; older runs lack it."""
+
+_GET_AGAIN = "get the release again into another folder"
 
 SHARDS = "shards"
-"""The subfolder with the parts of a run that is played in shards, each a run folder."""
+"""The subfolder with the shards of a run. Each shard is a run folder."""
 
 
 def part_id(run_id: str, shard: Shard) -> str:
-    """Return the id of one part of a run, which is its folder within the results folder."""
+    """Return the id of a shard of a run, which is also its path below the folder of runs."""
     return f"{run_id}/{SHARDS}/{shard.folder}"
 
 
 def split_part(run_id: str) -> tuple[str, Shard | None]:
-    """Split an id into that of the run and the shard it names; None if it names the run itself."""
+    """Split the id of a shard into the run's id and the shard. For the id of a run, the shard is None."""
     parent_id, _, name = run_id.rpartition(f"/{SHARDS}/")
     shard = Shard.of_folder(name) if parent_id else None
     return (run_id, None) if shard is None else (parent_id, shard)
@@ -43,21 +48,31 @@ def split_part(run_id: str) -> tuple[str, Shard | None]:
 
 _MAX_INTACT_FILES = 10_000
 _INTACT_FILES: dict[Path, tuple[int, ...]] = {}
-"""Files whose hashes this process has checked, with their `stat` values at that time."""
+"""Files whose hashes this process has checked, with their `stat` values at the time of the check."""
 
 
 def _recorded_sums(path: Path) -> dict[str, str]:
-    """Read the recorded hashes by file name."""
+    """Return the hashes in `SHA256SUMS` by file name."""
     try:
         lines = read_bounded(path, 1 << 16).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+        raise RunError(f"cannot read {path}: {error}") from error
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+
+def _published_sums(manifest: Path, folder: str) -> dict[str, str]:
+    """Read the hashes of the files in one folder of a fetched release by file name."""
+    try:
+        files = Release.from_bytes(read_bounded(manifest, MAX_MANIFEST)).files
+    except (OSError, ReleaseError, NewerFormatError) as error:
+        raise RunError(f"{manifest} cannot be read: {error}. nip-run verify {manifest.parent} shows more") from error
+    start = f"{folder}/"
+    return {file.path.removeprefix(start): file.sha256 for file in files if file.path.startswith(start)}
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The paths of one run."""
+    """The paths of one run's files."""
 
     path: Path
     name: str | None = field(default=None, compare=False)
@@ -68,11 +83,11 @@ class RunFolder:
         """Return the folder of a run in a fetched release.
 
         Raises:
-            RunError: its manifest is missing or damaged, or has an invalid run id.
+            RunError: the manifest is missing or damaged, or has an invalid run id.
         """
         run_id = cls(path).manifest().run_id
         if not re.fullmatch(RUN_ID_PATTERN, run_id):
-            raise RunError(f"{path / 'manifest.json'}: {run_id!r} is not a valid run id")
+            raise RunError(f"{path / 'manifest.json'}: {run_id!r} is not a valid run id; download the release again")
         return cls(path, run_id)
 
     @property
@@ -86,15 +101,15 @@ class RunFolder:
 
     @property
     def parts(self) -> Path:
-        """The folder with the run's parts, if it is played in shards."""
+        """The folder with the run's shards, which exists if the run is played in shards."""
         return self.path / SHARDS
 
     def part(self, shard: Shard) -> RunFolder:
-        """Return the folder of one part, which need not exist."""
+        """Return the folder of a shard, which need not exist."""
         return RunFolder(self.parts / shard.folder)
 
     def started_parts(self) -> list[tuple[Shard, RunFolder]]:
-        """Return the parts that have started, ordered by shard."""
+        """Return the shards that have started, in order, with their folders."""
         try:
             names = [path.name for path in self.parts.iterdir()]
         except OSError:
@@ -139,10 +154,10 @@ class RunFolder:
         return self.path / FINE_TUNE
 
     def make(self, *names: str) -> Path:
-        """Create a folder inside this one, with the folders on the way to it, unless it exists.
+        """Create nested folders with these names inside this one, if they do not exist, and return the last.
 
         Raises:
-            RunError: it cannot be created, or a link or a file has the name of one of the folders.
+            RunError: a folder cannot be created, or a link or a file has its name.
         """
         path = self.path
         try:
@@ -165,6 +180,12 @@ class RunFolder:
     def sums(self) -> Path:
         return self.path / SUMS
 
+    @property
+    def release(self) -> Path | None:
+        """The folder of the fetched release that this run is in; None for other runs."""
+        folder = self.path.parent
+        return folder if (folder / MARKER).is_file() else None
+
     def intact_table(self, name: str) -> Path:
         """Return the file of a table after checking its hash.
 
@@ -181,31 +202,33 @@ class RunFolder:
             RunError: the file is missing or damaged, or was changed since the run wrote it.
         """
         if not self.metrics.is_file():
-            raise DamagedRunError(
-                f"{self.metrics} is missing. Repeat the command that played the run to rebuild it for free"
-            )
+            rebuild = "repeat the command that played the run to rebuild it for free"
+            raise DamagedRunError(f"{self.metrics} is missing; {rebuild if self.release is None else _GET_AGAIN}")
         self.check(self.metrics)
         return read_json(self.metrics)
 
     def seal(self, *tables: str) -> None:
-        """Write the hashes of the metrics and of these tables."""
+        """Write the hashes of the metrics and of these tables to `SHA256SUMS`."""
         lines = [f"{file_hash(path)}  {path.name}\n" for path in (self.metrics, *map(self.table, tables))]
         atomic_write(self.sums, "".join(lines).encode())
 
     def unseal(self) -> None:
-        """Remove the hashes, since the files are about to be replaced."""
+        """Remove `SHA256SUMS`, before its files are replaced."""
         self.sums.unlink(missing_ok=True)
 
     def check(self, path: Path, *, since_sealed: bool = False) -> None:
-        """Compare a file's hash with the one that was recorded when the run finished.
+        """Check that a file has the hash that was recorded when the run finished or was published.
 
-        `since_sealed` checks only files that were modified after that, for readers of many runs.
+        With `since_sealed`, a file is only checked if it was modified later, which saves time for many runs.
 
         Raises:
             RunError: the hashes differ.
         """
+        release = self.release
+        is_sealed = release is None or self.sums.is_file()
+        sums = self.sums if release is None or is_sealed else release / MANIFEST
         try:
-            sealed = self.sums.stat().st_mtime_ns
+            sealed = sums.stat().st_mtime_ns
             current = path.stat()
         except FileNotFoundError:
             return
@@ -214,28 +237,35 @@ class RunFolder:
         key = (current.st_dev, current.st_ino, current.st_size, current.st_mtime_ns, sealed)
         if _INTACT_FILES.get(path) == key:
             return
-        if file_hash(path) != _recorded_sums(self.sums).get(path.name):
+        recorded = _recorded_sums(sums) if is_sealed else _published_sums(sums, self.path.name)
+        if not is_sealed and path.name not in recorded:
+            return  # a table of a run that an earlier version fetched
+        if file_hash(path) != recorded.get(path.name):
+            rebuild = "to have it rebuilt from the journal, remove it and repeat the command that played the run"
             raise DamagedRunError(
-                f"{path} is damaged: it is not the file that the run wrote. nip-run verify {self.path} shows what "
-                f"differs; to have it rebuilt from the journal, remove it and repeat the command that played the run"
+                f"{path} is damaged: its content is not what the run wrote. nip-run verify {release or self.path} "
+                f"shows the differences; {rebuild if release is None else _GET_AGAIN}"
             )
         if len(_INTACT_FILES) >= _MAX_INTACT_FILES:
             _INTACT_FILES.clear()
         _INTACT_FILES[path] = key
 
     def manifest(self) -> Manifest:
-        """Read the manifest. A run whose status is `running` without a process that holds its lock was interrupted.
+        """Return the manifest. If the status is `running`, but no process has the run's lock, the run was interrupted.
 
         Raises:
             RunError: the manifest is missing or damaged, or is not a manifest of nip-run.
-            NewerFormatError: a newer nip-run wrote it.
+            NewerFormatError: a newer nip-run wrote the manifest.
         """
         data = read_json(self.manifest_path)
         try:
             refuse_newer(self.manifest_path, data.get(KEY, 0), RUN_FOLDER)
             manifest = Manifest.from_json(data)
         except (TypeError, ValueError, AttributeError) as error:
-            raise RunError(f"{self.manifest_path} is not a manifest of nip-run") from error
+            raise RunError(
+                f"{self.manifest_path} is not a manifest of nip-run; give the folder of a run, or "
+                "replace the file with an intact copy"
+            ) from error
         if manifest.status == Status.RUNNING and not is_locked(self.lock):
             return replace(manifest, status=Status.INTERRUPTED)
         return manifest
@@ -249,13 +279,16 @@ class RunFolder:
         return self.manifest().identity if self.manifest_path.is_file() else None
 
     def damage(self) -> str | None:
-        """Return why the manifest cannot be read and what to do; None if it can be read."""
+        """Return a message if the manifest cannot be read, else None."""
         try:
             self.manifest()
         except NewerFormatError as error:
-            return f"{error}; left out"
+            return f"{error}; the run is left out"
         except RunError as error:
-            return f"{error}; left out. Remove the file and repeat the command that played the run to rebuild it"
+            return (
+                f"{error}; the run is left out. To rebuild the file instead, remove the file and repeat the command "
+                "that played the run"
+            )
         return None
 
     def write_manifest(self, manifest: Manifest) -> None:

@@ -1,6 +1,6 @@
-"""The values that one finished game adds to the metrics.
+"""Compute the values that one finished game adds to the metrics.
 
-Any process may measure a game; the process that counts the values does so in the order of the plan.
+Any process may do this. The process that counts the values counts games in the order of the plan.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from runner.game.protocols.protocol import Decision, Protocol
-from runner.results.metric_table import METRICS, Source
+from runner.results.metric_definitions import METRICS, Source
 from runner.rollouts.confidence import is_bound
 from runner.rollouts.rollout import Outcome, Rollout
 
 ORIGINAL_LIMITED = "limited_per_round"
-"""The tally behind the original's `token_limit_proportion`; ours of that name is over messages."""
+"""The values of the original implementation's `token_limit_proportion`, which differs from nip-run's metric."""
 
-Added = tuple[str | None, str, tuple[float, ...]]
-"""The agent, or None for the whole game; the metric; and its values in the order of the rounds."""
+AddedValues = tuple[str | None, str, tuple[float, ...]]
+"""An agent, or None for the whole game; a metric; and the metric's values in the order of the rounds."""
 
 
 class GameVerdict(NamedTuple):
-    """A game as it enters metrics that need all verdicts and confidences together."""
+    """The verdict and confidences of a game, for metrics that need those of all games at once."""
 
     datapoint: str
     group: str
@@ -33,18 +33,18 @@ class GameVerdict(NamedTuple):
     stances_exchanged: bool | None = None
     stance: int | None = None
     argued: tuple[int, ...] | None = None
-    """The stance of each prover, in the protocol's order; None if each datapoint is played in one way only."""
+    """The stance of each prover, in the protocol's order; None unless datapoints are played in several variants."""
     stated: float | None = None
     logprob: float | None = None
     is_bound: bool = False
 
 
 class GameMeasurement(NamedTuple):
-    """The values that one game adds; a game that failed in transport only counts as an outcome."""
+    """The values that one game adds to the metrics. A game that was lost in transport has only an outcome."""
 
     outcome: str
     cluster: str
-    added: tuple[Added, ...]
+    added: tuple[AddedValues, ...]
     verdict: GameVerdict | None
 
 
@@ -63,7 +63,7 @@ _TRUTH_VALUES = ((0.0,), (1.0,))
 
 
 class GameFacts:
-    """The facts of one game that metrics of the whole game are computed from."""
+    """The facts about one game that its metrics are computed from."""
 
     __slots__ = ("_protocol", "correct", "decision", "is_accepted", "is_decided", "label", "rollout")
 
@@ -72,7 +72,7 @@ class GameFacts:
         self.decision, self.label = rollout.decision, rollout.job.datapoint.label
         self.is_decided, self.is_accepted = self.decision != Decision.NONE, self.decision == Decision.ACCEPT
         self.correct: tuple[float, ...] = () if self.label is None else _TRUTH_VALUES[bool(rollout.correct)]
-        """Whether the verdict is right, as the only value; empty without a label."""
+        """1.0 if the verdict is right, else 0.0, as the only value; empty without a label."""
 
     @property
     def rounds(self) -> int:
@@ -81,18 +81,18 @@ class GameFacts:
 
     @property
     def episode_length(self) -> int:
-        """See `episode_length`."""
+        """The episode length of the original implementation; see the function `episode_length`."""
         return episode_length(self._protocol, self.rollout)
 
     @staticmethod
     def truth(value: bool) -> tuple[float]:
-        """Return a truth as the only value."""
+        """Return 1.0 or 0.0 as the only value of a metric."""
         return _TRUTH_VALUES[value]
 
 
 @dataclass(slots=True)
 class AgentFacts:
-    """The facts of one agent in one game that metrics of agents are computed from; values in order of the rounds."""
+    """The facts about one agent in one game that its metrics are computed from. Values are in the order of rounds."""
 
     name: str
     rollout: Rollout
@@ -104,12 +104,12 @@ class AgentFacts:
     cut: Sequence[float]
     """Whether each message was cut at the token limit."""
     limited: Sequence[float]
-    """The values behind the original's `token_limit_proportion`."""
+    """The values of the original implementation's `token_limit_proportion`."""
 
 
-def _measure_game(protocol: Protocol, rollout: Rollout) -> list[Added]:
+def _measure_game(protocol: Protocol, rollout: Rollout) -> list[AddedValues]:
     facts = GameFacts(protocol, rollout)
-    additions: list[Added] = []
+    additions: list[AddedValues] = []
     for name, compute in _metric_functions(Source.GAMES, tuple(METRICS)):
         if values := compute(facts):
             additions.append((None, name, values))
@@ -118,12 +118,12 @@ def _measure_game(protocol: Protocol, rollout: Rollout) -> list[Added]:
 
 @cache
 def _metric_functions(source: Source, names: tuple[str, ...]) -> list[tuple[str, Callable[..., Any]]]:
-    """Return the functions of the metrics of a source, by name; `names` are those of the whole table."""
+    """Return the name and function of each metric of a source. `names` are all metrics, as the key of the cache."""
     metrics = [METRICS[name] for name in names if METRICS[name].source is source]
     return [(metric.name, metric.compute) for metric in metrics if metric.compute is not None]
 
 
-def _add_agent_values(additions: list[Added], protocol: Protocol, rollout: Rollout) -> None:
+def _add_agent_values(additions: list[AddedValues], protocol: Protocol, rollout: Rollout) -> None:
     functions = _metric_functions(Source.AGENTS, tuple(METRICS))
     for facts in _agent_facts(protocol, rollout):
         for name, compute in functions:
@@ -145,13 +145,13 @@ def _agent_facts(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
         for played_round in rollout.rounds:
             if played_round.asked is not None and agent not in played_round.asked:
                 continue
-            # The original counts silent agents too, and no token limit where attempts ran out.
+            # The original implementation counts silent agents too, and no token limit after the last attempt failed.
             retries.append(played_round.retry_counts.get(agent, 0))
             limited.append(played_round.token_limits.get(agent, 0))
             if agent in played_round.raw:
                 calls.append(played_round.calls[agent])
                 cut.append(played_round.cut[agent])
-        if agent in lost_answers:  # the round has no message, but its calls were made
+        if agent in lost_answers:  # an unfinished round has no message, but its calls count
             answers = lost_answers[agent]
             calls.append(len({(call.vote, call.attempt) for call in answers}))
             cut.append(answers[-1].finish_reason == "length")
@@ -161,9 +161,9 @@ def _agent_facts(protocol: Protocol, rollout: Rollout) -> Iterator[AgentFacts]:
 
 
 def _unplayed_rounds(protocol: Protocol, rollout: Rollout) -> int:
-    """Return the number of rounds that an undecided game did not reach, which the original counts as zeros.
+    """Return the number of rounds that an undecided game did not reach; the original implementation counts zeros.
 
-    A rejudged debate is not played on, so it has none.
+    The result for a rejudged debate is 0, since no further rounds are played.
     """
     if rollout.outcome != Outcome.NO_DECISION or any(played_round.asked is not None for played_round in rollout.rounds):
         return 0
@@ -192,7 +192,10 @@ def _game_verdict(protocol: Protocol, rollout: Rollout) -> GameVerdict:
 
 
 def episode_length(protocol: Protocol, rollout: Rollout) -> int:
-    """Return the original's episode length: rounds with a message in the first channel, without the very last round."""
+    """Return the original implementation's episode length.
+
+    It is the number of rounds with a message in the first channel, without the last round of the protocol.
+    """
     first = protocol.channel_names[0]
     rounds = rollout.rounds[: protocol.max_message_rounds - 1]
     return sum(any(message.channel == first for message in played_round.messages) for played_round in rounds)

@@ -1,4 +1,4 @@
-"""The manifest of a run: the hashes of its inputs, its counts and how it ended; data only."""
+"""The manifest of a run: the hashes of its inputs, its counts and its status. This module has only data classes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ COUNTED = ("rollouts", "completions", "prompt_tokens", "completion_tokens", "cac
 """The whole-number counts of a manifest."""
 
 PLAYED = (Status.DONE, Status.INCOMPLETE)
-"""The statuses of runs whose rows are all written and that have metrics."""
+"""The statuses of runs that have all rows and metrics."""
 
 
 class ReplaySource(NamedTuple):
-    """The run whose answers a run was played with: all of them, or only those of the rounds before `until_round`."""
+    """The run that another run replays: all its answers, or only the answers of rounds before `until_round`."""
 
     run_id: str
     until_round: int | None
@@ -81,7 +81,7 @@ class Counts(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class TrainingPart:
-    """The place of a run in its training run."""
+    """The training run that a run is a part of, and its iteration and kind."""
 
     parent_run_id: str
     iteration: int
@@ -91,9 +91,9 @@ class TrainingPart:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A run's manifest, of any version.
+    """A run's manifest, written by any version of nip-run.
 
-    Facts with a default were not recorded by every version, or are not known yet; a recorded null means unknown.
+    A field with a default is not in the manifests of every version, or is set only later. A null means unknown.
     """
 
     format: int = 0
@@ -138,16 +138,16 @@ class Manifest:
     cost_usd: float | None = None
     cost_usd_at_most: float | None = None
     transport_failed: int | None = None
-    """The number of rollouts that ended because no answer came."""
+    """The number of rollouts that were lost because a server did not answer."""
     answers_from: Mapping[str, int] | None = None
-    """The number of counted verdicts copied from each other run, by the number of its journal or its id."""
+    """The number of verdicts copied from each other run, by the random number of its journal or by its id."""
     journal: str | None = None
-    """The number of the run's own journal."""
+    """The random number that identifies the run's journal."""
     training: Mapping[str, Any] | None = None
     """The result of each model group's training."""
     rejudge_of: RejudgeSource | None = None
     why_stopped: str | None = None
-    """Why the run did not finish, if more than its status is known."""
+    """The reason why the run did not finish, if the status does not tell."""
     sources: Mapping[str, Any] | None = None
     """The commit of each part (spec, prompts, protocol, dataset) when the run started; see `releases.Source`."""
     components: Mapping[str, Any] | None = None
@@ -157,9 +157,9 @@ class Manifest:
     reproduces: Mapping[str, Any] | None = None
     """The release whose run this one reproduces."""
     shard: Shard | None = None
-    """The part of a run that this is, if the run is played in shards."""
+    """The shard, if this is the manifest of one shard of a run."""
     journal_records: int | None = None
-    """The number of records in the journal of such a part when it ended."""
+    """The number of records in the journal of a shard when it ended."""
     prices: str | None = None
     """The price list with its version; None if the spec gives every price."""
     cache_write_tokens: int | None = None
@@ -169,9 +169,9 @@ class Manifest:
     audio_output_tokens: int | None = None
 
     recorded: tuple[str, ...] = ()
-    """The names of the recorded facts, null ones included, in their order."""
+    """The names of the fields that the file has or gets, including null fields, in order."""
     unknown: Mapping[str, Any] = field(default_factory=dict)
-    """Facts that a later version has recorded."""
+    """Fields of the file that this version does not know, from a later version."""
 
     def __post_init__(self) -> None:
         changed = [name for name, default in _DEFAULTS.items() if getattr(self, name) != default]
@@ -206,44 +206,47 @@ class Manifest:
 
     @property
     def is_training_run(self) -> bool:
-        """Whether this is a training run as a whole, whose games are in separate runs."""
+        """Whether this is a training run, whose games and tests are separate runs."""
         return self.kind == "training" and self.parent_run_id is None
 
     @property
     def price_basis(self) -> PriceBasis:
-        """The basis of the prices of its calls; a foreign manifest may have anything as its date."""
+        """The basis of the prices of the run's calls. An invalid date, as in somebody else's manifest, is ignored."""
         with suppress(ValueError):
             return PriceBasis(date.fromisoformat(self.started_at[:10]), text_only="prices" not in self.recorded)
         return PriceBasis()
 
     @property
     def source_run_ids(self) -> Sequence[str]:
-        """The ids of the runs that it is a part of or judges; short references mean these runs."""
+        """The ids of the training run that this run is a part of, and of the run that it judges.
+
+        The start of an id that matches such a run and this one means such a run.
+        """
         sources = (self.parent_run_id, None if self.rejudge_of is None else self.rejudge_of.run_id)
         return [run_id for run_id in sources if run_id is not None]
 
     @property
     def is_whole_replay(self) -> bool:
-        """Whether all its answers come from another run, so that it made no calls and cost nothing."""
+        """Whether all answers come from another run, so that this run made no calls and cost nothing."""
         return self.replay_of is not None and self.replay_of.until_round is None
 
     @property
     def origins(self) -> AnswerOrigins:
-        """The runs that its counted verdicts were copied from; invalid counts of a foreign manifest are ignored."""
+        """The origins of the run's verdicts. Invalid counts, as in somebody else's manifest, are ignored."""
         copied = {name: n for name, n in (self.answers_from or {}).items() if type(n) is int and 0 <= n < 1 << 53}
         return AnswerOrigins((self.rollouts or 0) - (self.transport_failed or 0), self.journal, self.run_id, copied)
 
     @property
     def own_cost_usd(self) -> float | None:
-        """The cost of its own calls; None if a price is unknown."""
+        """The cost of the run's own calls, without replayed ones; None if a price is unknown."""
         return 0.0 if self.is_whole_replay else self.cost_usd
 
     def with_recorded(self, *names: str) -> Self:
-        """Return a copy that records these facts too, even if null."""
+        """Return a copy that also writes these fields to the file, even if they are null."""
         return replace(self, recorded=(*self.recorded, *names))
 
     def with_error(self, error: BaseException | None) -> Self:
-        """Return a copy with the error that stopped the run, if it says more than an interruption."""
+        """Return a copy with the reason why the run stopped, unless it was interrupted or waits for models."""
         if isinstance(error, BudgetExhausted) and error.used:
             return replace(self, why_stopped=f"stopped by its budget ({error.used})")
         if isinstance(error, NipRunError) and not isinstance(error, (Interrupted, Waiting)):
@@ -251,16 +254,16 @@ class Manifest:
         return self
 
     def ended(self, status: Status, **counts: Unpack[Counts]) -> Self:
-        """Return a copy of a run that ends now with these counts."""
+        """Return a copy with the final status and counts, and the current time as the end."""
         return replace(self.with_recorded(*counts), status=status, finished_at=now(), **counts)
 
 
 _FACTS = [fact for fact in fields(Manifest) if fact.name not in ("recorded", "unknown")]
 _DEFAULTS: Mapping[str, Any] = {f.name: {} if f.default_factory is not MISSING else f.default for f in _FACTS}
-"""Every fact in the order of a new manifest, with its value if it was not recorded."""
+"""The fields in the order of a new manifest, with their defaults."""
 
 INITIAL_FACTS = tuple(_DEFAULTS)[: list(_DEFAULTS).index("finished_at") + 1]
-"""The facts that every manifest records from the start."""
+"""The fields that every manifest has from the start of its run."""
 
 _JSON_NAMES: Mapping[str, type] = {
     "int": int, "str": str, "float": float, "bool": bool, "None": type(None), "Status": str, "ReplaySource": list,
@@ -298,7 +301,7 @@ def verifiers_of(manifest: Manifest) -> list[tuple[str, str]]:
 
 
 def is_allowed_loss(lost: int, rollouts: int, share: float) -> bool:
-    """Tell whether at most this share of a run's rollouts was lost in transport."""
+    """Return whether at most `share` of a run's rollouts was lost in transport."""
     return lost <= share * rollouts * (1 + 1e-9)  # in floating point, 0.29 * 100 is slightly below 29
 
 

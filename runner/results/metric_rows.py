@@ -1,4 +1,4 @@
-"""A run's metrics as the rows of a table, and the lines below it."""
+"""Format a run's metrics as the rows of a table, and the lines below the table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.base.text import decimal, with_interval
-from runner.results.metric_table import (
+from runner.results.metric_definitions import (
     BALANCED_ACCURACY,
     CRITERION,
     DECISION,
@@ -20,7 +20,7 @@ COLUMNS = ("of", "metric", "value [95% interval]", "n", "clusters")
 
 
 def metric_rows(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[tuple[Any, ...]]:
-    """Return a row for each metric with a meaning; `whole` includes minor metrics."""
+    """Return a row for each meaningful metric; `include_minor` includes minor metrics."""
     return [
         (m["agent"] or "game", metric_label(m["metric"], m.get("plays")), format_metric(m), m["n"], m["clusters"])
         for m in meaningful_metrics(metrics)
@@ -29,9 +29,9 @@ def metric_rows(metrics: Mapping[str, Any], *, include_minor: bool = True) -> li
 
 
 def meaningful_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the metrics that have a meaning, those of the whole game first.
+    """Return the metrics without `decision` if a game is undecided, metrics of the whole game first.
 
-    `decision` is the mean of 0 (reject), 1 (accept) and 2 (none), which is not a share if a game is undecided.
+    `decision` is the mean of 0 (reject), 1 (accept) and 2 (none), which has no meaning if there is a 2.
     """
     outcomes: Mapping[str, int] = metrics["outcomes"]
     undecided = sum(outcomes.values()) - outcomes.get("decided", 0)
@@ -41,12 +41,12 @@ def meaningful_metrics(metrics: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def is_minor(metric: str) -> bool:
-    """Tell whether short lists leave a metric out."""
+    """Return whether short lists leave out a metric."""
     return metric in METRICS and METRICS[metric].is_minor
 
 
 def metric_label(metric: str, plays: int | None = None) -> str:
-    """Return the name of a metric, with its symbol in the field or the number of plays that it depends on."""
+    """Return the name of a metric, with its mathematical symbol or the number of plays that it depends on."""
     if plays is not None:
         return f"{metric} (vote@{plays})" if metric == MAJORITY_ACCURACY else f"{metric} (of {plays} each)"
     symbol = METRICS[metric].symbol if metric in METRICS else ""
@@ -54,7 +54,7 @@ def metric_label(metric: str, plays: int | None = None) -> str:
 
 
 def format_metric(row: Mapping[str, Any]) -> str:
-    """Return a metric's value with its interval, and for a criterion which way the judge leans."""
+    """Return a metric's value with its interval, and for `criterion` whether the judge is biased."""
     low, high = row["ci_low"], row["ci_high"]
     value = with_interval(row["value"], low, high)
     if row["metric"] != CRITERION or low is None or high is None:
@@ -63,8 +63,8 @@ def format_metric(row: Mapping[str, Any]) -> str:
 
 
 def missing_intervals(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[str]:
-    """Return why metrics have no interval or no value: a line for each reason, with the metrics that it concerns."""
-    names_by_reason: dict[str, list[str]] = {}  # by the missing part and the reason
+    """Return a line for each reason why metrics have no interval or no value, with the names of these metrics."""
+    names_by_reason: dict[str, list[str]] = {}  # keys: the missing part and the reason
     for row in metrics["metrics"]:
         reason = row.get("reason")
         if reason and row["n"] and (include_minor or not is_minor(row["metric"])):
@@ -74,7 +74,7 @@ def missing_intervals(metrics: Mapping[str, Any], *, include_minor: bool = True)
 
 
 def signal_rows(metrics: Mapping[str, Any]) -> Sequence[tuple[str, str]]:
-    """Return balanced accuracy, d' and c for a summary; empty if there are too few datapoints."""
+    """Return labels and values for a summary: balanced accuracy, d' and c. Empty if there are too few datapoints."""
     by_name = {row["metric"]: row for row in metrics["metrics"] if row["agent"] is None}
     balanced = by_name.get(BALANCED_ACCURACY)
     if balanced is None or balanced["ci_low"] is None:

@@ -1,8 +1,7 @@
-"""Notes of readers about a run and its games: `notes.jsonl` in the run's folder, one JSON object a line.
+"""Notes of readers about a run and its games: `notes.jsonl` in the run's folder, with a JSON object in each line.
 
-The file is append-only: a changed or removed note stays in it, and a later line says so. A line that was cut off while
-it was written does not count, and the next write removes it. Notes do not belong to the run's content: they are in no
-hash, release or table.
+The file is append-only: a later line replaces or removes a note. An incomplete line, as after a kill, is ignored, and
+the next write removes it. Notes do not belong to the run's content: no hash, release or table has them.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ NOTES = "notes.jsonl"
 LOCK = ".notes.lock"
 
 MAX_TEXT, MAX_TAGS, MAX_TAG, MAX_BY = 20_000, 20, 60, 100
-"""The limits of characters in a note, of tags, and of characters in a tag and in an author's name."""
+"""Maximum numbers: characters of a text, tags of a note, characters of a tag, and characters of a writer's name."""
 MAX_FILE = 64 << 20
 
 NOTE_COLUMNS = {
     "run_id": "VARCHAR", "id": "VARCHAR", "written_at": "VARCHAR", "writer": "VARCHAR", "rollout_id": "VARCHAR",
     "tags": "VARCHAR[]", "text": "VARCHAR",
 }  # fmt: skip
-"""The columns of a table of notes with their SQL types; `at` and `by` are SQL keywords, so they have other names."""
+"""The columns of a table of notes with their SQL types. `at` and `by` have other names, since they are SQL keywords."""
 
 LOCK_SECONDS = 5.0
 _ID = re.compile(r"[\w.-]{1,100}", re.ASCII)
@@ -60,14 +59,14 @@ class ReaderNote:
         }  # fmt: skip
 
     def has(self, terms: Sequence[str]) -> bool:
-        """Tell whether the text or the tags contain each of some lowercase terms."""
+        """Return whether the text and the tags together contain all `terms`, which are in lowercase."""
         text = "\n".join((self.text, *self.tags)).lower()
         return all(term in text for term in terms)
 
 
 @dataclass(frozen=True)
 class _Line:
-    """A line of the file: a new note, a note that replaces another one, or the removal of one."""
+    """A line of the file: a new note, the replacement of a note, or the removal of a note."""
 
     id: str
     replaced_id: str | None
@@ -85,12 +84,12 @@ class Notes:
 
     def __init__(self, folder: RunFolder) -> None:
         self._run_id = folder.run_id
-        # A fetched release is read-only: notes are in a file next to its data.
+        # The data of a fetched release is read-only, so the file is in the folder above it.
         folder_path = folder.path if folder.name is None else folder.path.parent
         self.path, self._lock = folder_path / NOTES, folder_path / LOCK
 
     def all(self) -> list[ReaderNote]:
-        """Return every current note, the oldest first.
+        """Return all notes that were not removed, each in its latest version, the oldest first.
 
         Raises:
             RunError: the file cannot be read, or a complete line is not a note.
@@ -116,7 +115,7 @@ class Notes:
         """Save a note, which replaces the note with the id `replaces` if it is given.
 
         Raises:
-            UsageError: the note is empty, too long or not text, or there is no note to replace.
+            UsageError: the note is empty, too long or not text, or no note has the id `replaces`.
             RunError: the note cannot be saved.
         """
         note = _parse_note({"id": secrets.token_hex(8), "at": now(), "rollout_id": rollout_id, "text": text,
@@ -128,13 +127,13 @@ class Notes:
         """Remove a note.
 
         Raises:
-            UsageError: there is no such note.
+            UsageError: no note has this id.
             RunError: the removal cannot be saved.
         """
         self._append(_Line(secrets.token_hex(8), note_id, None))
 
     def take_in(self, data: bytes) -> tuple[int, int]:
-        """Import all notes of another `notes.jsonl`, or none; return the numbers of new and of known notes.
+        """Import all notes of another `notes.jsonl`, or none. Return the numbers of new and of existing notes.
 
         Raises:
             UsageError: a line is not a note, or is about another run.
@@ -145,25 +144,29 @@ class Notes:
             try:
                 lines.append(_parse_line(line))
             except (ValueError, UsageError) as error:
-                raise UsageError(f"line {number} is not a note: {error}") from error
+                raise UsageError(f"line {number} is not a note: {error}; correct or remove the line") from error
             run_id = lines[-1].run_id
             if run_id not in (None, self._run_id):
-                raise UsageError(f"line {number} is a note on run {shortened(str(run_id))}, not on {self._run_id}")
-        with self._locked():
+                raise UsageError(
+                    f"line {number} is a note on run {shortened(str(run_id))}, not on {self._run_id}; import it there"
+                )
+        with self._hold_lock():
             existing = {line.id for line in self._lines()}
             new = [line for line in {line.id: line for line in lines}.values() if line.id not in existing]
             self._write(new)
         return len(new), len(lines) - len(new)
 
     def _append(self, line: _Line) -> None:
-        with self._locked():
+        with self._hold_lock():
             current_ids = {None, *(note.id for note in self.all())}
             if line.replaced_id not in current_ids:
-                raise UsageError(f"run {self._run_id} has no note {shortened(str(line.replaced_id))!r}")
+                raise UsageError(
+                    f"run {self._run_id} has no note {shortened(str(line.replaced_id))!r}; reload the notes"
+                )
             self._write([line])
 
-    def _locked(self) -> AbstractContextManager[None]:
-        return locked(self._lock, f"{NOTES} of run {self._run_id}", LOCK_SECONDS)
+    def _hold_lock(self) -> AbstractContextManager[None]:
+        return locked(self._lock, f"{NOTES} of run {self._run_id}", LOCK_SECONDS, "; run the same command again")
 
     def _lines(self) -> Iterator[_Line]:
         for number, line in enumerate(self._complete_lines().splitlines(), 1):
@@ -183,7 +186,7 @@ class Notes:
         return data[: data.rfind(b"\n") + 1]
 
     def _write(self, lines: Sequence[_Line]) -> None:
-        """Append lines, all or none, after removing an incomplete line. The lock is held."""
+        """Remove an incomplete line and append all lines or none. The caller has the lock."""
         end = len(self._complete_lines())
         data = b"".join(canonical(line.to_json()) + b"\n" for line in lines)
         if end + len(data) > MAX_FILE:
@@ -211,7 +214,7 @@ def note_rows(folder: RunFolder) -> list[tuple[Any, ...]]:
 
 
 def _current_notes(lines: Iterable[_Line]) -> list[ReaderNote]:
-    """Return the notes that were not removed; a changed note has the position of its first version."""
+    """Return the notes that were not removed. A replaced note has the position of its first version."""
     notes: dict[str, ReaderNote | None] = {}
     first_ids: dict[str, str] = {}
     for line in lines:
@@ -227,7 +230,7 @@ def _current_notes(lines: Iterable[_Line]) -> list[ReaderNote]:
 def _parse_line(line: bytes) -> _Line:
     data = parse_strict_json(line)
     if not isinstance(data, dict):
-        raise UsageError("it is not a JSON object")
+        raise UsageError("the line is not a JSON object")
     run_id = data.get("run_id")
     removes, replaces = data.get("removes"), data.get("replaces")
     if isinstance(removes, str):
@@ -243,7 +246,7 @@ def _parse_id(data: Mapping[str, Any]) -> str:
 
 
 def _parse_note(data: Mapping[str, Any]) -> ReaderNote:
-    """Check the data of a note.
+    """Return the note in JSON data.
 
     Raises:
         UsageError: a field is missing, too long or has the wrong type, or the note is empty.
@@ -254,7 +257,7 @@ def _parse_note(data: Mapping[str, Any]) -> ReaderNote:
         raise UsageError(f"`tags` must be a list of at most {MAX_TAGS} strings")
     unique_tags = tuple(dict.fromkeys(tag for tag in (_parse_text(tag, MAX_TAG, "tag").strip() for tag in tags) if tag))
     if not text.strip() and not unique_tags:
-        raise UsageError("a note needs a text or a tag")
+        raise UsageError("the note is empty; add a text or a tag")
     rollout_id = data.get("rollout_id")
     return ReaderNote(
         _parse_id(data),
@@ -270,7 +273,7 @@ def _parse_text(value: Any, limit: int, field: str) -> str:
     if not isinstance(value, str):
         raise UsageError(f"the {field} must be a string")
     if len(value) > limit:
-        raise UsageError(f"the {field} is longer than {limit:,} characters")
+        raise UsageError(f"the {field} has {len(value):,} characters, but at most {limit:,} are allowed; shorten it")
     if (problem := encoding_problem(value)) is not None:
         raise UsageError(f"the {field}: {problem}")
     return value

@@ -15,14 +15,14 @@ from runner.spec.loader import Spec, load_saved
 
 
 def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
-    """Tell whether a run's saved spec equals a plan's; the content of its files is part of the run's identity.
+    """Return whether a run's saved spec equals the spec of a plan. Named files are compared by the run's identity.
 
-    If only the hash differs, an earlier version may have had fewer defaults or other key names. Then the saved spec is
-    read as this version reads it.
+    If the hashes differ, the two specs are compared as this version reads them, since an earlier version may have had
+    fewer defaults or other names of keys.
     """
     rejudged, source = plan.spec.rejudged, manifest.rejudge_of
     if rejudged is not None and source is not None and source.journal_sha256 != rejudged.journal_sha256:
-        return False  # the judged run has grown, so there may be more to judge
+        return False  # the judged run has changed, so there may be more debates to judge
     if manifest.spec_sha256 == spec_hash(plan):
         return True
     try:
@@ -37,22 +37,22 @@ def is_unchanged(folder: RunFolder, manifest: Manifest, plan: Plan) -> bool:
 
 @dataclass(frozen=True)
 class SizeChange:
-    """The size of a finished run, and how the same run changes by another plan."""
+    """The size of a finished run, and its differences from a plan of the same run."""
 
     datapoints: int
     per_datapoint: int
     is_smaller: bool
-    """Whether the plan leaves out datapoints or repeats that the run has played."""
+    """Whether the plan lacks datapoints or repeats that the run has played."""
     is_regrouped: bool
-    """Whether the plan groups datapoints differently than the intervals of the run."""
+    """Whether the plan groups datapoints differently than the run, whose intervals depend on the groups."""
     stops_sooner: bool
-    """Whether the plan's stopping rule may stop before all that the run has played."""
+    """Whether the plan's stopping rule may stop before the last game that the run has played."""
 
 
 def compare_sizes(folder: RunFolder, plan: Plan) -> SizeChange | None:
-    """Compare a finished run with a plan of other datapoints, repeats or groups; None if the saved spec is unreadable.
+    """Return the differences in size between a finished run and a plan; None if the saved spec cannot be read.
 
-    These are not part of a run's identity, so that a run may grow.
+    Datapoints, repeats and groups are not part of a run's identity, so that a run can be extended.
     """
     try:
         saved = load_saved(folder.spec)
@@ -72,10 +72,9 @@ def compare_sizes(folder: RunFolder, plan: Plan) -> SizeChange | None:
 
 
 def _stops_sooner(saved: Spec, spec: Spec) -> bool:
-    """Tell whether the plan's rule may discard games of a finished run.
+    """Return whether the plan's stopping rule may stop before the last game of a finished run.
 
-    The end of a run depends on the rule, the datapoints and the groups. A narrower interval needs all the games that a
-    wider one had, and more.
+    The end of a run depends on the rule, the datapoints and the groups. A narrower interval never needs fewer games.
     """
     saved_rule, rule = saved.experiment.until, spec.experiment.until
     if rule is None:
@@ -112,7 +111,7 @@ def changed_keys(folder: RunFolder, manifest: Manifest, plan: Plan, free: Sequen
 
 
 def flatten_spec(saved: dict[str, Any], replayed: Mapping[str, str], free: Sequence[str]) -> dict[str, Any]:
-    """Return a resolved spec by dotted keys, without those below `free`, and with content hashes of replayed runs."""
+    """Return a resolved spec by dotted keys, without keys below `free`, and with hashes in place of replayed runs."""
     _replace_replayed_paths(saved, replayed)
     return {key: value for key, value in _flatten(saved) if not any(_is_below(key, name) for name in free)}
 
@@ -124,7 +123,7 @@ def _replace_replayed_paths(saved: dict[str, Any], replayed: Mapping[str, str]) 
 
 
 def _is_below(key: str, name: str) -> bool:
-    """Tell whether a dotted key equals `name` or is below it; `*` in `name` matches any part."""
+    """Return whether a dotted key equals `name` or is below it; `*` in `name` matches any part."""
     parts, pattern = key.split("."), name.split(".")
     return len(parts) >= len(pattern) and all(p in ("*", part) for part, p in zip(parts, pattern, strict=False))
 

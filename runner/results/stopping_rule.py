@@ -1,10 +1,9 @@
-"""Runs that stop once they are decided: the stopping rule, and its effect on the run's metrics.
+"""The stopping rule of a run (the spec key `until`), and its effect on the run's metrics.
 
-Groups are the independent observations; a datapoint without a group is its own group. A group counts once all of its
-games have ended, and then the rule is evaluated: after every game if each group is a single game. Groups count in the
-order of the plan, so the decision depends only on the games up to it, not on the order of answers. The estimated
-quantity is the accuracy of the board, where all games have the same weight: a group's weight is the number of its
-games.
+The independent observations are groups of datapoints; a datapoint without a group is a group by itself. A group counts
+once all of its games have ended, and then the rule is evaluated. Groups count in the order of the plan, so the decision
+does not depend on the order in which games end. The rule estimates the accuracy of the board, in which all games have
+the same weight. So the weight of a group is the number of its games.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 from runner.base.text import decimal
 from runner.results.baseline_scores import BaselineScores
 from runner.results.folder import RunFolder
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Rollout
 from runner.spec.experiment import Until
@@ -31,15 +30,15 @@ METHOD = (
 
 
 FEWEST_AHEAD = 8
-"""The games to start at once even if the next one may be decisive, so that they do not run one after another."""
+"""Minimum number of games to play at the same time, since playing them one by one is slow."""
 
 
 def games_ahead(games: int, progress: float, most: int, *, steady: bool) -> int:
-    """Return how many games to play at once, at most, after this many, so that few are paid for beyond the last one.
+    """Return the maximum number of games to play at the same time, so that few games are wasted after the decision.
 
-    The number is half of the expected remaining games: evidence grows with the games, and the progress is its share so
-    far. The progress of a comparison is not steady and may jump, so at most a tenth of the played games is started
-    ahead. The decision does not depend on this number.
+    `games` is the number of games so far, and `progress` the share of the necessary evidence that they gave. The
+    result is half of the expected remaining games. If the progress is not `steady`, as in a comparison, the result is
+    also at most a tenth of `games`. The decision itself does not depend on this number.
     """
     expected = games / progress - games if progress > 0 else math.inf
     ahead = expected / 2 if steady else min(expected / 2, games / 10)
@@ -47,7 +46,7 @@ def games_ahead(games: int, progress: float, most: int, *, steady: bool) -> int:
 
 
 class StoppingDecision:
-    """The decision of a run's stopping rule after the games so far."""
+    """The state of a run's stopping rule after the games so far."""
 
     def __init__(self, plan: Plan, rule: Until, baseline: BaselineScores | None = None) -> None:
         self._rule, self._baseline = rule, baseline
@@ -59,7 +58,7 @@ class StoppingDecision:
         self._group: list[Rollout] = []
         self.games = 0
         self._progress = 0.0
-        """The progress towards a decision, as a share of the evidence that it needs."""
+        """The share of the evidence that a decision needs; 1 or more means decided."""
 
     @property
     def decided(self) -> bool:
@@ -76,7 +75,7 @@ class StoppingDecision:
         return self.decided
 
     def ahead(self, most: int) -> int:
-        """Return how many games may be started before the next one has ended."""
+        """Return how many games may be in flight, at most `most`; see `games_ahead`."""
         return games_ahead(self.games, self._progress, most, steady=self._baseline is None)
 
     def _observe(self, group: Sequence[Rollout]) -> None:
@@ -108,11 +107,11 @@ class StoppingDecision:
             return self._difference.evidence
         low, high = self._accuracy.interval()
         width = high - low
-        # An interval narrows with the root of the number of games.
+        # The width of an interval is proportional to 1 / sqrt(games).
         return 1.0 if width <= self._rule.width else min((self._rule.width / width) ** 2, 1 - 1e-9)
 
     def note(self) -> str:
-        """Return the outcome in one line."""
+        """Return one line that says after how many games the run was decided, and with which result."""
         low, high = self._accuracy.interval()
         width = f"width {decimal(high - low)}"
         outcome = width if self._baseline is None else self._describe_difference(self._baseline)
@@ -156,11 +155,11 @@ class StoppingDecision:
 
 
 class StoppedDebates:
-    """Debates of a run that stopped once it was decided, judged by another judge.
+    """The accuracy of a second judge on the debates of a run that a stopping rule ended.
 
-    The first judge's verdicts determined the number of games, and they correlate with the second's, so an interval for
-    a fixed number of games would cover the truth too seldom. A confidence sequence is valid here, too: each group is
-    new to both judges when it comes, and the first judge's earlier verdicts may stop the run at any time.
+    The first judge's verdicts determined the number of games, and they correlate with the second judge's, so an
+    interval for a fixed number of games would cover the true value too seldom. A confidence sequence is valid, since
+    it allows a stop at any time that depends only on earlier groups.
     """
 
     def __init__(self, plan: Plan, stopped: str) -> None:
@@ -205,10 +204,10 @@ def _with_sequence_interval(summary: Mapping[str, Any], accuracy: ConfidenceSequ
 
 
 def accuracy_sequence(folder: RunFolder) -> tuple[float, float] | None:
-    """Return the confidence sequence of the accuracy of a run with a stopping rule; None for other runs.
+    """Return the ends of the confidence sequence of a run's accuracy; None for a run without a stopping rule.
 
     Raises:
-        RunError: its metrics cannot be read.
+        RunError: the run's metrics cannot be read.
     """
     if not folder.metrics.is_file():
         return None
@@ -220,7 +219,7 @@ def accuracy_sequence(folder: RunFolder) -> tuple[float, float] | None:
 
 
 def stopping_columns(spec: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the board's columns about the stopping rule; null for runs without one."""
+    """Return the values of the board's columns about the stopping rule; None for runs without one."""
     rule = spec.get("until")
     return {
         "until": None if rule is None else json.dumps({name: v for name, v in rule.items() if v is not None}),

@@ -1,4 +1,4 @@
-"""Means of rollouts as they stream by, from sums by cluster, so that memory does not grow with the rollouts."""
+"""Compute means of streamed rollouts from sums by cluster, so that memory does not grow with the rollouts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class ClusterSums:
 
     clusters: dict[str, list[float]] = field(default_factory=dict)
     values: set[float] = field(default_factory=set)
-    """The distinct values; if there are more than two, only some of them."""
+    """The distinct values. If there are more than two, it has at least three of them."""
     n: int = 0
     _mean: tuple[int, float] | None = None
-    """The number of values and their mean, cached since sums over many clusters take a while."""
+    """The number of values and their mean, cached since a sum over many clusters is slow."""
 
     def add(self, cluster: str, values: Collection[float]) -> None:
         """Add several values of one cluster, in this order."""

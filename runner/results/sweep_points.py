@@ -1,4 +1,4 @@
-"""The settings of a sweep in one run, written on the board as overrides in one line, and parsed from there."""
+"""Format and parse the values that a sweep sets in one run: a line of overrides on the board."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parse_point(line: str) -> dict[str, Any]:
     """Parse a point from its line.
 
     Raises:
-        ValueError: the line is invalid, as a line of a foreign board may be.
+        ValueError: the line is invalid, which is possible on somebody else's board.
     """
     point: dict[str, Any] = {}
     decoder, position = json.JSONDecoder(), 0

@@ -1,8 +1,8 @@
-"""Tables of a run: finished rollouts as rows of `rollouts`, `messages` and `completions`, streamed and then sealed.
+"""Write the tables of a run: `rollouts`, `messages` and `completions`.
 
-Rows wait for earlier ones, so that the tables are in the order of the plan. During a run they are JSON lines in
-`.parts/`; sealing turns each table into one Parquet file, which is written to a temporary file and renamed. Memory is
-limited in bytes, however long the rows are.
+Rows are added in the order of the plan. During a run they are JSON lines in `.parts/`. At the end, sealing converts
+each table to one Parquet file, which has a temporary name until it is complete. Memory does not grow with the number or
+the length of rows.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "audio_output_tokens": "BIGINT", "service_tier": "VARCHAR", "usage_estimated": "BOOLEAN",
     },
 }  # fmt: skip
-"""The columns of each table with their SQL types, a stable format."""
+"""The columns of each table with their SQL types. This is a stable format."""
 
 
 _CALL_COLUMNS = tuple(name for name in COLUMNS["completions"] if name not in ("run_id", "rollout_id"))
 
 _NULL_UNLESS_SET = ("vote", *LATER_CLASSES, "usage_estimated")
-"""Columns of `completions` that earlier versions did not have and that few rows need."""
+"""Columns of `completions` that earlier versions did not have. They are null in most rows."""
 
 
 def rollout_rows(run_id: str, rollout: Rollout) -> dict[str, list[dict[str, Any]]]:
-    """Return a rollout's rows of each table."""
+    """Return a rollout's rows, by table."""
     job = rollout.job
     ids = {"run_id": run_id, "rollout_id": job.rollout_id}
     return {
@@ -106,7 +106,7 @@ class Rows(NamedTuple):
 
 
 def encode_rows(run_id: str, rollout: Rollout) -> list[Rows]:
-    """Return a rollout's rows of each table, in the order of `COLUMNS`."""
+    """Return a rollout's rows for each table, in the order of `COLUMNS`."""
     return [
         Rows(b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in rows), len(rows))
         for rows in rollout_rows(run_id, rollout).values()
@@ -115,11 +115,11 @@ def encode_rows(run_id: str, rollout: Rollout) -> list[Rows]:
 
 PART_ROWS = 10_000
 PART_BYTES = 8 << 20
-"""A part exceeds this size only if a single row does, since readers load a part as a whole."""
+"""Maximum size of a file in `.parts/`, except for a single longer row, since a reader loads a complete file."""
 
 
 class _Parts:
-    """One table's unsealed rows, in files of a bounded size."""
+    """The unsealed rows of a table, in files of a limited size."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder, self._name = folder, name
@@ -131,13 +131,13 @@ class _Parts:
 
     def write(self, rows: Rows) -> None:
         if self._rows + rows.rows <= PART_ROWS and self._bytes + len(rows.lines) <= PART_BYTES:
-            self._write(self._file or self._next(), rows.lines, rows.rows)
+            self._write(self._file or self._open_next_file(), rows.lines, rows.rows)
             return
         start = 0
         while start < len(rows.lines):
             end = rows.lines.index(b"\n", start) + 1
             full = self._rows >= PART_ROWS or (self._rows and self._bytes + end - start > PART_BYTES)
-            self._write(self._next() if full or self._file is None else self._file, rows.lines[start:end], 1)
+            self._write(self._open_next_file() if full or self._file is None else self._file, rows.lines[start:end], 1)
             self.longest = max(self.longest, end - start)
             start = end
 
@@ -146,7 +146,8 @@ class _Parts:
         self._rows += rows
         self._bytes += len(data)
 
-    def _next(self) -> IO[bytes]:
+    def _open_next_file(self) -> IO[bytes]:
+        """Close the current file, and return a new empty file."""
         self.close()
         self.paths.append(self._folder / f"{self._name}.{len(self.paths):05d}.jsonl")
         self._rows = self._bytes = 0
@@ -169,7 +170,7 @@ class PartFiles:
     def __init__(self, folder: Path) -> None:
         self._target = folder
         self.folder = folder / ".parts"
-        """The folder of the unsealed tables, removed once they are sealed."""
+        """The folder of the unsealed tables, which is removed after sealing."""
         self._tables = {name: _Parts(self.folder, name) for name in COLUMNS}
         try:
             remove_folder(self.folder)
@@ -181,7 +182,7 @@ class PartFiles:
         check_writable(self.folder, {name: kind for columns in COLUMNS.values() for name, kind in columns.items()})
 
     def add(self, rows: Sequence[Rows]) -> None:
-        """Add the rows of a rollout that `encode_rows` returned; rollouts come in the order of the plan."""
+        """Add the rows that `encode_rows` returned for a rollout. Rollouts must come in the order of the plan."""
         try:
             for table, new_rows in zip(self._tables.values(), rows, strict=True):
                 table.write(new_rows)
@@ -196,7 +197,7 @@ class PartFiles:
                 raise _disk_error(self.folder, error) from error
 
     def seal(self, at_once: int = 1) -> None:
-        """Turn each table's parts into a Parquet file, atomically; `at_once` tables at a time."""
+        """Convert each table to a Parquet file, atomically, `at_once` tables at the same time."""
         self.close()
         try:
             (self._target / TEMPORARY_NAME).unlink(missing_ok=True)  # an earlier version may have left it
@@ -206,7 +207,9 @@ class PartFiles:
                         self._seal(name)
             else:
                 with ThreadPoolExecutor(at_once, "nip-run-seal") as threads:
-                    for _ in threads.map(self._seal, ("messages", "completions", "rollouts")):  # the longest first
+                    for _ in threads.map(
+                        self._seal, ("messages", "completions", "rollouts")
+                    ):  # the largest table first
                         pass
             remove_folder(self.folder)
         except OSError as error:
@@ -219,4 +222,4 @@ class PartFiles:
 
 
 def _disk_error(path: Path, error: OSError) -> RunError:
-    return RunError(f"cannot write {path}: {error.strerror}; the journal has all paid answers")
+    return RunError(f"cannot write {path}: {error.strerror}; the journal has all paid answers, so repeat the command")

@@ -18,7 +18,7 @@ from runner.base.text import comma_join
 from runner.game.prompts.sandbox import scan
 from runner.game.prompts.templates import MAX_BYTES, SUFFIX
 from runner.results.folder import RunFolder
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 
 MAX_LINE = 64 << 20
 WITHHELD = "withheld.jsonl"

@@ -1,4 +1,4 @@
-"""Verdicts and confidences of rollouts as columns of a few bytes each, for metrics that need all of them together."""
+"""The verdicts and confidences of all rollouts in compact arrays, for metrics that need all of them at once."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import numpy as np
 from runner.game.protocols.protocol import Protocol
 from runner.results.estimates import Estimate, estimates_of, forecast_estimates, vote_curve
 from runner.results.game_measurements import GameVerdict
-from runner.results.metric_table import CONFIDENCE_KINDS, Source
+from runner.results.metric_definitions import CONFIDENCE_KINDS, Source
 from runner.spec.paired_design import exchange_players
 from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.clustered_means import Codes, Floats
 from runner.statistics.verdicts import UNSET, Verdicts
 
 LOOSE = LOG_FLOOR
-"""A bound this close to 0 or 1 is as good as the probability itself, except for the order of confidences."""
+"""A bound this close to 0 or 1 can replace the probability in all metrics except those of the order, such as AUROC."""
 
 
 class _Column:
-    """Values that only some rollouts have; an empty column needs no memory."""
+    """The values of rollouts, some or all of which have none. A column without values needs no memory."""
 
     def __init__(self, kind: str, default: float) -> None:
         self._values, self._default = array(kind), default
 
     def put(self, index: int, value: float) -> None:
-        """Set the value of the rollout with this index; indexes only increase."""
+        """Set the value of a rollout. Its index must be larger than those of earlier calls."""
         self._pad(index)
         self._values.append(value)  # type: ignore[arg-type]  # an int for an array of ints
 
     def values(self, size: int) -> np.ndarray[Any, Any] | None:
-        """Return the values of the first rollouts; None if none of them has one."""
+        """Return the values of all `size` rollouts; None if no rollout has one."""
         if not self._values:
             return None
         self._pad(size)
@@ -48,11 +48,11 @@ class _Column:
 
 
 _Columns = tuple[Verdicts, dict[str, Codes], dict[str, Floats | None], Codes | None]
-"""The games; the stances that each agent argued; each kind of confidence; which log-probabilities are bounds."""
+"""The verdicts; the stances that each agent argued; the probabilities of each kind; and which of these are bounds."""
 
 
 class JudgedGames:
-    """Games of a run that were not lost in transport. `seats` are the two that exchange players in swapped games."""
+    """The games of a run that were not lost in transport. `seats` are the two seats that the run swaps, if any."""
 
     def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
         self._protocol, self._seats = protocol, seats
@@ -106,7 +106,7 @@ class JudgedGames:
 
     @property
     def is_labelled(self) -> bool:
-        """Whether labels are known, which holds for all games or for none; True before the first game."""
+        """Whether the labels are known. They are known for all games or for none; True before the first game."""
         return not self._labels or self._labels[0] != UNSET
 
     @property
@@ -120,7 +120,7 @@ class JudgedGames:
         return self._sorted_columns()[0]
 
     def estimates(self) -> Iterator[Estimate]:
-        """Yield all metrics that apply; metrics that need labels only if labels are known."""
+        """Yield all metrics that apply to the games."""
         if not self.n:
             return
         verdicts, argued, confidences, bound = self._sorted_columns()
@@ -147,7 +147,7 @@ class JudgedGames:
                 yield from estimates_of(Source.SEATS, blocks, stances[agent], agent=agent)
 
     def _stances_by_player(self, blocks: Verdicts, stances: dict[str, Codes]) -> dict[str, Codes]:
-        """Return the stances of each entry of `agents`, in whichever seat it plays, from those of each seat."""
+        """Return the stances of each player (an entry of `agents`), given the stances of each seat."""
         swapped_stances = exchange_players(stances, self._seats)
         if blocks.swapped is None:
             return stances
@@ -156,7 +156,7 @@ class JudgedGames:
         }
 
     def reliability_curves(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the bins of each kind of confidence that the run has."""
+        """Return the bins of the reliability curve of each kind of confidence that the run has."""
         if not self.n or not self.is_labelled:
             return {}
         verdicts, _, confidences, _ = self._sorted_columns()
@@ -171,7 +171,7 @@ class JudgedGames:
         return vote_curve(self._sorted_columns()[0]) if self.n and self.is_labelled else []
 
     def _sorted_columns(self) -> _Columns:
-        """Return the columns, sorted by content: the order of games must not change a single bit of the results."""
+        """Return the columns, sorted by content, since the order of games must not change floating-point results."""
         if self._sorted[0] != self.n:
             self._sorted = (self.n, self._sort_columns())
         columns: _Columns = self._sorted[1]
@@ -212,7 +212,7 @@ class JudgedGames:
 def confidence_estimates(
     verdicts: Verdicts, confidences: Mapping[str, Floats | None], bound: Codes | None, *, is_labelled: bool
 ) -> Iterator[Estimate]:
-    """Yield the metrics of probabilities, by kind; `bound` marks probabilities by log-probabilities that are bounds."""
+    """Yield the metrics of each kind of probability. `bound` marks log-probabilities that are only bounds."""
     for kind, p in confidences.items():
         if p is not None and is_labelled:
             bounds = (0.0, 0.0) if kind == CONFIDENCE_KINDS[0] else bound_shares(p, bound)
@@ -223,7 +223,7 @@ def confidence_estimates(
 
 
 def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
-    """Return the shares of known probabilities that are only bounds, and that are bounds far from 0 and 1."""
+    """Return two shares of the known probabilities: those that are only bounds, and those of them far from 0 and 1."""
     if bound is None:
         return 0.0, 0.0
     is_known = ~np.isnan(p)
@@ -234,6 +234,6 @@ def bound_shares(p: Floats, bound: Codes | None) -> tuple[float, float]:
 
 
 def forecasts_of(verdicts: Verdicts, p: Floats) -> Forecasts:
-    """Return the known probabilities with the labels of their games."""
+    """Return the known probabilities with the labels and clusters of their games."""
     is_known = ~np.isnan(p)
     return Forecasts(p[is_known], verdicts.labels[is_known], verdicts.clusters[is_known], verdicts.total)

@@ -1,1 +1,1 @@
-"""A spec into jobs, jobs into games that are played, games into rollouts."""
+"""Turns a spec into jobs, plays each job as a game or tree, and records the games as rollouts."""

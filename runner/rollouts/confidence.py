@@ -1,4 +1,4 @@
-"""The verifier's confidence in a game's verdict: as stated, and by the log-probabilities of its tokens."""
+"""The verifier's confidence in a game's verdict: as stated, and by the log-probabilities of the verdict's tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ FORCED: Final = "force_guess decides in the verifier's place"
 
 
 class Confidence(NamedTuple):
-    """P(accept) by each method, or None if it is not requested or unknown; `note` says why it is unknown or a bound."""
+    """P(accept) by each method; None if the method is not requested or its value is unknown.
+
+    `note`: why a requested value is unknown, or only a bound.
+    """
 
     stated: float | None = None
     logprob: float | None = None
@@ -31,8 +34,8 @@ class Confidence(NamedTuple):
 def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call], decision: int) -> Confidence:
     """Return the confidence of a game's last verdict; for several votes, the mean P(accept) of the deciding votes.
 
-    The votes of the minority count too. The majority's alone would overstate the confidence of all votes, because they
-    are selected by their verdict. A vote with unknown P(accept) is left out, and the note says so.
+    The minority's votes count too: votes that are selected by their verdict would overstate the confidence. A vote with
+    an unknown P(accept) is left out, and the note says so.
     """
     settings = verifier.hyper_params.verdict
     if settings.confidence is None or decision == Decision.NONE:
@@ -48,7 +51,7 @@ def confidence_of(verifier: Agent, rounds: Sequence[Round], calls: Sequence[Call
 
 
 def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -> Iterator[tuple[str, Call | None]]:
-    """Yield the text of each deciding vote, or of the only verdict, with the call that returned it."""
+    """Yield the text of each deciding vote and the call that returned the text; without votes, those of the verdict."""
     name = verifier.agent_name
     own_calls = [call for call in calls if (call.round, call.agent) == (round_, name) and call.raw_message is not None]
     if not last.votes:
@@ -57,12 +60,15 @@ def _answers(verifier: Agent, last: Round, calls: Sequence[Call], round_: int) -
         return
     for vote, decision in enumerate(last.votes):
         if decision != Decision.NONE:
-            call = _counted_call(verifier, [call for call in own_calls if call.vote == vote], round_, decision)
+            call = _call_of_vote(verifier, [call for call in own_calls if call.vote == vote], round_, decision)
             yield ("" if call is None else call.raw_message or ""), call
 
 
-def _counted_call(verifier: Agent, answers: Sequence[Call], round_: int, decision: int) -> Call | None:
-    """Return the call that counted as a vote: the first of its last attempt with this verdict, or else the last."""
+def _call_of_vote(verifier: Agent, answers: Sequence[Call], round_: int, decision: int) -> Call | None:
+    """Return the call whose answer counted as a vote, among the calls of the vote; None if there are none.
+
+    This is the first call of the last attempt with this decision or, if there is none, the last call of that attempt.
+    """
     last_attempt = max((call.attempt for call in answers), default=0)
     candidates = [call for call in answers if call.attempt == last_attempt]
     for call in candidates:
@@ -81,7 +87,7 @@ def _parse(verifier: Agent, text: str, round_: int) -> tuple[int | None, float |
 
 
 def _logprob_confidence(call: Call | None) -> PAccept:
-    """Return P(accept) by the log-probabilities of a call."""
+    """Return P(accept) by the log-probabilities of a call; without them, an unknown value with the reason."""
     return PAccept(None, NO_LOGPROBS) if call is None or call.p_accept is None else call.p_accept
 
 

@@ -1,7 +1,7 @@
-"""The engine: plays jobs concurrently in one event loop and returns rollouts in the order of the plan.
+"""The engine: plays jobs concurrently in one event loop, and passes their rollouts on in the order of the plan.
 
-A tree of responses is a game with branches: at each step, the first answer continues the game, and each further answer
-starts a branch that has the same rounds before it.
+A tree of responses is a game with branches: in each turn, the first answer continues the game, and each further answer
+starts a branch with the same earlier rounds.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from runner.rollouts.game_slots import Slots
 from runner.rollouts.job import Job
 from runner.rollouts.judging import judge_debates
 from runner.rollouts.plan import Plan
-from runner.rollouts.plan_order import PlanOrderBuffer
+from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.rollout import Call, Rollout
 from runner.rollouts.stop_switch import Stopped, StopSwitch
 
 T = TypeVar("T")
 
 LEAD_FACTOR = 4
-"""How far in the plan a game may be ahead of the slowest unfinished one, as a multiple of the concurrency."""
+"""How many games a game may be ahead of the earliest unfinished one in the plan, as a multiple of the concurrency."""
 
 MIN_LEAD = 1024
-"""The lower bound of that distance, in games."""
+"""The least number of games that a game may be ahead, for a small concurrency."""
 
 REFUSED_SECONDS = 0.5
-"""Time to wait for calls in flight after the provider refused one. It is short: a provider refuses the others too."""
+"""Seconds to wait for other calls in flight after a refusal. This is short, as the provider will refuse them too."""
 
 UNREACHABLE_SECONDS = 30.0
-"""Time to wait for calls in flight after a server was given up: other servers may be working on billed answers."""
+"""Seconds to wait for calls in flight after a server was given up. Other servers may be working on billed answers."""
 
 STOPS_ALL = (ProviderRefusal, ServerUnreachable, TooManyUnusable)
 """Errors that stop all games, after a wait for the calls in flight."""
@@ -48,50 +48,52 @@ STOPS_ALL = (ProviderRefusal, ServerUnreachable, TooManyUnusable)
 
 @dataclass
 class Engine:
-    """Plays games: connects the rules, the agents and the function that calls their models."""
+    """Plays the games of one run with its rules, its agents and the function that calls their models."""
 
     protocol: Protocol
     agents: Mapping[str, Agent]
     complete: Complete
     failed_calls: Callable[[Job], Sequence[Call]] = lambda _: ()
-    """Returns the failed attempts of a finished rollout."""
-    ended: Callable[[Job], None] = lambda _: None
-    """Called with each game, or branch of a tree, that has ended, with any outcome."""
-    swapped: Mapping[str, Agent] = field(default_factory=dict)
-    """The agents of games with swapped seats."""
+    """Returns the failed calls of a job whose game has ended."""
+    on_end: Callable[[Job], None] = lambda _: None
+    """Called with the job of each game or branch of a tree that has ended with any outcome."""
+    swapped_agents: Mapping[str, Agent] = field(default_factory=dict)
+    """The agents of games with swapped seats, by seat; empty if the spec does not swap seats."""
     shape: TreeShape | None = None
     """The shape of the trees to play; None for single games."""
     branch: Callable[[Job, int], Job] = lambda job, _: job
-    """Returns one branch of a tree as a job of its own."""
+    """Returns the job of one branch of a tree, from the job of the tree and the branch's `repeat`."""
     script: Callable[[GameParts, Sequence[Round]], GameScript] = play_game
-    """Starts or continues a game after the given rounds."""
+    """Starts a game or, after the given rounds, continues one."""
     siblings: Callable[[Job, str], Sequence[int]] = lambda *_: ()
     """Returns the numbers of the other jobs where an agent gets the same first prompt; see `Plan.siblings`."""
     sharing: frozenset[str] = frozenset()
     """The model groups that request the answers for sibling samples in one call."""
     stop: StopSwitch = field(default_factory=StopSwitch)
     slots: Slots | None = None
-    """The slots for games that this run shares with others; None if the run is not limited by others."""
+    """The slots for games that this run shares with other runs; None if it shares none."""
     order: int = 0
     """The position of this run among the runs that share the slots."""
     check_budget: Callable[[], None] = lambda: None
-    """Raises `BudgetExhausted` if a run with the same budget was refused a call, to prevent new games."""
+    """Raises `BudgetExhausted` if the budget refused a call of another run that shares it. Called before each game."""
     exhausted: BudgetExhausted | None = None
+    """The error of the first game that the budget did not allow, after which no game starts; None until then."""
     _refused_at: float | None = None
+    """The time of the first error in `STOPS_ALL`, by the event loop's clock."""
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
     def of_plan(cls, plan: Plan, complete: Complete, **options: Any) -> Self:
-        """Return an engine for the games of a plan, or for the debates that are judged instead."""
+        """Return an engine for a plan, which plays games or, if the plan has debates, judges these."""
         script = play_game if plan.debates is None else judge_debates(plan)
-        swapped = plan.agents(swapped=True) if plan.seats else {}
+        swapped_agents = plan.agents(swapped=True) if plan.seats else {}
         return cls(
-            plan.spec.protocol, plan.agents(), complete, swapped=swapped, shape=plan.shape, branch=plan.branch,
-            script=script, **options,
+            plan.spec.protocol, plan.agents(), complete, swapped_agents=swapped_agents, shape=plan.shape,
+            branch=plan.branch, script=script, **options,
         )  # fmt: skip
 
     def __post_init__(self) -> None:
-        self.stop.wakes(self._progress)
+        self.stop.set_on_stop(self._progress)
 
     async def play_all(self, jobs: Iterator[Job], results: PlanOrderBuffer, concurrency: int) -> None:
         """Play every job, at most `concurrency` at once, and put its rollouts into `results`.
@@ -114,13 +116,13 @@ class Engine:
                     async with self._slot():
                         results.put(job.index, await self.play(job))
                 except BudgetExhausted as error:
-                    # Games in progress may still fit into the budget that is reserved for others now; new games may
-                    # not.
+                    # No new games start. Games in progress continue: they can use what other calls have reserved and
+                    # then do not need.
                     self.exhausted = error
                     raise
                 finally:
                     self._progress.set()
-                # A provider that answers at once never suspends this task, but the loop must get to handle signals.
+                # A provider without a network never suspends this task, but the event loop must get to handle signals.
                 await asyncio.sleep(0)
 
         tasks = [asyncio.create_task(worker()) for _ in range(concurrency)]
@@ -133,7 +135,7 @@ class Engine:
             await cancel_all(tasks)
 
     async def _await_calls_in_flight(self, tasks: Sequence[asyncio.Task[Any]], error: NipRunError) -> None:
-        """Send no new requests, and wait for the calls in flight, which may be answered and billed."""
+        """Stop sending requests, and wait for calls in flight, whose answers may be billed. `error` sets the time."""
         self.stop.stop_all()
         now = asyncio.get_running_loop().time()
         self._refused_at = now if self._refused_at is None else self._refused_at
@@ -143,7 +145,7 @@ class Engine:
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        """Hold a slot for one game, if slots are shared."""
+        """Hold one of the shared slots while a game is played; do nothing if the run shares no slots."""
         if self.slots is None:
             yield
             return
@@ -167,14 +169,17 @@ class Engine:
         self.check_budget()
 
     async def play(self, job: Job) -> list[Rollout]:
-        """Play one game or tree, and return its rollout, or those of all branches in order."""
+        """Play one game or tree, and return its rollouts: one for a game, or one for each branch, by `repeat`."""
         return sorted(await self._play_branches(job, (), 0), key=lambda rollout: rollout.job.repeat)
 
     def _parts(self, job: Job) -> GameParts:
-        return GameParts(self.protocol, self.swapped if job.swapped else self.agents, job, self.failed_calls)
+        return GameParts(self.protocol, self.swapped_agents if job.swapped else self.agents, job, self.failed_calls)
 
     async def _play_branches(self, job: Job, rounds: Sequence[Round], start: int) -> list[Rollout]:
-        """Continue a game after these rounds, and play every branch that leaves it in round `start` or later."""
+        """Continue a game after these rounds, and play all branches that begin in round `start` or later.
+
+        Return the rollout of the game, and those of the branches.
+        """
         parts = self._parts(job)
         script = self.script(parts, rounds)
         branches: list[asyncio.Task[list[Rollout]]] = []
@@ -199,14 +204,14 @@ class Engine:
         return rollouts
 
     def _start_branches(self, job: Job, turn: PendingTurn) -> Iterator[asyncio.Task[list[Rollout]]]:
-        """Start a branch for each answer to a step beyond the first."""
+        """Start and yield a task for each branch that begins with this turn: one for each answer after the first."""
         for repeat in self.shape.siblings(job.repeat, turn.round) if self.shape is not None else ():
             yield asyncio.create_task(self._play_branches(self.branch(job, repeat), tuple(turn.rounds), turn.round + 1))
 
     async def _play_line(
         self, parts: GameParts, script: GameScript, start: int, branches: list[asyncio.Task[list[Rollout]]]
     ) -> Rollout:
-        """Play one game, and add the tasks that play its branches to `branches`."""
+        """Play one game and return its rollout. The tasks that play its branches are added to `branches`."""
         try:
             turn = next(script)
             while True:
@@ -219,17 +224,18 @@ class Engine:
                 else:
                     turn = script.send(replies)
         except StopIteration as end:
-            self.ended(parts.job)
+            self.on_end(parts.job)
             rollout: Rollout = end.value
             return rollout
 
     async def _replies(self, parts: GameParts, turn: PendingTurn) -> dict[str, Reply]:
+        """Call the models of all speakers in a turn, and return their replies by agent."""
         job, agents = parts.job, parts.agents
         observation = job.observation(turn.round, turn.rounds)
         opening = not any(played.raw for played in turn.rounds)
 
         def siblings(agent: str) -> Sequence[int]:
-            """Return the numbers of the jobs whose answer to this step may come in the same call."""
+            """Return the numbers of the other jobs whose answers may come in the same call as this one."""
             if self.shape is not None:
                 return self.shape.siblings(job.repeat, turn.round)
             return self.siblings(job, agent) if opening else ()
@@ -245,17 +251,20 @@ class Engine:
 
         if len(turn.speakers) == 1:
             (name,) = turn.speakers
-            return {name: await agents[name].respond(observation, complete, together=self._await_replies)}
+            return {name: await agents[name].respond(observation, complete, wait_for_replies=self._await_replies)}
         speakers = [name for name in self.protocol.agent_names if name in turn.speakers]
         tasks = [
-            asyncio.create_task(agents[name].respond(observation, complete, together=self._await_replies))
+            asyncio.create_task(agents[name].respond(observation, complete, wait_for_replies=self._await_replies))
             for name in speakers
         ]
         await self._await_replies(tasks)
         return {name: task.result() for name, task in zip(speakers, tasks, strict=True)}
 
     async def _await_replies(self, tasks: Sequence[asyncio.Task[Reply]]) -> None:
-        """Wait for all speakers of a round or all votes on a verdict; an error that stops the run ends the wait."""
+        """Wait for all speakers of a round, or all votes on a verdict.
+
+        If one fails with an error that stops the run, the others are canceled, and the error is raised.
+        """
         try:
             await _all_unless_fatal(tasks)
         except STOPS_ALL as error:
@@ -266,10 +275,11 @@ class Engine:
 
 
 async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
-    """Wait for all tasks of a game; only an error that stops the whole run ends the wait.
+    """Wait for all tasks of a game. An error that stops the whole run ends the wait and is raised.
 
-    If an error ends only this game, the other tasks finish, because their answers are paid for and the order of two
-    such failures is random. `task.result()` then raises the first failure in the protocol's order.
+    After an error that ends only this game, the other tasks still finish, because their answers are paid for. The
+    caller gets such an error from `task.result()`. It does so in the protocol's order, so that the same one of several
+    errors is always raised.
     """
     pending: set[asyncio.Task[T]] = set(tasks)
     while pending:
@@ -281,7 +291,7 @@ async def _all_unless_fatal(tasks: Sequence[asyncio.Task[T]]) -> None:
 
 
 async def _all_or_first_failure(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait for all tasks; `Stopped` and `BudgetExhausted` are raised after all have ended, other failures at once."""
+    """Wait for all tasks. `Stopped` and `BudgetExhausted` are raised after all tasks have ended, others at once."""
     pending: set[asyncio.Task[None]] = set(tasks)
     stopped: BaseException | None = None
     while pending:

@@ -1,4 +1,4 @@
-"""The estimate of a plan's calls, tokens and cost by model group."""
+"""Estimates the calls, tokens and cost of a plan, by model group."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WORDS_TO_TOKENS = 1.4
 class CostEstimate:
     """The expected calls, tokens and cost of one model group, without retries.
 
-    Each pair is for the shortest and the longest possible games.
+    Each pair has the value for the shortest and for the longest possible games.
     """
 
     group: str
@@ -35,31 +35,32 @@ class CostEstimate:
 
 
 def estimate_costs(plan: Plan) -> list[CostEstimate]:
-    """Estimate the calls, tokens and cost of a plan by model group, without retries.
+    """Return an estimate of the calls, tokens and cost of each model group in a plan, without retries.
 
-    Prompt tokens are approximate: four bytes each. Answers range from the word limit to the model's output limit.
+    A prompt token is counted as four bytes. An answer has the length of the word limit in the lower estimate, and of
+    the model's output limit in the upper one.
 
     Raises:
-        SpecError: templates fail when they are rendered.
+        SpecError: templates cannot be rendered.
     """
     check_templates(plan)
     if plan.debates is not None:
         return _rows(plan, *_judging_counts(plan))
-    shortest, longest = _played_rounds(plan.spec.protocol)
-    shortest_counts, high = _usage(plan, shortest, most=False), _usage(plan, longest, most=True)
-    return _rows(plan, shortest_counts, high)
+    shortest_rounds, longest_rounds = _played_rounds(plan.spec.protocol)
+    low, high = _usage(plan, shortest_rounds, longest=False), _usage(plan, longest_rounds, longest=True)
+    return _rows(plan, low, high)
 
 
 def _judging_counts(plan: Plan) -> tuple[dict[str, _Counts], dict[str, _Counts]]:
-    """Count the tokens of judging another run's debates, with short and with long answers; the prompts are known."""
+    """Return the counts for judging another run's debates, with short and with long answers. The prompts are known."""
     prompts, votes = list(judged_prompts(plan)), plan.spec.experiment.votes
     judge = plan.agents()[plan.spec.protocol.verifier_name]
     calls, prompt_tokens = len(prompts) * votes, sum(prompts) * votes
-    shortest, longest = (
-        {judge.model_group: _Counts(calls, prompt_tokens, _answer_tokens(judge, most=most) * calls)}
-        for most in (False, True)
+    low, high = (
+        {judge.model_group: _Counts(calls, prompt_tokens, _answer_tokens(judge, longest=longest) * calls)}
+        for longest in (False, True)
     )
-    return shortest, longest
+    return low, high
 
 
 def _rows(plan: Plan, low: Mapping[str, _Counts], high: Mapping[str, _Counts]) -> list[CostEstimate]:
@@ -83,28 +84,28 @@ def _rows(plan: Plan, low: Mapping[str, _Counts], high: Mapping[str, _Counts]) -
 
 
 def _cost(price: Pricing, counts: _Counts) -> float:
-    """Return the cost if every call is like the average one; a price may depend on the length of a call's prompt."""
+    """Return the cost, as if all calls had the average length: a price may depend on the length of a prompt."""
     calls = max(counts.calls, 1)
     return calls * price.cost_of(Usage(round(counts.prompt / calls), round(counts.completion / calls)))
 
 
-def _answer_tokens(agent: Agent, *, most: bool) -> int:
-    """Return an answer's length in tokens: by the agent's word limit or, with `most`, by the model's output limit."""
+def _answer_tokens(agent: Agent, *, longest: bool) -> int:
+    """Return an answer's length in tokens: by the agent's word limit or, if `longest`, by the model's output limit."""
     tokens = int(agent.agent_params.max_response_words * WORDS_TO_TOKENS)
     limit = answer_limit(agent.model_settings)
-    return tokens if limit is None else limit if most else min(tokens, limit)
+    return tokens if limit is None else limit if longest else min(tokens, limit)
 
 
 BYTES_PER_TOKEN = 4
 
 
 def answer_bytes(plan: Plan) -> int:
-    """Estimate the bytes of all answers in the shortest possible games, if each has the length of its word limit."""
+    """Return the bytes of all answers in the shortest possible games, if each answer is as long as its word limit."""
     if plan.debates is not None:
         return _judging_bytes(plan)
     shortest, _ = _played_rounds(plan.spec.protocol)
     total_words = 0
-    for swapped in plan.casts:
+    for swapped in plan.swapped_values:
         agents = plan.agents(swapped=swapped)
         for round_ in range(shortest):
             games_by_agent = _games_by_speaker(plan, round_, swapped=swapped)
@@ -150,19 +151,21 @@ def _played_rounds(protocol: Protocol) -> tuple[int, int]:
     return first + 1, protocol.max_message_rounds
 
 
-def _usage(plan: Plan, rounds: int, *, most: bool) -> Mapping[str, _Counts]:
-    """Count the tokens of all games if each has `rounds` rounds, from each datapoint's rendered system message.
+def _usage(plan: Plan, rounds: int, *, longest: bool) -> Mapping[str, _Counts]:
+    """Return the counts of all games by model group, if each game has `rounds` rounds.
 
-    An answer has the length of its word limit, or with `most` of its model's output limit.
+    The length of a prompt follows from the datapoint's rendered system message and the lengths of earlier answers.
+
+    An answer has the length of its word limit, or, if `longest`, of its model's output limit.
     """
     totals: dict[str, _Counts] = {}
-    for swapped in plan.casts:
-        _add_usage(totals, plan, rounds, most=most, swapped=swapped)
+    for swapped in plan.swapped_values:
+        _add_usage(totals, plan, rounds, longest=longest, swapped=swapped)
     return totals
 
 
-def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, most: bool, swapped: bool | None) -> None:
-    """Add the tokens of all games with these seats."""
+def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, longest: bool, swapped: bool | None) -> None:
+    """Add the counts of all games with swapped seats, or of all without, to `totals`."""
     protocol, agents = plan.spec.protocol, plan.agents(swapped=swapped)
     points, repeats = plan.points, plan.spec.experiment.rollouts.per_datapoint
     system: dict[str, int] = {}
@@ -177,7 +180,7 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, most: boo
         answers = 1 if plan.shape is None else plan.shape.responses ** (round_ + 1)
         for name, games in _games_by_speaker(plan, round_, swapped=swapped).items():
             agent = agents[name]
-            answer = _answer_tokens(agent, most=most)
+            answer = _answer_tokens(agent, longest=longest)
             row = totals.setdefault(agent.model_group, _Counts())
             row.calls += games * answers
             row.prompt += (system[name] * repeats + previous * len(points) * repeats) * games * answers // plan.blocks
@@ -187,15 +190,18 @@ def _add_usage(totals: dict[str, _Counts], plan: Plan, rounds: int, *, most: boo
                 row.calls += extra_calls
                 row.prompt += (system[name] * repeats + previous * len(points) * repeats) * extra_calls // plan.size
                 row.completion += answer * extra_calls
-            message = _answer_tokens(agent, most=False)
+            message = _answer_tokens(agent, longest=False)
             spoken_now = max(spoken_now, message) if protocol.step(round_).draw == "one" else spoken_now + message
         previous += spoken_now
 
 
 def _games_by_speaker(plan: Plan, round_: int, *, swapped: bool | None) -> Mapping[str, int]:
-    """Return, by agent, the number of games with these seats that it speaks in, in a round that all games reach."""
+    """Return, by agent, the number of games where it speaks in a round, if all games reach this round.
+
+    Only games with swapped seats, or only games without, are counted.
+    """
     protocol = plan.spec.protocol
     if protocol.step(round_).draw == "all":
-        return dict.fromkeys(protocol.can_be_active(round_), plan.size // len(plan.casts))
+        return dict.fromkeys(protocol.can_be_active(round_), plan.size // len(plan.swapped_values))
     jobs = (job for job in plan.jobs() if job.swapped == swapped)
     return Counter(name for job in jobs for name in protocol.speakers(round_, job.seed))

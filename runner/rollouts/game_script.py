@@ -1,6 +1,6 @@
-"""One game as a generator without I/O: it yields turns, is sent the replies, and returns the rollout.
+"""One game as a generator without I/O. It yields each turn, is sent the replies, and at last returns the rollout.
 
-The engine gets the replies from models, `runner.rollouts.recorded_games` from a journal.
+The engine gets the replies from models, and `runner.rollouts.recorded_games` gets them from a journal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runner.rollouts.rollout import Call, Outcome, Rollout, usage_fields
 from runner.rollouts.stop_switch import Stopped
 
 GameScript = Generator[PendingTurn, Mapping[str, Reply], Rollout]
-"""A game: yields the turn, is sent its replies (or has the failure thrown in), and returns the rollout."""
+"""A game: yields each turn, is sent its replies (or thrown the error of a reply), and returns the rollout."""
 
 _OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
     (ContentFilterError, Outcome.REFUSED),
@@ -43,13 +43,13 @@ _OUTCOMES: tuple[tuple[type[NipRunError], Outcome], ...] = (
 GAME_FAILURES = tuple(kind for kind, _ in _OUTCOMES)
 """Errors that end one game and not the run.
 
-A malformed request counts as failed in transport, not as refused: no model or policy refused it. As `refused` it would
-count as a wrong verdict in a run that ranks. As `transport_failed` it has no verdict, the run does not rank, and the
-same command requests it again.
+After a `MalformedError` the outcome is `transport_failed`, because no model and no policy refused the request. With
+`refused`, the game would count as a wrong verdict. With `transport_failed` it has no verdict, the run is not ranked,
+and the same command sends the request again.
 """
 
 TURN_FAILURES = (*GAME_FAILURES, Stopped, BudgetExhausted)
-"""Errors that end one speaker's turn. The other speakers' answers are paid for and are awaited."""
+"""Errors that end the turn of one speaker. The answers of the other speakers are paid for, so they are awaited."""
 
 
 def outcome_of(failure: BaseException) -> Outcome:
@@ -65,14 +65,14 @@ class GameParts:
     agents: Mapping[str, Agent]
     job: Job
     failed_calls: Callable[[Job], Sequence[Call]]
-    """Returns the failed attempts of a job, which its rollout also lists."""
+    """Returns the failed calls of a job, for its rollout's list of calls."""
     calls: list[Call] = field(default_factory=list)
-    """The calls so far; the code that answers the turns appends to it."""
+    """The calls so far. The code that gets the replies appends its calls to this list."""
 
     def rollout(self, rounds: Sequence[Round], *, decision: int, outcome: Outcome, error: str | None) -> Rollout:
         """Return the record of the finished game."""
         protocol, job = self.protocol, self.job
-        # Simultaneous speakers are answered in random order; the rows are in the protocol's order.
+        # Answers to simultaneous speakers arrive in random order. The rows have the protocol's order.
         names, calls = protocol.agent_names, [*self.calls, *self.failed_calls(job)]
         calls.sort(key=lambda call: (call.round, names.index(call.agent), call.vote, call.attempt, call.error is None))
         rewards = episode_rewards(protocol, rounds, is_labelled=job.datapoint.label is not None)
@@ -86,7 +86,7 @@ class GameParts:
 
 
 def play_game(parts: GameParts, rounds: Sequence[Round] = ()) -> GameScript:
-    """Play one game, continuing after `rounds`."""
+    """Return the script of one game, which continues after `rounds`."""
     job = parts.job
     label = job.datapoint.label
     game = play(parts.protocol, seed=job.seed, label=label, prover_stance=job.prover_stance, rounds=rounds)
@@ -108,7 +108,7 @@ def play_game(parts: GameParts, rounds: Sequence[Round] = ()) -> GameScript:
 
 
 def calls_of(sample: SampleKey, completion: Completion, agent: Agent) -> Iterator[Call]:
-    """Yield one call for each answer of a completion; the first has the token counts of all."""
+    """Yield one call for each answer in a completion. The first call has the token counts of the whole completion."""
     usage, with_logprobs = completion.usage, has_logprobs(completion)
     is_estimated = usage.estimated and agent.model_settings.traits.metered
     reads_logprobs = agent.is_verifier and agent.hyper_params.verdict.reads_logprobs

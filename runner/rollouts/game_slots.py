@@ -8,18 +8,18 @@ import itertools
 
 
 class Slots:
-    """A limit of `size` concurrent games for all runs together; a free slot goes to the first waiting run in order."""
+    """A limit of `size` concurrent games for all runs together. A free slot goes to the first run that waits."""
 
     def __init__(self, size: int) -> None:
         self._free = size
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._numbers = itertools.count()
         self._events: list[asyncio.Event] = []
-        self._playing: set[int] = set()
+        self._started_runs: set[int] = set()
 
     async def enter(self, order: int) -> None:
         """Wait for a slot for a game of the run with this position in the order of runs."""
-        self.come(order)
+        self.mark_started(order)
         if self._free > 0:
             self._free -= 1
             return
@@ -29,7 +29,7 @@ class Slots:
             await slot
         except asyncio.CancelledError:
             if slot.done() and not slot.cancelled():
-                self.leave()  # the slot was assigned in the same moment
+                self.leave()  # the slot was assigned just before the cancellation
             raise
 
     def leave(self) -> None:
@@ -42,22 +42,23 @@ class Slots:
         self._free += 1
         self._notify()
 
-    def come(self, order: int) -> None:
-        """Record that a run has started to play games, and so takes every slot that it can use."""
-        if order not in self._playing:
-            self._playing.add(order)
+    def mark_started(self, order: int) -> None:
+        """Record that the run at this position has started to play games, and so takes every slot that it can use."""
+        if order not in self._started_runs:
+            self._started_runs.add(order)
             self._notify()
 
-    def has_come(self, order: int) -> bool:
-        return order in self._playing
+    def has_started(self, order: int) -> bool:
+        """Whether the run at this position in the order of runs has started to play games."""
+        return order in self._started_runs
 
     @property
     def has_free(self) -> bool:
-        """Whether there is a slot that no run waits for."""
+        """Whether a slot is free and no run waits for it."""
         return self._free > 0
 
-    def wakes(self, event: asyncio.Event) -> None:
-        """Set this event whenever a slot becomes free that no run waits for, and whenever a run starts its games."""
+    def set_on_change(self, event: asyncio.Event) -> None:
+        """Set this event from now on whenever a run starts its games, or a slot is released and no run waits for it."""
         self._events.append(event)
 
     def _notify(self) -> None:

@@ -1,4 +1,4 @@
-"""The content that a game's identity hashes, and the spec keys that may change when a run resumes."""
+"""The content that determines the identity of a game or run, and the spec keys that may change in a resumed run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MUTABLE_KEYS = (
     "cache",
     "agents.*.freeze",
 )
-"""Keys that may change when a run resumes: they decide how much is played and how, not what a rollout is."""
+"""Keys that may change when a run resumes. They change which games are played and how, but no game's content."""
 
 
 MUTABLE_MODEL_KEYS = (
@@ -43,20 +43,23 @@ MUTABLE_MODEL_KEYS = (
 
 
 LATER_MODEL_KEYS = ("logprobs", "top_logprobs", "from_run", "from_group", "answer_words")
-"""Keys of a model group added after 0.1.0. If one is null, the run's identity is the same as in 0.1.0."""
+"""Keys of a model group added after 0.1.0. If they are null, the run's identity is the same as in 0.1.0."""
 
 
 LATER_SELECTION_KEYS = ("labels", "ids", "explode")
-"""Keys of the dataset selection added after 0.1.0. If one has its default, the identity is the same as in 0.1.0."""
+"""Keys of `dataset` added after 0.1.0. If they have their defaults, the run's identity is the same as in 0.1.0."""
 
 
 def selects_by_group(settings: DatasetSettings) -> bool:
-    """Whether groups decide which datapoints are played or in what order. (They always determine standard errors.)"""
+    """Whether groups of datapoints influence which datapoints are played, or in what order.
+
+    (They always influence the standard errors.)
+    """
     return settings.group_by is not None and (settings.shuffle or settings.balance != "none")
 
 
 def selection_content(settings: DatasetSettings) -> dict[str, Any]:
-    """Return how datapoints are selected from their file, without the limit, which makes a run longer or shorter."""
+    """Return the settings that select datapoints from their file, without the limit, which only sets their number."""
     plain = to_plain(settings)
     content = {name: plain[name] for name in ("columns", "split", "filter", "balance", "shuffle")}
     default = to_plain(DatasetSettings(path=settings.path))
@@ -65,7 +68,7 @@ def selection_content(settings: DatasetSettings) -> dict[str, Any]:
 
 
 def protocol_content(protocol: Protocol) -> dict[str, Any]:
-    """Return a protocol's content for hashing: its rules and the parameters in effect, without its display names."""
+    """Return what a game depends on in a protocol: its rules and the parameters in effect, without display names."""
     file = to_plain(protocol.file)
     return {
         **{name: file[name] for name in ("agents", "channels", "cycle")},
@@ -74,11 +77,10 @@ def protocol_content(protocol: Protocol) -> dict[str, Any]:
 
 
 def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, Any]:
-    """Return the settings of a model group that a game depends on; not its address, API key, price or time limits.
+    """Return the settings of a model group that a game depends on, without its address, API key, price and time limits.
 
-    For a group that replays a run, the content has the hash of that run's journal (`replayed`) and not its folder,
-    which may be moved. The chat format is omitted if it is the only one that 0.1.0 had, so that such games stay the
-    same.
+    For a group that replays a run, the content has the hash of the run's journal (`replayed`), not the run's folder,
+    which may be moved. The chat format is left out if it is the one of 0.1.0, so that such games have the same id.
     """
     names = [f.name for f in fields(settings) if f.name not in (*MUTABLE_MODEL_KEYS, "run", "chat_format")]
     content = {name: to_plain(getattr(settings, name)) for name in names}
@@ -89,12 +91,12 @@ def model_content(settings: ModelSettings, replayed: str | None) -> dict[str, An
 
 
 def design_content(stances: str | None, seats: tuple[str, str] | None) -> dict[str, Any]:
-    """Return how the games of a run are paired; empty if they are not, as in 0.1.0."""
+    """Return the settings that pair the games of a run; empty if games are not paired, as in 0.1.0."""
     return {**({} if stances is None else {"stances": stances}), **({} if seats is None else {"seats": list(seats)})}
 
 
 def verdict_content(experiment: Experiment) -> dict[str, Any]:
-    """Return how a verdict is written and recorded; settings added after 0.1.0 only if they are used."""
+    """Return the settings for how a verdict is written and recorded. Those added after 0.1.0 are left out if unused."""
     verdict, format_ = experiment.verdict, to_plain(experiment.decision_format)
     if not verdict.states:
         del format_["confidence"]
@@ -103,7 +105,7 @@ def verdict_content(experiment: Experiment) -> dict[str, Any]:
 
 
 def judging_content(spec: Spec) -> dict[str, Any]:
-    """Return how verdicts are requested; empty if that is as in 0.1.0."""
+    """Return the settings for how verdicts are requested; empty if they are requested as in 0.1.0."""
     experiment = spec.experiment
     content: dict[str, Any] = {} if experiment.votes == 1 else {"votes": experiment.votes}
     if experiment.rejudge is not None and spec.rejudged is not None:
@@ -113,5 +115,5 @@ def judging_content(spec: Spec) -> dict[str, Any]:
 
 
 def agent_content(agent: AgentSettings) -> dict[str, Any]:
-    """Return the settings of an agent that a game depends on; not whether the agent is trained afterwards."""
+    """Return the settings of an agent that a game depends on: all but `freeze`, which matters only for training."""
     return {name: value for name, value in to_plain(agent).items() if name != "freeze"}

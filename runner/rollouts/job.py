@@ -1,4 +1,4 @@
-"""A game that is to be played, as a plain value."""
+"""A job: the description of one game to play."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.spec.datasets.loader import Datapoint
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A game that is to be played. `index` is only its position in the run's tables."""
+    """The description of one game to play. `index` is the game's position in the plan and in the run's tables."""
 
     index: int
     rollout_id: str
@@ -20,17 +20,17 @@ class Job:
     repeat: int
     seed: int
     stance: int | None = None
-    """The stance that provers argue (of opposed provers, the first) if the spec key `stances` plays both; else None."""
+    """The stance that provers argue (of opposed provers, the first); None if the spec key `stances` is not set."""
     swapped: bool | None = None
     """Whether the two agents in the spec key `seats` have exchanged their models; None if `seats` is not set."""
     stances_exchanged: bool | None = None
-    """Whether opposed provers have exchanged their stances; None if each datapoint is played one way only."""
+    """Whether opposed provers have exchanged their stances; None if `stances` is not set or provers are not opposed."""
 
     @property
     def number(self) -> int:
-        """The number of this game among all games of its datapoint; it is the `repeat` of the game's samples.
+        """The number of this game among all games of its datapoint. It is the `repeat` of the game's samples.
 
-        The two games of a block have the numbers 2 * repeat and 2 * repeat + 1, so that repeats can be added to a run.
+        A block of two games has the numbers 2 * repeat and 2 * repeat + 1, so that repeats can be added to a run.
         """
         number = self.repeat
         for variant in (self.stance, self.swapped):
@@ -40,10 +40,10 @@ class Job:
 
     @property
     def prover_stance(self) -> int:
-        """The stance for provers whose stance the protocol does not fix: the job's own, or else the datapoint's."""
+        """The stance for provers whose stance the protocol does not fix: `stance`, else the datapoint's."""
         return self.datapoint.prover_stance if self.stance is None else self.stance
 
     def observation(self, round_: int, rounds: Sequence[Round]) -> Observation:
-        """Return what an agent can observe in a round of this game, after the rounds played so far."""
+        """Return the observation of an agent in a round of this game. `rounds` are the rounds before it."""
         point = self.datapoint
         return Observation(round_, rounds, point.columns, self.seed, self.prover_stance, point.id, self.number)

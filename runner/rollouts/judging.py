@@ -17,14 +17,14 @@ from runner.rollouts.recorded_debates import Debate, verdict_rounds
 from runner.rollouts.rollout import Outcome, RoundVerdict
 
 _NO_VERDICT = (GenerationError, RefusedError, ContextExceededError)
-"""Failures of a verdict before the last one, after which judging continues.
+"""Errors after which a verdict before the last one is missing, and judging continues.
 
-A failure of transport instead ends the game, so that the next process requests the verdict again.
+After an error in transport, the game ends instead, so that the next process requests the verdict again.
 """
 
 
 def judged_rounds(plan: Plan, job: Job) -> list[int]:
-    """Return the rounds where a job's judge gives a verdict, in order."""
+    """Return the numbers of the rounds where a job's judge gives a verdict, in order."""
     debate, rejudge = plan.debate(job), plan.spec.experiment.rejudge
     end = len(debate.rounds)
     if rejudge is None or rejudge.verdict == "last":
@@ -33,11 +33,12 @@ def judged_rounds(plan: Plan, job: Job) -> list[int]:
 
 
 def judge_debates(plan: Plan) -> Callable[[GameParts, Sequence[Round]], GameScript]:
-    """Return the script that judges the debates of a plan."""
+    """Return the function that starts the script for judging one debate of the plan."""
     return lambda parts, _: _judge(plan, parts)
 
 
 def _judge(plan: Plan, parts: GameParts) -> GameScript:
+    """Return the script of one judged debate: a turn of the judge for each verdict."""
     debate = plan.debate(parts.job)
     judge = parts.protocol.verifier_name
     *earlier, end = judged_rounds(plan, parts.job)
@@ -75,7 +76,7 @@ def _turn(parts: GameParts, debate: Debate, round_: int) -> PendingTurn:
 
 
 def _verdict(parts: GameParts, debate: Debate, round_: int, reply: Reply) -> RoundVerdict:
-    """Return the judge's reply before the end of the debate as a verdict."""
+    """Return the judge's reply in an earlier round than the debate's last as a `RoundVerdict`."""
     judge = parts.protocol.verifier_name
     verdict_round = Round({judge: reply.raw}, calls={judge: reply.calls}, votes=reply.votes)
     rounds = [*debate.rounds[:round_], verdict_round]
@@ -84,7 +85,7 @@ def _verdict(parts: GameParts, debate: Debate, round_: int, reply: Reply) -> Rou
 
 
 def _judged_round(played: Round, judge: str, reply: Reply) -> Round:
-    """Return a round of the debate with the calls that a verdict before its end took."""
+    """Return a round of the debate, with the calls for an earlier verdict than the last one."""
     return replace(
         played, asked=frozenset({judge}), calls={judge: reply.calls}, cut={judge: reply.cut},
         retry_counts={judge: reply.retry_count}, token_limits={judge: reply.token_limit},
@@ -92,7 +93,7 @@ def _judged_round(played: Round, judge: str, reply: Reply) -> Round:
 
 
 def _rounds_with_verdict(parts: GameParts, debate: Debate, rounds: Sequence[Round], reply: Reply) -> list[Round]:
-    """Return the rounds of a debate, with the round of the last verdict."""
+    """Return the rounds of a debate, followed by the round of the last verdict."""
     protocol, job = parts.protocol, parts.job
     game = play(
         protocol, seed=job.seed, label=job.datapoint.label, prover_stance=job.prover_stance, rounds=rounds
@@ -111,7 +112,7 @@ def _rounds_with_verdict(parts: GameParts, debate: Debate, rounds: Sequence[Roun
 
 
 def judged_prompts(plan: Plan) -> Iterator[int]:
-    """Yield the estimated tokens of each prompt to a plan's judge, not counting votes and retries."""
+    """Yield the estimated tokens of each prompt for a plan's judge. Further votes and retries are not counted."""
     judge = plan.agents()[plan.spec.protocol.verifier_name]
     for job in plan.jobs():
         debate = plan.debate(job)

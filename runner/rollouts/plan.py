@@ -1,7 +1,7 @@
 """The plan of a run: its jobs, their identities, and the number of games.
 
-Nothing here calls a model or writes a file. A rollout's id is the hash of everything that its game depends on. An
-edited prompt therefore gives another rollout, and a longer run includes the rollouts of a shorter one.
+This module calls no model and writes no file. A rollout's id is the hash of everything that its game depends on. So a
+game with an edited prompt is another rollout, and a longer run includes the rollouts of a shorter one.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Plan:
 
     spec: Spec
     debates: Debates | None = None
-    """The debates of another run that are to be judged. Neither the saved spec nor the run's identity needs them."""
+    """The debates of another run that this run judges. The saved spec and the run's identity do not depend on them."""
 
     def with_spec(self, spec: Spec) -> Self:
-        """Return the plan of another spec."""
+        """Return this plan with another spec."""
         return replace(self, spec=spec)
 
     @cached_property
     def game_hash(self) -> str:
-        """The hash of what all games of the run share: rules, prompts, models and the retry policy for answers."""
+        """The hash of all that the run's games have in common: rules, prompts, models and the retries of answers."""
         experiment, protocol = self.spec.experiment, self.spec.protocol
         groups = {agent.model for agent in experiment.agents.values()}
         return tagged_hash(
@@ -78,7 +78,7 @@ class Plan:
     def identity(self) -> str:
         """The hash that identifies a run: specs with the same identity describe the same run, longer or shorter."""
         selection = selection_content(self.spec.experiment.dataset)
-        # The judged run determines the dataset, and the copy of its dataset grows with that run.
+        # If another run's debates are judged, that run determines the dataset, whose copy grows with the run.
         source = None if self.spec.rejudged is not None else self.spec.dataset.source_sha256
         return tagged_hash(
             "run",
@@ -114,7 +114,7 @@ class Plan:
 
     @property
     def games(self) -> Plan:
-        """The plan itself; a training plan returns the plan of its games."""
+        """The plan itself. (A training plan has the plan of its games here; see `RunPlan`.)"""
         return self
 
     def all_games(self) -> list[Plan]:
@@ -122,7 +122,7 @@ class Plan:
 
     @property
     def shard(self) -> Shard | None:
-        """The part of the run to play, with the ids, seeds and samples of the full run; None for all of it."""
+        """The part of the run to play; None for all of it. Ids, seeds and samples are those of the full run."""
         return self.spec.shard
 
     @cached_property
@@ -133,7 +133,7 @@ class Plan:
 
     @cached_property
     def share(self) -> Experiment:
-        """The experiment with the limits for this process: a shard gets its share of each limit."""
+        """The experiment with the limits for this process, which are shares of the spec's limits for a shard."""
         experiment, shard = self.spec.experiment, self.shard
         if shard is None:
             return experiment
@@ -151,18 +151,18 @@ class Plan:
 
     @cached_property
     def seats(self) -> Seats | None:
-        """The two seats that exchange players in every other game; None if the spec does not swap seats."""
+        """The two agents that exchange their players in every second game; None if the spec does not swap seats."""
         return swapped_seats(self.spec.experiment, self.spec.protocol)
 
     @cached_property
     def variants(self) -> tuple[tuple[int | None, bool | None], ...]:
-        """The (stance, swapped) pair of each game in a block; None stands for a value that the spec does not vary."""
+        """The (stance, swapped) pair of each game in a block. A value is None if the spec does not vary it."""
         stances = (None,) if self.spec.experiment.stances is None else (0, 1)
-        return tuple(product(stances, self.casts))
+        return tuple(product(stances, self.swapped_values))
 
     @property
-    def casts(self) -> tuple[bool | None, ...]:
-        """The values that `Job.swapped` takes in this plan."""
+    def swapped_values(self) -> tuple[bool | None, ...]:
+        """The values of `Job.swapped` in this plan."""
         return (None,) if self.seats is None else (False, True)
 
     @property
@@ -178,7 +178,7 @@ class Plan:
         return self.blocks * len(self.variants)
 
     def jobs(self) -> Iterator[Job]:
-        """Yield every game or tree in the order of play, block by block; if debates are judged, only those with one."""
+        """Yield every job in the order of play, block by block. If debates are judged, leave out jobs without one."""
         if self.debates is None:
             return self._every_job()
         debated = (job for job in self._every_job() if job_key(job) in self.debates.by_job)
@@ -189,7 +189,7 @@ class Plan:
         branches = 1 if self.shape is None else self.shape.branches
         index = 0
         for point, number in self._blocks():
-            # Not derived from the game's hash: a datapoint gets the same seed under every model and within a block.
+            # The seed does not depend on the game's hash, so that all models and all games of a block have the same.
             game_seed = derived_seed("rollout", seed, point.id, number)
             for stance, swapped in self.variants:
                 stances_exchanged = self.spec.protocol.stances_exchanged(stance)
@@ -201,9 +201,9 @@ class Plan:
     def _blocks(self) -> Iterator[tuple[Datapoint, int]]:
         """Yield each datapoint with each repeat.
 
-        The first repeat of all datapoints comes first, so that a run that is cut short covers all of them.
+        All datapoints are played once before any is repeated, so that an interrupted run covers as many as possible.
 
-        A run that stops once it is decided (`until`) plays group after group, in an order derived from the seed. The
+        With `until`, the groups of datapoints are played one after another, in an order derived from the seed. The
         games played so far are then a random sample, even if the dataset is sorted.
         """
         points, repeats = self.points, range(self.spec.experiment.rollouts.per_datapoint)
@@ -223,7 +223,7 @@ class Plan:
         return self.debates.by_job[job_key(job)]
 
     def branch(self, job: Job, repeat: int) -> Job:
-        """Return one branch of a tree as a job of its own, with the seed of the tree."""
+        """Return the job of one branch, from the job of its tree. Both have the same seed."""
         return self._with_id(replace(job, repeat=repeat))
 
     def _with_id(self, job: Job) -> Job:
@@ -235,7 +235,7 @@ class Plan:
     def siblings(self, job: Job, agent: str) -> list[int]:
         """Return the numbers of the other jobs where this agent gets the same first prompt.
 
-        They have the same datapoint, stance and seats, and are the other repeats where the agent speaks first too.
+        These are other repeats with the same datapoint, stance and seats, where the agent also speaks in round 0.
         """
         if self.debates is not None:
             return []
@@ -248,7 +248,7 @@ class Plan:
         ]
 
     def group_of(self, sample: SampleKey) -> str:
-        """Return the model group that answers a sample; in games with swapped seats it is the other seat's."""
+        """Return the model group that answers a sample. With swapped seats, it is the group of the other seat."""
         return self.groups(swapped=self.seats is not None and sample.repeat % 2 == 1)[sample.agent]
 
     def groups(self, *, swapped: bool | None) -> Mapping[str, str]:
@@ -263,13 +263,13 @@ class Plan:
         return {swapped: {name: agent.model for name, agent in seated.items()} for swapped, seated in cast.items()}
 
     def agents(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
-        """Return the agents by seat, without a connection: the caller passes the function that calls their models."""
+        """Return the agents by seat. They have no connection: the caller passes a function that calls models."""
         experiment, protocol, runtime = self.spec.experiment, self.spec.protocol, AgentRuntime(self.spec.prompts)
         if swapped:
             experiment = replace(experiment, agents=exchange_players(experiment.agents, self.seats))
         return {name: OpenAiWholeAgent(experiment, runtime, name, protocol) for name in protocol.agent_names}
 
     def players(self, *, swapped: bool | None = None) -> dict[str, OpenAiWholeAgent]:
-        """Return the agents by the entry of `agents` that plays them; swapped seats exchange two entries."""
+        """Return the agents by their players: the spec's entries in `agents`. Swapped seats exchange two of them."""
         agents = self.agents(swapped=swapped)
         return exchange_players(agents, self.seats) if swapped else agents

@@ -1,6 +1,6 @@
-"""The debates of a run up to their verdicts, to be judged again.
+"""The debates of a run up to their verdicts, which another run judges again.
 
-They are saved as JSON lines: a header with the run and the context of its debates, then one line for each debate.
+Debates are saved as JSON lines: a header with the run and the context of its debates, then one line for each debate.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Debate:
     content: str
     """The hash of the datapoint's content."""
     rounds: Sequence[Round]
-    """The rounds before that of the verdict; the verdict's round number is their count."""
+    """The rounds before the round of the verdict, so that their number is the index of that round."""
     beside: Mapping[str, Reply] = field(default_factory=dict)
-    """The replies of the other agents in the verdict's round, which the judge has not seen."""
+    """The replies of the other agents in the round of the verdict, which the judge has not seen."""
 
     @classmethod
     def of(cls, rollout: Rollout, protocol: Protocol) -> Self | str:
         """Return the debate of a finished game, or the reason why it cannot be judged.
 
-        The debate ends where the first judge decided. If the game was undecided or cut off, the debate ends at the
-        last turn where its judge could have decided.
+        The debate ends where the game's verifier decided. If it did not decide, the debate ends at the last turn where
+        it could have decided.
         """
         if rollout.outcome == Outcome.TRANSPORT_FAILED:
             return "lost in transport"
@@ -54,7 +54,7 @@ class Debate:
                 return "cut off before anything was said that could be judged"
             end = ends[-1]
         replies = _replies_of_others(rounds[end], protocol.verifier_name) if end < len(rounds) else {}
-        return cls(rollout.job.datapoint.content_hash, tuple(map(_without_calls, rounds[:end])), replies)
+        return cls(rollout.job.datapoint.content_hash, tuple(map(_remove_calls, rounds[:end])), replies)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -76,7 +76,7 @@ def job_key(job: Job) -> tuple[str, int]:
 
 
 def verdict_rounds(protocol: Protocol, seed: int, last: int) -> list[int]:
-    """Return the rounds up to `last` where a verdict of the verifier counts, for a game with this seed."""
+    """Return the numbers of the rounds up to `last` where the verifier may decide, in a game with this seed."""
     rounds = range(min(last, protocol.last_speaking_round) + 1)
     return [i for i in rounds if protocol.can_ever_decide(i) and protocol.may_decide(i, seed)]
 
@@ -89,8 +89,8 @@ def _replies_of_others(played: Round, verifier: str) -> dict[str, Reply]:
     }
 
 
-def _without_calls(played: Round) -> Round:
-    """Return a round without calls and retries, because nothing is requested for it when a debate is judged."""
+def _remove_calls(played: Round) -> Round:
+    """Return a round without calls and retries: judging a debate requests no answers for its earlier rounds."""
     messages = tuple(played.messages)
     return Round(dict(played.raw), messages, int(played.decision), dict(played.rewards), asked=frozenset())
 
@@ -106,7 +106,7 @@ def _round_fields(played: Round) -> dict[str, Any]:
 
 def _round(data: Mapping[str, Any]) -> Round:
     messages = tuple(Message(*fields) for fields in data["messages"])
-    return _without_calls(Round(data["raw"], messages, data["decision"], data["rewards"]))
+    return _remove_calls(Round(data["raw"], messages, data["decision"], data["rewards"]))
 
 
 _HEADER_FIELDS = ("run_id", "identity", "journal_sha256", "context", "repeats", "left_out")
@@ -120,14 +120,14 @@ class Debates:
     identity: str
     journal_sha256: str
     context: Mapping[str, Any]
-    """The values that the debates depend on other than datapoints, by spec key; see `debate_context`."""
+    """The values that the debates depend on, by spec key; see `debate_context`."""
     repeats: int
     """The number of repeats of each datapoint in the run."""
     left_out: Mapping[str, int]
     """The number of the run's games that have no debate to judge, by reason."""
     by_job: Mapping[tuple[str, int], Debate]
     stopped: str | None = None
-    """A note that the run stopped once it was decided, so that its judge's verdicts selected its games."""
+    """A note for a run that `until` stopped, so that its number of games depends on its judge's verdicts; else None."""
 
     @cached_property
     def hashes(self) -> Mapping[tuple[str, int], str]:
@@ -135,7 +135,7 @@ class Debates:
         return {key: tagged_hash("debate", debate.to_json()) for key, debate in self.by_job.items()}
 
     def lines(self) -> bytes:
-        """Return the debates as saved: a header with the hash of the other lines, then one line for each debate."""
+        """Return the JSON lines that save the debates: a header with the hash of the other lines, and these."""
         rows = b"".join(
             orjson.dumps({"datapoint": point, "repeat": repeat, **debate.to_json()}, option=orjson.OPT_APPEND_NEWLINE)
             for (point, repeat), debate in self.by_job.items()
@@ -163,7 +163,7 @@ class Debates:
         return cls(**header_fields, by_job=debates, stopped=header.get("stopped"))
 
     def check_same(self, before: Debates, judged: str) -> None:
-        """Check that no debate of `before` has changed or is missing; `judged` is the run that judged them.
+        """Check that no debate of `before` has changed or is missing now. `judged` names the run that judged `before`.
 
         Raises:
             RunDirectoryError: a debate has changed or is missing.
@@ -171,15 +171,16 @@ class Debates:
         changed = [key for key, debate in before.hashes.items() if self.hashes.get(key) != debate]
         if changed:
             raise RunDirectoryError(
-                f"{judged} has judged {counted(len(changed), 'debate')} of {self.run_id} that have changed since, such "
-                f"as that of datapoint {changed[0][0]}; add --again to judge the changed debates in a new run"
+                f"{judged} has judged {counted(len(changed), 'debate')} of {self.run_id} that have changed since or "
+                f"are missing, such as that of datapoint {changed[0][0]}; add --again to judge the debates in a new "
+                "run"
             )
 
     def check(self, spec: Spec) -> None:
         """Check that a spec changes nothing that the debates depend on.
 
         Raises:
-            UsageError: it does; the message names every key that differs.
+            UsageError: the spec changes the debates. The message names all keys that differ.
         """
         if spec.experiment.rollouts.per_datapoint > self.repeats:
             raise UsageError(
@@ -213,7 +214,7 @@ class Debates:
 
 
 def debate_context(spec: Spec) -> dict[str, Any]:
-    """Return what the debates of a spec depend on, other than datapoints and judge, by spec key."""
+    """Return the values that a spec's debates depend on, by spec key, without datapoints and judge."""
     experiment, protocol = spec.experiment, spec.protocol
     rules = protocol_content(protocol)
     judge = protocol.verifier_name

@@ -1,4 +1,4 @@
-"""Rollouts rebuilt from recorded answers, synchronously and offline, without rendering prompts."""
+"""Rebuilds rollouts from recorded answers, without an event loop, a network or the rendering of prompts."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Key = TypeVar("Key")
 
 
 class NotRecordedError(NipRunError):
-    """Raised if a game needs an answer that is not recorded, because the game was not finished."""
+    """An answer that a game needs is not recorded, because the game was not finished."""
 
 
 @dataclass(frozen=True)
 class AnsweredRequest:
-    """A request whose answer is recorded. Its messages are rendered on first access."""
+    """A request whose answer is recorded. The messages of the request are rendered on first access."""
 
     sample: SampleKey
-    asked: RequestRecord
+    request_record: RequestRecord
     """The journal's record of the request."""
     agent: Agent
     observation: Observation
 
     @cached_property
     def messages(self) -> Sequence[ChatMessage]:
-        """The chat as the templates render it, before it is encoded for the provider."""
+        """The prompt as the templates render it, before the provider's encoding."""
         return self.agent.prompt(self.observation)
 
     @property
@@ -50,7 +50,7 @@ class AnsweredRequest:
 
 @dataclass
 class RecordedGames:
-    """The games of a plan, rebuilt from their recorded answers."""
+    """Rebuilds the games of a plan from recorded answers. `recorded` returns the record of a sample, if any."""
 
     plan: Plan
     recorded: Callable[[SampleKey], CallRecord | EndedRecord | None]
@@ -95,7 +95,7 @@ class RecordedGames:
             script.close()
 
     def _replies(self, parts: GameParts, turn: PendingTurn) -> Mapping[str, Reply]:
-        rounds = tuple(turn.rounds)  # a copy: the game appends to its list, and requests are rendered later
+        rounds = tuple(turn.rounds)  # a copy, as the game adds rounds to its list before requests are rendered
         observation = parts.job.observation(turn.round, rounds)
         speakers = [name for name in parts.protocol.agent_names if name in turn.speakers]
         return _all_or_first_failure(
@@ -113,6 +113,11 @@ class RecordedGames:
         return combine_votes([first, *later_votes.values()])
 
     def _vote(self, parts: GameParts, agent: Agent, observation: Observation, vote: int) -> Reply:
+        """Return one vote's reply, from the recorded answers to its attempts.
+
+        Raises:
+            NotRecordedError: an answer is missing.
+        """
         reader = agent.read_answers(observation, vote)
         sample = next(reader)
         while True:
@@ -131,7 +136,7 @@ class RecordedGames:
 
 
 def _all_or_first_failure(readers: Mapping[Key, Callable[[], Reply]]) -> dict[Key, Reply]:
-    """Return all replies. If some fail, read the others too, which were paid for, and raise the first failure."""
+    """Return the reply of each reader. If some fail, call the others too (their calls count), and raise the first."""
     replies: dict[Key, Reply] = {}
     failure: NipRunError | None = None
     for key, read in readers.items():

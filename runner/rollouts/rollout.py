@@ -25,7 +25,7 @@ class Outcome(StrEnum):
 
     @property
     def played_out(self) -> bool:
-        """Whether the game ended by its rules; False if a failure cut it off."""
+        """Whether the game ended by its rules, and not with an error."""
         return self in _PLAYED_OUT
 
 
@@ -51,11 +51,11 @@ class Call:
     verdict_logprobs: str | None = None
     """The tokens of the answer's verdict with their log-probabilities, as JSON; see `runner.models.logprobs`."""
     p_accept: PAccept | None = None
-    """P(accept) by the log-probabilities, if the answer has a verdict and the spec reads them; not in any table."""
+    """P(accept) by log-probabilities, if the answer has a verdict and the spec requests this; not in any table."""
     paid: bool = True
-    """False if another run paid for the answer; not in any table, so that a replay writes equal tables."""
+    """Whether this run paid for the answer, not another run. It is in no table, so that a replay has equal tables."""
     vote: int = 0
-    """The index of the vote, if a verdict is decided by several."""
+    """The index of the vote; 0 if there is only one."""
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
     audio_input_tokens: int = 0
@@ -65,7 +65,7 @@ class Call:
     """Whether a token count is estimated because the server reported none or an impossible one."""
 
     origin: str | None = None
-    """The run that the answer was copied from (see `Completion.origin`); not in any table, like `paid`."""
+    """The run that first got this answer, if it is a copy (see `Completion.origin`); in no table, like `paid`."""
 
     @property
     def usage(self) -> Usage:
@@ -90,17 +90,17 @@ CONFIDENCE = ("confidence_stated", "confidence_logprob", "confidence_note")
 
 @dataclass(frozen=True, slots=True)
 class RoundVerdict:
-    """A judge's verdict on a debate, given the messages before a round."""
+    """A judge's verdict on the messages of a debate before a round."""
 
     round: int
     decision: int
     votes: tuple[int, ...] = ()
     error: str | None = None
-    """The reason if there is no verdict."""
+    """The reason why there is no verdict; None if there is one."""
     confidence_stated: float | None = None
     confidence_logprob: float | None = None
     confidence_note: str | None = None
-    """The three confidence fields are defined as in `Rollout`, which has the confidence of the last verdict."""
+    """The three confidence fields have the same meaning as those of `Rollout`."""
 
     def to_json(self) -> dict[str, Any]:
         confidence = {name: getattr(self, name) for name in CONFIDENCE}
@@ -129,11 +129,11 @@ class Rollout:
     confidence_logprob: float | None = None
     """P(accept), from 0 to 1, from the log-probabilities of the verdict's tokens."""
     confidence_note: str | None = None
-    """The reason if a requested confidence is unknown or only a bound."""
+    """The reason why a requested confidence is unknown, or only a bound; else None."""
     votes: Sequence[int] | None = None
-    """The decision of each vote, if the verdict is decided by a majority."""
+    """The decision of each vote, if a majority decides; else None."""
     verdicts: Sequence[RoundVerdict] | None = None
-    """The verdicts including the last one, if the debate is judged after each round."""
+    """The verdicts, including the last one, if the debate is judged after each round; else None."""
 
     @property
     def correct(self) -> bool | None:
@@ -143,9 +143,9 @@ class Rollout:
         return self.outcome == Outcome.DECIDED and self.decision == self.job.datapoint.label
 
     def verdict_origin(self, verifier: str) -> str | None:
-        """Return the run that all answers behind the verdict were copied from; None if there is no such single run.
+        """Return the run that first got all answers in the verdict's round, if all are copies from one run; else None.
 
-        If the verifier never answered, the last answers of the game count instead.
+        Only the verifier's answers count or, if it never answered, the last answers of the other agents.
         """
         answers = [call for call in self.calls if call.is_answer]
         decisive = [call for call in answers if call.agent == verifier] or answers
@@ -154,11 +154,11 @@ class Rollout:
         return origins.pop() if len(origins) == 1 else None
 
     def with_verdicts(self, verdicts: Sequence[RoundVerdict]) -> Rollout:
-        """Return this rollout with all verdicts on its debate."""
+        """Return a copy of this rollout with these verdicts on its debate."""
         return replace(self, verdicts=tuple(verdicts))
 
     def answers_without_round(self) -> dict[str, list[Call]]:
-        """Return the answers, by agent, of a last round that a failure cut off; it is not in `rounds`."""
+        """Return the answers, by agent, in a last round that is not in `rounds` because an error ended the game."""
         answers: dict[str, list[Call]] = {}
         for call in self.calls:
             if call.round == len(self.rounds) and call.is_answer:

@@ -1,4 +1,4 @@
-"""Rounds of a game without a model, to show the prompt of a later round before anything is played."""
+"""Plays the first rounds of a game without a model, to show the prompt of a later round before a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.rollouts.job import Job
 
 
 async def undecided_rounds(protocol: Protocol, agents: Mapping[str, Agent], job: Job, until: int) -> Sequence[Round]:
-    """Return the rounds of a game before `until`, with answers of the dummy provider that never decide."""
+    """Return the rounds of a game before round `until`. The `dummy` provider answers, and never decides."""
 
     async def answer_undecided(request: Request) -> Completion:
         return await offline_answer(replace(request, hint=ResponseHint(request.hint.headers)))

@@ -1,4 +1,4 @@
-"""The interface that the plans of games and of training runs share."""
+"""The interface of plans, for runs of games and for training runs."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class RunPlan(Protocol):
 
     @property
     def games(self) -> Plan:
-        """The plan of the games that the spec's models play, before any training, on all datapoints."""
+        """The plan of games on all datapoints, with the models of the spec, which are not yet trained."""
         ...
 
     def with_spec(self, spec: Spec) -> Self:
-        """Return the plan of another spec of the same kind."""
+        """Return this plan with another spec of the same kind."""
         ...
 
     def all_games(self) -> Sequence[Plan]:
-        """Return the plans of all games of the run that are known in advance."""
+        """Return the plans of all games that are known before the run starts."""
         ...
 
 
 def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
-    """Yield a problem for each sweep point whose run equals another point's: it would be one run shown as several."""
+    """Yield a problem for each sweep point whose run is the run of an earlier point, so that it would add no run."""
     first_specs: dict[str, Spec] = {}
     for plan in points if len(points) > 1 else ():
         spec = plan.spec
@@ -67,8 +67,8 @@ def sweep_problems(path: str, points: Sequence[RunPlan]) -> Iterator[Problem]:
 
 
 def _duplicate_point(path: str, spec: Spec, key: str | None) -> Problem:
-    """Return the problem of a point that repeats an earlier one; `key` is the repeated key, if it is known."""
-    message = "is in the sweep twice, and both would be the same run; remove one"
+    """Return the problem of a sweep point that is equal to an earlier one. `key`: the key with the repeated value."""
+    message = "is in the sweep twice, and both points would be the same run; remove one of them"
     if key is None:
         return Problem(Place(path), "sweep", f"a value {message}")
     place = spec.point_places.get(key, Place(path))

@@ -1,4 +1,4 @@
-"""A shard's share of the limits of its run: budget, concurrency and rates."""
+"""Divides the limits of a run among its shards: budget, concurrency and rates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.spec.datasets.shards import Shard
 from runner.spec.experiment import Experiment
 
 USD_PARTS = 1_000_000
-"""The number of parts that a dollar is divided into."""
+"""The number of parts of a dollar: a share is a number of whole parts."""
 
 RATES = ("requests_per_minute", "tokens_per_minute")
 
@@ -29,25 +29,25 @@ class Shares:
     """The number of datapoints of each shard."""
 
     def rows(self) -> Iterator[tuple[str, float, float | None]]:
-        """Yield each limit as (spec key, value in the spec, the shard's share or None if it is too small to divide)."""
+        """Yield each limit as (spec key, value in the spec, the shard's share); None if the value is too small."""
         experiment = self.experiment
-        yield "rollouts.concurrency", experiment.rollouts.concurrency, self._of(experiment.rollouts.concurrency)
+        yield "rollouts.concurrency", experiment.rollouts.concurrency, self._share(experiment.rollouts.concurrency)
         if experiment.budget.usd is not None:
-            yield "budget.usd", experiment.budget.usd, self._of_usd(experiment.budget.usd)
+            yield "budget.usd", experiment.budget.usd, self._usd_share(experiment.budget.usd)
         for name in ("tokens", "completions"):
             limit = getattr(experiment.budget, name)
             if limit is not None:
-                yield f"budget.{name}", limit, self._of(limit)
+                yield f"budget.{name}", limit, self._share(limit)
         for group, settings in experiment.models.items():
             for name in RATES:
                 rate = getattr(settings, name)
                 if rate is not None:
-                    yield f"models.{group}.{name}", rate, self._of(rate)
+                    yield f"models.{group}.{name}", rate, self._share(rate)
 
-    def _of(self, limit: int) -> int | None:
+    def _share(self, limit: int) -> int | None:
         return self.shard.share(limit, self.sizes)
 
-    def _of_usd(self, usd: float) -> float | None:
+    def _usd_share(self, usd: float) -> float | None:
         parts = math.floor(usd * USD_PARTS)
         share = self.shard.share(parts if parts / USD_PARTS <= usd else parts - 1, self.sizes)
         return None if share is None else share / USD_PARTS
@@ -63,11 +63,11 @@ class Shares:
             experiment,
             budget=replace(experiment.budget, **budget),
             rollouts=replace(experiment.rollouts, concurrency=concurrency),
-            models={group: _limited(group, settings, shares) for group, settings in experiment.models.items()},
+            models={group: _limited_settings(group, settings, shares) for group, settings in experiment.models.items()},
         )
 
 
-def _limited(group: str, settings: ModelSettings, shares: Mapping[str, float]) -> ModelSettings:
+def _limited_settings(group: str, settings: ModelSettings, shares: Mapping[str, float]) -> ModelSettings:
     rates: dict[str, Any] = {name: int(shares[key]) for name in RATES if (key := f"models.{group}.{name}") in shares}
     return replace(settings, **rates) if rates else settings
 
@@ -80,7 +80,7 @@ def find_shard_problems(experiment: Experiment, points: Sequence[Datapoint], sha
         unit = "groups" if any(point.group != point.id for point in points) else "datapoints"
         problems.append(
             f"{shard.of} shards of {counted(groups, unit.removesuffix('s'))}: a shard plays complete {unit}, so some "
-            f"shards would be empty; use at most {groups}"
+            f"shards would be empty; use at most {groups} shards"
         )
         return problems
     for key, limit, share in Shares(experiment, shard, shard.sizes(points)).rows():
@@ -98,11 +98,11 @@ def _unsupported_settings(experiment: Experiment) -> Iterator[str]:
         )
     if experiment.until is not None:
         yield (
-            "until: a run that stops once it is decided looks at all its games in one order, and a shard has only some "
-            "of them. Play the run without shards, or set until=null"
+            "until: this setting stops a run by looking at its games in one order, but a shard has only some of them. "
+            "Play the run without shards, or set until=null"
         )
     if experiment.rejudge is not None:
         yield (
             "rejudge: each shard would judge the debates that the other run has when the shard starts, and these may "
-            "differ between shards. Judge them without shards"
+            "differ between shards. Play the run without shards"
         )

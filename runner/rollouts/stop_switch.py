@@ -21,7 +21,7 @@ class StopSwitch:
         self._events: list[asyncio.Event] = []
 
     def branch(self) -> StopSwitch:
-        """Return a switch that stops a single run; it also stops when this one does."""
+        """Return a switch for a single run: it can be stopped alone, and is also stopped when this switch is."""
         branch = StopSwitch(self)
         self._branches.append(branch)
         if self.stopping:
@@ -33,7 +33,7 @@ class StopSwitch:
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Stop sending requests. Sleeping retries wake and raise Stopped."""
+        """Stop the run: `check` and `sleep` raise `Stopped` from now on, also in tasks that are sleeping."""
         self._stopped.set()
         for event in self._events:
             event.set()
@@ -43,7 +43,8 @@ class StopSwitch:
     def stop_all(self) -> None:
         """Stop this run and all runs of the parent switch; do nothing if this run has stopped already.
 
-        A run that is already decided needs no more answers, so an error in its last games does not stop the other runs.
+        A run with `until` stops once its result is clear. An error in the games that it then leaves unfinished does not
+        stop the other runs.
         """
         if not self.stopping:
             (self if self._parent is None else self._parent).stop()
@@ -69,6 +70,6 @@ class StopSwitch:
             return
         raise Stopped
 
-    def wakes(self, event: asyncio.Event) -> None:
-        """Set this event too when the run is stopped, so that tasks that wait for it check again."""
+    def set_on_stop(self, event: asyncio.Event) -> None:
+        """Set this event when the run is stopped, so that tasks that wait for the event check this switch again."""
         self._events.append(event)

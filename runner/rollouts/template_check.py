@@ -1,4 +1,4 @@
-"""The check that renders the templates of a plan for every game before any model is called."""
+"""Checks that the templates of a plan can be rendered for every game, before a model is called."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def check_templates(plan: Plan) -> None:
         SpecError: templates fail; the error has the file, line and first datapoint of each failure.
     """
     failures: dict[tuple[str, int, str], list[str]] = {}
-    for swapped in plan.casts:
+    for swapped in plan.swapped_values:
         agents: Mapping[str, Agent] = plan.agents(swapped=swapped)
         if plan.debates is not None:
             agents = {name: agent for name, agent in agents.items() if agent.is_verifier}
         for agent in agents.values():
-            rendered = list(_rendered_rounds(plan, agent))
+            rendered = list(_templates_with_rounds(plan, agent))
             for point in plan.points:
                 for error in _failures(plan, agent, rendered, point):
                     key = (error.template, error.line or 1, error.reason)
@@ -40,8 +40,8 @@ def check_templates(plan: Plan) -> None:
         raise SpecError(problems)
 
 
-def _rendered_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]]:
-    """Yield an agent's templates, as name suffixes, with each round that changes their text.
+def _templates_with_rounds(plan: Plan, agent: Agent) -> Iterator[tuple[str, int]]:
+    """Yield each template of an agent, as a name suffix, with each round that changes the template's text.
 
     Only the variable `questions_left` depends on the round.
     """

@@ -1,4 +1,4 @@
-"""A finished rollout for people to read: the delivered messages and the outcome."""
+"""A finished rollout as a text to read: the messages and the outcome."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.rollouts.rollout import Outcome, Rollout
 
 
 class Variant(Protocol):
-    """A game's variant within its block; a job or a transcript has these properties."""
+    """The properties of a job or transcript that distinguish the games of a block."""
 
     @property
     def stance(self) -> int | None: ...
@@ -23,7 +23,7 @@ class Variant(Protocol):
 
 
 def describe_variant(game: Variant) -> list[str]:
-    """Return the words that describe a game's variant within its block; empty if a block is one game."""
+    """Return words that distinguish a game from the others of its block; empty if the block has one game."""
     parts = [] if game.stance is None else [f"stance {stance_word(game.stance)}"]
     if game.stances_exchanged is not None:
         parts = ["stances exchanged" if game.stances_exchanged else "stances as written"]
@@ -31,7 +31,7 @@ def describe_variant(game: Variant) -> list[str]:
 
 
 class DeliveredMessage(NamedTuple):
-    """One message of a game and the channel that it was delivered in."""
+    """One message of a game, and the channel where it was sent."""
 
     round: int
     agent: str
@@ -40,7 +40,7 @@ class DeliveredMessage(NamedTuple):
 
 
 class ModelAnswer(NamedTuple):
-    """The full text that a model wrote in a round, with its messages and any verdict."""
+    """The full text of a model's answer in a round, which contains its messages or its verdict."""
 
     round: int
     agent: str
@@ -48,7 +48,7 @@ class ModelAnswer(NamedTuple):
 
 
 def describe_confidence(stated: float | None, logprob: float | None, note: str | None) -> str:
-    """Return the verifier's confidence as one line; empty if the spec does not request it."""
+    """Return the verifier's confidence as one line; empty if the spec does not request a confidence."""
     named_values = ((stated, "stated"), (logprob, "by log-probabilities"))
     values = [f"{value:.3g} {method}" for value, method in named_values if value is not None]
     return "; ".join([*([f"P(accept): {', '.join(values)}"] if values else []), *([note] if note else [])])
@@ -56,18 +56,18 @@ def describe_confidence(stated: float | None, logprob: float | None, note: str |
 
 @dataclass(frozen=True, repr=False)
 class RolloutTranscript:
-    """One rollout: its messages, verdict and rewards. Its `str` is the transcript as text."""
+    """One rollout: its messages, verdict and rewards. `str(transcript)` is a text with all of these."""
 
     run_id: str
     rollout_id: str
     datapoint_id: str
     repeat: int
     label: int | None
-    """0 (reject is right) or 1 (accept is right); None if the dataset has no label here."""
+    """0 (reject is right) or 1 (accept is right); None if the datapoint has no label."""
     columns: Mapping[str, Any]
     """The columns of the datapoint."""
     messages: tuple[DeliveredMessage, ...]
-    """The messages in the order of the game, without empty ones."""
+    """The messages that are not empty, in the order of the game."""
     answers: tuple[ModelAnswer, ...]
     """The models' answers in the order of the game."""
     decision: int | None
@@ -81,17 +81,17 @@ class RolloutTranscript:
     error: str | None = None
     """The error that ended the game, if any."""
     stance: int | None = None
-    """The stance that provers argued (of opposed provers, the first) if the spec key `stances` plays both."""
+    """The stance that provers argued (of opposed provers, the first); None if the spec key `stances` is not set."""
     swapped: bool | None = None
     """Whether two seats had exchanged their players; None if the spec key `seats` is not set."""
     stances_exchanged: bool | None = None
-    """Whether opposed provers had exchanged their stances; None if each datapoint is played one way only."""
+    """Whether opposed provers had exchanged their stances; None if `stances` is not set or provers are not opposed."""
     confidence_stated: float | None = None
     """P(accept), from 0 to 1, as the verifier stated it with its verdict."""
     confidence_logprob: float | None = None
     """P(accept), from 0 to 1, from the log-probabilities of the verdict's tokens."""
     confidence_note: str | None = None
-    """The reason if a requested confidence is unknown or only a bound."""
+    """The reason why a requested confidence is unknown, or only a bound; else None."""
 
     @classmethod
     def of(cls, rollout: Rollout, run_id: str) -> Self:

@@ -1,8 +1,8 @@
 """Trees of responses (MALT, Motwani et al. 2024): the branches of a datapoint's tree, and the value of each step.
 
-Every step is answered several times, and the game continues from every answer. A branch is a normal rollout; its
-`repeat` is its index among all branches that the tree can have. A node is the state after an answer. Its path is the
-index of the chosen answer in each round so far. A silent round has one answer, 0.
+In each round, several answers are requested, and the game continues after each of them. A branch is a normal rollout,
+whose `repeat` is its index among all branches that the tree can have. A node is the state after an answer. Its path
+has, for each round so far, the index of the answer. A silent round has one answer, with index 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOT_COMPARABLE = (
 
 @dataclass
 class TreeNode:
-    """A node of a tree: the rounds up to it, and the branches that pass through it (`leaves`)."""
+    """A node of a tree: the rounds up to this node, and the branches with these rounds (`leaves`)."""
 
     path: NodePath
     leaves: list[Rollout] = field(default_factory=list)
@@ -37,12 +37,12 @@ class TreeNode:
         return self.leaves[0].rounds[: len(self.path)]
 
     def expected_reward(self, agent: str) -> float:
-        """Return the mean, over the branches below, of the agent's rewards from this node's round on."""
+        """Return the agent's rewards from this node's round on, summed for each branch: the mean over `leaves`."""
         start = max(len(self.path) - 1, 0)
         return fmean(sum(played.rewards.get(agent, 0.0) for played in leaf.rounds[start:]) for leaf in self.leaves)
 
     def nodes(self) -> Iterator[TreeNode]:
-        """Yield all nodes below, level by level."""
+        """Yield all nodes below this node, level by level."""
         level = self.children
         while level:
             yield from level
@@ -52,16 +52,17 @@ class TreeNode:
 def build_tree(branches: Sequence[Rollout], shape: TreeShape) -> TreeNode | None:
     """Build a tree from its branches and return the root, the state before the first answer.
 
-    Branches that a failure cut off (such as a refusal or a failure of transport) are left out. If none remains, return
-    None.
+    Branches that ended with an error (such as a refusal or a failure in transport) are left out. Return None if no
+    branch remains.
     """
     complete = [leaf for leaf in branches if leaf.outcome.played_out]
     root = TreeNode((), complete)
-    _divide(root, shape)
+    _add_children(root, shape)
     return root if complete else None
 
 
-def _divide(node: TreeNode, shape: TreeShape) -> None:
+def _add_children(node: TreeNode, shape: TreeShape) -> None:
+    """Add a child for each answer after a node, and all nodes below."""
     depth = len(node.path)
     by_answer: dict[int, list[Rollout]] = {}
     for leaf in node.leaves:
@@ -69,13 +70,13 @@ def _divide(node: TreeNode, shape: TreeShape) -> None:
             by_answer.setdefault(shape.path(leaf.job.repeat)[depth], []).append(leaf)
     for answer, leaves in sorted(by_answer.items()):
         child = TreeNode((*node.path, answer), leaves)
-        _divide(child, shape)
+        _add_children(child, shape)
         node.children.append(child)
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """One agent's answers to one step, divided into good and bad ones by their expected reward."""
+    """The answers of one agent after one node, divided into good and bad ones by their expected rewards."""
 
     agent: str
     node: TreeNode
@@ -89,7 +90,10 @@ def is_positive(node: TreeNode, agent: str, protocol: Protocol) -> bool:
 
 
 def contrasts(root: TreeNode, protocol: Protocol) -> Iterator[Contrast]:
-    """Yield every step that an agent answered both well and badly, by agent in the protocol's order, then by level."""
+    """Yield a contrast for each node after which an agent gave both good and bad answers.
+
+    The order is by agent, as in the protocol, and then by level.
+    """
     nodes = [root, *root.nodes()]
     for agent in protocol.agent_names:
         for node in nodes:
@@ -101,10 +105,10 @@ def contrasts(root: TreeNode, protocol: Protocol) -> Iterator[Contrast]:
 
 
 class TreeStatistics:
-    """Statistics of a run's trees: the expected reward at nodes, and how often a step has good and bad answers.
+    """Statistics of a run's trees: the expected rewards of nodes, and how often a node has good and bad answers.
 
-    Names and counting follow the original code. A branch that ended early counts as a node with reward 0 in each
-    remaining round, a tree counts by the mean over its nodes in a round, and deviations are population deviations.
+    Names and values are as in the original code: a branch that ended early counts as a node with reward 0 in each
+    remaining round. A tree's value in a round is the mean over its nodes. Deviations are population deviations.
     """
 
     NAMES = ("expected_reward", "is_positive_example", "has_positive_and_negative")
@@ -114,7 +118,7 @@ class TreeStatistics:
         self._means: dict[tuple[str, str], list[list[float]]] = {}
 
     def add(self, root: TreeNode) -> None:
-        """Add one tree."""
+        """Add the tree with this root."""
         levels: list[list[TreeNode]] = [[] for _ in range(self._shape.rounds)]
         for node in root.nodes():
             levels[len(node.path) - 1].append(node)
@@ -134,7 +138,7 @@ class TreeStatistics:
         return node.expected_reward(agent), float(is_positive(node, agent, self._protocol)), float(len(signs) == 2)
 
     def original_statistics(self) -> dict[str, float | dict[str, list[float]]]:
-        """Return mean and deviation by round and agent over the trees, and by agent over all rounds of all trees."""
+        """Return the mean and deviation of each statistic, by agent: for each round, and over all rounds together."""
         result: dict[str, float | dict[str, list[float]]] = {}
         for kind, statistic in (("mean", fmean), ("std", pstdev)):
             for name in self.NAMES:

@@ -1,4 +1,4 @@
-"""Build a `Spec` from merged data: check and read everything, or report every problem at once."""
+"""Build a `Spec` from the merged data of its files: check the data and read the named files, or report all problems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.base.hashing import file_hash, tagged_hash
 from runner.base.storage.journal import JOURNAL
 from runner.base.text import did_you_mean_file
 from runner.documents.dataclass_schema import from_plain, to_plain
-from runner.documents.layered_data import LayeredData, RenamedKey
+from runner.documents.merged_data import LayeredData, RenamedKey
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check
@@ -86,7 +86,7 @@ class Spec:
     fetched_prices: frozenset[str] = frozenset()
     """Model groups whose price is set, at least in part, by a downloaded file."""
     point_places: Mapping[str, Place] = field(default_factory=dict)
-    """Places of the values of the point in their files."""
+    """The place in a file of each value in `point`."""
     path: Path | None = None
     """The file that the spec was loaded from."""
     overridden: frozenset[str] = frozenset()
@@ -104,11 +104,11 @@ class Spec:
     price_basis: PriceBasis = field(default_factory=PriceBasis)
     """The prices of calls; for a started run, those in its manifest."""
     recorded_fields: Mapping[str, Any] = field(default_factory=dict)
-    """Records from an earlier manifest about the originals of files that this spec names copies of."""
+    """Records of an earlier manifest about the original files, if this spec names copies of them."""
 
     @property
     def unconfirmed_prices(self) -> frozenset[str]:
-        """Model groups with a price set by somebody else. A price that the user sets by KEY=VALUE is confirmed."""
+        """Model groups whose price a downloaded file or the sweep sets, and no KEY=VALUE of the user."""
         if self.fetched is None:
             return frozenset()
         return frozenset(
@@ -125,11 +125,11 @@ class Readers:
     """Datasets and journals that were already read, so that a sweep reads each once."""
 
     saved: bool = False
-    """The spec is of a played run: settings that are no longer accepted may be read, but not played."""
+    """Whether the spec is loaded from a run's folder only to read the run. It may have settings of older versions."""
     datasets: dict[str, Dataset | SpecError] = field(default_factory=dict)
     journals: dict[Path, str] = field(default_factory=dict)
     known_dataset: Dataset | None = None
-    """The known facts about the datapoints of a run that was published without its rows."""
+    """The dataset of a run that was published without its rows: known facts instead of a file."""
 
     def journal_hash(self, run: Path) -> str:
         if run not in self.journals:
@@ -152,10 +152,10 @@ class Readers:
 
 
 def assemble(layered: LayeredData, readers: Readers) -> Spec:
-    """Check and read as much as possible, so that one mistake does not hide the next.
+    """Return the spec. Check and read as much as possible, so that one error does not hide another.
 
     Raises:
-        SpecError: something is wrong; lists every problem.
+        SpecError: the spec has errors; lists all of them.
     """
     dataset = protocol = prompts = None
     problems, sound = _check_schema(layered)
@@ -176,7 +176,7 @@ def assemble(layered: LayeredData, readers: Readers) -> Spec:
     problems.extend(decision_problems(layered, sound, saved=readers.saved))
     problems.extend(group_problems(layered, sound))
     problems.extend(model_problems(layered, sound, saved=readers.saved))
-    problems.extend(budget_problems(layered, sound, _asked_groups(layered, protocol)))
+    problems.extend(budget_problems(layered, sound, _groups_to_call(layered, protocol)))
     problems.extend(rejudge_problems(layered, sound))
     rejudged = None
     if not any(problem.key.startswith("rejudge") for problem in problems):
@@ -192,7 +192,7 @@ def assemble(layered: LayeredData, readers: Readers) -> Spec:
         problems.extend(column_problems(dataset, prompts, place))
     if problems or dataset is None or protocol is None or prompts is None:
         raise SpecError(problems if filled_agents is None else filled_agents.as_written(problems))
-    origin = SpecOrigin(named=_named_files(layered, protocol, prompts))
+    origin = SpecOrigin(named_files=_named_files(layered, protocol, prompts))
     spec = Spec(from_plain(Experiment, layered.data), protocol, prompts, dataset, rejudged=rejudged, origin=origin)
     return _complete_spec(spec, layered, readers)
 
@@ -209,7 +209,7 @@ def _named_files(layered: LayeredData, protocol: Protocol, prompts: PromptSet) -
 
 
 def _check_schema(layered: LayeredData) -> tuple[list[Problem], SoundSpec]:
-    """Return the problems that the schema finds, and the sound rest of the spec."""
+    """Return the problems that the schema finds, and the parts of the spec without problems."""
     problems = check(layered, experiment_schema())
     return problems, SoundSpec(layered.data, frozenset(problem.key for problem in problems))
 
@@ -224,10 +224,10 @@ def _collect_problems(problems: list[Problem]) -> Iterator[None]:
 
 
 def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
-    """Add what can only be read and checked once the parts of the spec are sound.
+    """Return the spec with everything that can only be read and checked after its sections were checked one by one.
 
     Raises:
-        SpecError: something is wrong; lists every problem.
+        SpecError: the spec has errors; lists all of them.
     """
     experiment, where = spec.experiment, _place_finder(layered)
     test, used = _load_test_dataset(layered, readers, experiment), frozenset().union(*spec.prompts.variables.values())
@@ -245,7 +245,11 @@ def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
     cache = None if experiment.cache is None else layered.folder(("cache",)) / experiment.cache
     reason = None if cache is None else package_data.why_unusable(cache)
     if reason is not None:
-        problems.append(Problem(layered.place(("cache",)), "cache", f"cannot use {str(cache)!r} as a cache: {reason}"))
+        problems.append(
+            Problem(
+                layered.place(("cache",)), "cache", f"cannot use {str(cache)!r} as a cache: {reason}; set another file"
+            )
+        )
     replayed_groups = [group for group, settings in experiment.models.items() if settings.traits.needs_run]
     replays = {group: replay_folder(layered, group) for group in replayed_groups}
     trainer_files: dict[str, TrainerFiles] = {}
@@ -257,7 +261,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
             problems.append(Problem(where(key), key, str(error)))
         else:
             trainer_files |= {} if files is None else {group: files}
-    if readers.saved:  # its own journal has the answers
+    if readers.saved:  # A saved run has all answers in its own journal, so a replayed run may be missing.
         replays = {group: run for group, run in replays.items() if package_data.exists(run)}
     saved_specs = {group: run / SAVED_SPEC for group, run in replays.items()}
     replayed_formats, mixed = chat_formats.find_replayed_formats(experiment, saved_specs)
@@ -286,7 +290,7 @@ def _complete_spec(spec: Spec, layered: LayeredData, readers: Readers) -> Spec:
 
 
 def _sets_price(key: str, group: str) -> bool:
-    """Return whether a key of a sweep sets a group's price, alone or with other keys."""
+    """Return whether a key of a sweep sets a group's price or a section that contains the price."""
     path = tuple(key.split("."))
     return path[: len(price := ("models", group, "price"))] == price[: len(path)]
 
@@ -299,15 +303,15 @@ def _has_fetched_price(layered: LayeredData, group: str) -> bool:
 
 
 def _find_downloaded_run(folders: Iterable[Path]) -> Mapping[str, str] | None:
-    """Return the downloaded run, as a release and its hash, whose folder contains a file of the spec."""
+    """Return the release and hash of the first downloaded run whose folder is one of `folders` or contains one."""
     roots = (fetched_folder([folder]) for folder in folders)
     origins = (read_marker(root) for root in roots if root is not None)
     runs = (run for run in origins if run is not None and run["release"].startswith(f"{Kind.RUN}/"))
     return next(runs, None)
 
 
-def _asked_groups(layered: LayeredData, protocol: Protocol | None) -> Collection[str] | None:
-    """Return the model groups that are asked; None means all."""
+def _groups_to_call(layered: LayeredData, protocol: Protocol | None) -> Collection[str] | None:
+    """Return the model groups that the run calls; None means all."""
     agents = layered.data.get("agents")
     if not layered.data.get("rejudge") or protocol is None or not isinstance(agents, dict):
         return None
@@ -342,7 +346,8 @@ def _read_dataset(layered: LayeredData, readers: Readers, settings: DatasetSetti
         if path is None or _shows_dataset(layered):
             raise
         place = replace(layered.place(_DATASET), is_own=False)
-        file_name = "it" if layered.has_foreign_data else path  # the path may be from somebody else's file
+        # Downloaded data may contain the path, so the message must not repeat it.
+        file_name = "the dataset" if layered.has_foreign_data else path
         raise SpecError([Problem(place, "", "", f"dataset.path: {file_name} cannot be used")]) from error
 
 
@@ -352,7 +357,7 @@ def _dataset_file(layered: LayeredData, path: str) -> Path | None:
 
 
 def _suggest_path(layered: LayeredData, key_path: KeyPath, path_text: str, is_candidate: Callable[[Path], bool]) -> str:
-    """Return a hint for a missing file or folder: a similar name next to it, if that may be disclosed."""
+    """Return a hint for a missing file or folder: a similar name in its folder, if the names there may be disclosed."""
     folder = layered.folder(key_path) / Path(path_text).parent
     hint = "; a path is relative to the folder of the file that contains it"
     try:
@@ -403,7 +408,7 @@ def _load_protocol(layered: LayeredData, sound: SoundSpec) -> Protocol | None:
 def _load_prompts(
     layered: LayeredData, protocol: Protocol | None, dataset: Dataset | None, sound: SoundSpec, otherwise: Path | None
 ) -> PromptSet | None:
-    """Load the prompts. Templates that are missing in their folder are taken from `otherwise`."""
+    """Return the prompts. Templates that are missing in their folder are taken from the folder `otherwise`."""
     name, place = layered.data.get("prompts"), layered.place(("prompts",))
     if not isinstance(name, str):
         return None

@@ -1,4 +1,4 @@
-"""Capabilities of the fine-tune backends, which checks and training use instead of comparing backend names.
+"""Properties of the fine-tune backends. Checks and training use them instead of the names of backends.
 
 The backends themselves, under the same names, are in `runner.training.backends.registry.BACKENDS`.
 """
@@ -13,31 +13,31 @@ BackendName = Literal["openai", "command", "files", "dummy"]
 DatasetFormat = Literal["openai", "trl"]
 
 HYPERPARAMETERS = ("n_epochs", "batch_size", "learning_rate_multiplier", "beta")
-"""Keys of a trainer that affect the trained model; the other keys say where and how it is trained."""
+"""Keys of a trainer that affect the trained model; the other keys say where and how the model is trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BackendTraits:
-    """Capabilities of one backend."""
+    """Properties of one backend."""
 
     reads: frozenset[str] = frozenset()
     """Keys of a trainer that the backend reads, in addition to the keys that every backend reads."""
     requires: frozenset[str] = frozenset()
     """Keys among `reads` that must be set."""
     instead: str = ""
-    """Why the backend does not read hyperparameters, and what to do instead."""
+    """The end of the message about a key that the backend does not read: the reason, and what to do instead."""
     format: DatasetFormat = "openai"
-    """Format of its datasets if the spec names none."""
+    """Format of the training files if the spec does not set a format."""
     poll_seconds: float = 30.0
-    """Time between two polls: short for a local process, long for a server."""
+    """Seconds between two checks whether the training has ended: short for a local process, long for a server."""
     min_examples: int = 1
-    """The backend rejects datasets with fewer examples."""
+    """The backend rejects training files with fewer examples."""
     trains_at_server: bool = False
     """The model group's server does the training, so it needs a fine-tuning API."""
     names_only: bool = False
-    """Nothing is trained: the result is a name that no server knows."""
+    """Nothing is trained: the backend returns the name of a model that no server knows."""
     by_hand: bool = False
-    """The user trains, may edit the dataset before, and gives the model's name with `--set-model`."""
+    """The user trains the model, may edit the training files before, and names the model with `--set-model`."""
 
 
 TRAITS: Mapping[BackendName, BackendTraits] = {
@@ -47,10 +47,12 @@ TRAITS: Mapping[BackendName, BackendTraits] = {
     "command": BackendTraits(
         reads=frozenset({"command", "files", "load_lora"}),
         requires=frozenset({"command"}),
-        instead="your trainer does not receive it; pass it in `command`",
+        instead="your trainer does not receive this value; pass the value in `command`",
         format="trl",
         poll_seconds=1.0,
     ),
-    "files": BackendTraits(instead="you choose it yourself when you train by hand; leave it out", by_hand=True),
-    "dummy": BackendTraits(instead="nothing is trained; leave it out", names_only=True),
+    "files": BackendTraits(
+        instead="you choose this value yourself when you train by hand; leave the key out", by_hand=True
+    ),
+    "dummy": BackendTraits(instead="nothing is trained; leave the key out", names_only=True),
 }

@@ -1,6 +1,7 @@
-"""Chat formats of model groups that the spec leaves open.
+"""Choose the chat format of each model group for which the spec sets none.
 
-The result is part of the resolved spec, so a later change of the address does not change it.
+The choice depends on the server's address. It is saved in the resolved spec, so a later change of the address does not
+change it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 
 from runner.base import package_data
 from runner.base.errors import PlaceOf, Problem
-from runner.documents.layer_merge import load_layers
+from runner.documents.layer_loading import load_layers
 from runner.game.prompts.chat_format import ChatFormat
 from runner.models.settings import ModelSettings, SystemRole
 from runner.spec.experiment import RENAMED_KEYS, Experiment
@@ -31,7 +32,7 @@ _KEYS_OF_0_1_0 = frozenset(
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """The settings of a model group that its chats depend on."""
+    """The settings of a model group that determine the messages of its chats."""
 
     chat_format: ChatFormat = "openai"
     system_role: SystemRole = "system"
@@ -53,20 +54,21 @@ class ChatSettings:
 
 
 def default_chat_format(settings: ModelSettings) -> ChatFormat:
-    """Return the chat format of a group whose spec gives none: the provider's at its own address."""
+    """Return the default chat format: the provider's at its own address, `alternating` at any other."""
     if not settings.traits.remote:
         return "openai"
     own_host = urlsplit(settings.traits.base_url).hostname or ""
     hosts = [urlsplit(url).hostname or "" for url in settings.server_urls]
-    is_own = all(host == own_host or host.endswith("." + own_host) for host in hosts)  # us. and eu. are OpenAI's too
+    is_own = all(
+        host == own_host or host.endswith("." + own_host) for host in hosts
+    )  # includes us. and eu.api.openai.com
     return settings.traits.chat_format if is_own else "alternating"
 
 
 def default_role(chat_format: ChatFormat) -> SystemRole:
     """Return the role of the instructions if the spec sets none.
 
-    In an alternating chat it is the user's: every chat template accepts that, while some reject or drop a system
-    message.
+    In an alternating chat it is `user`, since some chat templates reject or drop a system message.
     """
     return "user" if chat_format == "alternating" else "system"
 
@@ -112,19 +114,19 @@ def _with_chat_settings(settings: ModelSettings, chat: ChatSettings, written: Ma
 def find_replayed_formats(
     experiment: Experiment, specs: Mapping[str, Path]
 ) -> tuple[dict[str, ChatSettings], dict[str, tuple[str, ...]]]:
-    """Return how each group was asked in the run that it replays, and the groups with several different ways.
+    """Return the chat settings that each group had in the replayed run, and the agents of groups with several settings.
 
-    `specs` has the saved specs of those runs. The second mapping lists the agents of each mixed group.
+    `specs` has the saved spec of the replayed run of each group.
     """
     by_group: dict[str, ChatSettings] = {}
     mixed: dict[str, tuple[str, ...]] = {}
     for group, spec in specs.items():
         by_agent = load_saved_formats(spec)
         agents = [name for name, agent in experiment.agents.items() if agent.model == group and name in by_agent]
-        ways = {by_agent[name] for name in agents}
-        if len(ways) == 1:
-            by_group[group] = ways.pop()
-        elif any(settings.chat_format == "alternating" for settings in ways):  # a replay checks other differences
+        distinct = {by_agent[name] for name in agents}
+        if len(distinct) == 1:
+            by_group[group] = distinct.pop()
+        elif any(settings.chat_format == "alternating" for settings in distinct):  # a replay checks other differences
             mixed[group] = tuple(agents)
     return by_group, mixed
 
@@ -136,7 +138,7 @@ def mixed_problems(
     for group, agents in mixed.items():
         if models[group].chat_format is None:
             key = f"models.{group}"
-            message = f"the replayed run asked {', '.join(agents)} in different chat formats; give each its own group"
+            message = f"the replayed run used different chat formats for {', '.join(agents)}; give each its own group"
             yield Problem(where(key), key, message)
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from runner.base import package_data
 from runner.base.errors import NipRunError, Problem, UsageError
 from runner.documents.dataclass_schema import from_plain
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import Kind, is_reference
 from runner.documents.source_tree import ProjectTree
@@ -54,12 +54,12 @@ FindComponent = Callable[[Kind, str], ComponentUse]
 
 def reject_references(kind: Kind, name: str) -> ComponentUse:
     """Raise an error: used if specs are loaded without access to installed releases."""
-    raise UsageError(f"{kind} {name}: releases can only be used if the spec is loaded by nip-run or `runner.load_spec`")
+    raise UsageError(f"{kind} {name}: to use a release, load the spec with nip-run or `runner.load_spec`")
 
 
 @dataclass
 class Components:
-    """The releases that one point of a spec names, by slot; filled while they are looked up."""
+    """The releases that one point of a spec names. Each look-up adds one to `uses`, by slot."""
 
     look_up: FindComponent
     tree: ProjectTree
@@ -82,7 +82,7 @@ class Components:
         return path
 
     def take(self, layered: LayeredData) -> Iterator[Problem]:
-        """Replace the references in the data of a spec by what they refer to; yield problems."""
+        """Replace each reference in a spec's data by the path or the settings of its release; yield problems."""
         for key_path, kind in _PATH_KEYS:
             yield from self._resolve_path(layered, key_path, kind)
         for section, kind in _ENTRY_SECTIONS:
@@ -135,7 +135,7 @@ class Components:
             return
         if not isinstance(name, str) or not is_reference(name):
             hint = self._suggest_version(kind, name) if isinstance(name, str) else None
-            message = "must be a reference such as OWNER/NAME@VERSION; a path is not allowed here"
+            message = "`use` must be a reference such as OWNER/NAME@VERSION; a path is not allowed here"
             yield layered.problem_at(use_path, hint or message)
             return
         try:
@@ -147,7 +147,7 @@ class Components:
         if content.problems:
             yield from content.problems
             return
-        layered.folders.update(content.folders)  # the spec now counts as one from elsewhere
+        layered.folders.update(content.folders)  # marks the spec as fetched
         yield from self._merge_component(layered, key_path, content, use)
 
     def _merge_component(
@@ -157,7 +157,9 @@ class Components:
         group = content.data.pop(MODEL_GROUP, None) if key_path[0] == "agents" else None
         for key in _RUN_KEYS if key_path[0] == "models" else ():
             if content.data.get(key) is not None:
-                yield content.problem_at((key,), f"a published model must not name a run; {use.release} cannot be used")
+                yield content.problem_at(
+                    (key,), f"{use.release} names a run, so it cannot be used; use another release"
+                )
                 return
         has_own_model = "model" in _value_at(layered.data, key_path)
         _add_missing_keys(layered, key_path, content, ())
@@ -168,15 +170,15 @@ class Components:
     def _add_group(
         self, layered: LayeredData, key_path: KeyPath, content: LayeredData, use: ComponentUse
     ) -> Iterator[Problem]:
-        """Add the model group that an agent brings; keys of a group of this name in the spec take precedence.
+        """Add the model group of an agent's release to the spec.
 
-        If the spec defines a group of this name, the agent uses it if it is the same model. Otherwise the added group
-        is called `AGENT_GROUP`.
+        If the spec has a group of the same name and the same model, the agent uses that group. If its model differs,
+        the added group is called `AGENT_GROUP`. If it sets no model, its keys take precedence over the release.
         """
         group_name, group = content.data.get("model"), content.data[MODEL_GROUP]
         models = layered.data.setdefault("models", {})
         if not isinstance(group_name, str) or not isinstance(models, dict):
-            return  # the schema reports it
+            return  # The schema check reports the wrong type.
         prefixed_name = f"{key_path[-1]}_{group_name}"
         for name in (group_name, prefixed_name):
             existing = models.get(name)
@@ -191,23 +193,23 @@ class Components:
                 _add_missing_keys(layered, ("models", name), content, (MODEL_GROUP,))
             return
         used_names = f"{group_name!r} and {prefixed_name!r}"
-        message = f"{use.release} brings a model group {group_name!r}, and there are others called {used_names}"
+        message = f"{use.release} adds a model group {group_name!r}, but the spec has other groups called {used_names}"
         key = ".".join(map(str, key_path))
         yield layered.problem_at(key_path, f"{message}; rename one of those, or set {key}.model to the group to use")
 
 
 def _is_same_model(local: Any, added: Mapping[str, Any]) -> bool:
-    """Return whether a model group of the spec and the one that an agent brings are the same model at any address."""
+    """Return whether a group of the spec and an added group are the same model, wherever the model is served."""
     if added.get("base_url") == NOT_PUBLISHED and local.get("base_url"):
         added = {**added, "base_url": local["base_url"]}
-    written = {"ours": local, "brought": added}
+    written = {"local": local, "added": added}
     try:
         settings = resolve_chat_formats(
             {name: from_plain(ModelSettings, group) for name, group in written.items()}, written, {}
         )
-    except (TypeError, ValueError, KeyError):  # the schema reports it
+    except (TypeError, ValueError, KeyError):  # The schema check reports invalid settings.
         return False
-    return settings["ours"] == settings["brought"]
+    return settings["local"] == settings["added"]
 
 
 _PATH_KEYS: tuple[tuple[KeyPath, Kind], ...] = (
@@ -223,7 +225,7 @@ _ENTRY_SECTIONS: tuple[tuple[KeyPath, Kind], ...] = (
 
 
 def _add_missing_keys(layered: LayeredData, key_path: KeyPath, content: LayeredData, source: KeyPath) -> None:
-    """Add keys that a component sets and the spec does not, with their places."""
+    """Add each key that a component sets and the spec does not, with its place in the component's file."""
     target, added = _value_at(layered.data, key_path), _value_at(content.data, source)
     for name, value in added.items():
         if name not in target:
@@ -247,7 +249,7 @@ def _value_at(data: Any, key_path: KeyPath) -> Any:
 
 
 def drop_consequences(problems: Iterable[Problem], unusable: Iterable[Problem]) -> list[Problem]:
-    """Return the problems without any that follow from releases that cannot be used."""
+    """Return `problems` without those that exist only because the releases in `unusable` could not be used."""
     keys = {problem.key for problem in unusable}
     parents = {key.rpartition(".")[0] for key in keys if "." in key}
     missing = tuple(f"missing key: {key};" for key in keys)
@@ -260,5 +262,5 @@ def drop_consequences(problems: Iterable[Problem], unusable: Iterable[Problem]) 
 
 
 def manifest_entries(uses: Mapping[str, ComponentUse]) -> dict[str, dict[str, str]]:
-    """Return the used releases as a run's manifest records them."""
+    """Return the used releases in the format of a run's manifest."""
     return {slot: {"release": use.release, "sha256": use.sha256} for slot, use in sorted(uses.items())}

@@ -1,4 +1,4 @@
-"""Fill in `agents._default`: agents of the protocol that the spec does not name, and keys that it leaves out."""
+"""Fill in the agents and keys that a spec leaves out, from `agents._default`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.base.errors import Problem
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.game.protocols.protocol import Protocol
 from runner.spec.experiment import DEFAULT_AGENT
@@ -19,14 +19,15 @@ _DEFAULT = (_AGENTS, DEFAULT_AGENT)
 
 @dataclass(frozen=True)
 class FilledAgents:
-    """The filled keys, each with its source key in `_default`."""
+    """The keys that were filled in."""
 
     sources: Mapping[KeyPath, KeyPath]
+    """For each filled key, the key of `_default` with its value."""
     unused: Sequence[Problem]
-    """Problems of keys of the default that an override sets and no agent uses."""
+    """A problem for each key of `_default` that an override sets and no agent uses."""
 
     def as_written(self, problems: Sequence[Problem]) -> list[Problem]:
-        """Return problems of filled keys as problems of `_default`, where the user wrote them."""
+        """Return the problems, with the keys of `_default` that the user wrote in place of filled keys."""
         names = {".".join(map(str, key_path)): ".".join(map(str, source)) for key_path, source in self.sources.items()}
         return [replace(problem, key=_original_key(problem.key, names)) for problem in problems]
 
@@ -37,9 +38,9 @@ def _original_key(key: str, names: Mapping[str, str]) -> str:
 
 
 def fill_default_agents(layered: LayeredData, protocol: Protocol | None) -> FilledAgents | None:
-    """Copy the default's settings into the agents of the data and remove the default; None if there is no default.
+    """Copy the settings of `_default` into the agents of the data, and remove `_default`. None if there is no default.
 
-    If the protocol cannot be read, only the agents that the spec names are filled.
+    If the protocol cannot be read, only agents that the spec names are filled in.
     """
     agents = layered.data.get(_AGENTS)
     if not isinstance(agents, dict) or not isinstance(agents.get(DEFAULT_AGENT), dict):
@@ -73,10 +74,11 @@ def fill_default_agents(layered: LayeredData, protocol: Protocol | None) -> Fill
 def _unknown_group(
     default: Mapping[str, Any], sources: Mapping[KeyPath, KeyPath], layered: LayeredData
 ) -> Iterator[Problem]:
-    """Yield a problem if the default's model group does not exist and no agent uses it, since no other check reports
-    it.
+    """Yield a problem if the model group of `_default` does not exist and no agent uses the default.
+
+    Another check reports a missing group that an agent uses.
     """
     models, group, key_path = layered.data.get("models"), default.get("model"), (*_DEFAULT, "model")
     if isinstance(models, dict) and isinstance(group, str) and group not in models and key_path not in sources.values():
-        hint = did_you_mean(group, models) or f"; there are {comma_join(models)}"
+        hint = did_you_mean(group, models) or f"; choose one of {comma_join(models)}"
         yield layered.problem_at(key_path, f"no model group {group!r}{hint}")

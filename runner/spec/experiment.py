@@ -1,4 +1,7 @@
-"""The keys of a spec, each with its type, default, bounds and description. Everything else derives from these."""
+"""The keys of a spec, each with its type, default, bounds and description.
+
+The schema, the checks of a spec and the documentation are derived from these classes.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ _SWEEP_AXES: dict[str, Any] = {
     "propertyNames": {"pattern": "^[^=+~][^=]*$"},
     "additionalProperties": {"type": "array", "minItems": 1},
 }
-"""Schema of dotted keys, each with a list."""
+"""JSON schema of a mapping from dotted keys to lists of values."""
 
 _NAMED_SEATS: dict[str, Any] = {
     "type": "object",
@@ -61,13 +64,13 @@ class AgentSettings:
     """The model and the settings of one agent."""
 
     model: str = option("The model group that plays the agent: a key of `models`.", example="strong")
-    max_response_words: int = option("The word limit stated in its prompt.", default=150, minimum=1)
+    max_response_words: int = option("The word limit stated in the agent's prompt.", default=150, minimum=1)
     freeze: bool = option("Never train this agent in a training run.", default=False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
-    """The number of games, and of games at the same time."""
+    """The number of games, in total and at the same time, and the losses that stop a run."""
 
     per_datapoint: int = option("Games of each datapoint.", default=1, minimum=1, maximum=2**31 - 1)
     num_responses_per_timestep: int | None = option(
@@ -113,7 +116,8 @@ class Execution:
     """The processes that play the games; they may differ each time a run is resumed."""
 
     engine: Literal["processes", "ray"] = option(
-        "What plays the games: processes of this machine, or workers of a Ray cluster (`pip install 'nip-run[ray]'`).",
+        "`processes`: games are played by processes of this machine; `ray`: by workers of a Ray cluster (`pip install "
+        "'nip-run[ray]'`).",
         default="processes",
     )
     processes: int = option(
@@ -166,10 +170,10 @@ class Until:
         exclusiveMaximum=1,
     )
     compare: str | None = option(
-        "Stop once it is known whether this run or that one is better: a run's id, the start of one, or its folder. "
+        "Stop once it is known which is better: this run, or the run with this id (or start of an id, or folder). "
         "Both are compared on the datapoints that they share. A run never stops because there is no difference. A "
-        "difference of 15 points takes about half of the games that `plan --detect 0.15` plans if the two disagree on "
-        "a quarter of the datapoints, and about as many if they disagree on 45 %.",
+        "difference of 15 points takes about half of the games that `plan --detect 0.15` plans if the two runs "
+        "disagree on a quarter of the datapoints, and about as many if they disagree on 45 %.",
         default=None,
         example="nip-code-validation-0123456789",
         minLength=1,
@@ -254,7 +258,7 @@ class Experiment:
         example="code-validation/v1",
     )
     dataset: DatasetSettings = option(
-        "The dataset, and which of its rows are played.", example={"path": "data/code_validation.jsonl"}
+        "The dataset, and the selection of its rows.", example={"path": "data/code_validation.jsonl"}
     )
     protocol: ProtocolUse = option(
         "The rules of the game: a protocol and its parameters.", example={"use": "nip", "max_message_rounds": 8}
@@ -292,7 +296,7 @@ class Experiment:
     retry: Retry = option("How to handle each class of failure.", factory=Retry)
     rollouts: Rollouts = option("The number of games, in total and at the same time.", factory=Rollouts)
     execution: Execution = option(
-        "What plays the games: one process, several, or workers of a Ray cluster.", factory=Execution
+        "The processes that play the games: one, several, or workers of a Ray cluster.", factory=Execution
     )
     stances: Literal["both"] | None = option(
         "`both`: play each datapoint with each stance, which all provers of the game argue, regardless of "

@@ -10,8 +10,8 @@ from typing import Any
 from runner.base import package_data
 from runner.base.errors import Place, Problem, SpecError
 from runner.base.text import did_you_mean_file, list_some
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.renamed_keys import SWEEP
 from runner.documents.schema_check import check
@@ -39,11 +39,11 @@ _NO_SWEEP = Override(f"{SWEEP}={{}}")
 """Override that removes the sweep, applied before the overrides of a single point."""
 
 _SHARED_KEYS = {"name", "description", "agents"}
-"""Keys that both have."""
+"""Keys of both protocol files and specs."""
 
 
 SpecSource = str | Path | Mapping[str, Any]
-"""A spec file, given or built in; a run's folder; or the content of a spec file as a mapping."""
+"""The path of a spec file, the name of a built-in spec, a run's folder, or a spec's content as a mapping."""
 Overrides = str | Sequence[str] | Mapping[str, Any]
 """`KEY=VALUE`, `+KEY=VALUE` and `~KEY` as on the command line, or a mapping of dotted keys to values."""
 
@@ -57,15 +57,15 @@ def load_spec(
     """Load a spec without a sweep. `runner.api.load_spec` also finds runs in a results folder.
 
     Raises:
-        SpecError: the spec has errors, all of them listed in `problems`; or it has a sweep.
+        SpecError: the spec has errors, or a sweep; `problems` lists all of them.
     """
     return _single_spec(source, load_specs(source, overrides, find_run, find_component))
 
 
 def load_saved(path: str | Path, known_dataset: Dataset | None = None) -> Spec:
-    """Load the spec that was saved with a run, to read its records. It may have settings that are no longer accepted.
+    """Load the saved spec of a run, to read the run. Settings that new runs no longer accept are allowed.
 
-    `known_dataset` has the known facts about its datapoints if their rows are missing.
+    `known_dataset` replaces the dataset of a run that was published without its rows.
 
     Raises:
         SpecError: the spec has errors; lists all of them.
@@ -75,10 +75,10 @@ def load_saved(path: str | Path, known_dataset: Dataset | None = None) -> Spec:
 
 
 def _single_spec(source: SpecSource, specs: Sequence[Spec]) -> Spec:
-    """Return the only point.
+    """Return the only spec in the list.
 
     Raises:
-        SpecError: there are several points.
+        SpecError: the list has several specs, the points of a sweep.
     """
     if len(specs) > 1:
         message = f"the spec sweeps over {len(specs)} points; use load_specs"
@@ -97,8 +97,8 @@ def load_specs(
 ) -> list[Spec]:
     """Load every point of a spec's sweep, in order. `runner.api.load_specs` also finds runs in a results folder.
 
-    `also` has further names, such as commands, to suggest for an unknown file. `tree` has the files that belong to a
-    mapping, by default those of the current folder.
+    `also` lists further names, such as commands, that may be suggested for an unknown file. `tree` has the files that
+    a spec in a mapping may read; the default is the current folder.
 
     Raises:
         SpecError: the spec or a point has errors; lists all of them.
@@ -112,7 +112,7 @@ def load_specs(
 
 
 def read_spec_data(path: str | Path, find_component: FindComponent = reject_references) -> LayeredData:
-    """Return the content of a spec file and what it extends, with its sweep, without reading files that it names.
+    """Return the merged content of a spec file and the files that it extends, without reading other named files.
 
     Raises:
         SpecError: the files have errors that prevent checking the keys; lists all of them.
@@ -193,7 +193,7 @@ def _assemble_point(layered: LayeredData, readers: Readers, components: Componen
     """Assemble one point, including the releases and runs that it names.
 
     Raises:
-        SpecError: with everything that is wrong.
+        SpecError: the point has errors; lists all of them.
     """
     if problems := list(path_problems(layered, saved=readers.saved)):
         raise SpecError(problems)
@@ -215,10 +215,10 @@ def _assemble_point(layered: LayeredData, readers: Readers, components: Componen
 
 
 def _find_spec_file(path: str | Path, also: Sequence[str]) -> Path:
-    """Return the file of a spec, given or built in.
+    """Return the path of a spec file, or of the built-in spec with that name.
 
     Raises:
-        SpecError: there is no such file; suggests the nearest name.
+        SpecError: no such file exists, with the most similar name; or the path names something other than a spec.
     """
     file = package_data.find_file(str(path), Path())
     if file is not None and package_data.is_file(file) and _describe_other_kind(file, file) is None:
@@ -233,13 +233,13 @@ def _find_spec_file(path: str | Path, also: Sequence[str]) -> Path:
         if package_data.is_folder(folder)
         for file_ in folder.glob("*.yaml")
     ]
-    hint = did_you_mean_file(Path(path).name, [*available, *also])
+    hint = did_you_mean_file(Path(path).name, [*available, *also]) or "; give the path of a .yaml file"
     message = f"no such spec file, neither here nor among the built-in specs{hint}"
     raise SpecError([Problem(Place(str(path)), "", message)])
 
 
 def _describe_other_kind(path: Path, file: Path | None) -> str | None:
-    """Describe what a name or a file is instead of a spec, and how a spec would name it; None if it may be a spec."""
+    """Return what a path names instead of a spec, and how to name that in a spec; None if it may be a spec."""
     suffix = path.suffix.lower()
     if suffix in (*JSON, *CSV, *PARQUET) and suffix != ".json":
         return f"a dataset, not a spec; name it in a spec: dataset: {{path: {path}}}"
@@ -259,7 +259,7 @@ def _describe_other_kind(path: Path, file: Path | None) -> str | None:
 def _load_layers(
     spec_file: Path, source: SpecSource, overrides: Sequence[Override], components: Components
 ) -> LayeredData:
-    """Return the spec's file with everything it extends and all overrides.
+    """Return the merged content of the spec file, the files that it extends, and the overrides.
 
     Raises:
         SpecError: the files have errors that prevent checking the keys; lists all of them.

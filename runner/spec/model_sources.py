@@ -18,8 +18,8 @@ from runner.base.errors import JournalError, Problem, RunError, UsageError
 from runner.base.storage.format_versions import STAGE_LOG
 from runner.base.storage.log_lines import read_journal
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.models.provider_traits import DEFAULT_PROVIDER, PROVIDERS
 from runner.models.settings import NOT_PUBLISHED, FineTuneStep
@@ -30,7 +30,7 @@ FROM_RUN, FROM_GROUP = "from_run", "from_group"
 _INHERITED_KEYS = (
     "base_url", "api_key_env", "headers", "session_id", "chat_format", "system_role", "send_name", "price"
 )  # fmt: skip
-"""Keys taken from the other run unless the spec sets them: where the model is served, and its chat format."""
+"""Keys of the model's server and chat format. Their values come from the other run, unless the spec sets them."""
 
 _STEP_KEYS = frozenset(field.name for field in fields(FineTuneStep))
 _MODEL_PATTERN = re.compile(r"(?P<run>.+?)(?:@(?:i(?P<iteration>[0-9]{1,4})|(?P<last>last)))?")
@@ -41,12 +41,16 @@ FindRun = Callable[[str], Path]
 
 
 def reject_run_ids(name: str) -> Path:
-    """Raise an error: used if specs are loaded without a results folder."""
-    raise UsageError(f"no run folder {name!r}; to name a run by its id, load the spec with a results folder")
+    """Raise an error. This function takes the place of `FindRun` if specs are loaded without a results folder.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(f"no run folder {name!r}; to name a run by its id, load the spec with `runner.load_spec`")
 
 
 class ModelError(Exception):
-    """Raised if no model can be taken; the message says why and what to write."""
+    """Raised if a model cannot be taken from a run; the message says why and how to change the spec."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class ModelSource:
 
     @property
     def trains(self) -> bool:
+        """Whether this is a training run."""
         return bool(self.spec.get("kind") == "training")
 
     @cached_property
@@ -109,14 +114,14 @@ class ModelSource:
         return {**model, "lineage": lineage}
 
     def iteration(self, match: re.Match[str]) -> int:
-        """Return the number of finished iterations behind the named models."""
+        """Return the iteration whose models a reference names: 0 for untrained models."""
         done = len(self.iteration_models)
         if match["iteration"] is not None:
             requested = int(match["iteration"])
             if not self.trains:
                 raise ModelError(f"run {self.path.name} is a benchmark without iterations; remove @i{requested}")
             if requested > done:
-                raise ModelError(f"no iteration {requested}: {self.description}")
+                raise ModelError(f"no iteration {requested}; {self.description}; choose one of these")
             return requested
         requested = self.spec["training"].get("iterations", 1) if self.trains else 0
         if done < requested:
@@ -127,7 +132,7 @@ class ModelSource:
 
     @property
     def description(self) -> str:
-        """A description of the available models."""
+        """A text that lists the iterations and model groups whose models can be used."""
         return (
             f"run {self.path.name} has iterations i0..i{len(self.iteration_models)} of groups {comma_join(self.groups)}"
         )
@@ -144,7 +149,7 @@ def resolve_model_sources(layered: LayeredData, find_run: FindRun) -> Iterator[P
             yield from _take_model(layered, group, settings, find_run)
         elif isinstance(settings, dict) and settings.get(FROM_GROUP) is not None:
             key_path: KeyPath = ("models", group, FROM_GROUP)
-            yield layered.problem_at(key_path, "needs from_run; add from_run, or remove this")
+            yield layered.problem_at(key_path, "from_group needs from_run; add from_run, or remove from_group")
     training = layered.data.get("training")
     rerun = training.get("rerun_tests") if isinstance(training, dict) else None
     if isinstance(rerun, dict) and isinstance(rerun.get("run"), str) and not rerun.get("models"):
@@ -177,11 +182,11 @@ def _take_all_models(layered: LayeredData, rerun: dict[str, Any], find_run: Find
         trained = sorted({name for models in source.iteration_models for name in models})
         if not trained:
             raise ModelError(
-                f"run {source.path.name} has not finished an iteration, so there are no models to test again"
+                f"run {source.path.name} has not finished an iteration, so there are no models to test; resume the run"
             )
         if not set(trained) & set(shared):
             raise ModelError(
-                f"run {source.path.name} trains {comma_join(trained)}, which are not model groups of this spec"
+                f"run {source.path.name} trains {comma_join(trained)}, which are not model groups of this spec; add one"
             )
         for name in shared:
             assert isinstance(groups, dict)
@@ -199,11 +204,14 @@ def _take_all_models(layered: LayeredData, rerun: dict[str, Any], find_run: Find
 
 
 def _reject_two_models(layered: LayeredData, key_path: KeyPath, settings: Mapping[str, Any]) -> None:
-    """Reject a model that is set next to or above `from_run`. A model of an extended file is replaced instead."""
+    """Reject a `model` in the file that sets `from_run`, or in a file that extends this file.
+
+    A `model` in a file that this file extends is allowed: `from_run` replaces it.
+    """
     if settings.get("model") is None:
         return
     model, run = (layered.place((*key_path[:-1], key)).file for key in ("model", key_path[-1]))
-    # An extended file comes after the file that extends it.
+    # In layered.files, an extended file comes after the file that extends it.
     order = {file: index for index, file in enumerate(layered.files)}
     if model == run or order.get(model, -1) < order.get(run, -1):
         raise ModelError(f"{FROM_RUN} and models.{key_path[1]}.model both set the model; remove one, or set it to null")
@@ -212,11 +220,13 @@ def _reject_two_models(layered: LayeredData, key_path: KeyPath, settings: Mappin
 def _set_model(
     layered: LayeredData, path: KeyPath, settings: dict[str, Any], source: ModelSource, group: str, *, iteration: int
 ) -> None:
-    """Write one model into a group of the spec, including where it is served."""
+    """Write a model into a group of the spec, with the address of its server."""
     source_group = source.groups[group]
     provider = source_group.get("provider", DEFAULT_PROVIDER)
     if PROVIDERS[provider].needs_run:
-        raise ModelError(f"group {group!r} of run {source.path.name} replays a run, so it has no model")
+        raise ModelError(
+            f"group {group!r} of run {source.path.name} replays a run and has no model; name another group"
+        )
     own_provider = settings.setdefault("provider", provider)
     if own_provider != provider and own_provider in PROVIDERS and PROVIDERS[own_provider].needs_model:
         raise ModelError(
@@ -235,12 +245,17 @@ def _set_model(
 
 
 def _remove_server(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings of a run from elsewhere without its server: the user decides who receives a key."""
+    """Return the settings of a downloaded run without its server, so that the user decides who receives an API key."""
     rest = {key: value for key, value in settings.items() if key not in ("base_url", "api_key_env", "headers")}
     return {**rest, "base_url": NOT_PUBLISHED} if settings.get("base_url") is not None else rest
 
 
 def parse_model_name(text: str) -> re.Match[str]:
+    """Return the parts of a reference such as `RUN@i3`: `run`, and `iteration` or `last`.
+
+    Raises:
+        ModelError: the text does not have this form.
+    """
     match = _MODEL_PATTERN.fullmatch(text)
     if match is None or "@" in match["run"]:
         raise ModelError(f"{text!r} is not a model of a run; write RUN, RUN@i3 (the model in iteration 3) or RUN@last")
@@ -248,7 +263,7 @@ def parse_model_name(text: str) -> re.Match[str]:
 
 
 def find_model_source(layered: LayeredData, key_path: KeyPath, run: str, find_run: FindRun) -> ModelSource:
-    """Return the named run: by its folder, relative to the file that names it, or by its id."""
+    """Return the run that `run` names: a folder relative to the file with the key, or an id."""
     folder = layered.folder(key_path) / run
     data_folder = folder / DATA
     try:
@@ -258,5 +273,6 @@ def find_model_source(layered: LayeredData, key_path: KeyPath, run: str, find_ru
             run_folder = folder.resolve() if package_data.is_file(folder / SAVED_SPEC) else find_run(run)
     except UsageError as error:
         raise ModelError(str(error)) from error
-    layered.folders.setdefault(str(run_folder / SAVED_SPEC), run_folder)  # marks the spec as fetched if the run was
+    # If the run was downloaded, its folder among `layered.folders` marks the spec as downloaded, too.
+    layered.folders.setdefault(str(run_folder / SAVED_SPEC), run_folder)
     return ModelSource(run_folder)

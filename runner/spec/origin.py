@@ -1,8 +1,7 @@
-"""Distinguish the user's own spec files, which are trusted, from downloaded ones, which are not.
+"""Check which files and runs a downloaded spec may name, since its author is not trusted.
 
-A spec counts as downloaded if any of its files is (see `runner.documents.fetched_files`). Copying a file out of the
-downloaded folder makes it trusted. This module checks which files a downloaded file may name by the keys of a spec;
-`extends` is checked when files are read.
+A spec counts as downloaded if any of its files was (see `runner.documents.fetched_files`). A file that the user copies
+out of the downloaded folder is trusted. The key `extends` is checked elsewhere, when files are read.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from runner.base import package_data
 from runner.base.errors import Problem
 from runner.documents.dataclass_schema import path_keys
 from runner.documents.fetched_files import MARKER, fetched_folder, path_refusal, read_marker
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.reference import is_reference
 from runner.game.protocols.loader import find_protocol
@@ -26,10 +25,10 @@ from runner.spec.experiment import Experiment
 __all__ = ["DATA", "MARKER", "fetched_folder", "path_problems", "read_marker"]
 
 DATA = "data"
-"""The run's folder within a folder that a release was downloaded into."""
+"""Name of the run's folder within the folder of a downloaded release."""
 
 _Lookup = Callable[[str, Path], Path | None]
-"""Returns the path that a value in a file of this folder refers to; None if nothing is read."""
+"""Returns the path that a key's value names, given the folder of the file with the key; None if no file is read."""
 
 _ITERATION = re.compile(r"@(?:i[0-9]{1,4}|last)\Z")
 
@@ -61,7 +60,7 @@ PATH_LOOKUPS: dict[KeyPath, _Lookup] = {
     ("training", "rerun_tests", "run"): _find_run_folder,
     ("training", "from"): _find_run_folder,
 }
-"""Every key that names a file or a run's folder, and its lookup; `*` stands for any name.
+"""The keys that name a file or a run's folder, each with its lookup; `*` stands for any name.
 
 `until.compare` also names a run; it is checked when the spec is played.
 """
@@ -77,11 +76,14 @@ _RUN_ID_KEYS = {
 """Keys that may name a run of the user's results by its id."""
 
 _IGNORED_FOR_SAVED = {("cache",)}
-"""Keys that do not matter for reading the records of a run."""
+"""Keys that are not checked if a saved spec is only loaded to read its run."""
 
 
 def path_problems(layered: LayeredData, *, saved: bool) -> Iterator[Problem]:
-    """Yield problems of files and runs that a downloaded file must not name; `saved`: only records will be read."""
+    """Yield a problem for each file or run that a downloaded file must not name.
+
+    With `saved`, the spec is only loaded to read its run.
+    """
     if fetched_folder(layered.folders.values()) is None:
         return
     for key, lookup in PATH_LOOKUPS.items():
@@ -90,37 +92,37 @@ def path_problems(layered: LayeredData, *, saved: bool) -> Iterator[Problem]:
                 reason = _explain_refusal(key, value, layered.folder(path), lookup)
                 if reason is not None and not _is_only_a_name(layered, key):
                     dotted_key = ".".join(map(str, path))
-                    yield layered.problem_at(path, f"{reason}. To allow it, set it yourself: {dotted_key}=...")
+                    yield layered.problem_at(path, f"{reason}. To allow this, set the key yourself: {dotted_key}=...")
     for path, _ in _find_values(layered.data, ("execution", "*"), ()):
         if not saved and layered.is_set_by_file(path) and fetched_folder([layered.folder(path)]) is not None:
             dotted_key = ".".join(map(str, path))
-            reason = "a spec from elsewhere must not choose which machines play the games"
-            yield layered.problem_at(path, f"{reason}. To allow it, set it yourself: {dotted_key}=...")
+            reason = "a downloaded spec must not choose which machines play the games"
+            yield layered.problem_at(path, f"{reason}. To allow this, set the key yourself: {dotted_key}=...")
 
 
 def _explain_refusal(key: KeyPath, value: str, folder: Path, lookup: _Lookup) -> str | None:
-    """Return why a value in a file of this folder is not allowed; None if it is."""
+    """Return why a value in a file of this folder is not allowed, or None."""
     if fetched_folder([folder]) is None:
         return None
     if key == ("dataset", "path") and value.startswith(HUB):
-        return "a spec from elsewhere must not load datasets from the Hub"
+        return "a downloaded spec must not load datasets from the Hub"
     path = lookup(value, folder)
     if is_reference(value) and (path is None or not package_data.exists(path)):
         return None  # an installed release, which the user pinned
     if key in _RUN_ID_KEYS and (path is None or not package_data.exists(path)):
-        return "there is no such folder next to the spec, and a spec from elsewhere must not name runs by id"
+        return "there is no such folder next to the spec, and a downloaded spec must not name runs by id"
     return None if path is None else path_refusal(folder, path)
 
 
 def _is_only_a_name(layered: LayeredData, key: KeyPath) -> bool:
-    """Return whether the key names a run whose models are already written in the spec."""
+    """Return whether the key names a run that is not read, since the spec already has its models."""
     training = layered.data.get("training")
     rerun = training.get("rerun_tests") if isinstance(training, dict) else None
     return key == ("training", "rerun_tests", "run") and isinstance(rerun, dict) and bool(rerun.get("models"))
 
 
 def _find_values(data: Any, key: KeyPath, key_path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield the values at a key, for each name that `*` may stand for, with their full keys."""
+    """Yield each value at a key, in which `*` matches any name, with its complete key."""
     if not key:
         yield key_path, data
     elif isinstance(data, dict):

@@ -35,7 +35,7 @@ def swapped_seats(experiment: Experiment, protocol: Protocol) -> Seats | None:
 
 
 def exchange_players(agents: Mapping[str, T], seats: Seats | None) -> dict[str, T]:
-    """Return the values of all agents, with those of two seats exchanged, in the same order."""
+    """Return the mapping in the same order, with the values of the two seats exchanged."""
     values = dict(agents)
     if seats is not None:
         first, second = seats
@@ -48,11 +48,11 @@ def design_problems(experiment: Experiment, protocol: Protocol, prompts: PromptS
     design_keys = [name for name in ("stances", "seats") if getattr(experiment, name) is not None]
     for name in design_keys:
         if experiment.kind == "training":
-            yield Problem(at(name), name, "only for `kind: benchmark`, since it pairs measurements; remove it")
+            yield Problem(at(name), name, f"{name} works only with kind: benchmark; remove {name}")
         elif experiment.rollouts.num_responses_per_timestep is not None:
             yield Problem(
                 at(name), name,
-                "trees of responses cannot be paired; remove this, or rollouts.num_responses_per_timestep",
+                f"trees of responses cannot be paired; remove {name}, or rollouts.num_responses_per_timestep",
             )  # fmt: skip
     if experiment.stances is not None:
         reasons = [*_stance_problems(protocol)] or [*_silent_template_problems(protocol, prompts)]
@@ -62,28 +62,28 @@ def design_problems(experiment: Experiment, protocol: Protocol, prompts: PromptS
 
 
 def _stance_problems(protocol: Protocol) -> Iterator[str]:
-    """Yield why datapoints cannot be played with both stances."""
+    """Yield each reason why the protocol cannot play a datapoint with both stances."""
     if not protocol.prover_names:
-        yield f"{protocol.name} has no prover, so no stance; remove it"
+        yield f"{protocol.name} has no prover, so no stance; remove stances"
     elif protocol.samples_stance:
         yield (
-            f"in {protocol.name} one of the opposed provers is chosen at random, and its stance with it, so no game "
-            "has two sides to exchange; remove it, and raise rollouts.per_datapoint instead"
+            f"protocol {protocol.name} chooses one of the opposed provers at random, so a game has only one stance; "
+            "remove stances, and raise rollouts.per_datapoint instead"
         )
     elif _RANDOMIZED in protocol.file.fixed and not (
         protocol.are_opposed or protocol.parameters.randomize_prover_stance
     ):
         stance = stance_word(protocol.default_stance(protocol.prover_names[0]))
-        yield f"in {protocol.name} {comma_join(protocol.prover_names)} always argues {stance}; remove it"
+        yield f"in {protocol.name} {comma_join(protocol.prover_names)} always argues {stance}; remove stances"
 
 
 def _silent_template_problems(protocol: Protocol, prompts: PromptSet) -> Iterator[str]:
-    """Yield a problem if opposed provers would argue the same as before, but be rewarded for the opposite."""
+    """Yield a problem if the prompts of opposed provers do not change with the stance, but the rewards do."""
     templates = [name + SUFFIX for name in _provers_without_stance(protocol, prompts)] if protocol.are_opposed else []
     if templates:
         yield (
-            f"exchanges what provers argue, but the prompts of {comma_join(templates)} do not depend on it; "
-            "use the variable `stance` in them ({% if stance == 'accept' %}...)"
+            f"stances exchanges the stances of provers, but {comma_join(templates)} never use the variable `stance`; "
+            "use it ({% if stance == 'accept' %}...)"
         )
 
 
@@ -112,32 +112,33 @@ def _swap_problems(experiment: Experiment, protocol: Protocol) -> Iterator[str]:
     possible = list(_seats_of_one_role(protocol))
     if not possible:
         hint = " (`stances: both` pairs its games)" if not list(_stance_problems(protocol)) else ""
-        yield f"{protocol.name} has no two seats of one role; remove it{hint}"
+        yield f"{protocol.name} has no two seats of one role; remove seats{hint}"
     elif not isinstance(seats, Mapping):
         pairs = _differing_pairs(experiment, protocol)
         choices = " or ".join(f"{{swap: [{first}, {second}]}}" for first, second in pairs)
         if not pairs:
             yield (
                 "no two seats of one role differ in model or max_response_words, so a swap would repeat the same "
-                "games; set another model for one of them, or remove it"
+                "games; set another model for one of them, or remove seats"
             )
         elif len(pairs) > 1:
             yield f"the players of several pairs of seats differ; name the pair: {choices}"
     else:
         for name in seats["swap"]:
             if name not in protocol.agent_names:
-                hint = did_you_mean(name, protocol.agent_names)
+                hint = did_you_mean(name, protocol.agent_names) or f"; choose two of {comma_join(protocol.agent_names)}"
                 yield f"{protocol.name} has no agent {name!r}{hint}"
         are_known = all(name in protocol.agent_names for name in seats["swap"])
         if are_known and tuple(sorted(seats["swap"])) not in {tuple(sorted(pair)) for pair in possible}:
-            yield f"{' and '.join(seats['swap'])} are seats of different roles, and players do not change roles"
+            example = " and ".join(possible[0])
+            yield f"{' and '.join(seats['swap'])} are seats of different roles; choose seats of one role: {example}"
 
 
 def design_notes(experiment: Experiment, protocol: Protocol, prompts: PromptSet) -> Iterator[str]:
-    """Yield notes on designs that pair equal games."""
+    """Yield notes on designs whose paired games do not differ, or differ in two ways at once."""
     if experiment.stances is not None and len(_provers_without_stance(protocol, prompts)) == len(protocol.prover_names):
         templates = comma_join(name + SUFFIX for name in protocol.prover_names)
-        yield f"stances: {templates} never use `stance`, so both games of a datapoint ask provers the same"
+        yield f"stances: {templates} never use `stance`, so both games of a datapoint have the same prompts"
     seats = swapped_seats(experiment, protocol)
     if seats is not None and not _have_different_players(experiment, seats):
         yield f"seats: {' and '.join(seats)} have the same player, so a swap repeats the same games"

@@ -1,4 +1,4 @@
-"""The run whose debates a spec judges again: its records and its identity."""
+"""Find and check the run whose debates a spec judges again."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from runner.base.package_data import is_file, is_folder
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.journal import JOURNAL
 from runner.base.storage.safe_files import open_to_read
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.spec.experiment import Experiment
 from runner.spec.model_sources import FindRun
 from runner.spec.sound_spec import SoundSpec
 
 DEBATES = "debates.jsonl"
-"""File in a run's `inputs/` with the debates that it judges, so that a moved run needs no other run."""
+"""File in a run's `inputs/` with copies of the debates that it judges, so that it does not need the other run."""
 
 RUN_KEY = ("rejudge", "run")
 MAX_HEADER_BYTES = 16 << 20
@@ -31,10 +31,10 @@ class RejudgedRun:
     """A run whose debates are judged again."""
 
     path: Path
-    """The run's folder, or the file of debates that was saved with a run that judged them."""
+    """The run's folder, or a copy of its debates (`debates.jsonl`) in the folder of a run that judged them."""
     run_id: str
     identity: str
-    """Identity of that run, which stays the same if the run grows."""
+    """Hash that identifies the run. It does not change if the run is extended."""
     journal_sha256: str
     """SHA-256 of the journal with the debates, in its current state."""
 
@@ -65,7 +65,7 @@ def read_debates_header(path: Path) -> dict[str, Any]:
 
 
 def resolve_rejudged_run(layered: LayeredData, find_run: FindRun) -> Iterator[Problem]:
-    """Replace the id of the run whose debates are judged by its folder, in the data of a spec.
+    """Replace the run id in `rejudge.run` of a spec's data by the run's folder. Yield a problem if it does not exist.
 
     `find_run` looks up a run by its id.
     """
@@ -92,7 +92,7 @@ def find_rejudged(layered: LayeredData, journal_hash: Any) -> RejudgedRun | None
         return None
     path = _path_of_run(layered)
     saved = path / "inputs" / DEBATES if is_folder(path) else path
-    if is_file(saved):  # the run itself judges debates of another run; use the same debates
+    if is_file(saved):  # the run judges copies of another run's debates, which this spec judges too
         header, digest = read_debates_header(saved), None
     else:
         header, digest = read_json(path / "manifest.json"), journal_hash(path)
@@ -102,7 +102,7 @@ def find_rejudged(layered: LayeredData, journal_hash: Any) -> RejudgedRun | None
 
 
 def rejudge_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
-    """Yield problems of the run whose debates are judged."""
+    """Yield a problem if the folder of the judged run lacks a file."""
     run = sound.section("rejudge").get("run")
     if run is None:
         return
@@ -115,7 +115,7 @@ def rejudge_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem
 
 
 def rejudge_conflicts(experiment: Experiment) -> Iterator[tuple[str, str]]:
-    """Yield keys that cannot be combined with `rejudge` or `votes`, and why."""
+    """Yield keys that cannot be combined with `rejudge` or `votes`, each with a message."""
     trees = experiment.rollouts.num_responses_per_timestep is not None
     if experiment.votes > 1 and trees:
         yield "votes", "cannot be combined with trees of responses, where each answer is a branch; remove votes"
@@ -126,7 +126,8 @@ def rejudge_conflicts(experiment: Experiment) -> Iterator[tuple[str, str]]:
     if experiment.fine_tune is not None:
         yield "fine_tune", "the debates belong to another run; build the files from that run, and set fine_tune: null"
     if trees:
-        yield "rollouts.num_responses_per_timestep", "trees cannot be judged again (shared rounds); remove it"
+        key = "rollouts.num_responses_per_timestep"
+        yield key, f"trees of responses cannot be judged again, since branches share rounds; remove {key}"
 
 
 def _path_of_run(layered: LayeredData) -> Path:

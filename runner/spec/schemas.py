@@ -29,7 +29,7 @@ def _experiment_schema() -> str:
     result = schema(Experiment, "nip-run experiment")
     use = result["$defs"]["ProtocolUse"]["properties"]
     for field_ in fields(Parameters):
-        # The default is the protocol's, which the spec's schema does not know.
+        # The default depends on the protocol, which the spec's schema does not know.
         use[field_.name].pop("default", None)
     return json.dumps(result)
 
@@ -48,7 +48,7 @@ def resettable_spec_keys() -> frozenset[tuple[str, ...]]:
 
 
 _RELEASE_PATTERN = r"([a-z]+/)?[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*@[a-z0-9._-]+|sha256:[0-9a-f]{12,64}"
-"""Pattern of a release's name, as far as an editor can check it."""
+"""Pattern of a release's name for editors, which does not check everything."""
 
 _SECTIONS_WITH_USE: Mapping[str, tuple[str, str]] = {
     "AgentSettings": ("An installed agent", "acme/careful-verifier@1.0"),
@@ -71,7 +71,7 @@ def editor_schema() -> dict[str, Any]:
     }
     section["properties"] = {"use": field, **section["properties"]}
     for name, (description, example) in _SECTIONS_WITH_USE.items():
-        # Like `extends`, it is read before the schema is applied.
+        # `use` is not in the schema for checks, since it is resolved before, like `extends`.
         use_of_release = {
             "description": f"{description}, whose settings apply unless this entry sets its own: "
             "OWNER/NAME@VERSION, as `nip-run install` pinned it.",

@@ -1,4 +1,4 @@
-"""The parts of a spec without schema errors, which further checks look at."""
+"""The parts of a spec that have no schema errors, so that other checks can use them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class SoundSpec:
-    """The data of a spec, without the keys that have schema errors."""
+    """The data of a spec, and access to the parts of it that have no schema errors."""
 
     data: Mapping[str, Any]
+    """The whole spec, including values with errors."""
     broken: frozenset[str]
+    """The dotted keys that have schema errors."""
 
     def section(self, *at: str) -> dict[str, Any]:
-        """Return a section's entries without any that have errors in them."""
+        """Return the entries of the section at a path of keys, without the entries that contain errors."""
         value: Any = self.data
         for part in at:
             value = value.get(part) if isinstance(value, dict) else None
@@ -27,7 +29,7 @@ class SoundSpec:
         }
 
     def mappings(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield each entry of a section of mappings, such as `models`, without keys that have errors."""
+        """Yield each entry of a section whose values are mappings, such as `models`, without keys that have errors."""
         entries: Any = self.data.get(name)
         for entry, value in entries.items() if isinstance(entries, dict) else ():
             if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The sources of a spec: its files with their exact bytes, and the overrides on the command line."""
+"""The files that a spec was loaded from, with their exact bytes, its overrides, and the files that it names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runner.documents.layered_data import FileRead
+from runner.documents.merged_data import FileRead
 from runner.documents.overrides import Override
 from runner.documents.plain_values import to_plain_values
 from runner.documents.yaml_writer import dump_inline
@@ -17,22 +17,23 @@ class SpecSources:
     """The files and overrides that a spec was loaded from."""
 
     files: tuple[FileRead, ...] = ()
-    """The spec's own file first, if any, then the files it extends; a file extended twice is listed twice."""
+    """The spec's own file, if it has one, then the files that it extends. A file extended twice is listed twice."""
     overrides: tuple[str, ...] = ()
-    """Overrides as written on the command line, including those of a point of a sweep."""
+    """Overrides in the form of command-line arguments, including those for a point of a sweep."""
 
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """Files that a spec names, as they were found."""
+    """The paths of the files that a spec names."""
 
     protocol: tuple[Path, ...] = ()
-    """The protocol's file, then the files it extends."""
+    """The protocol's file, then the files that it extends."""
     prompts: Path | None = None
     """The folder of templates."""
     templates: tuple[Path, ...] = ()
+    """The templates in this folder that the spec uses."""
     dataset: Path | None = None
-    """The dataset's file; None if it is on the Hub."""
+    """The dataset's file; None if the dataset is on the Hugging Face Hub."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class SpecOrigin:
     """The files of a spec and the files that it names; empty if the spec was not loaded from files."""
 
     written: SpecSources = field(default_factory=SpecSources)
-    named: NamedFiles = field(default_factory=NamedFiles)
+    named_files: NamedFiles = field(default_factory=NamedFiles)
 
 
 def as_arguments(overrides: Sequence[Override]) -> tuple[str, ...]:
@@ -51,5 +52,5 @@ def as_arguments(overrides: Sequence[Override]) -> tuple[str, ...]:
 def _as_argument(override: Override) -> str:
     if override.value is None:
         return override.text
-    # A value that YAML cannot represent was rejected earlier, or will be by the loader.
+    # The loader rejects values that YAML cannot represent.
     return f"{override.text.removesuffix('...')}{dump_inline(to_plain_values(override.value[0], []))}"

@@ -1,4 +1,4 @@
-"""Expand the sweep of a spec into points: lists of overrides, with the places of their values.
+"""Expand the sweep of a spec into points. A point is a list of overrides, with the places of their values in the file.
 
 A sweep is a mapping of dotted keys to lists, whose combinations are the points (a grid). Lists under `zip` in it have
 the same length and advance together. Alternatively it is a list of points, each a mapping of dotted keys to values.
@@ -12,18 +12,18 @@ from itertools import product
 from typing import Any
 
 from runner.base.errors import Problem, SpecError
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from runner.documents.plain_values import KeyPath
 from runner.documents.renamed_keys import SWEEP, ZIP
 from runner.spec.experiment import MAX_SWEEP_POINTS
 
 Step = list[Override]
-"""The overrides of one step along an axis."""
+"""The overrides of one value of an axis; several for the axis `zip`."""
 
 
 class Sweep:
-    """A sweep as axes, as far as it is sound: every combination of their steps is a point."""
+    """The axes of a sweep. Every combination of their steps is a point. Invalid parts of the sweep are ignored."""
 
     def __init__(self, layered: LayeredData) -> None:
         self._layered = layered
@@ -34,7 +34,9 @@ class Sweep:
             self.axes = [[self._point(point, index) for index, point in enumerate(sweep) if isinstance(point, dict)]]
         elif isinstance(sweep, dict):
             self._zip = sweep[ZIP] if isinstance(sweep.get(ZIP), dict) else {}
-            self.axes = [self._zipped() if key == ZIP else self._values(key, sweep[key], (SWEEP, key)) for key in sweep]
+            self.axes = [
+                self._zip_steps() if key == ZIP else self._values(key, sweep[key], (SWEEP, key)) for key in sweep
+            ]
 
     @property
     def size(self) -> int:
@@ -61,7 +63,7 @@ class Sweep:
             yield [override for step in steps for override in step]
 
     def problems(self) -> Iterator[Problem]:
-        """Yield problems beyond the schema: lists of different lengths in `zip`, keys in both `zip` and the grid."""
+        """Yield a problem for lists of different lengths in `zip`, and for keys that are in both `zip` and the grid."""
         longest = max((len(values) for values in self._zip.values() if isinstance(values, list)), default=0)
         for key, values in self._zip.items():
             key_path = (SWEEP, ZIP, key)
@@ -81,7 +83,7 @@ class Sweep:
         list_values = values if isinstance(values, list) else []
         return [[self._override(key, value, (*key_path, index))] for index, value in enumerate(list_values)]
 
-    def _zipped(self) -> list[Step]:
+    def _zip_steps(self) -> list[Step]:
         columns = [self._values(key, values, (SWEEP, ZIP, key)) for key, values in self._zip.items()]
         return [[override for step in steps for override in step] for steps in zip(*columns, strict=False)]
 

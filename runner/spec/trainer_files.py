@@ -1,7 +1,7 @@
-"""The script and the files of a `command` trainer, stored with a run or a release.
+"""Read the script and the files of a `command` trainer that are stored with a run or a release.
 
-An index says which files there are. Each is stored as `GROUP/PATH.txt`, a name that no program runs or imports. The
-runner restores the files under their own names, in a folder of the run, once the user has allowed the program.
+An index lists the files. Each is stored as `GROUP/PATH.txt`, a name that no program runs or imports. If the user allows
+the program, the runner restores the files under their original names in a folder of the run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from runner.base.errors import ReleaseError
 from runner.base.storage.safe_files import open_below
 from runner.base.storage.strict_json import parse_strict_json
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.limits import MAX_TRAINER_BYTES
 from runner.documents.releases.paths import path_problem
@@ -23,7 +23,7 @@ from runner.spec.origin import DATA, fetched_folder
 from runner.spec.training_settings import TrainerSettings
 
 FOLDER = "trainers"
-"""Name of the folder of stored files: in `inputs/` of a run, or in the release of a component."""
+"""Name of the folder with the stored files. It is in `inputs/` of a run, or at the top of a component's release."""
 INDEX = "trainers.json"
 MAX_INDEX = 1 << 20
 NO_FILES = "its script: it was not published, and the command runs in the current folder"
@@ -33,7 +33,7 @@ _INDEX_FOLDERS = (f"inputs/{FOLDER}", f"{DATA}/inputs/{FOLDER}", FOLDER)
 
 
 def stored_name(group: str, path: str) -> str:
-    """Return the name that a trainer's file is stored under, relative to the index."""
+    """Return the stored path of a trainer's file, relative to the folder of the index."""
     return f"{group}/{path}.txt"
 
 
@@ -44,7 +44,7 @@ def is_storable(group: str, path: str) -> bool:
 
 @dataclass(frozen=True)
 class TrainerFiles:
-    """The stored files of one trainer, and what else it needs."""
+    """The stored files of one trainer, and a list of what is missing to run it."""
 
     folder: Path
     """The folder of the index."""
@@ -52,7 +52,7 @@ class TrainerFiles:
     files: Mapping[str, Mapping[str, Any]]
     """Facts by path relative to the trainer's folder: `sha256`, `size` and whether it is `executable`."""
     missing: tuple[str, ...]
-    """Sentences about what others need to run the trainer but do not get with it."""
+    """Texts about things that the trainer needs and that are not stored with it."""
 
     def read(self, path: str) -> bytes:
         """Return the content of a file.
@@ -75,7 +75,7 @@ class TrainerFiles:
 
 
 def read_index(folder: Path) -> dict[str, TrainerFiles]:
-    """Return the stored files of each trainer by model group; nothing if the folder has no index.
+    """Return the stored files of each trainer by model group; empty if the folder has no index.
 
     Raises:
         ReleaseError: the index is damaged, or names a file that cannot be in a release.
@@ -102,17 +102,18 @@ def read_index(folder: Path) -> dict[str, TrainerFiles]:
 
 
 def find_trainer_files(layered: LayeredData, group: str, trainer: TrainerSettings) -> TrainerFiles | None:
-    """Return the files that came with a downloaded trainer; None if the trainer is the user's own.
+    """Return the stored files of a downloaded trainer; None if the user wrote the trainer's command.
 
     Raises:
-        ReleaseError: as in `read_index`; or a downloaded file lists files for the user's own command.
+        ReleaseError: as in `read_index`; or a downloaded file sets `files` for a command that the user wrote.
     """
     path: KeyPath = ("training", "trainers", group)
     folders = {key: layered.folder((*path, key)) for key in ("command", "files") if getattr(trainer, key) is not None}
     fetched = {key for key, folder in folders.items() if layered.is_set_by_file((*path, key)) and _is_fetched(folder)}
     if fetched == {"files"}:
         raise ReleaseError(
-            f"`files` is from elsewhere, but the command is yours; set training.trainers.{group}.files, or to null"
+            f"training.trainers.{group}.files is set by a downloaded file, but the command is not; set the files of "
+            f"your command with training.trainers.{group}.files, or null for none"
         )
     for index_folder in _INDEX_FOLDERS if "command" in fetched else ():
         stored = read_index(folders["command"] / index_folder)

@@ -8,7 +8,7 @@ from runner.base import package_data
 from runner.base.errors import NipRunError, Problem, UsageError
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import MANIFEST, Release
@@ -21,19 +21,19 @@ USE = "use"
 
 
 def resolve_training_start(layered: LayeredData, find_run: FindRun, find_component: FindComponent) -> Iterator[Problem]:
-    """Write what a training continues from into its model groups, before releases and runs are looked up for them."""
+    """Replace `training.from` by the key `from_run` or `use` of each trained model group. Yield problems."""
     training, models = layered.data.get("training"), layered.data.get("models")
     start = training.pop("from", None) if isinstance(training, dict) else None
     if start is None or not isinstance(training, dict) or not isinstance(models, dict):
         return
     if layered.data.get("kind") != "training":
-        return  # another check reports the section itself
+        return  # Another check reports a section `training` in a benchmark.
     key_path: KeyPath = ("training", "from")
     trainers = training.get("trainers")
     groups = [name for name in models if isinstance(trainers, dict) and name in trainers]
     try:
         if not isinstance(start, str):
-            raise ModelError("must be text: a run or an installed model")
+            raise ModelError("training.from must be text: a run or an installed model")
         key, continued = (USE, groups) if _is_release(layered, key_path, start) else (FROM_RUN, [])
         if key == FROM_RUN:
             source = find_model_source(layered, key_path, parse_model_name(start)["run"], find_run)
@@ -53,7 +53,7 @@ def resolve_training_start(layered: LayeredData, find_run: FindRun, find_compone
             )
         for name in continued:
             if not isinstance(models[name], dict):
-                continue  # the schema reports it
+                continue  # The schema check reports the wrong type.
             if models[name].get(key) is not None:
                 raise ModelError(f"models.{name}.{key} also sets what the group continues from; remove one of the two")
             if key == USE and models[name].get("model") is not None:
@@ -70,14 +70,14 @@ def _group_of(name: str, find_component: FindComponent) -> object:
         release_use = find_component(Kind.MODEL, name)
         return Release.from_bytes(read_bounded(release_use.folder / MANIFEST, MAX_MANIFEST)).facts.get("group")
     except (NipRunError, OSError):
-        return None  # reported when the group's model is looked up
+        return None  # The error is reported later, when the release of the model is looked up.
 
 
 def _is_release(layered: LayeredData, key_path: KeyPath, text: str) -> bool:
     """Return whether the text names a model's release, and not a run's folder or id.
 
     Raises:
-        WrongModel: it names a release of another kind.
+        ModelError: the text names a release of another kind.
     """
     folder = layered.folder(key_path)
     if not is_reference(text) or any(package_data.is_folder(folder / name) for name in (text, text.rpartition("@")[0])):

@@ -15,7 +15,7 @@ MAX_ITERATIONS = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """The tests of models. A test before iteration N uses the models that N plays with."""
+    """The tests of models. A test before an iteration uses the models that play in that iteration."""
 
     scheme: Literal["none", "all", "last", "first_and_last"] = option(
         "`all`: before each iteration and after the last; `last`: the final models; `first_and_last`: the untrained "
@@ -81,7 +81,7 @@ class TrainerSettings:
 
     backend: BackendName = option(
         "`openai`: jobs on a server with OpenAI's fine-tuning API. `command`: your own trainer. `files`: writes "
-        "the files and waits for `--set-model GROUP=NAME`. `dummy`: a toy for dry runs, a new name at once.",
+        "the files and waits for `--set-model GROUP=NAME`. `dummy`: for dry runs, returns a new name at once.",
         example="command",
     )
     format: DatasetFormat | None = option(
@@ -149,12 +149,12 @@ class TrainerSettings:
 
     @property
     def traits(self) -> BackendTraits:
-        """The capabilities of its backend."""
+        """The capabilities of the backend."""
         return TRAITS[self.backend]
 
     @property
     def dataset_format(self) -> DatasetFormat:
-        """The format of the datasets that it receives."""
+        """The format of the datasets that are written for the trainer."""
         return self.format or self.traits.format
 
     @property
@@ -166,7 +166,7 @@ class TrainerSettings:
 class TrainedModel:
     """A model that a training run has produced."""
 
-    model: str = option("Its name.", example="qwen3-4b-nip-1")
+    model: str = option("The model's name.", example="qwen3-4b-nip-1")
     base_model: str = option("The model before any training.", example="Qwen/Qwen3-4B")
     lineage: tuple[FineTuneStep, ...] = option("Fine-tuning lineage, oldest first.", default=())
 
@@ -175,7 +175,7 @@ class TrainedModel:
 class RerunTests:
     """The training run whose models are tested again."""
 
-    run: str = option("The training run: its id, the start of it, or its folder.", example="ei-nip-0123456789")
+    run: str = option("The training run: its id, the start of its id, or its folder.", example="ei-nip-0123456789")
     models: tuple[Mapping[str, TrainedModel], ...] = option(
         "The models after each iteration, by group; written when the spec is loaded.",
         default=(),
@@ -185,7 +185,7 @@ class RerunTests:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings:
-    """The way a training run learns from its rollouts."""
+    """The method of a training run, its iterations, and the trainers of its model groups."""
 
     method: Literal["expert_iteration", "malt"] = option(
         "`expert_iteration`: supervised training on rollouts with high rewards. `malt`: preferences between answers of "
@@ -241,5 +241,5 @@ class TrainingSettings:
 
     def starts_from_scratch(self, group: str) -> bool:
         """Return whether each job of a model group starts from the base model."""
-        of_trainer = self.trainers[group].from_scratch
-        return self.from_scratch if of_trainer is None else of_trainer
+        setting = self.trainers[group].from_scratch
+        return self.from_scratch if setting is None else setting

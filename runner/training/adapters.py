@@ -118,6 +118,7 @@ class Adapters:
             self.note(f"{message}; the adapter {model.name} will be loaded at this server with the next request")
 
     def _unload(self, places: list[_LoadedAdapter], iteration: int, models: Mapping[str, ModelSettings]) -> None:
+        """Unload adapters at their servers, and record each that was unloaded. Failures are only notes."""
         for place in places:
             model = models.get(place.group)
             if model is None or place.base_url not in model.addresses:

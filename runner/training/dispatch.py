@@ -180,7 +180,7 @@ def choose_run_id(plan: AnyPlan, results: Results, which: WhichRun, *, taken_ids
         UsageError: the id is too long for a training run.
     """
     is_replay = which.replay is not None
-    name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, given=taken_ids)
+    name = which.run_id or results.name_for(plan.run_id, again=which.again, replay=is_replay, reserved=taken_ids)
     if isinstance(plan, TrainingPlan):
         check_run_id(name)
     shard = plan.spec.shard

@@ -70,7 +70,7 @@ def check_part(folder: RunFolder, record: RunRecord) -> RunFolder:
         RunError: a file of the part is missing.
     """
     part = folder.sibling(record.run_id)
-    for path in (part.manifest_path, part.spec, part.journal, part.metrics):
+    for path in (part.manifest_path, part.spec, part.journal):
         if not path.is_file():
             contents = "the games" if isinstance(record, GamesPlayed) else "the test"
             raise RunError(

@@ -116,6 +116,7 @@ class GroupJob:
             self.stages.add(self._end_record())
 
     def _training_record(self) -> TrainingEnded:
+        """Return the stage log's record of the successful training."""
         assert self.status.model is not None
         edit_facts = {} if self.edit is None else self.edit.facts()
         weights_path = str(self.job.folder.absolute() / OUTPUT) if self.trainer.load_lora else self.status.model
@@ -196,6 +197,7 @@ class JobStage:
         return GroupJob(job, iteration, attempt, trainer, backend, self.stages, edit, was_requested)
 
     def _fine_tune_job(self, iteration: int, models: Models, group: str, dataset: Path, sha256: str) -> FineTuneJob:
+        """Return the job that trains a group's model on a dataset."""
         attempt = self.stages.attempt(iteration, group)
         key = f"{self.folder.run_id}/{iteration}/{group}/{attempt}"
         notes = self.stages.of_group(JobNoted, iteration, group)

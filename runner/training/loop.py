@@ -112,6 +112,7 @@ class TrainingLoop:
         return {"examples": report.examples, **omitted, **notes, **result}
 
     def _model_after(self, group: str, trained: TrainingEnded | None) -> ModelSettings:
+        """Return the group's model settings after an iteration; unchanged if it was not trained."""
         settings = self.models[group]
         if trained is None:
             return settings

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from runner.base.errors import BudgetExhausted, FolderGoneError, Interrupted, NipRunError, RunError, UsageError, Waiting
+from runner.base.errors import (
+    BudgetExhausted,
+    FolderGoneError,
+    Interrupted,
+    JournalError,
+    NipRunError,
+    RunError,
+    UsageError,
+    Waiting,
+)
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import comma_join, did_you_mean
 from runner.models.layers.budget import Budget
@@ -29,7 +38,14 @@ from runner.runs.execution.spending import spending
 from runner.runs.finished.problems import load_problems
 from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
-from runner.runs.session.run import RunOptions, mark_as_fetched, relative_cache_path, run_games
+from runner.runs.session.run import (
+    RunOptions,
+    has_outputs,
+    mark_as_fetched,
+    rebuild_outputs,
+    relative_cache_path,
+    run_games,
+)
 from runner.spec.loader import Spec
 from runner.training.adapters import Adapters
 from runner.training.backends.interface import Backend
@@ -37,9 +53,9 @@ from runner.training.backends.registry import backend_for
 from runner.training.lineage import state_of
 from runner.training.loop import TrainingLoop
 from runner.training.plan import TrainingPlan, check_run_id
-from runner.training.rerun import RerunLoop
+from runner.training.retests import RerunLoop
 from runner.training.stage_log import StageLog, read_stages, stage_log
-from runner.training.stages import GroupOutcome, Stages, Switched, TrainingEnded
+from runner.training.stages import GamesPlayed, GroupOutcome, Stages, Switched, TestPlayed, TrainingEnded
 from runner.training.summary import summary
 from runner.training.trainer_files import restore_files, store_trainer_files
 
@@ -71,12 +87,13 @@ def train(
     check_run_id(run_id)
     with nullcontext() if options.locked else results.lock(run_id):
         folder, manifest = results.open(plan, run_id)
-        finished = manifest.status == Status.DONE
+        _rebuild_parts(results, folder)
+        finished = manifest.status == Status.DONE and folder.metrics.is_file()
         if finished and is_unchanged(folder, manifest, plan.games):
             return _unchanged_run(results, folder, manifest)
         notes: tuple[str, ...] = ()
         if _iterations_left(plan, folder) == 0:
-            notes = _unused_settings(plan, folder, manifest)
+            notes = _unused_settings(plan, folder, manifest, is_finished=finished)
             if finished:
                 return _unchanged_run(results, folder, manifest, notes)
             plan = _with_saved_trainers(plan, folder)
@@ -164,6 +181,12 @@ class _Work:
         self._notes.extend(lines)
 
     def _run_games(self, games: Spec, part_id: str, kind: str, iteration: int) -> RunFolder:
+        """Play a part of the training run, and return its folder.
+
+        Raises:
+            Interrupted: the part was interrupted.
+            RunError: the part lost more games than the spec allows.
+        """
         part = TrainingPart(self.folder.run_id, iteration, kind)
         options = self.options
         watch = self._watch_of(kind, iteration)
@@ -299,6 +322,18 @@ def _unchanged_run(results: Results, folder: RunFolder, manifest: Manifest, note
     return FinishedRun(folder, manifest, folder.read_metrics(), was_finished=True, notes=notes)
 
 
+def _rebuild_parts(results: Results, folder: RunFolder) -> None:
+    """Rebuild the metrics and tables that finished parts have lost, from their journals."""
+    stages = Stages([])
+    with suppress(JournalError):  # a finished run does not need its log, and an unfinished one reports it later
+        stages = read_stages(folder.path, folder.identity())
+    for record in (*stages.all(GamesPlayed), *stages.all(TestPlayed)):
+        part = folder.sibling(record.run_id)
+        if part.manifest_path.is_file() and part.journal.is_file() and not has_outputs(part):
+            with results.lock(part.run_id):
+                rebuild_outputs(part, results)
+
+
 def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
     """Return the number of iterations that are not completed.
 
@@ -314,10 +349,12 @@ def _iterations_left(plan: TrainingPlan, folder: RunFolder) -> int:
     return requested - done
 
 
-def _unused_settings(plan: TrainingPlan, folder: RunFolder, manifest: Manifest) -> tuple[str, ...]:
-    """Return a note on settings that were changed but have no effect, because all iterations are done."""
+def _unused_settings(
+    plan: TrainingPlan, folder: RunFolder, manifest: Manifest, *, is_finished: bool
+) -> tuple[str, ...]:
+    """Return a note on changed settings that have no effect because all iterations are done."""
     ignored = ["models.*.run"]
-    if manifest.status != Status.DONE:
+    if not is_finished:
         ignored += [key for key in plan.mutable_keys if not key.startswith(TRAINERS)]
     keys = changed_keys(folder, manifest, plan.games, ignored)
     if not keys:
@@ -335,6 +372,11 @@ def _with_saved_trainers(plan: TrainingPlan, folder: RunFolder) -> TrainingPlan:
 
 
 def _check_manual_models(plan: TrainingPlan, manual_models: Mapping[str, str]) -> None:
+    """Check that the run trains each group in `--set-model` by hand.
+
+    Raises:
+        UsageError: the run does not train such a group, or the group's backend sets the model's name.
+    """
     for group in manual_models:
         option = f"--set-model {group}=... (in Python: set_model)"
         if plan.training.rerun_tests is not None:

@@ -43,7 +43,7 @@ def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> 
     """
     if settings.method == "threshold":
         threshold = settings.reward_threshold
-        return [index for index, reward in enumerate(rewards) if _passes(reward, threshold)]
+        return [index for index, reward in enumerate(rewards) if _passes_threshold(reward, threshold)]
     size = sample_size(len(rewards), settings)
     weights = probabilities(rewards, settings)
     if np.isnan(weights).any():
@@ -59,7 +59,7 @@ def select(rewards: Sequence[float], settings: SelectionSettings, seed: int) -> 
     return [int(index) for index in sampled]
 
 
-def _passes(reward: float, threshold: float) -> bool:
+def _passes_threshold(reward: float, threshold: float) -> bool:
     """Return whether a reward reaches the threshold.
 
     A reward that float32 represents exactly also passes if it reaches the threshold rounded to float32, because the

@@ -9,7 +9,7 @@ from runner.base.text import in_one_line
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest, Status
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.runs.finished.reconstruction import saved_plan
 from runner.training.games import check_part
 from runner.training.next_steps import next_steps

@@ -94,7 +94,7 @@ def test_comments_stand_below_each_other_and_quiet_says_nothing(tmp_path: Path, 
 def test_an_empty_name_is_no_folder(tmp_path: Path) -> None:
     done = nip_run_here("init", "", cwd=tmp_path)
     assert done.returncode == 2
-    assert "the folder name is empty; use `.` for the current folder" in done.stderr
+    assert "the folder name is empty; write `.` for the current folder" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -188,7 +188,8 @@ MISTAKES: dict[str, Mistake] = {
     "a wrong protocol parameter": Mistake(
         ("max_message_rounds: 4", "max_mesage_rounds: 4"), "spec.yaml:5:3", "unknown key", "'max_message_rounds'"),
     "a parameter that the protocol fixes": Mistake(
-        ("max_message_rounds: 4", "sequential: true"), "spec.yaml:5:3", "nip fixes sequential", "leave it out"),
+        ("max_message_rounds: 4", "sequential: true"), "spec.yaml:5:3", "nip fixes sequential",
+        "remove protocol.sequential"),
     "an unknown agent": Mistake(
         ("verifier: {model: weak}", "verifier: {model: weak}\n  judge: {model: weak}"), "spec.yaml:13:3",
         "nip has no such agent", "its agents are prover, verifier"),
@@ -221,7 +222,7 @@ MISTAKES: dict[str, Mistake] = {
         None, "prompts/prover.jinja:1:1", "template syntax", "end each",
         files={"prompts/prover.jinja": "{% if question %}\n"}),
     "the label in a template": Mistake(
-        None, "prompts/prover.jinja:1:4", "the label must not reach a prompt", "remove it",
+        None, "prompts/prover.jinja:1:4", "the label must not reach a prompt", "remove the variable",
         files={"prompts/prover.jinja": "{{ label }}"}),
     # Data
     "labels that are other words": Mistake(

@@ -59,12 +59,15 @@ def refused(call: Callable[[], Any]) -> str:
 
 def test_mistakes_are_told_with_what_to_write(tmp_path: Path) -> None:
     assert refused(lambda: query("@flip", tmp_path)) == "no query '@flip'; did you mean '@flips'?"
-    assert refused(lambda: query("@zzz", tmp_path)) == "no query '@zzz'; `nip-run sql @` lists them"
+    assert refused(lambda: query("@zzz", tmp_path)) == "no query '@zzz'; list all with `nip-run sql @`"
     said = refused(lambda: query("@flips", tmp_path, run_a="nobody", runb="x"))
     assert "no run 'nobody'" in said
     assert "runb: no parameter of @flips; did you mean 'run_b'?" in said
     assert "@flips needs run_b=RUN: the other" in said
-    assert refused(lambda: query("@hardest", tmp_path, limit="many")) == "limit=many: not a number"
+    assert (
+        refused(lambda: query("@hardest", tmp_path, limit="many"))
+        == "limit=many: 'many' is not a number; write limit=NUMBER"
+    )
     for name, parameter in (("hardest", "benchmark"), ("uplift", "baseline"), ("seeds", "name")):
         said = refused(lambda name=name, parameter=parameter: query(f"@{name}", tmp_path, **{parameter: "typo"}))  # type: ignore[misc]
         assert said.startswith(f"{parameter}=typo: no ")
@@ -81,7 +84,7 @@ def test_a_name_that_the_board_lacks_and_a_missing_board_are_no_empty_answers(tm
     run(spec_file(tmp_path, size=2, fine_tune=None), tmp_path / "results", run_id="one")
     here = tmp_path / "results"
     said = refused(lambda: query("@confusion", here, run="one", by="label"))
-    assert said == "by=label: no column of this name in the datasets of one; there are: question, solution"
+    assert said == "by=label: no column of this name in the datasets of one; choose one of: question, solution"
     assert refused(lambda: query("@hardest", here, benchmark="tiny/v2")).endswith("; did you mean 'tiny/v1'?")
     assert len(query("@confusion", here, run="one", by="question").fetchall()) == 2
     Results(here).board.path.unlink()

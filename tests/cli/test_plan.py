@@ -152,5 +152,5 @@ def test_what_cannot_be_planned_is_told(folder: Path, words: tuple[str, ...], me
 
 
 def test_a_training_spec_has_no_sample_size() -> None:
-    with pytest.raises(UsageError, match="plan a benchmark"):
+    with pytest.raises(UsageError, match="only benchmarks can be planned"):
         sample_size("specs/expert_iteration.yaml", 0.1)

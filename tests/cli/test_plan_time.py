@@ -109,11 +109,14 @@ def test_workers_and_shards_are_measured_and_told_with_the_sizes_that_show_a_dif
         (("--shards", "13"), "--shards 13: the dataset has only 12 groups"),
         (("--workers", "2", "--cores", "-1"), "--cores must be at least 1, not -1"),
         (("--workers", "2", "--measure", "0"), "--measure must be a number of seconds above 0 and up to 3600, not 0"),
-        (("--cores", "2"), "need --workers N or --shards N"),
+        (("--cores", "2"), "add --workers N or --shards N"),
         (("--workers", "2", "--like", "none"), "no run 'none'"),
         (("--workers", "2", "rollouts.num_responses_per_timestep=2"), "cannot predict the duration of trees"),
         (("--workers", "1", "models.m={model: a, batch: true}"), "models.m.batch: the duration of a batch"),
-        (("--workers", "1", "models.m={model: a, answer_words: 5}"), "models.m.answer_words: only for provider dummy"),
+        (
+            ("--workers", "1", "models.m={model: a, answer_words: 5}"),
+            "models.m.answer_words: answer_words works only with provider dummy",
+        ),
     ],
 )
 def test_what_cannot_be_timed_is_told(tmp_path: Path, words: tuple[str, ...], message: str) -> None:

@@ -102,7 +102,7 @@ def test_a_folder_without_the_judges_templates_is_refused(
     by_id = load_spec({"extends": "results/runs/first/spec.yaml", **run}, (), "results")
     assert by_id.rejudged is not None
     assert by_id.rejudged.run_id == "first"
-    taken = f"verifier.last_round.jinja is not in prompts {prompts}, and is taken from first"
+    taken = f"verifier.last_round.jinja is missing in prompts {prompts}, and is taken from run first"
     assert [line for line in warnings_of(by_id) if "taken from" in line] == [taken]
 
 

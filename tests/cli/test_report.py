@@ -99,7 +99,7 @@ def test_a_published_board_is_a_page_and_a_release_that_was_changed_is_refused_t
     ("words", "said"),
     [
         (("-o", "x.html"), "or add --board"),
-        (("--from", "registry", "last", "-o", "x.html"), "--from needs --board"),
+        (("--from", "registry", "last", "-o", "x.html"), "add --board"),
         (("last", "-o", "x.pdf"), "must end in .html"),
         (("nothing", "-o", "x.html"), "no run 'nothing'"),
     ],

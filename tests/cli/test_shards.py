@@ -44,7 +44,7 @@ def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path)
     assert f"nip-run merge {whole.name}" in first.stderr
     assert "leaderboard" not in first.stderr
     assert f"{whole.name} is played in shards: 1 of 2 are done" in run(tmp_path, "runs").stderr
-    assert "consists of shards that are not merged yet (begun: 1/2)" in run(tmp_path, "show", "tiny").stderr
+    assert "are not merged yet (started: 1/2)" in run(tmp_path, "show", "tiny").stderr
     shown = run(tmp_path, "show", "tiny", "--shard", "1/2", "--json")
     assert json.loads(shown.stdout)["manifest"]["shard"] == [1, 2]
     assert "shard 2/2 of run" in run(tmp_path, "show", "tiny", "--shard", "2/2").stderr

@@ -231,7 +231,7 @@ def test_last_is_the_run_that_was_begun_last_and_no_part_of_another(served: Show
     results = Results(tmp_path / "results")
     assert results.find("last").run_id == "one"
     assert results.find("one-i").run_id == "one-i0"
-    with pytest.raises(UsageError, match="the start of 2 runs: one, one-b"):
+    with pytest.raises(UsageError, match="the start of 2 run ids; write more of one: one, one-b"):
         results.find("on")
     shutil.rmtree(results.run("one-b").path)
     assert results.find("on").run_id == "one"  # whose part the other is

@@ -108,12 +108,16 @@ def test_a_question_comes_from_a_file_or_from_standard_input(results: Path, tmp_
     for words in (("--file", str(tmp_path / "q.sql")), ("-",), (question,)):
         assert json.loads(told(results, *words, "--json", stdin=question)) == [{"n": 4}]
     done = asked(results, "SELECT 1", "--file", str(tmp_path / "q.sql"))
-    assert (done.returncode, done.stderr) == (2, "give the query as an argument or with --file, not both\n")
+    assert (done.returncode, done.stderr) == (2, "the query is given twice; give an argument or --file, not both\n")
     assert asked(results, "--file", tmp_path / "none.sql").returncode == 2
     (tmp_path / "q.sql").write_bytes(b"SELECT '\xff'")
     cases: tuple[tuple[tuple[str, ...], bytes | None, str], ...] = (
-        (("-",), b"SELECT '\xff'", "standard input is not UTF-8: invalid start byte, at byte 8"),
-        (("--file", str(tmp_path / "q.sql")), b"", f"{tmp_path}/q.sql is not UTF-8: invalid start byte, at byte 8"),
+        (("-",), b"SELECT '\xff'", "standard input is not UTF-8 at byte 8: invalid start byte; save it as UTF-8"),
+        (
+            ("--file", str(tmp_path / "q.sql")),
+            b"",
+            f"{tmp_path}/q.sql is not UTF-8 at byte 8: invalid start byte; save it as UTF-8",
+        ),
         (("-",), None, "standard input is closed; give the query as an argument or with --file"),
     )
     for how, data, said in cases:
@@ -231,11 +235,11 @@ def test_a_file_has_the_values_as_they_are_and_a_terminal_has_them_safe(results:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("SELECT 1", "--format", "parquet"), "needs --out FILE"),
+        (("SELECT 1", "--format", "parquet"), "add --out FILE"),
         (("SELECT 1", "--format", "csv", "--json"), "contradict each other"),
         (("SELECT 1", "--json", "-o", "{}/x.parquet"), "--json contradicts the extension of {}/x.parquet"),
         (("SELECT 1", "--format", "csv", "-o", "{}/x.JSON"), "--format csv contradicts the extension of {}/x.JSON"),
-        (("SELECT 1", "-o", "x.txt"), "needs --format csv"),
+        (("SELECT 1", "-o", "x.txt"), "add --format csv"),
         (("SELECT 1", "-o", "{}/no/x.csv"), "no/x.csv: No such file"),
         (("SELECT 1", "-o", "{}/no/x.parquet"), "no/x.parquet: "),
     ],
@@ -289,7 +293,7 @@ def test_a_board_that_is_not_there_or_a_benchmark_that_is_none_is_answered_with_
     assert board(results, name["b"][:-1]) == (
         2, f"no benchmark {name['b'][:-1]!r} in {results}; did you mean {name['b']!r}?\n"
     )  # fmt: skip
-    assert board(results, "qqq") == (2, f"no benchmark 'qqq' in {results}; there are: {name['b']}\n")
+    assert board(results, "qqq") == (2, f"no benchmark 'qqq' in {results}; choose one of: {name['b']}\n")
     (tmp_path / "runs").symlink_to(results / "runs")
     again = f"there is no board for 1 run folder. Rebuild it with: nip-run leaderboard --rebuild --results {tmp_path}\n"
     assert board(tmp_path) == (0, f"no rows in {tmp_path}; {again}")

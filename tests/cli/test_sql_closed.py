@@ -99,6 +99,7 @@ def _cpu_of_threads(pid: int) -> float:
     return sum(sum(map(int, stat.rpartition(")")[2].split()[11:13])) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.gate
 def test_ctrl_c_ends_a_question_at_once(results: Path, tmp_path: Path) -> None:
     question = "SELECT count(*) FROM range(10_000_000_000) a, range(1000) b WHERE a.range % 7 = b.range % 11"
     process = started("sql", question, "--results", results, cwd=tmp_path, TMPDIR=str(tmp_path))

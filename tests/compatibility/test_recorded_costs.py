@@ -14,7 +14,7 @@ from runner.registry.recomputed_run import recompute_run
 from runner.registry.verification.verify import find_run_problems
 from runner.results.comparison.scores import load_scores
 from runner.results.folder import RunFolder
-from runner.results.metric_table import compared_metric
+from runner.results.metric_definitions import compared_metric
 from runner.runs.finished.reconstruction import played_plan
 from tests.models.test_bills import SOLO, reply, usage
 from tests.support.runs import played

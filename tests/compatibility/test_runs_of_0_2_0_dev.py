@@ -118,6 +118,7 @@ def test_runs_are_compared(shared: Path) -> None:
         assert compared.out
 
 
+@pytest.mark.gate
 def test_reports_are_written(shared: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     names = ("debate", "judged", "served", "malt", "killed")
@@ -127,6 +128,7 @@ def test_reports_are_written(shared: Path, tmp_path: Path) -> None:
     assert all(RUNS[name] in text for name in names)
 
 
+@pytest.mark.gate
 def test_sql_reads_the_board_and_all_tables(shared: Path) -> None:
     board = called("sql", "SELECT run_id, status FROM runs", "--json", cwd=shared).json
     done = {name for name, row in EXPECTED["runs"].items() if row["status"] == "done"}
@@ -233,6 +235,7 @@ def resumed(folder: Path, name: str, *words: str, **options: Any) -> dict[str, A
         return {**row, "requests": server.requests}
 
 
+@pytest.mark.gate
 def test_a_killed_run_is_resumed_with_the_same_rows(folder: Path) -> None:
     unpacked_after(folder)
     run, after = run_folder(folder, "killed"), run_folder(folder, "killed", "after")
@@ -331,6 +334,7 @@ def test_a_release_is_reproduced(shared: Path, tmp_path: Path) -> None:
     assert done.code == 0, done.out + done.err
 
 
+@pytest.mark.gate
 def test_the_published_runs_are_ranked(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     rows = called("leaderboard", "--from", "registry", "--json", cwd=shared).json

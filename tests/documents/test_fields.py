@@ -12,7 +12,7 @@ from jsonschema import Draft202012Validator
 
 from runner.base.errors import Place
 from runner.documents.dataclass_schema import from_plain, option, path_keys, schema, to_plain
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.schema_check import check
 from runner.game.protocols.loader import protocol_editor_schema, protocol_schema
 from runner.game.protocols.schema import Parameters

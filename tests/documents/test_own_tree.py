@@ -14,7 +14,7 @@ import pytest
 from runner.base import package_data
 from runner.base.errors import Problem, SpecError
 from runner.cli.terminal.problems import error_lines
-from runner.documents.layer_merge import load_layers
+from runner.documents.layer_loading import load_layers
 from runner.documents.source_tree import ProjectTree
 from runner.spec.loader import load_spec
 from runner.spec.schemas import experiment_schema

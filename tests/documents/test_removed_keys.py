@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from runner.base.errors import SpecError
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from runner.models.retry_policy import Retry
 from runner.spec.datasets.settings import DatasetLimits

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from tests.support.document_layers import beside, write
 

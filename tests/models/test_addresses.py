@@ -6,8 +6,8 @@ import pytest
 
 from runner.models.api_keys import normalize_url
 from runner.models.retry_policy import Retry
+from runner.models.server_states import Servers
 from runner.models.settings import ModelSettings
-from runner.models.shared_servers import Servers
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,7 @@ def test_the_list_prices_a_model_at_anthropics_own_server() -> None:
     assert price.cost_of(Usage(1_000_000, 0, 1_000_000)) == pytest.approx(0.1)
 
 
+@pytest.mark.gate
 def test_an_overloaded_server_is_asked_again_until_it_answers(tmp_path: Path) -> None:
     faults = {"overloaded": 0.3, "rate_limit": 0.1, "server_error": 0.1}
     with serving_messages(faults=faults) as server:
@@ -287,6 +288,7 @@ def test_a_budget_holds_for_what_the_server_bills(tmp_path: Path) -> None:
         assert 0 < bill(server) <= 0.006
 
 
+@pytest.mark.gate
 def test_a_killed_run_resumes_and_pays_for_nothing_twice(tmp_path: Path) -> None:
     with serving_messages(held_after=6) as server:
         spec_at(server, tmp_path)

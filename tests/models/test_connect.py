@@ -13,8 +13,8 @@ from runner.models.client import connect
 from runner.models.interface import Choice, Completion, Request, SampleKey
 from runner.models.layers.budget import Budget, BudgetSettings
 from runner.models.retry_policy import Retry, TransientPolicy
+from runner.models.server_states import Servers
 from runner.models.settings import ModelSettings
-from runner.models.shared_servers import Servers
 from runner.models.usage_totals import UsageTotals
 from tests.support.calls import answer_to
 

@@ -47,6 +47,7 @@ def server() -> Any:
         yield running
 
 
+@pytest.mark.gate
 def test_a_replay_gives_the_same_bytes_with_no_request(tmp_path: Path, server: Loopback) -> None:
     path = spec_file(tmp_path, server.base_url, rollouts={"per_datapoint": 2})
     first = played(path, tmp_path / "results")

@@ -179,6 +179,7 @@ def test_the_wait_of_a_server_is_read_from_its_headers_or_not_at_all(
     assert retry_after(headers, now=10.0) == seconds
 
 
+@pytest.mark.gate
 def test_a_run_waits_as_long_as_the_server_says_and_records_it(tmp_path: Path) -> None:
     with serving(faults={"rate_limit_seconds": 0.2}, retry_after=0.3) as server:
         path = spec_file(tmp_path, server.base_url, size=4)

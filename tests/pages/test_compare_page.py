@@ -17,7 +17,7 @@ from runner.results.comparison.game_pairs import game_pairs
 from runner.results.comparison.systems import SystemReader, load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import Show, metrics_shown
+from runner.results.metric_definitions import Show, metrics_shown
 from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
 

@@ -12,7 +12,7 @@ import pytest
 
 from runner.base.errors import NipRunError
 from runner.documents.releases.reference import parse
-from runner.pages.report.overview import overview
+from runner.pages.report.runs_overview import overview
 from runner.registry.bundles.runs import draft_of
 from runner.registry.draft import Naming
 from runner.registry.fetched_release import get

@@ -14,7 +14,7 @@ from runner.base.errors import NipRunError
 from runner.base.hashing import hash_parity
 from runner.game.protocols.rewards import Payoff, payoff
 from runner.game.protocols.rounds import Message, Round, episode_rewards
-from runner.results.metrics import Metrics
+from runner.results.metric_computation import Metrics
 from runner.rollouts.agents.arrays import NestedArrayDict, arrays_from_rounds, timesteps
 from runner.rollouts.agents.observations import observation_of
 from runner.rollouts.job import Job

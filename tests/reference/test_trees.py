@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.game.protocols.tree_shape import TreeShape
-from runner.results.metrics import Metrics
+from runner.results.metric_computation import Metrics
 from runner.rollouts.trees import TreeNode, TreeStatistics, build_tree, contrasts, is_positive
 from tests.reference.adapter import cases, name_of, protocol_of, scripted_tree
 from tests.reference.test_reference import each, nan_equal

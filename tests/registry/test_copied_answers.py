@@ -76,6 +76,7 @@ def test_a_local_board_ranks_none_of_them_and_says_why(folder: Path) -> None:
     assert row["reason"] == f"{COPIED}first"
 
 
+@pytest.mark.gate
 def test_a_board_that_is_rebuilt_or_of_an_older_format_says_the_same(folder: Path) -> None:
     before = json.loads(said(folder, "leaderboard", "--json"))
     said(folder, "leaderboard", "--rebuild")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from runner.api import compare, open_run, rejudge, run
-from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.base.errors import DamagedRunError, NotPublished, ReleaseError, UsageError
+from runner.base.hashing import file_hash
 from runner.documents.releases.manifest import digest
 from runner.documents.releases.reference import Kind, parse
 from runner.registry.bundles.requirements import find_requirements
@@ -60,6 +61,61 @@ def test_its_tables_are_those_of_the_run_to_the_last_bit(published: tuple[Path, 
     folder = got(published, tmp_path / "got")
     for name in ("rollouts", "messages", "completions"):
         assert table(folder / "data", name) == table(published[2], name)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("metrics.json", ("show", "got")),
+        ("metrics.json", ("report", "got", "-o", "report.html")),
+        ("metrics.json", ("export", "got", "--format", "inspect", "--out", "out")),
+        ("metrics.json", ("compare", "got", "RUN")),
+        ("rollouts.parquet", ("show", "got", "--wrong")),
+        ("rollouts.parquet", ("compare", "got", "RUN")),
+    ],
+)
+def test_an_edited_file_of_a_fetched_run_is_an_error_that_names_verify_which_names_the_file(
+    name: str, command: tuple[str, ...], published: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    path = got(published, tmp_path / "got") / "data" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1  # the same size; in JSON it may be invalid afterward
+    path.write_bytes(data)
+    done = nip_run_here(*(str(published[2]) if word == "RUN" else word for word in command), cwd=tmp_path)
+    assert f"got/data/{name} is damaged" in done.stderr
+    assert "nip-run verify got shows the differences; get the release again" in done.stderr
+    verified = nip_run_here("verify", "got", cwd=tmp_path)
+    assert (verified.returncode, name in verified.stdout) == (1, True), verified.stdout
+
+
+def test_metrics_of_a_run_without_sealed_tables_are_compared_with_its_release(
+    published: tuple[Path, str, Path], tmp_path: Path
+) -> None:
+    folder = RunFolder.from_release(got(published, tmp_path / "got") / "data")
+    folder.sums.unlink()  # as in a folder that an earlier version fetched
+    assert open_run(tmp_path / "got").rollouts().fetchall()
+    metrics = json.loads(folder.metrics.read_bytes())
+    metrics["metrics"][0]["value"] = 0.95
+    folder.metrics.write_text(json.dumps(metrics), "utf-8")
+    with pytest.raises(DamagedRunError, match=r"nip-run verify .*got shows the differences"):
+        open_run(tmp_path / "got")
+
+
+def test_only_the_files_of_a_fetched_run_that_are_read_are_hashed_and_only_once(
+    published: tuple[Path, str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = got(published, tmp_path / "got")
+    hashed: list[str] = []
+
+    def counted_hash(path: Path) -> str:
+        hashed.append(path.name)
+        return file_hash(path)
+
+    monkeypatch.setattr("runner.results.folder.file_hash", counted_hash)
+    for _ in range(2):
+        open_run(folder).rollouts()
+    assert hashed == ["metrics.json", "rollouts.parquet"]
 
 
 @pytest.mark.full

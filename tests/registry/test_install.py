@@ -131,7 +131,7 @@ def test_uninstall_says_what_still_names_it(project: Project) -> None:
     project.installs("prompts/acme/terse")
     done = project.here("uninstall", "prompts/acme/terse")
     assert done.returncode == 0
-    assert f"{project.folder / LOCK} still pins it" in done.stderr
+    assert f"{project.folder / LOCK} still pins prompts/acme/terse" in done.stderr
     assert not (project.store / "prompts").exists()
     done = project.here("uninstall", "prompts/acme/tersse")
     assert done.returncode == 1

@@ -222,7 +222,7 @@ def test_a_fetched_spec_takes_no_files_of_its_user_into_a_run(tmp_path: Path) ->
     assert (dict(stored.files), stored.missing) == ({}, (NO_FILES,))
     own = "training.trainers.p.command=[python,train.py,'{dataset}','{model_file}']"
     done = nip_run_here(path, own, "--run-id", "own", "--allow-command", "python", cwd=tmp_path)
-    assert "set training.trainers.p.files, or to null" in done.stderr
+    assert "set the files of your command with training.trainers.p.files, or null for none" in done.stderr
 
 
 @pytest.mark.gate

@@ -29,7 +29,7 @@ from runner.registry.redaction.yaml_redaction import redact_yaml
 from runner.registry.verification.verify import find_run_problems
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import METRICS
+from runner.results.metric_definitions import METRICS
 from runner.spec.rejudged_run import DEBATES
 from tests.support.drafts import draft_by_hand
 from tests.support.runs import journal_records, played

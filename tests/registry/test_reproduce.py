@@ -413,4 +413,4 @@ def test_what_would_play_another_game_cannot_be_set(word: str, unedited: Fetched
 def test_what_changes_no_game_can_be_set(word: str, unedited: FetchedRelease, tmp_path: Path) -> None:
     assert fresh_plan(unedited, [word]).games.game_hash == fresh_plan(unedited, []).games.game_hash
     done = nip_run_here("reproduce", unedited.folder, "--set", word, cwd=tmp_path)
-    assert (done.returncode, "--set needs --fresh" in done.stderr) == (2, True)
+    assert (done.returncode, "--set works only with --fresh" in done.stderr) == (2, True)

@@ -122,7 +122,9 @@ def test_what_was_done_to_published_rows_is_told_once(
 def test_a_key_that_stands_twice_in_a_row_is_no_row(run: RunFolder, tmp_path: Path) -> None:
     rows = bytes(bundle_of(run.path).contents[f"data/{ROLLOUTS_FILE}"])
     (tmp_path / ROLLOUTS_FILE).write_bytes(rows.replace(b'"correct":', b'"correct":true,"correct":', 1))
-    with pytest.raises(RunError, match=re.escape(f"{ROLLOUTS_FILE}:1 is damaged: it has a key twice: correct")):
+    with pytest.raises(
+        RunError, match=re.escape(f"{ROLLOUTS_FILE}:1 is damaged: its JSON has duplicate keys: correct")
+    ):
         list(find_published_differences(RunFolder(tmp_path), run))
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from runner.base import package_data
 from runner.documents.dataclass_schema import to_plain
-from runner.documents.layer_merge import load_layers
+from runner.documents.layer_loading import load_layers
 from runner.documents.releases.bundle import open_content
 from runner.documents.releases.manifest import Release
 from runner.registry.bundles.parameters import SPEC, build_parameters

@@ -248,12 +248,12 @@ def _metric_twice(run: Path) -> str:
 
 def _key_twice(run: Path) -> str:
     edited(run / "metrics.json", '"value"', '"value": 0.9999, "value"')
-    return "metrics.json is damaged: it has a key twice: value"
+    return "metrics.json is damaged: its JSON has duplicate keys: value"
 
 
 def _fact_twice(run: Path) -> str:
     edited(run / "manifest.json", '"seed"', '"seed": 3, "seed"')
-    return "manifest.json is damaged: it has a key twice: seed"
+    return "manifest.json is damaged: its JSON has duplicate keys: seed"
 
 
 def _no_count(run: Path) -> str:
@@ -366,7 +366,7 @@ def test_a_run_without_its_rollouts_and_with_a_torn_log_is_told_without_advice_o
     reference = publish(tmp_path / "registry", Bundle.of(replace(bundle.release, files=()), contents))
     damaged, missing = wrong_of(tmp_path / "registry", reference)
     assert damaged.startswith(f"data/journal.jsonl is damaged at byte {len(first)}: ")
-    assert damaged.endswith("or was changed"), damaged
+    assert damaged.endswith("or is from another log"), damaged
     assert missing.endswith("data/rollouts.jsonl is missing")
 
 

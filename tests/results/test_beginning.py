@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.api import load_spec, load_specs, run
-from runner.documents.layered_data import FileRead
+from runner.documents.merged_data import FileRead
 from runner.documents.releases.paths import path_problem
 from runner.results.folder import RunFolder
 from runner.results.provenance.file_pins import CHANGED, NO_REMOTE

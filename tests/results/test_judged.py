@@ -13,8 +13,8 @@ import pytest
 from runner.game.protocols.loader import load_protocol
 from runner.game.protocols.rounds import Round
 from runner.models.logprobs import BOUND
+from runner.results.metric_computation import Metrics
 from runner.results.metric_rows import metric_rows, missing_intervals, section_lines, signal_rows
-from runner.results.metrics import Metrics
 from runner.rollouts.confidence import BY_LOGPROBS
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout

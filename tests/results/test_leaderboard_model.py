@@ -58,6 +58,7 @@ def test_a_reason_is_one_sentence_in_sql_and_in_python(reason: Unranked) -> None
     assert reason in OTHER_TASK or not any(other.is_reason_of(row) for other in OTHER_TASK)
 
 
+@pytest.mark.gate
 def test_no_other_module_writes_a_reason() -> None:
     """Sentences that begin with a few words, such as `replay of`, are left out: others begin so, too."""
     beginnings = (reason.value.partition("{")[0] for reason in Unranked)

@@ -54,10 +54,10 @@ def test_no_note_takes_the_place_of_one_that_is_not_there(notes: Notes, gone: st
 @pytest.mark.parametrize(
     ("text", "tags", "said"),
     [
-        (" ", [], "needs a text or a tag"),
-        ("x" * (MAX_TEXT + 1), [], "longer than 20,000"),
+        (" ", [], "the note is empty; add a text or a tag"),
+        ("x" * (MAX_TEXT + 1), [], "has 20,001 characters, but at most 20,000"),
         ("x", ["t"] * 21, "at most 20"),
-        ("x", ["t" * 61], "longer than 60"),
+        ("x", ["t" * 61], "has 61 characters, but at most 60"),
         ("half \ud800", [], "half of a surrogate pair"),
     ],
 )

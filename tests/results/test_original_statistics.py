@@ -13,7 +13,7 @@ from runner.game.protocols.loader import builtin_names, load_protocol
 from runner.game.protocols.protocol import Protocol
 from runner.game.protocols.rounds import FinishedGame, Reply, play
 from runner.models.interface import Choice, Completion, Request
-from runner.results.metrics import Metrics
+from runner.results.metric_computation import Metrics
 from runner.rollouts.agents.arrays import timesteps
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout

@@ -70,7 +70,7 @@ def test_a_run_is_found_by_its_id_its_start_or_its_folder(results: Results, tmp_
     assert results.find(str(elsewhere)).path == elsewhere
 
 
-@pytest.mark.parametrize(("name", "said"), [("tiny", "the start of 2 runs"), ("x", "no run 'x'"), ("", "4 runs")])
+@pytest.mark.parametrize(("name", "said"), [("tiny", "the start of 2 run ids"), ("x", "no run 'x'"), ("", "4 run ids")])
 def test_a_name_of_no_run_or_of_several_is_refused(results: Results, name: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         results.find(name)
@@ -114,9 +114,9 @@ def test_the_next_free_name_is_taken_and_an_unfinished_run_gone_on_with(results:
 
 
 def test_names_that_are_given_already_are_not_given_again(results: Results) -> None:
-    assert results.name_for("new", again=True, given=["new"]) == "new-2"
-    assert results.name_for("tiny-a", again=True, given=["tiny-a-2"]) == "tiny-a-3"
-    assert results.name_for("tiny-a", given=["tiny-a"]) == "tiny-a"
+    assert results.name_for("new", again=True, reserved=["new"]) == "new-2"
+    assert results.name_for("tiny-a", again=True, reserved=["tiny-a-2"]) == "tiny-a-3"
+    assert results.name_for("tiny-a", reserved=["tiny-a"]) == "tiny-a"
 
 
 # Whose a folder is

@@ -115,8 +115,8 @@ def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(
     results = Results(swept[0].path.parents[1])
     points = [SweepPoint("tiny", run.run_id, run.manifest.point, run.manifest.seed) for run in swept]
     rows = sweep_rows([*points, SweepPoint("tiny", "tiny-0", points[0].point, 9)], results)
-    assert [(row.rank, row.reason) for row in rows] == [(None, "tiny-0: not begun"), ((1, 1), None)]
-    assert rows[0].missing == {"tiny-0": "not begun"}
+    assert [(row.rank, row.reason) for row in rows] == [(None, "tiny-0: not started"), ((1, 1), None)]
+    assert rows[0].missing == {"tiny-0": "not started"}
     assert rows[0].metrics["accuracy"].n == 30
     files = ["data.jsonl", "fewer.jsonl"]
     path = spec_file(tmp_path, size=4, sweep={"dataset.path": files}, fine_tune=None)
@@ -125,14 +125,14 @@ def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(
     specs = load_specs(path)
     alone = sweep_table(run_sweep(specs, tmp_path / "results"))
     assert [row.rank for row in alone] == [None, None]
-    assert {row.reason for row in alone} == {"alone with its task: the other rows were asked other datapoints"}
+    assert {row.reason for row in alone} == {"alone with its task: the other rows play other datapoints"}
 
 
 @pytest.mark.full
 def test_the_table_stands_at_the_end_of_a_sweep_and_is_shown_again(tmp_path: Path) -> None:
     spec_file(tmp_path, size=3, sweep={"protocol.max_message_rounds": [4, 6]}, fine_tune=None)
     before = nip_run_here("sweep", "spec.yaml", cwd=tmp_path)
-    assert before.stdout.count("not begun") == 2
+    assert before.stdout.count("not started") == 2
     played = nip_run_here("spec.yaml", cwd=tmp_path)
     shown = nip_run_here("sweep", "spec.yaml", cwd=tmp_path)
     assert (before.returncode, played.returncode, shown.returncode) == (0, 0, 0)

@@ -163,6 +163,7 @@ def test_another_list_begins_where_two_runs_have_another_task(tmp_path: Path) ->
 # Columns that only provers see
 
 
+@pytest.mark.gate
 def test_a_column_that_only_provers_see_does_not_change_the_task(tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
     played(path, results, run_id="debate")
@@ -182,6 +183,7 @@ def test_a_column_that_only_provers_see_does_not_change_the_task(tmp_path: Path)
         assert (pair.paired, pair.datapoints, pair.only_base, pair.only_other, pair.notes) == (True, 6, (), (), ())
 
 
+@pytest.mark.gate
 def test_a_baseline_on_another_task_is_refused_with_the_columns_or_rows_that_differ(tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
     played(path, results, run_id="debate")

@@ -12,7 +12,7 @@ import pytest
 from runner.base.errors import RunError
 from runner.game.protocols.rounds import Message, Round
 from runner.rollouts.job import Job
-from runner.rollouts.plan_order import FinishedJob, PlanOrderBuffer
+from runner.rollouts.reorder_buffer import FinishedJob, PlanOrderBuffer
 from runner.rollouts.rollout import Call, Outcome, Rollout
 from runner.spec.datasets.loader import Datapoint
 
@@ -102,6 +102,6 @@ def test_a_job_may_start_as_long_as_it_is_not_too_far_ahead(tmp_path: Path) -> N
 def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
     ordered, _ = in_order(tmp_path / "gone")
     ordered.put(1, rollouts(1, 8 << 20))
-    with pytest.raises(RunError, match=r"cannot write finished rollouts to .*gone.* are in the journal"):
+    with pytest.raises(RunError, match=r"cannot store finished rollouts in .*gone.* are in the journal"):
         ordered.put(2, rollouts(2, 100))
     ordered.close()

@@ -76,7 +76,7 @@ def test_all_that_keeps_a_run_from_shards_is_said_at_once(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("override", "why"),
     [
-        ("until.width=0.1", "until: a run that stops once it is decided"),
+        ("until.width=0.1", "until: this setting stops a run"),
         ("dataset.limit=2", "3 shards of 2 datapoints"),
     ],
 )

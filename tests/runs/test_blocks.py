@@ -142,7 +142,7 @@ def test_an_exchange_needs_prompts_that_follow_it(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
         load_spec(two_players(tmp_path, **{**OPPOSED, "prompts": "own"}, seats=None))
     (problem,) = refused.value.problems
-    assert (problem.key, "prover1.jinja do not depend on" in problem.message) == ("stances", True)
+    assert (problem.key, "prover1.jinja never use the variable" in problem.message) == ("stances", True)
 
 
 @pytest.mark.full
@@ -245,7 +245,7 @@ def test_ids_of_a_block_are_the_same_in_another_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "key", "says"),
     [
-        ({**DRAWN, "seats": None}, "stances", "one of the opposed provers is chosen at random"),
+        ({**DRAWN, "seats": None}, "stances", "chooses one of the opposed provers at random"),
         ({"agents": {"prover": None, **ALIKE}}, "seats", "no two seats of one role"),
         ({"seats": {"swap": ["prover0", "verifier"]}}, "seats", "different roles"),
         ({"seats": {"swap": ["prover0", "prover2"]}}, "seats", "no agent 'prover2'"),

@@ -82,7 +82,7 @@ def test_sigterm_ends_a_run_within_seconds(row: str, server: Loopback, tmp_path:
 WITH_40_MIB = """
 import resource, sys
 import duckdb, numpy, scipy.special
-import runner.models.providers.openai, runner.results.leaderboard.database, runner.results.metrics
+import runner.models.providers.openai, runner.results.leaderboard.database, runner.results.metric_computation
 from runner.api import run
 from runner.base.errors import NipRunError
 from runner.spec.loader import load_spec

@@ -199,6 +199,7 @@ def called(model: ModelSettings) -> tuple[Completion | None, NipRunError | None]
 CLASSES: dict[int, type[NipRunError]] = {1: TransientError, 4: ProviderRefusal}
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("row", ROWS)
 def test_a_call_to_a_server_that_misbehaves(row: str, server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROW_VARIABLE", KEY)

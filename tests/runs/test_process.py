@@ -92,6 +92,7 @@ print(heard)
 """
 
 
+@pytest.mark.gate
 def test_ctrl_c_is_heard_at_any_moment_of_beginning_a_question_and_no_work_goes_on() -> None:
     assert python(ATTENDED).stdout == "40\n"
 

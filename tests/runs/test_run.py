@@ -36,6 +36,7 @@ BOARD_COLUMNS = {
 # What a run leaves
 
 
+@pytest.mark.gate
 def test_the_library_plays_a_spec_as_the_contract_spells_it(tmp_path: Path) -> None:
     spec_file(tmp_path)
     code = (
@@ -185,6 +186,7 @@ def test_no_rollout_waits_for_the_round_of_another(tmp_path: Path) -> None:
     assert max(max(rounds[:index]) - rounds[index] for index in range(1, len(rounds))) >= 2
 
 
+@pytest.mark.gate
 def test_a_sweep_is_one_run_for_each_point(tmp_path: Path) -> None:
     with serving() as server:
         spec_file(tmp_path, server.base_url, size=2, sweep={"models.m.temperature": [0.0, 1.0], "seed": [1, 2]})

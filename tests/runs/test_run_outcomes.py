@@ -74,6 +74,7 @@ def test_a_failure_of_transport_is_never_a_verdict(tmp_path: Path) -> None:
     assert failed.isdisjoint(line["rollout_id"] for line in trace)
 
 
+@pytest.mark.gate
 def test_a_run_under_faults_gets_the_answers_of_one_without(tmp_path: Path) -> None:
     faults = dict.fromkeys(
         ("rate_limit", "rate_limit_seconds", "rate_limit_ms", "server_error", "drop", "half_body", "malformed",
@@ -98,6 +99,7 @@ def test_a_run_under_faults_gets_the_answers_of_one_without(tmp_path: Path) -> N
     assert len(rows) == found["stormy"][1]["requests"]
 
 
+@pytest.mark.gate
 def test_a_call_that_hangs_is_given_up_at_the_timeout_and_asked_again(tmp_path: Path) -> None:
     with serving(faults={"hang": 0.3}, max_faults=1, hang=3600.0, decide=1.0) as server:
         path = spec_file(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.base.errors import MergeError, RunDirectoryError, UsageError
+from runner.base.errors import DamagedRunError, MergeError, RunDirectoryError, UsageError
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.rollouts.plan import Plan
@@ -20,7 +20,7 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.runs.shards.merge import merge
 from runner.spec.loader import load_spec
-from tests.support.processes import started_silent, until_asked
+from tests.support.processes import nip_run_here, started_silent, until_asked
 from tests.support.runs import derived_files, journal_records, only_run, played
 from tests.support.servers.chat_client import serving
 from tests.support.specs import spec_file
@@ -183,6 +183,23 @@ def test_once_merged_a_run_goes_on_whole_and_is_shown_to_its_shards(tmp_path: Pa
     )
     with pytest.raises(RunDirectoryError, match="was extended after its merge"):
         played(spec, tmp_path / "parts", "rollouts.per_datapoint=3", shard="2/2")
+
+
+@pytest.mark.parametrize("name", ["metrics.json", pytest.param("messages.parquet", marks=pytest.mark.full)])
+def test_merging_a_merged_run_again_rebuilds_a_missing_file_without_its_parts(tmp_path: Path, name: str) -> None:
+    spec = spec_file(tmp_path, size=4)
+    merged = in_parts(spec, tmp_path / "results", 2)
+    before, results = files(merged.folder.path), Results(tmp_path / "results")
+    (merged.folder.path / name).unlink()
+    with pytest.raises(DamagedRunError, match=f"nip-run merge {merged.run_id} rebuilds them for free"):
+        played(spec, tmp_path / "results", shard="1/2")
+    results.board.rebuild()
+    for _, part in merged.folder.started_parts():
+        shutil.rmtree(part.path)
+    done = nip_run_here("merge", merged.run_id, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert files(merged.folder.path) == before
+    assert results.board.query("SELECT count(*) > 0 FROM metrics")[1] == [(True,)]
 
 
 @pytest.mark.full

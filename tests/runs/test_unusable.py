@@ -56,6 +56,7 @@ def test_a_share_at_the_limit_is_allowed_and_so_is_anything_before_20_answers() 
     assert not AnswerCounts(20, 20).exceeds(1.0)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("execution", [{}, {"processes": 2}])
 def test_the_run_stops_once_the_share_is_exceeded_and_the_same_command_resumes(
     tmp_path: Path, execution: dict[str, int]

@@ -120,7 +120,8 @@ def test_debates_are_read_as_they_were_written(tmp_path: Path) -> None:
     longer = replace(written, by_job={**written.by_job, ("p1", 0): debate})
     longer.check_same(written, "run judged")
     with pytest.raises(
-        RunDirectoryError, match=r"judged 1 debate of run that have changed since, such as that of datapoint p0"
+        RunDirectoryError,
+        match=r"judged 1 debate of run that have changed since or are missing, such as that of datapoint p0",
     ):
         replace(written, by_job={("p0", 0): replace(debate, beside={})}).check_same(written, "run judged")
     with pytest.raises(ValueError, match="the debates differ"):

@@ -183,7 +183,10 @@ def test_a_server_that_gives_no_logprobs_is_told_once(tmp_path: Path) -> None:
     with serving() as server:
         notes = played(spec_file(tmp_path, server.base_url, size=4, **changes), tmp_path / "r").notes
     assert [note for note in notes if "log-prob" in note] == [
-        "the server of m returns no log-probabilities, although models.m.logprobs requests them"
+        (
+            "the server of m returns no log-probabilities, although models.m.logprobs requests them; "
+            "use another server, or remove this setting"
+        )
     ]
     said = Completion((Choice("a", "stop"),), "x", body=Body(b'{"logprobs":{"content":[{"token":"a","logprob":-1}]}}'))
     heard: list[str] = []

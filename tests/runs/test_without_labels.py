@@ -10,8 +10,8 @@ import pytest
 
 from runner.base.errors import SpecError
 from runner.registry.verification.verify import find_run_problems
-from runner.results.metric_table import Source, metrics_of
-from runner.results.metrics import NO_LABELS
+from runner.results.metric_computation import NO_LABELS
+from runner.results.metric_definitions import Source, metrics_of
 from runner.spec.loader import load_spec
 from tests.support.runs import metric, played, table
 from tests.support.specs import spec_file

@@ -85,6 +85,7 @@ def test_what_does_not_work_with_others_is_found(bad: tuple[int, ...]) -> None:
     assert find_culprits(range(10), lambda some: not set(some) & set(bad)) == list(bad)
 
 
+@pytest.mark.gate
 def test_a_debate_whose_provers_see_more_is_on_the_page_of_the_lone_verifier(held: Service, tmp_path: Path) -> None:
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
     runs = [played(path, results, *overrides, run_id=name) for name, overrides in (("debate", ()), ("alone", ALONE))]

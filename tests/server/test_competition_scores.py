@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.results.metric_table import ACCURACY, METRICS
+from runner.results.metric_definitions import ACCURACY, METRICS
 from runner.results.streaming_means import ClusterSums
 from runner.server.competitions.scores import METHOD, published_score, rounding_step
 from runner.server.web.pages.competitions import format_interval

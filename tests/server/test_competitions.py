@@ -17,7 +17,7 @@ from runner.registry.bundles.runs import draft_of
 from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import Show, metrics_shown
+from runner.results.metric_definitions import Show, metrics_shown
 from runner.runs.finished.result import FinishedRun
 from runner.server.competitions.scores import published_score, rounding_step
 from runner.server.store.schema import competitions, submissions

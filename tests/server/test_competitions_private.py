@@ -14,11 +14,11 @@ from runner.base.errors import NotPublished, ReleaseError, UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
-from runner.results.metric_table import ACCURACY
+from runner.results.metric_definitions import ACCURACY
 from runner.server.accounts.accounts import ANYBODY, Scope, Viewer, add_account, add_member
 from runner.server.competitions import board as boards
 from runner.server.competitions.scores import HELD_PART, OPEN_PART
-from runner.server.competitions.scoring import Scoring
+from runner.server.competitions.scoring_thread import Scoring
 from runner.server.competitions.storage import (
     DAY,
     REFUSED,

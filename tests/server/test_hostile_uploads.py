@@ -107,6 +107,7 @@ def test_all_hostile_releases_are_refused_and_the_server_grows_by_nothing(
     assert not [path for path in (server.folder / "blobs").rglob("*") if path.is_file()]
 
 
+@pytest.mark.gate
 def test_facts_that_no_list_can_show_are_refused_in_words(served: Served) -> None:
     wrong: list[tuple[str, dict[str, Any], str]] = [
         ("model", {"benchmark": ["x"]}, "benchmark cannot be"), ("model", {"task": {"a": 1}}, "task cannot be"),

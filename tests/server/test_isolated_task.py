@@ -102,6 +102,7 @@ def without_room(_: Settings, place: Path) -> dict[str, Any]:
         raise RunError(f"cannot write {place}") from error
 
 
+@pytest.mark.gate
 def test_work_is_done_within_its_bounds_and_leaves_nothing(tmp_path: Path) -> None:
     bounds = TaskLimits(memory=MEMORY, seconds=60, file_bytes=1 << 20, nice=os.nice(0) + 3)
     ending = run_isolated(bounds, tmp_path, found, "acme")

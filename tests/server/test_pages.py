@@ -85,6 +85,7 @@ def walked(browser: Browsing, *starts: str) -> dict[str, str]:
     return seen
 
 
+@pytest.mark.gate
 def test_every_link_of_every_page_leads_to_a_page_of_the_same_server(site: Site) -> None:
     seen = walked(site.browser(), "/", "/search?q=first", "/compare/alice/first/1/mallory/again/1")
     assert {

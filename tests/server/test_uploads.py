@@ -76,6 +76,7 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+@pytest.mark.gate
 def test_a_commit_that_is_repeated_says_the_same_and_so_does_the_same_upload_declared_again(acme: Raw) -> None:
     bundle = made()
     first = acme.published(folders(bundle))
@@ -125,6 +126,7 @@ def _missing() -> dict[str, object]:
     }
 
 
+@pytest.mark.gate
 def test_a_public_release_may_not_name_a_private_one_nor_another_than_is_here(acme: Raw) -> None:
     secret = made("plan", visibility="private")
     assert acme.published(folders(secret))["state"] == "published"
@@ -221,6 +223,7 @@ def test_a_declaration_with_what_cannot_be_is_refused_before_anything_is_sent(ac
     assert acme.client.get("/tree/a%00b").status_code == 404
 
 
+@pytest.mark.gate
 def test_a_yank_and_a_signature_are_added_once_and_by_their_owner(server: Served, acme: Raw) -> None:
     with publishing_to(server, server.account("acme")), Registry(HttpTransport(server.address)) as registry:
         registry.publish([made()], "x")

@@ -321,7 +321,7 @@ def test_what_plays_the_games_is_for_the_user_to_say(execution: dict[str, Any], 
     path = spec_file(fetched, size=2, execution=execution)
     done = nip_run_here(path, cwd=fetched.parent)
     assert done.returncode == 2
-    assert all(f"execution.{key}: a spec from elsewhere must not choose" in done.stderr for key in execution)
+    assert all(f"execution.{key}: a downloaded spec must not choose" in done.stderr for key in execution)
     assert not (fetched.parent / "results").exists()
     load_saved(path)
     said = load_spec(path, [f"execution.{key}={value}" for key, value in execution.items()])

@@ -206,7 +206,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "a path in an entry": (
         {"agents": {"verifier": {"use": "verifier.yaml"}}},
-        ["agents.verifier.use: must be a reference such as OWNER/NAME@VERSION; a path is not allowed here"],
+        ["agents.verifier.use: `use` must be a reference such as OWNER/NAME@VERSION; a path is not allowed here"],
     ),
     "groups of both names": (
         {
@@ -214,7 +214,7 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
             "models": {"m": {"temperature": 0.1}, "verifier_m": {"provider": "dummy", "temperature": 0.9}},
         },
         [
-            "agents.verifier: agent/acme/weak@1 brings a model group 'm', and there are others called 'm' and "  # noqa: ISC004
+            "agents.verifier: agent/acme/weak@1 adds a model group 'm', but the spec has other groups called 'm' and "  # noqa: ISC004
             "'verifier_m'; rename one of those, or set agents.verifier.model to the group to use",
         ],
     ),

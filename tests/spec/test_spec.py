@@ -119,9 +119,9 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
             ("spec.yaml:3:22: protocol.max_message_rounds: a whole number belongs here, not '3'; "
              "for example max_message_rounds: 8")]),
         ("use: nip", "use: nip, sequential: true", [
-            "spec.yaml:3:22: protocol.sequential: nip fixes sequential at False; leave it out"]),
+            "spec.yaml:3:22: protocol.sequential: nip fixes sequential at False; remove protocol.sequential"]),
         ("use: nip", "use: nip, min_message_rounds: 9", [
-            "spec.yaml:3:22: protocol.min_message_rounds: 9 is more than max_message_rounds (8)"]),
+            "spec.yaml:3:22: protocol.min_message_rounds: 9 is more than max_message_rounds (8); lower it"]),
         ("use: nip", "use: nip, force_guess: two", [
             "spec.yaml:3:22: protocol.force_guess: 'two' is not one of zero, one, y; write one of them"]),
         ("path: data.jsonl", "path: dota.jsonl", [
@@ -144,7 +144,7 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
         ("m: {provider: dummy}", "m: {provider: replay}", [
             "spec.yaml:6:3: models.m: missing key: run (the folder of the run to replay); add models.m.run"]),
         ("m: {provider: dummy}", "m: {provider: replay, run: gone}", [
-            "spec.yaml:6:25: models.m.run: no run folder 'gone'; `nip-run runs` lists all runs"]),
+            "spec.yaml:6:25: models.m.run: no run folder 'gone'; list all runs with `nip-run runs`"]),
         ("m: {provider: dummy}", "m: {model: x, base_url: ['http://a:80/v1', 'http://A//v1', 'http://a:80/v1']}", [
             "spec.yaml:6:17: models.m.base_url: http://A//v1 is listed twice, also as http://a:80/v1; remove one",
             "spec.yaml:6:17: models.m.base_url: http://a:80/v1 is listed twice; remove one"]),
@@ -173,7 +173,7 @@ def test_a_folder_is_no_spec(tmp_path: Path) -> None:
 fine_tune:
   replace_verifier_guess_with_true_label: true
   ensure_last_message_is_assistant: false""", [
-            "spec.yaml:3:3: fine_tune: replacing a guess needs ensure_last_message_is_assistant: true"]),
+            "spec.yaml:3:3: fine_tune: replacing a guess needs ensure_last_message_is_assistant; set it to true"]),
         ("name: tiny", "name: tiny\nsweep: {seed: []}", None),
     ],
     ids=lambda value: str(value)[:40],

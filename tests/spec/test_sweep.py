@@ -104,8 +104,8 @@ def test_a_value_that_is_given_twice_is_told_with_its_place(tmp_path: Path) -> N
     (tmp_path / "mine.yaml").write_text(f"extends: {path.name}\nsweep:\n  seed: [1, 2, 1]\n  description: [a, b]\n")
     found = list(sweep_problems("mine.yaml", [Plan(spec) for spec in load_specs(tmp_path / "mine.yaml")]))
     assert (
-        "mine.yaml:3:16: sweep.seed: the value 1 is in the sweep twice, and both would be the same run; remove one"
-        in {str(problem).removeprefix(f"{tmp_path}/") for problem in found}
+        "mine.yaml:3:16: sweep.seed: the value 1 is in the sweep twice, and both points would be the same run; "
+        "remove one of them" in {str(problem).removeprefix(f"{tmp_path}/") for problem in found}
     )
     assert any(
         problem.place.line == 4 and "('a' and 'b') would all be the same run" in problem.message for problem in found

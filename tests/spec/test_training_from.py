@@ -150,5 +150,5 @@ def refused_by_a_group(folder: Path, results: Path, said: str) -> str:
 
 
 def test_a_benchmark_goes_on_from_nothing(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="only for `kind: training`"):
+    with pytest.raises(SpecError, match="works only with `kind: training`"):
         load_spec(training_spec(tmp_path, kind="benchmark", training={"from": "x"}))

@@ -20,6 +20,7 @@ def judged(
     return agreement(first, second, np.repeat(np.arange(datapoints), repeats), datapoints)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("seed", range(10))
 def test_kappa_is_that_of_scikit_learn(seed: int) -> None:
     from sklearn.metrics import cohen_kappa_score

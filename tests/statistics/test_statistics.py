@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from runner.results.estimates import Estimate, estimates_of, forecast_estimates
-from runner.results.metric_table import Source
+from runner.results.metric_definitions import Source
 from runner.rollouts.agents.votes import majority
 from runner.statistics.calibration import LOG_FLOOR, Forecasts, auroc
 from runner.statistics.clustered_means import Codes, Floats, mean_share

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.overrides import Override
 from tests.support.processes import python
 
@@ -34,7 +34,7 @@ def loaded_within(seconds: float, path: Path) -> str:
     """Load in a process of its own with little memory, so that a bomb hurts nobody."""
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n"
-        "from pathlib import Path; from runner.documents.layer_merge import load_layers\n"
+        "from pathlib import Path; from runner.documents.layer_loading import load_layers\n"
         "def find(name, folder): return folder / name\n"
         "path = Path(sys.argv[1]); found = load_layers(path, path.name, (), find)\n"
         "print(*found.problems, sep='\\n')\n"

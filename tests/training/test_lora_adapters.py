@@ -11,8 +11,8 @@ import yaml
 
 from runner.base.async_runner import run_sync
 from runner.base.errors import RunError
-from runner.models.providers.adapters import Adapter, ServerAdapter
 from runner.models.providers.http_model import close_client
+from runner.models.providers.lora_adapters import Adapter, ServerAdapter
 from runner.models.providers.openai import make_client
 from runner.models.settings import ModelSettings
 from tests.support.hang_guard import HANG_SECONDS

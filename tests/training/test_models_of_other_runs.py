@@ -87,7 +87,8 @@ def test_mistakes_name_what_is_there(old: Path, tmp_path: Path) -> None:
     assert refused(tmp_path, old, f"{MALT}@i2") == f"no iteration 2: {there}"
     assert refused(tmp_path, old, "malt@last", from_group="verifier") == f"no model group 'verifier'; {there}"
     assert "no run 'mald'" in refused(tmp_path, old, "mald")
-    assert "is the start of 2 runs: sweep-3942dc58ea, sweep-838e83c049" in refused(tmp_path, old, "sweep")
+    named = "sweep-3942dc58ea, sweep-838e83c049"
+    assert f"is the start of 2 run ids; write more of one: {named}" in refused(tmp_path, old, "sweep")
     assert "is not a model of a run; write RUN, RUN@i3" in refused(tmp_path, old, "malt@3")
     assert "is not finished" in refused(tmp_path, old, "learning@last")
     assert "is a benchmark" in refused(tmp_path, old, f"{RUNS['finished']}@i1", from_group="m")

@@ -91,7 +91,7 @@ def test_a_stage_of_another_log_is_refused(tmp_path: Path) -> None:
     log = tmp_path / "one" / "stages.jsonl"
     log.write_bytes(b"".join([*mine[:-1], theirs[-1]]))
     with (
-        pytest.raises(JournalError, match=r"stages\.jsonl is damaged at byte \d+: this complete line is not a record"),
+        pytest.raises(JournalError, match=r"stages\.jsonl is damaged at byte \d+: a line there was changed"),
         stage_log(RunFolder(tmp_path / "one"), "the identity"),
     ):
         pass

@@ -95,7 +95,7 @@ def test_any_rollout_is_shown_and_games_are_exported_by_parts(finished: Path) ->
     assert f"rollout {rows[0][0]}" in shown.stdout
     missing = nip_run_here("show", run_id, "nowhere", cwd=finished)
     assert missing.returncode == 2
-    assert f"its rollouts are in the runs {run_id}-i0, {run_id}-t0, {run_id}-i1" in missing.stderr
+    assert f"nip-run show RUN: {run_id}-i0, {run_id}-t0, {run_id}-i1" in missing.stderr
     exported = nip_run_here("export", run_id, "--format", "trl", cwd=finished)
     assert exported.returncode == 2
     assert f"export those one by one: nip-run export {run_id}-i0 --format trl" in exported.stderr

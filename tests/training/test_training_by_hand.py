@@ -191,7 +191,7 @@ def test_a_name_for_a_model_that_its_backend_names_itself_is_refused(tmp_path: P
     training_spec(tmp_path)
     for words, message in (
         (["--set-model", "p=x"], "the backend dummy sets"),
-        (["--set-model", "p=x", "--set-model", "p=y"], "given more than once"),
+        (["--set-model", "p=x", "--set-model", "p=y"], "more than one model for group 'p'"),
         (["--set-model", "p=x", "+sweep.seed=[0,1]"], "works with one training run"),
     ):
         refused = nip_run_here("spec.yaml", *words, cwd=tmp_path)

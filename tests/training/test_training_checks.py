@@ -22,7 +22,7 @@ NOWHERE = "http://127.0.0.1:9/v1"
     ("changes", "message"),
     [
         ({"training": None}, "a training run needs a section `training`"),
-        ({"kind": "benchmark"}, "only for `kind: training`"),
+        ({"kind": "benchmark"}, "works only with `kind: training`"),
         (
             {"training": {"trainers": {"p": None}}},
             "'p' (used by prover); add training.trainers.p or set agents.prover.freeze: true",
@@ -40,13 +40,13 @@ NOWHERE = "http://127.0.0.1:9/v1"
             "all agents are frozen",
         ),
         ({"models": {"p": {"provider": "openai", "model": "m"}}}, "so no server knows its models"),
-        ({"training": {"method": "malt"}}, "malt needs at least two responses per step; set it to 2 or more"),
+        ({"training": {"method": "malt"}}, "malt needs at least two responses per step; set rollouts."),
         ({"rollouts": {"num_responses_per_timestep": 2}}, "expert_iteration plays single games"),
         (malt(training={"guess_replacement": {"proportion": 0.5}}), "malt replaces no guesses"),
         ({"training": {"datapoints_per_iteration": 13}}, "13 is more than the 12 datapoints"),
         ({"training": {"test": {"split": "train"}}}, "these datapoints are also trained on"),
         ({"training": {"test": {"split": "tset"}}}, "training.test.split: no row has this split"),
-        ({"agents": {"verifier": {"freeze": True, "model": "p"}}}, "would change the model that both use"),
+        ({"agents": {"verifier": {"freeze": True, "model": "p"}}}, "would change its model too"),
         (malt(rollouts={"max_calls": 100}), "grow exponentially with their rounds"),
         (
             {"training": {"selection": {"method": "weighted_sampling", "replacement": False, "sample_size_factor": 2}}},

@@ -145,17 +145,21 @@ COMMAND = {"backend": "command", "command": ["true", "{dataset}", "{model_file}"
 @pytest.mark.parametrize(
     ("trainer", "key", "message"),
     [
-        ({**COMMAND, "n_epochs": 3}, "n_epochs", "your trainer does not receive it; pass it in `command`"),
-        ({**COMMAND, "beta": 0.1}, "beta", "pass it in `command`"),
-        ({**COMMAND, "suffix": "zz"}, "suffix", "only for `openai`; remove it"),
+        (
+            {**COMMAND, "n_epochs": 3},
+            "n_epochs",
+            "your trainer does not receive this value; pass the value in `command`",
+        ),
+        ({**COMMAND, "beta": 0.1}, "beta", "pass the value in `command`"),
+        ({**COMMAND, "suffix": "zz"}, "suffix", "suffix works only with `openai`; remove suffix"),
         (
             {"backend": "files", "batch_size": 3},
             "batch_size",
-            "you choose it yourself when you train by hand; leave it out",
+            "you choose this value yourself when you train by hand; leave the key out",
         ),
         ({"backend": "dummy", "learning_rate_multiplier": 2.0}, "learning_rate_multiplier", "nothing is trained"),
-        ({**COMMAND, "backend": "files"}, "command", "only for `command`; remove it"),
-        ({"backend": "dummy", "validating_minutes": 2.0}, "validating_minutes", "only for `openai`"),
+        ({**COMMAND, "backend": "files"}, "command", "command works only with `command`; remove command"),
+        ({"backend": "dummy", "validating_minutes": 2.0}, "validating_minutes", "works only with `openai`"),
     ],
 )
 def test_a_key_of_a_trainer_that_nobody_reads_is_refused(

@@ -13,6 +13,7 @@ import pytest
 
 from runner.base.errors import JournalError, RunDirectoryError, RunError, UsageError, Waiting
 from runner.base.hashing import file_hash
+from runner.base.storage.atomic_files import read_json
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Status
@@ -147,7 +148,7 @@ def test_a_log_that_is_gone_or_damaged_begins_no_jobs_anew(tmp_path: Path) -> No
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("part", "file"), [("i0", "manifest.json"), ("i0", "journal.jsonl"), ("t0", "metrics.json")])
+@pytest.mark.parametrize(("part", "file"), [("i0", "manifest.json"), ("i0", "journal.jsonl"), ("t0", "spec.yaml")])
 def test_a_part_that_is_gone_is_named_with_what_it_was(tmp_path: Path, part: str, file: str) -> None:
     trainers = {"p": {"backend": "files"}, "v": {"backend": "dummy"}}
     test = {"scheme": "all", "limit": 2}
@@ -158,6 +159,27 @@ def test_a_part_that_is_gone_is_named_with_what_it_was(tmp_path: Path, part: str
     what = "the games" if part == "i0" else "the test"
     with pytest.raises(RunError, match=f"run mine-{part} has {what} of iteration 0 of training run mine"):
         trained(path, tmp_path / "results", run_id="mine", set_model={"p": "x"})
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("missing", [("mine/metrics.json",), ("mine-t1/metrics.json", "mine-i0/rollouts.parquet")])
+def test_missing_outputs_of_a_finished_training_run_and_its_parts_are_rebuilt_from_the_journals(
+    tmp_path: Path, missing: tuple[str, ...]
+) -> None:
+    path = training_spec(tmp_path, training={"iterations": 1})
+    trained(path, tmp_path / "results", run_id="mine")
+    runs, board = tmp_path / "results" / "runs", Results(tmp_path / "results").board
+    rows, journals = board.query("SELECT * FROM metrics ORDER BY ALL"), [*map(file_hash, runs.glob("*/*.jsonl"))]
+    read = {name: read_json if name.endswith(".json") else file_hash for name in missing}
+    before = {name: read[name](runs / name) for name in missing}
+    for name in missing:
+        (runs / name).unlink()
+    board.rebuild()
+    trained(path, tmp_path / "results", run_id="mine")
+    assert {name: read[name](runs / name) for name in missing} == before
+    assert board.query("SELECT * FROM metrics ORDER BY ALL") == rows
+    assert [*map(file_hash, runs.glob("*/*.jsonl"))] == journals, "no model was called, and no job was started"
+    assert trained(path, tmp_path / "results", run_id="mine").was_finished
 
 
 @pytest.mark.full

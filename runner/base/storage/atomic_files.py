@@ -17,6 +17,9 @@ MAX_JSON = 64 << 20
 """Maximum size in bytes of a JSON file that nip-run wrote, which is read into memory at once."""
 
 
+_REPLACE = "; replace the file with an intact copy"
+
+
 def atomic_write(path: Path, data: bytes | str | Iterable[bytes], *, mode: int | None = None) -> None:
     """Write a file under a temporary name next to it, flush it, and rename it: a reader sees the old or the new file.
 
@@ -45,10 +48,10 @@ def atomic_write(path: Path, data: bytes | str | Iterable[bytes], *, mode: int |
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield a temporary path next to `target` that replaces it when the block ends, or is removed if the block fails.
+    """Yield a temporary path next to `target`. What the block writes there replaces `target` when the block ends.
 
-    The name is random, so that several processes can write the same file or folder at once. DuckDB accepts its
-    characters.
+    If the block fails, the temporary file is removed. Its name is random, so that several processes can write the same
+    file or folder at once, and has only characters that DuckDB accepts.
 
     Raises:
         OSError: the target cannot be replaced.
@@ -83,7 +86,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise RunError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
-        raise RunError(f"{path} is damaged: {error}") from error
+        raise RunError(f"{path} is damaged: {error}{_REPLACE}") from error
     if not isinstance(data, dict):
-        raise RunError(f"{path} is damaged: it is not a JSON object; restore the file from a backup")
+        raise RunError(f"{path} is damaged: the file is not a JSON object{_REPLACE}")
     return data

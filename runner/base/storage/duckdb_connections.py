@@ -1,4 +1,4 @@
-"""DuckDB connections without extensions or network, paths that DuckDB opens verbatim, and queries that obey Ctrl-C."""
+"""DuckDB connections without extensions or network, paths that DuckDB takes literally, and interruptible queries."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _QUERY_INTERRUPTED = "Query interrupted"
-"""The message of the RuntimeError that DuckDB raises for Ctrl-C; nothing else distinguishes it."""
+"""Message of the RuntimeError that DuckDB raises after Ctrl-C. No other attribute identifies this error."""
 
 _PLAIN_PATH = re.compile(r"/[^?*\[\\\x00-\x1f\ud800-\udfff]*")
-"""Matches an absolute path that DuckDB takes literally: without glob characters, `?` (starts parameters), a backslash
-(separates folders), and bytes that are not UTF-8, which Python represents as lone surrogates."""
+"""An absolute path that DuckDB takes literally. It has no glob characters, no `?` (which starts parameters), no
+backslash (which separates folders), and no bytes that are not UTF-8 (which Python represents as lone surrogates)."""
 
 _CLOSED = {
     "autoinstall_known_extensions": "false",
@@ -46,8 +46,8 @@ _CLOSED = {
 def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None = None) -> duckdb.DuckDBPyConnection:
     """Open a database in memory that loads no extension.
 
-    `memory` is its limit, by default most of the machine's memory. Data beyond it is spilled to the folder `spill`;
-    without one, the query fails.
+    `memory` is the memory limit; the default is most of the machine's memory. A query that needs more spills data to
+    the folder `spill`, or fails without one.
     """
     import duckdb
 
@@ -59,7 +59,7 @@ def connect(*, memory: str | None = None, threads: int = 1, spill: Path | None =
 
 
 _idle: ContextVar[dict[str, duckdb.DuckDBPyConnection] | None] = ContextVar("idle", default=None)
-"""Connections for reuse within `reuse_connections`, by memory limit; None outside of it."""
+"""Idle connections by memory limit within `reuse_connections`; None outside of such a block."""
 _MAX_IDLE = 2
 
 
@@ -78,10 +78,10 @@ def reuse_connections() -> Iterator[None]:
 
 @contextmanager
 def borrow_connection(memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Lend a connection with one thread; within `reuse_connections` reuse one, without any traces of its last user.
+    """Yield a connection with one thread: within `reuse_connections` an idle one, if there is one, else a new one.
 
-    Opening a connection takes longer than reading or writing a small file. The block is one transaction that is rolled
-    back at the end, and it cannot change any setting.
+    Reuse pays, since opening a connection takes longer than reading a small file. The block is one transaction that is
+    rolled back at the end, and cannot change any setting. So a later block finds no traces of an earlier one.
     """
     idle = _idle.get()
     connection = None if idle is None else idle.pop(memory, None)
@@ -113,9 +113,9 @@ TABLE_MEMORY = "512MB"
 def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb.DuckDBPyRelation:
     """Open a Parquet file as a lazy relation, on a connection that can read no other file, and write none.
 
-    `columns` maps the names of its columns to their types. A column that the file lacks, because an earlier version
-    wrote it, is null. The relation and everything derived from it keep the connection open. Data beyond `TABLE_MEMORY`
-    is spilled to a folder that is removed when the process ends.
+    `columns` maps column names to types. A column is null if the file lacks it, because an earlier version wrote the
+    file. The relation and everything derived from it keep the connection open. Data beyond `TABLE_MEMORY` is spilled
+    to a folder that is removed when the process ends.
 
     Raises:
         RunError: the file cannot be read.
@@ -126,7 +126,7 @@ def read_only_table(name: str, file: Path, columns: Mapping[str, str]) -> duckdb
     connection = connect(memory=TABLE_MEMORY, threads=2, spill=process_spill())
     try:
         empty_columns = ", ".join(f"NULL::{kind} AS {column}" for column, kind in columns.items())
-        quoted = _quoted(path)
+        quoted = _quote_text(path)
         connection.execute(
             f"CREATE VIEW {name} AS (SELECT {empty_columns} LIMIT 0) UNION ALL BY NAME "
             f"SELECT * FROM read_parquet({quoted}, hive_partitioning=false); "
@@ -143,9 +143,9 @@ def process_spill() -> Path:
 
 
 def duckdb_pattern(path: Path) -> str:
-    """Return a path that DuckDB's readers and writers open literally, without taking it for a glob pattern or a URL.
+    """Return a path that DuckDB opens literally, and not as a glob pattern or a URL.
 
-    It is the path itself, or a symbolic link to it if the path contains characters with a meaning in DuckDB.
+    The result is `path` itself, or a symbolic link to it if `path` has characters with a meaning in DuckDB.
 
     Raises:
         RunError: there is no usable folder for a link.
@@ -165,15 +165,15 @@ def duckdb_pattern(path: Path) -> str:
 
 
 def duckdb_literal(path: Path) -> str:
-    """Return the path of a new file as a SQL literal. Its folder may have any name; the file's own name must be plain.
+    """Return the path of a new file as a SQL literal. The folder may have any name, but the file a plain one.
 
     Raises:
         RunError: as for `duckdb_pattern`.
     """
-    return _quoted(f"{duckdb_pattern(path.parent)}/{path.name}")
+    return _quote_text(f"{duckdb_pattern(path.parent)}/{path.name}")
 
 
-def _quoted(text: str) -> str:
+def _quote_text(text: str) -> str:
     """Quote a text as a SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
@@ -182,7 +182,7 @@ def _quoted(text: str) -> str:
 def database_at(path: Path) -> Iterator[str]:
     """Yield the path of a database for reading, as a SQL literal.
 
-    If the path is not plain, the literal is that of a temporary copy, because DuckDB resolves symbolic links.
+    If the path is not plain, yield the path of a temporary copy. A link would not help, since DuckDB resolves links.
 
     Raises:
         RunError: there is no usable folder for a copy.
@@ -199,7 +199,7 @@ def database_at(path: Path) -> Iterator[str]:
 
 @contextmanager
 def build_path(path: Path, ending: str) -> Iterator[Path]:
-    """Yield a path for building a database that then replaces `path`: next to it, or in a folder with a plain name."""
+    """Yield a path for building a new version of the database `path`: next to it, or in a folder with a plain name."""
     if has_plain_name(path):
         yield path.with_name(path.name + ending)
         return
@@ -208,7 +208,7 @@ def build_path(path: Path, ending: str) -> Iterator[Path]:
 
 
 def has_plain_name(path: Path) -> bool:
-    """Return whether DuckDB can open a database at `path`, which it does under the name behind all links."""
+    """Return whether DuckDB can open a database at `path`, whose links it resolves."""
     return _PLAIN_PATH.fullmatch(os.path.realpath(path)) is not None
 
 
@@ -238,14 +238,14 @@ def _usable_link_folder(path: Path) -> Path:
 def _link_folder() -> TemporaryDirectory[str]:
     """Return the folder of links, which is removed when the process ends."""
     folder = TemporaryDirectory(prefix="nip-run-")
-    atexit.register(folder.cleanup)  # Python would remove it too, but with a ResourceWarning
+    atexit.register(folder.cleanup)  # without this, Python removes the folder with a ResourceWarning
     return folder
 
 
 def _no_usable_folder(path: Path) -> RunError:
     return RunError(
-        f"DuckDB cannot open {path} by this name, and there is no temporary folder with a plain name; set TMPDIR to "
-        "one, or rename the folder"
+        f"DuckDB cannot open {path}, because of special characters in the path, and there is no temporary folder "
+        "without such characters; set TMPDIR to one, or rename the folder"
     )
 
 
@@ -291,12 +291,12 @@ def run_query(connection: duckdb.DuckDBPyConnection, call: Callable[[], T]) -> T
         finally:
             done.set()
 
-    # A KeyboardInterrupt could be lost, or arrive before the main thread waits, and the thread would continue to work.
+    # Collect signals, since a KeyboardInterrupt could come before the main thread waits and leave the thread running.
     signal.signal(signal.SIGINT, lambda number, frame: signals.append((number, frame)))
     try:
         threading.Thread(target=work, name="question").start()
         while not done.wait(INTERRUPT_SECONDS):
-            if signals:  # repeatedly, because DuckDB ignores an interrupt that comes before the call has started
+            if signals:  # repeated, because DuckDB ignores an interrupt before the call has started
                 connection.interrupt()
     finally:
         signal.signal(signal.SIGINT, handler)

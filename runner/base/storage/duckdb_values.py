@@ -26,9 +26,10 @@ LINES_BEFORE = 1
 
 
 def cast_to_text(sql: str, columns: Sequence[DuckDBPyType]) -> str | None:
-    """Wrap a query so that such values arrive as text, also inside lists and structs; None if there are none.
+    """Return a query with the same result, but with text for each value that Python cannot represent.
 
-    The query must not end with a semicolon. `columns` are the types of its result columns, whose names are lost.
+    Values inside lists and structs become text, too. The result is None if no column has such values. `columns` are the
+    types of the result's columns; their names are lost. `sql` must not end with a semicolon.
     """
     casts = [_type_with_texts(kind, lambda part: part.id in _AS_TEXT) for kind in columns]
     if all(cast is None for cast in casts):
@@ -38,10 +39,10 @@ def cast_to_text(sql: str, columns: Sequence[DuckDBPyType]) -> str | None:
 
 
 def portable_columns(names: Sequence[str], types: Sequence[DuckDBPyType]) -> str:
-    """Return a projection that casts values to text if their type is not portable in Parquet, also when nested."""
+    """Return the columns of a SELECT. Types that are not portable in Parquet are cast to text, also nested."""
     casts = [_type_with_texts(kind, lambda part: str(part) in _NOT_PORTABLE) for kind in types]
     values = [f"#{n}" if cast is None else f"CAST(#{n} AS {cast})" for n, cast in enumerate(casts, 1)]
-    return ", ".join(f"{value} AS {_quoted(name)}" for value, name in zip(values, names, strict=True))
+    return ", ".join(f"{value} AS {_quote_name(name)}" for value, name in zip(values, names, strict=True))
 
 
 def _type_with_texts(kind: DuckDBPyType, is_text: Callable[[DuckDBPyType], bool]) -> str | None:
@@ -65,8 +66,10 @@ def _type_with_texts(kind: DuckDBPyType, is_text: Callable[[DuckDBPyType], bool]
         case "tuple" | "union":
             return "VARCHAR"
         case _:
-            return f"STRUCT({', '.join(f'{_quoted(name)} {p}' for (name, _), p in zip(children, parts, strict=True))})"
+            return (
+                f"STRUCT({', '.join(f'{_quote_name(name)} {p}' for (name, _), p in zip(children, parts, strict=True))})"
+            )
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""Markers of folders whose files, at any depth, were fetched from elsewhere."""
+"""Marker files of folders that nip-run downloaded. A marker applies to all files in its folder and in subfolders."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 MARKER = ".nip-run-fetched"
-"""Name of the marker, which is the first file that is written to such a folder."""
+"""Name of the marker file, which nip-run writes to such a folder before all other files."""
 
 
 def fetched_folder(folders: Iterable[Path]) -> Path | None:
-    """Return the first folder with a marker among `folders` and their parents, or None."""
+    """Return the first folder with a marker among `folders` and the folders above them; None if there is none."""
     for folder in folders:
         above = folder.resolve()
         while not (above / MARKER).exists() and above != above.parent:

@@ -1,8 +1,8 @@
 """Versions of the file formats, and the refusal of files from a newer nip-run.
 
-Each file states its version at its own place. A file without one was written by 0.1.0 and has version 0. A reader
-accepts every version up to its own, and refuses a newer one before anything is changed. If you change a format, raise
-its number here, and continue to read the old versions.
+Each kind of file has its version at a different place, listed below. A file without a version was written by nip-run
+0.1.0 and has version 0. nip-run reads files of every version up to the number in this module, and refuses newer files
+before it changes anything. If you change a format, raise its number here, and continue to read the old versions.
 
     run folder    `format` in manifest.json, for every file of the folder except its two logs
     logs          `format` in the first record of journal.jsonl and of stages.jsonl. Logs are appended to and never
@@ -37,14 +37,14 @@ STAGE_LOG = "stages.jsonl"
 def refuse_newer(
     path: Path, version: Any, newest_known: int, *, error: type[RunError] = NewerFormatError, hint: str = ""
 ) -> None:
-    """Check that this nip-run knows the `version` of a file.
+    """Check that this nip-run can read a file with this `version`.
 
     Raises:
-        RunError: a newer nip-run wrote the file; the exception is of type `error`, and its message ends with `hint`.
-            Or the version is not a natural number, so the file is damaged.
+        RunError: the version is not a natural number, so the file is damaged. If a newer nip-run wrote the file, the
+            exception is of type `error`, and its message ends with `hint`.
     """
     if type(version) is not int or version < 0:
-        raise RunError(f"{path} is damaged: its format cannot be {version!r}")
+        raise RunError(f"{path} is damaged: its format cannot be {version!r}; replace the file with an intact copy")
     if version > newest_known:
         raise error(
             f"{path} was written by a newer nip-run (its format is {version!r}, this one knows up to {newest_known}); "

@@ -17,11 +17,15 @@ from runner.base.errors import RunDirectoryError, RunError
 from runner.base.storage.safe_files import make_folders, open_own, read_bounded
 
 MAX_HOLDER = 64 << 10
+"""Maximum number of bytes that are read from a lock file."""
 
 
 @contextmanager
-def locked(path: Path, subject: str, wait_seconds: float = 0.0) -> Iterator[None]:
-    """Hold an exclusive lock on a file that names the holder. The file remains after the lock is released.
+def locked(path: Path, subject: str, wait_seconds: float = 0.0, advice: str = "") -> Iterator[None]:
+    """Hold an exclusive lock on a file while the `with` block runs. The file remains after the lock is released.
+
+    The file names the process that holds the lock. The message to other processes begins with `subject`, the name of
+    the locked object, and ends with `advice`.
 
     Raises:
         RunDirectoryError: another process still holds the lock after `wait_seconds`; the message names the process.
@@ -32,7 +36,7 @@ def locked(path: Path, subject: str, wait_seconds: float = 0.0) -> Iterator[None
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RunError(f"cannot open {path}: {error.strerror}") from error
-    _acquire(descriptor, path, subject, wait_seconds)
+    _acquire(descriptor, path, subject, wait_seconds, advice)
     try:
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "command": Path(sys.argv[0]).name or "python"}
         with suppress(OSError):  # the lock is valid without its holder's name, which a full disk may not accept
@@ -43,18 +47,18 @@ def locked(path: Path, subject: str, wait_seconds: float = 0.0) -> Iterator[None
         os.close(descriptor)
 
 
-def _acquire(descriptor: int, path: Path, subject: str, wait_seconds: float) -> None:
-    """Acquire the lock, or close the descriptor and raise an error that names the holder."""
+def _acquire(descriptor: int, path: Path, subject: str, wait_seconds: float, advice: str) -> None:
+    """Acquire the lock, or close the descriptor and raise an error that names the process with the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in (errno.EAGAIN, errno.EACCES):
             os.close(descriptor)
             raise RunError(f"cannot lock {path}: {error.strerror}") from error
-        # `list` holds the lock for an instant to see whether it is free, so wait at least a moment.
+        # `nip-run runs` takes the lock for an instant to see whether a run is played, so wait at least a moment.
         if _KernelQueue(descriptor).wait(max(wait_seconds, 0.2)):
             return
-        raise RunDirectoryError(f"{subject} is in use by {_holder(path)}") from error
+        raise RunDirectoryError(f"{subject} is in use by {_holder(path)}{advice}") from error
 
 
 class _KernelQueue:
@@ -67,7 +71,7 @@ class _KernelQueue:
         self._done = threading.Event()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the lock was acquired in time. If not, the descriptor is closed once the kernel returns it."""
+        """Return whether the lock was acquired in time. If not, the descriptor is closed when the kernel returns."""
         if seconds > 0:
             threading.Thread(target=self._take, daemon=True).start()
             self._done.wait(seconds)
@@ -105,6 +109,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _holder(path: Path) -> str:
+    """Return a description of the process that holds the lock."""
     try:
         holder = json.loads(read_bounded(path, MAX_HOLDER))
         return f"process {holder['pid']} on {holder['host']} ({holder['command']})"

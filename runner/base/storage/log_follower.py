@@ -11,7 +11,7 @@ from runner.base.storage.log_lines import MORE, check_first_record, decode, is_b
 from runner.base.storage.safe_files import open_to_read
 
 PIECE = 8 << 20
-"""Number of bytes per read; more if one group of records is larger."""
+"""Number of bytes that one read takes; more if a single group of records is larger."""
 
 
 class LogFollower:
@@ -36,7 +36,10 @@ class LogFollower:
             with open_to_read(self._path) as file:
                 status = os.fstat(file.fileno())
                 if self._file not in (None, (status.st_dev, status.st_ino)) or status.st_size < self._offset:
-                    raise JournalError(f"{self._path} was replaced or truncated while it was read")
+                    raise JournalError(
+                        f"{self._path} was replaced or truncated by another process while nip-run read it; run the "
+                        "same command again"
+                    )
                 self._file = status.st_dev, status.st_ino
                 while True:
                     file.seek(self._offset)
@@ -53,6 +56,7 @@ class LogFollower:
             raise JournalError(f"cannot read {self._path}: {error.strerror}") from error
 
     def _decode_groups(self, data: bytes) -> list[tuple[int, dict[str, Any]]]:
+        """Return the records of the complete groups in `data`, and move the position behind them."""
         complete_groups: list[tuple[int, dict[str, Any]]] = []
         group: list[tuple[int, dict[str, Any]]] = []
         offset, sequence = self._offset, self._sequence

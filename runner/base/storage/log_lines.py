@@ -1,13 +1,14 @@
 """The line format of logs: encoding and decoding the records of a journal or a stage log.
 
-Each line has one record: `crc32hex SP canonical-JSON LF`, with a sequence number. A line is complete or absent. Records
-that were appended together are valid only together: all except the last have `more`, and a group without its last
-record is a torn end. The first record states the file's format (see `format_versions`), except in files of 0.1.0.
+Each line has one record with a sequence number: `crc32hex SP canonical-JSON LF`. Records that were appended together
+are valid only together: all except the last have the key `more`, and a group at the end of the file without its last
+record is a torn end, which readers ignore. The first record states the file's format (see `format_versions`), except in
+files of 0.1.0.
 
-From format 2 on, every line is bound to its log: the first record names the run and holds a random number, and the
+From format 2 on, every line is bound to its log: the first record names the run and has a random number, and the
 checksum of each later line starts from the checksum of the first. So a line from another log never passes the check,
 not even one from another execution of the same spec. A complete line with a wrong checksum is damage, anywhere in the
-log; only the remains of an interrupted write are a torn end.
+log; only an incomplete line after an interrupted write is a torn end.
 
 A record's `answer` is bytes: a server's JSON, stored verbatim at the end of the line, and not parsed with the record.
 """
@@ -33,16 +34,17 @@ BOUND = 2
 """The first format whose lines are bound to their file."""
 
 RUN, RUN_ID = "run", "run_id"
-"""Keys of the first record of a bound log: the identity of its run, and the run's id at that time, for people."""
+"""Keys of the first record of a bound log: the hash that identifies the run, and the run's id, for people."""
 
-NOT_BOUND = "not bound to the run: an earlier format started it, where lines from other journals are not detected"
+NOT_BOUND = "not bound to the run: in the journal's old format, lines from other journals are not detected"
 """Message about a journal that is not bound to its run."""
 
 ANSWER = "answer"
-"""Key of the one value that is stored verbatim, as bytes of JSON."""
+"""Key of a model server's answer, which is stored verbatim as bytes of JSON."""
 
 _BEFORE_ANSWER = b', "answer": '
-"""Occurs in no line before the answer: canonical JSON has spaces only inside strings, where quotes are escaped."""
+"""Separator before the answer. Canonical JSON never contains it, since it has spaces only inside strings, where quotes
+are escaped."""
 
 MORE = "more"
 """Key that is set in a record that is valid only together with the next."""
@@ -57,7 +59,7 @@ def encode(sequence: int, record: Mapping[str, Any], seed: int = 0) -> bytes:
 Unnumbered = tuple[bytes, bytes]
 """A record's line without its sequence number: the bytes before the number, and those after it.
 
-A plain tuple, because thousands per second pass between processes.
+A plain tuple for speed, because thousands per second pass between processes.
 """
 
 
@@ -108,7 +110,7 @@ def _body(line: bytes) -> bytes:
 
 
 def decode(line: bytes, sequence: int, seed: int = 0) -> dict[str, Any] | None:
-    """Decode a line. Return None if it is incomplete, damaged, from another log, or does not have this number."""
+    """Return the record of a line; None if the line is incomplete, damaged, from another log, or has another number."""
     if len(line) < 10 or line[8:9] != b" " or line[-1:] != b"\n":
         return None
     body = _body(line)
@@ -128,11 +130,11 @@ def is_bound(first: Mapping[str, Any]) -> bool:
     return bool(first.get(KEY, 0) >= BOUND)
 
 
-def _is_whole(line: bytes) -> bool:
-    """Return whether a line was written completely, by this log's writer or another.
+def _is_complete(line: bytes) -> bool:
+    """Return whether a line was written completely, to this log or to another.
 
-    An interrupted write leaves a line without its end, or, after a power failure, with zeros where a page did not reach
-    the disk. A complete line has neither.
+    An interrupted write leaves a line without a line feed at its end or, after a power failure, with zeros in place of
+    a page that did not reach the disk.
     """
     return line[-1:] == b"\n" and b"\0" not in line
 
@@ -167,7 +169,7 @@ class JournalReader:
         """Return the record at a byte offset.
 
         Raises:
-            JournalError: the record is not there anymore.
+            JournalError: the file was changed, so the record is no longer at the offset.
         """
         self._file.seek(offset)
         return record_at(self._path, offset, self._file.readline(), self._seed)
@@ -177,20 +179,20 @@ class JournalReader:
 
 
 def record_at(path: Path, offset: int, line: bytes, seed: int) -> dict[str, Any]:
-    """Decode a line that is read for a second time.
+    """Return the record of a line that was read and checked before.
 
     Raises:
         JournalError: the line has changed.
     """
     body = _body(line)
     if line[:8] != b"%08x" % zlib.crc32(body, seed if offset else 0):
-        raise JournalError(f"{path} changed while it was read: the record at byte {offset} is gone")
+        raise JournalError(f"{path} changed while it was read: the record at byte {offset} is gone; repeat the command")
     record: dict[str, Any] = from_json(body)
     return record
 
 
 def check_log_format(path: Path, run: str | None = None) -> None:
-    """Check the first record of a log. A log that cannot be read passes: its next reader reports the problem.
+    """Check the first record of a log. A log that cannot be read passes, since its next reader reports that.
 
     Raises:
         NewerFormatError: a newer nip-run wrote the log.
@@ -209,7 +211,7 @@ def first_record(path: Path) -> dict[str, Any] | None:
 
 
 def is_bound_to_run(path: Path) -> bool:
-    """Return whether the records of a log are bound to its run, which is also true of an empty log."""
+    """Return whether the lines of a log are bound to its run; an empty log counts as bound."""
     first = first_record(path)
     return first is None or is_bound(first)
 
@@ -227,7 +229,7 @@ def check_first_record(path: Path, record: Mapping[str, Any], run: str | None) -
     if run is not None and is_bound(record) and record.get(RUN) != run:
         raise JournalError(
             f"{path} belongs to another run, {record.get(RUN_ID)!r} with the identity {str(record.get(RUN))[:12]} "
-            f"instead of {run[:12]}. Restore the right file, or move this one away, and run the same command again"
+            f"instead of {run[:12]}. Restore the right file or move this file away, then run the same command again"
         )
 
 
@@ -244,17 +246,17 @@ def scan(file: IO[bytes], path: Path, run: str | None = None) -> Iterator[tuple[
     for sequence, line in enumerate(file):
         if torn:
             bad = group[-1][0]
-            raise JournalError(f"{path} is damaged at byte {bad}, with more records behind it; {_advice(path, bad)}")
+            raise JournalError(f"{path} is damaged at byte {bad}, before more records; {_advice(path, bad)}")
         record = decode(line, sequence, seed)
         if sequence == 0 and record is not None:
             check_first_record(path, record, run)
             bound, seed = is_bound(record), log_seed(line, record)
         group.append((offset, line, record))
         if record is None:
-            if bound and _is_whole(line):
+            if bound and _is_complete(line):
                 raise JournalError(
-                    f"{path} is damaged at byte {offset}: this complete line is not a record of this log; it is from "
-                    f"another log, or was changed; {_advice(path, offset)}"
+                    f"{path} is damaged at byte {offset}: a line there was changed, or is from another log; "
+                    f"{_advice(path, offset)}"
                 )
             torn = True
         elif not record.get(MORE):
@@ -273,4 +275,4 @@ def _advice(path: Path, bad: int) -> str:
     if folder is not None:
         return f"{FROM_ELSEWHERE}: nip-run verify {shlex.quote(str(folder))} tells whether it was changed since"
     cut = f"truncate -s {bad} {shlex.quote(str(path))}"
-    return f"restore it from a backup, or truncate it there ({cut}) and run the same command again"
+    return f"restore the file from a backup, or truncate it ({cut}), then run the same command again"

@@ -1,7 +1,8 @@
-"""Detects that a file which is written for hours was deleted, moved or replaced, and saves its records.
+"""Detects that an open file was deleted, moved or replaced by another, and saves its records.
 
-What a process writes to a deleted file is lost when the process ends. While the file is open its content can still be
-read. It is copied to another folder, which the message names.
+A run writes to its log for hours. If the log is deleted meanwhile, its content is lost when the process ends. As long
+as the process has the log open, the content can be read, so it is copied to another folder. The error message names
+the copy.
 """
 
 from __future__ import annotations
@@ -22,22 +23,29 @@ _HIDDEN_PREFIXES = (".nfs", ".fuse_hidden")
 
 
 def check_there(path: Path, descriptor: int, *, rescue: bool) -> None:
-    """Check that an open file is still at its path. If it was deleted and `rescue` is true, copy its content.
+    """Check that an open file is still at its path. If the file was deleted and `rescue` is true, copy its content.
 
     Raises:
-        FolderGoneError: it is not; the message names the file or copy with its records.
+        FolderGoneError: the file is not at its path; the message names the file or copy that has the records.
     """
     if is_still_at(path, descriptor):
         return
-    now = _moved_to(descriptor)
+    now = _current_path(descriptor)
     if now is not None:
-        raise FolderGoneError(f"the run stopped because {path} was moved to {now}, where it is complete", now)
+        raise FolderGoneError(
+            f"the run stopped because {path} was moved to {now}, where the file is complete; resume the run there, "
+            "or move the file back",
+            now,
+        )
     problem = f"the run stopped because {path} was deleted"
     if not rescue:
         raise FolderGoneError(f"{problem}; run the same command again, which replaces the lost records at no cost")
     copy = _copy_to_first_folder(path, descriptor)
     if copy is None:
-        raise FolderGoneError(f"{problem}; its records are lost, because no folder accepted a copy")
+        raise FolderGoneError(
+            f"{problem}; its records are lost, because no folder accepted a copy; run the same command again to "
+            "replace them"
+        )
     move = f"{shlex.quote(str(copy))} {shlex.quote(str(path))}"
     if path.exists():
         how = f"another file is at its path now; move that away, then: mv {move}"
@@ -46,7 +54,7 @@ def check_there(path: Path, descriptor: int, *, rescue: bool) -> None:
     raise FolderGoneError(f"{problem}; all its records were saved in {copy}; {how}, and run the same command again")
 
 
-def _moved_to(descriptor: int) -> Path | None:
+def _current_path(descriptor: int) -> Path | None:
     """Return the current path of an open file, or None if the system does not report it."""
     with suppress(OSError):
         now = Path(f"/proc/self/fd/{descriptor}").readlink()
@@ -56,7 +64,7 @@ def _moved_to(descriptor: int) -> Path | None:
 
 
 def _copy_to_first_folder(path: Path, descriptor: int) -> Path | None:
-    """Copy an open file to the first folder that accepts it; None if none does."""
+    """Copy an open file to the first folder that accepts a copy. Return the copy, or None if no folder accepts one."""
     for folder in _rescue_folders(path):
         for number in range(1, 100):
             copy = folder / f"{path.parent.name}.{path.stem}.rescued{'' if number == 1 else f'.{number}'}{path.suffix}"

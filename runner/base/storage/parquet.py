@@ -1,7 +1,7 @@
 """Conversion of JSON lines to a Parquet file, in bounded memory.
 
-DuckDB buffers a file of lines, up to its buffer size, as one chunk, and all chunks of a row group until the group is
-written. So each file of lines has a bounded size or a single line, and a row group is limited in bytes too.
+DuckDB reads a small file as one chunk, and buffers all chunks of a row group until it writes the group. So callers
+limit the size of each file with several lines, and the size of a row group is limited in bytes too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from runner.base.storage.safe_files import create
 GROUP_ROWS = 10_000
 GROUP_BYTES = 16 << 20
 MEMORY = 256 << 20
-"""Maximum memory in bytes, enough for everything except a single line longer than `LONG_LINE`."""
+"""Memory limit in bytes for lines of at most `LONG_LINE` bytes; longer lines raise the limit."""
 LONG_LINE = 16 << 20
 """DuckDB's default limit for a line, in bytes."""
 TEMPORARY_NAME = ".table.parquet.new"
-"""Temporary name of a table while it is written. The final name may be one that DuckDB does not accept."""
+"""Name of a table while it is written, since DuckDB may not accept the final name."""
 _COPIES = 8
 """Maximum number of copies of one line in memory: two in the read buffer, then parsed, grouped, encoded, compressed."""
 
@@ -62,11 +62,11 @@ def write_parquet(
 
     JSON columns are written as plain strings, because other readers take Parquet's JSON type for bytes.
 
-    `longest` is the size of the longest line in bytes. `temporary` is its path while it is written; give
-    each of several simultaneous writers a different one, with a plain name.
+    `longest` is the size of the longest line in bytes. `temporary` is the path of the new file while it is written,
+    with a plain name; simultaneous writers need different ones.
 
     Raises:
-        RunError: it cannot be written.
+        RunError: the file cannot be written.
     """
     import duckdb
 
@@ -93,10 +93,10 @@ def write_parquet(
 
 
 def check_writable(folder: Path, columns: Mapping[str, str]) -> None:
-    """Check that tables can be written in a folder, by writing an empty one and removing it.
+    """Check that a table can be written in a folder, by writing an empty table and removing it.
 
     Raises:
-        RunError: they cannot be written.
+        RunError: the table cannot be written.
     """
     try:
         with TemporaryDirectory(dir=folder, prefix=".trial-") as inside:

@@ -1,9 +1,9 @@
 """Restricts a user's SQL query to reading tables.
 
 The type of a statement is not enough: DuckDB takes `WITH x AS (COPY ... TO 'file') ...` for a SELECT, and
-`EXPLAIN ANALYZE` runs its query. So before the query runs, every step of its plan must be in a list of steps that only
-read. A PIVOT without explicit values runs a part of itself during planning, so its text is searched for words that
-write.
+`EXPLAIN ANALYZE` runs its query. So before a query runs, every step of its plan must be in a list of steps that only
+read. Planning a PIVOT without explicit values already runs a part of the query, so the text of such a query must not
+contain the names of statements that write.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _STEPS = frozenset(
     DUCKDB_KEYWORDS DUCKDB_CONSTRAINTS DUCKDB_INDEXES DUCKDB_SETTINGS PRAGMA_SHOW PRAGMA_TABLE_INFO PRAGMA_VERSION
     """.split()  # noqa: SIM905 - a list would have one name per line
 )
-"""Plan steps that only read. `INOUT_FUNCTION` is a function of columns, and no function of files can be one."""
+"""Plan steps that only read. `INOUT_FUNCTION` is a function of columns, which cannot read or write files."""
 
 _WRITING = re.compile(r"\b(copy|insert|update|delete|merge)\b", re.IGNORECASE)
 """Statements other than SELECT that DuckDB accepts in a WITH clause."""
@@ -75,7 +75,7 @@ def check_read_only(connection: DuckDBPyConnection, sql: str, parameters: Parame
             raise UsageError("start with EXPLAIN or EXPLAIN ANALYZE, directly followed by the query")
         rest = re.sub(r"\S", " ", explain[0]) + sql[explain.end() :]  # blanks preserve the positions of errors
         if connection.extract_statements(rest)[0].type == _Kind.EXPLAIN:
-            raise UsageError("EXPLAIN occurs twice; remove one")
+            raise UsageError("the query has EXPLAIN twice; remove one")
         return f"EXPLAIN {explain[1] or ''}{check_read_only(connection, rest, parameters)}"
     if kind not in (_Kind.SELECT, _Kind.MULTI):
         raise UsageError(
@@ -87,15 +87,15 @@ def check_read_only(connection: DuckDBPyConnection, sql: str, parameters: Parame
         )
     for step in _steps(connection, sql, parameters):
         if step not in _STEPS:
-            raise UsageError(f"a query can only read its tables, and not use {step}; `nip-run sql` lists the tables")
+            raise UsageError(f"a query can only read tables, and not use {step}; `nip-run sql` lists the tables")
     return _without_end(sql)
 
 
 def query_error(error: duckdb.Error, *, lines_before: int = 0) -> QueryError:
     """Convert DuckDB's error for a query to a `QueryError`.
 
-    `lines_before` is the number of lines that nip-run put before the user's query; the error has the user's line
-    numbers.
+    `lines_before` is the number of lines that nip-run put before the user's query. The result counts lines from the
+    start of the user's query.
     """
     text = str(error).rstrip()
     position = _ERROR_POSITION.search(text)

@@ -1,4 +1,4 @@
-"""JSON with a single interpretation, and comparison of its values including their types."""
+"""Parse JSON that can be interpreted in only one way, and compare values of JSON including their types."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from runner.base.text import comma_join
 
 
 def parse_strict_json(data: bytes) -> Any:
-    """Parse JSON that every reader interprets alike.
+    """Parse JSON. Text that different readers could interpret differently is refused.
 
     Raises:
-        ValueError: it is invalid, nested too deeply, or has a duplicate key in an object.
+        ValueError: the JSON is invalid, nested too deeply, or has a duplicate key in an object.
     """
     orjson.loads(data)  # accepts only UTF-8 and finite numbers
     try:
         return json.loads(data, object_pairs_hook=_reject_duplicates)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("its JSON is nested too deeply") from None
 
 
 def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"it has a key twice: {comma_join(sorted({name for name in names if names.count(name) > 1}))}")
+        duplicates = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"its JSON has duplicate keys: {comma_join(duplicates)}")
     return mapping
 
 

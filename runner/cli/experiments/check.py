@@ -51,7 +51,7 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         print_json([_as_json(point) for point in points])
         return ExitCode.DONE
-    costs = [_estimates(point.plan.all_games()) for point in points]  # which renders every template
+    costs = [_estimates(point.plan.all_games()) for point in points]  # renders every template, which may raise errors
     show_warnings(points, check_warnings_of)
     shown_protocol: Protocol | None = None
     for point, estimates_of_point in zip(points, costs, strict=True):
@@ -78,7 +78,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _describe_workers(games: Plan) -> list[str]:
-    """Describe who plays the games, unless the command's own process does."""
+    """Return a sentence about the worker processes; none if the command's own process plays."""
     from runner.runs.execution.process import cores_here
 
     execution = games.spec.experiment.execution
@@ -93,7 +93,7 @@ def _describe_workers(games: Plan) -> list[str]:
 
 
 def _describe_pairing(games: Plan) -> list[str]:
-    """Describe in a sentence how the games of a datapoint are paired."""
+    """Return a sentence about the paired games of a datapoint; none without `stances` and `seats`."""
     count = len(games.variants)
     if count == 1:
         return []
@@ -109,7 +109,7 @@ def _describe_pairing(games: Plan) -> list[str]:
 
 
 def _describe_key_uses(plan: AnyPlan) -> list[str]:
-    """Describe what a run would send where, and which options a spec from elsewhere needs."""
+    """Return lines about the API keys and hosts of a run, and the options that a fetched spec needs."""
     from runner.models.api_keys import NO_KEY, allow_options
     from runner.training.key_usage import key_uses_of, required_permissions
     from runner.training.trust import missing_addresses
@@ -128,7 +128,7 @@ def _describe_key_uses(plan: AnyPlan) -> list[str]:
         for use in (use for use in uses if use.command is not None):
             lines += [f"runs {in_one_line(use.command or '')}", *(f"  {line}" for line in use.files or ())]
         origin = "" if plan.spec.fetched is None else describe_origin(plan.spec.path, plan.spec.fetched)
-        lines.append(f"It {origin}, so a run of it needs these options: {' '.join(allow_options(needed))}")
+        lines.append(f"The spec {origin}, so a run needs these options: {' '.join(allow_options(needed))}")
     return lines
 
 
@@ -142,7 +142,7 @@ def _server_urls(plan: AnyPlan) -> dict[str, list[str]]:
 
 
 def _describe_run(plan: AnyPlan, first: Plan) -> str:
-    """Describe in a sentence or two what a run of this plan does; `first` is the plan of its first games."""
+    """Return one or two sentences about the games and the training of a run. `first` is the plan of its first games."""
     from runner.spec.checks.trees import tree_calls
     from runner.training.plan import TrainingPlan
 

@@ -27,9 +27,9 @@ from runner.cli.terminal.output import print_json, say
 SPEC = "spec.yaml"
 MAX_FILE = 1 << 20
 COMMENT_COLUMN = 32
-"""Column of the `# CHANGE` comments in the starter spec. Inserting names would shift them."""
+"""Column of the `# CHANGE` comments in the starter spec, which are aligned again after names were inserted."""
 ODD_ROUNDS = ("debate", "mnip", "nip")
-"""Protocols in which the verifier speaks in rounds 0, 2, 4 and so on, so that an odd number of rounds wastes none."""
+"""Protocols in which the verifier speaks in rounds 0, 2, 4 and so on, so that an even last round would be wasted."""
 
 _COMMENT = re.compile(r"^(\S.*?) +# CHANGE", re.MULTILINE)
 
@@ -56,7 +56,7 @@ def execute(args: argparse.Namespace) -> int:
     files = _starter_files() if args.protocol is None else _protocol_files(args.protocol)
     folder: Path = args.folder
     if existing := [str(folder / name) for name in files if exists(folder / name) or (folder / name).is_symlink()]:
-        raise UsageError(f"nothing was written, because these files exist: {comma_join(existing)}")
+        raise UsageError(f"nothing was written, because these files exist: {comma_join(existing)}; choose another DIR")
     _write(folder, files)
     enter = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     commands = [f"nip-run check {SPEC}", f"nip-run {SPEC}", "nip-run show last --wrong"]
@@ -131,7 +131,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write new files; never overwrite an existing one."""
+    """Write new files. An existing file is an error."""
     from runner.base.errors import RunError
 
     try:

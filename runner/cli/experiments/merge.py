@@ -71,8 +71,8 @@ def execute(args: argparse.Namespace) -> int:
 def runs_to_merge(arguments: Sequence[str], results: Results) -> dict[str, list[RunFolder]]:
     """Return the runs that the arguments name, each with the shard folders that were given for it.
 
-    A shard belongs to the run that its manifest names, if that run is among the arguments. Otherwise it is assigned to
-    the first run, whose merge rejects it.
+    A shard belongs to the run that its manifest names, if that run is among the arguments. Otherwise it is added to the
+    first run, so that the merge reports it.
 
     Raises:
         UsageError: an argument names neither a run nor a shard.
@@ -99,7 +99,7 @@ def runs_to_merge(arguments: Sequence[str], results: Results) -> dict[str, list[
         else:
             problems.append(
                 f"{argument!r}: no run of this name in {results.path} was played in shards, and "
-                f"{_describe_shards(shards, shard_run_ids)}"
+                f"{_describe_shards(shards, shard_run_ids)}; give a run id, or folders of shards"
             )
     if problems:
         raise UsageError(problems[0]).with_notes(problems[1:])
@@ -110,7 +110,7 @@ def runs_to_merge(arguments: Sequence[str], results: Results) -> dict[str, list[
 
 
 def _run_id_of_shard(shard: RunFolder) -> str:
-    """Return the run id in a shard's manifest, or an empty string if it is damaged, which the merge reports."""
+    """Return the run id in a shard's manifest; an empty string if the manifest is damaged, which the merge reports."""
     from runner.base.errors import RunError
     from runner.results.folder import split_part
     from runner.spec.experiment import RUN_ID_PATTERN
@@ -123,7 +123,7 @@ def _run_id_of_shard(shard: RunFolder) -> str:
 
 
 def _describe_shards(shards: Sequence[tuple[str, RunFolder]], run_ids: Sequence[str]) -> str:
-    """Describe which runs the given shards belong to."""
+    """Return the end of a message: the runs that the given shards belong to."""
     if run_ids:
         return f"the given shards belong to {', '.join(run_ids)}"
     if shards:
@@ -132,7 +132,7 @@ def _describe_shards(shards: Sequence[tuple[str, RunFolder]], run_ids: Sequence[
 
 
 def _is_run(path: Path, results: Results) -> bool:
-    """Return whether a folder is the folder of a complete run in these results."""
+    """Return whether a folder is directly in the folder of runs, and so is not a shard."""
     run = results.run(path.resolve().name)
     return run.path.resolve() == path.resolve()
 

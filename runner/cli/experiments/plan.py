@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
 
     is_timed = args.workers is not None or args.shards is not None
     if not is_timed and any(value is not None for value in (args.cores, args.like, args.measure)):
-        raise UsageError("--cores, --like and --measure need --workers N or --shards N")
+        raise UsageError("--cores, --like and --measure estimate a duration; add --workers N or --shards N")
     if args.detect is None and not is_timed:
         raise UsageError(
             "nothing to plan: add --detect D, the difference in accuracy to detect, such as 0.05; or --workers N, to "
@@ -72,7 +72,10 @@ def execute(args: argparse.Namespace) -> int:
     points = keep_chat_formats(load_points(args.words, results.path_of, quiet=args.quiet), results)
     for point in points:
         if isinstance(point.plan, TrainingPlan):
-            raise UsageError(f"{point.path} trains models; plan a benchmark of them (kind: benchmark)")
+            raise UsageError(
+                f"{point.path} trains models, but only benchmarks can be planned; add `kind=benchmark training=null` "
+                "to plan a benchmark with its games"
+            )
     sizes = [None if args.detect is None else _sample_size(point, args, results) for point in points]
     times = _estimate_durations(points, args, results) if is_timed else [None] * len(points)
     if args.json:
@@ -89,7 +92,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _estimate_durations(points: Sequence[SpecPoint], args: argparse.Namespace, results: Results) -> list[Duration]:
-    """Estimate the duration of each point. The points are measured one after the other."""
+    """Return an estimate of the duration of each point, measuring one point after the other."""
     from dataclasses import replace
 
     from runner.runs.planning.duration import (  # imported here: it loads the engine, which a sample size does not need
@@ -134,7 +137,7 @@ def _show_sample_size(point: SpecPoint, size: SampleSize, *, against: str | None
 
 
 def _describe_uncertainty(size: SampleSize) -> str | None:
-    """Describe which assumption the numbers depend on, or how uncertain they are."""
+    """Return a sentence about the uncertainty of the variance, or the assumption without an estimate; None if exact."""
     variance = size.variance
     if variance.uncertainty is not None:
         low, high = variance.uncertainty
@@ -164,7 +167,7 @@ def _size_row(row: Needed) -> tuple[str, ...]:
 
 
 def _advise_on_size(size: SampleSize) -> str:
-    """Advise whether the dataset is large enough, and how much it can detect."""
+    """Return a sentence that says whether the dataset is large enough, and which difference it can detect."""
     available = counted(size.datapoints, "datapoint")
     if size.groups != size.datapoints:
         available += f" in {counted(size.groups, 'group')}"
@@ -175,7 +178,11 @@ def _advise_on_size(size: SampleSize) -> str:
             f"{counted(best.repeats, 'repeat')}, {games}."
         )
     largest = size.rows[-1]
-    hint = "" if size.variance.split else " A run with repeats shows whether more of them would help (--from)."
+    hint = (
+        ""
+        if size.variance.split
+        else " Add datapoints; or play a run with repeats and pass --from RUN, to see whether more repeats would help."
+    )
     smallest = _format_difference(largest.smallest_difference)
     limit = f"With {counted(largest.repeats, 'repeat')} you could detect {smallest}."
     return f"The dataset is too small: it has {available}. {limit}{hint}"

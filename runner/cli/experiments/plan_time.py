@@ -1,4 +1,4 @@
-"""Print how long a run takes, for `nip-run plan --workers`: first the answer, then the measurements behind it."""
+"""Print the estimated duration of a run, then the measurements behind it, for `nip-run plan --workers`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ def show_time(point: SpecPoint, time: Duration) -> None:
     settings = f" with {format_point(point.spec.point)}" if point.spec.point else ""
     games = f"{'' if point.spec.experiment.until is None else 'at most '}{time.games:,} games"
     duration = f"{'' if time.servers_known else 'at least '}{_duration_range(time.seconds)}"
-    say(f"{point.path}{settings}: {games}, {_range(time.calls)} calls: {duration}")
+    say(f"{point.path}{settings}: {games}, {_format_range(time.calls)} calls: {duration}")
     say(f"{_describe_workers(time)}: {time.calls_per_second:,.1f} calls/s, {time.tokens_per_second:,.0f} tokens/s")
     say(f"bottleneck: {time.bottleneck}{'' if time.servers_known else ' (speed of the servers unknown)'}")
     columns = ("bottleneck", "calls/s", "duration at this rate", "")
     print_table(columns, [_bound_row(bound, time) for bound in time.bounds])
-    tokens = f"tokens: {_range(time.prompt_tokens)} of prompts, {_range(time.completion_tokens)} of answers"
+    tokens = (
+        f"tokens: {_format_range(time.prompt_tokens)} of prompts, {_format_range(time.completion_tokens)} of answers"
+    )
     say(f"{tokens}; cost {_format_cost(time.cost_usd)}")
     say(
         f"disk: journal {_size(time.journal_bytes)}, tables and fine-tune files {_size(time.table_bytes)}; "
@@ -52,7 +54,7 @@ def _bound_row(bound: Bound, time: Duration) -> tuple[str, str, str, str]:
     return bound.name, f"{bound.calls_per_second:,.1f}", _duration_range((seconds, seconds)), bound.detail
 
 
-def _range(pair: Pair) -> str:
+def _format_range(pair: Pair) -> str:
     low, high = (f"{value:,.0f}" for value in pair)
     return low if low == high else f"{low} to {high}"
 

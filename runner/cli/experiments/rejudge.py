@@ -1,4 +1,4 @@
-"""Have a run's debates judged by another judge. No other agent is asked.
+"""Have a run's debates judged by another judge. Only the judge's model is called.
 
 Examples:
   nip-run rejudge RUN '+models.judge={model: gpt-6-sol}' agents.verifier.model=judge
@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verdict",
         choices=("last", "each"),
         default="last",
-        help="last: judge where the first judge decided or had its last chance; each: at every turn up to that one "
-        "when the judge may decide; default: last",
+        help="last: judge at the turn where the first judge decided, or at its last turn; each: at every turn up to "
+        "that one at which the judge may decide; default: last",
     )
     add_trust(parser)
     add("--again", action="store_true", help="judge again as a new run")
@@ -50,11 +50,11 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.specs import split_arguments
     from runner.results.leaderboard.results_folder import Results
 
-    runs, overrides = split_arguments(args.words, kind="run", hint="`nip-run runs` lists the runs")
+    runs, overrides = split_arguments(args.words, kind="run", hint="list the runs with `nip-run runs`")
     results = Results(args.results)
     folders = [results.find(run) for run in runs]
     points = [point for folder in folders for point in _rejudge_points(folder, overrides, args)]
-    # `last` names another run once this one has started, but messages print the command for resuming.
+    # Messages print the command that resumes this run, but `last` names another run once this one has started.
     names = [str(folder.path) if folder != results.run(folder.run_id) else folder.run_id for folder in folders]
     args.words = [*names, *overrides]
     args.command, args.replay, args.until_round, args.set_model = "rejudge", None, None, []
@@ -86,7 +86,7 @@ def _rejudge_points(folder: RunFolder, overrides: Sequence[str], args: argparse.
 
 
 def _describe_judging(point: SpecPoint) -> str:
-    """Describe what judging a run again will ask, before it is asked."""
+    """Return one line about the calls and the cost of judging a run again."""
     from runner.rollouts.estimate import estimate_costs
 
     plan = point.plan.games
@@ -97,5 +97,5 @@ def _describe_judging(point: SpecPoint) -> str:
     return (
         f"{point.plan.run_id}: {counted(plan.size, 'debate')} of {plan.debates.run_id}, "
         f"{counted(estimate.calls[0], 'answer')} of {judge} ({estimate.model}){votes}; about "
-        f"{estimate.prompt_tokens[0]:,} prompt tokens, cost {dollar_range(estimate.cost_usd)}; no other agent is asked"
+        f"{estimate.prompt_tokens[0]:,} prompt tokens, cost {dollar_range(estimate.cost_usd)}; no other agent is called"
     )

@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace) -> int:
     if agent_name not in spec.protocol.agent_names:
         hint = (
             did_you_mean(agent_name, spec.protocol.agent_names)
-            or f"; there are {comma_join(spec.protocol.agent_names)}"
+            or f"; choose one of {comma_join(spec.protocol.agent_names)}"
         )
         raise UsageError(f"{spec.protocol.name} has no agent {agent_name!r}{hint}")
     full_plan, format_note = with_original_formats(
@@ -96,14 +96,14 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped: bool) -> Job:
-    """Return the first game of a datapoint, with the requested stance and exchange of players."""
+    """Return the first game of the datapoint with the requested stance, and with or without swapped players."""
     from runner.base.errors import UsageError
     from runner.game.protocols.protocol import ACCEPT
 
     if stance is not None and plan.spec.experiment.stances is None:
-        raise UsageError("--stance is for a spec with `stances: both`")
+        raise UsageError("--stance needs a spec with `stances: both`; omit --stance")
     if swapped and plan.seats is None:
-        raise UsageError("--swapped is for a spec with `seats: swap`")
+        raise UsageError("--swapped needs a spec with `seats: swap`; omit --swapped")
     for job in plan.jobs():
         matches = (stance is None or job.stance == int(stance == ACCEPT)) and bool(job.swapped) == swapped
         if matches and (datapoint is None or job.datapoint.id == datapoint):
@@ -114,16 +114,19 @@ def _find_job(plan: Plan, datapoint: str | None, stance: str | None, *, swapped:
 
 
 def _choose_judged_round(plan: Plan, agent: str, requested: int | None, job: Job) -> int:
-    """Return the requested round, or the last round that asks the judge of recorded debates."""
+    """Return the requested round, or the last round in which the judge of recorded debates is called."""
     from runner.base.errors import UsageError
     from runner.rollouts.judging import judged_rounds
 
     judge, rounds = plan.spec.protocol.verifier_name, judged_rounds(plan, job)
     if agent != judge:
-        raise UsageError(f"only {judge} is asked here; the messages of {agent} are in the run whose debates it judges")
+        raise UsageError(
+            f"only {judge} is called, since the debates are already played; use nip-run show to see the prompts of "
+            f"{agent} in the judged run"
+        )
     if requested is not None and requested not in rounds:
         raise UsageError(
-            f"--round {requested}: {judge} is asked only in rounds {comma_join(map(str, rounds))} of this debate"
+            f"--round {requested}: {judge} is called only in rounds {comma_join(map(str, rounds))} of this debate"
         )
     return rounds[-1] if requested is None else requested
 

@@ -157,7 +157,7 @@ class _RunCommand:
         # Imported here: ranks need NumPy, which the command must load within one_blas_thread.
         from runner.cli.results.sweep import show_sweep, sweep_points_of
         from runner.results.leaderboard.sweep_table import sweep_rows
-        from runner.results.metric_table import RANKING_METRIC
+        from runner.results.metric_definitions import RANKING_METRIC
         from runner.rollouts.plan import Plan
 
         points = [point for point in self.points if isinstance(point.plan, Plan)]
@@ -184,7 +184,7 @@ class _RunCommand:
         return PlannedRun(point.plan, run_id, options)
 
     def _on_point_end(self, display: Display, index: int, result: FinishedRun | Waiting) -> None:
-        """Print the result of a point, or remember that it waits."""
+        """Print the result of a point, or record that the point waits for models."""
         from runner.base.errors import Waiting
         from runner.cli.terminal.run_result import show_result
 
@@ -216,7 +216,7 @@ class _RunCommand:
             show_warnings(self.points)
 
     def _show_keys(self) -> None:
-        """Print which variables are sent where, and check what the user allowed for specs from elsewhere."""
+        """Print which API keys are sent to which hosts, and check that the user allowed this for fetched specs."""
         from runner.models.api_keys import ALL
         from runner.training.trust import check_trust, is_whole_replay, keys_sent, unconfirmed_prices
 
@@ -236,7 +236,7 @@ class _RunCommand:
                     note(line)
 
     def _run_id(self, point: SpecPoint) -> str:
-        """Return the id of a point's run. With --again, points that would share a run each get their own."""
+        """Return the id of a point's run. With --again, points with the same spec get different runs."""
         from runner.training.dispatch import choose_run_id
 
         if point not in self._run_ids:
@@ -277,19 +277,22 @@ def check_usage(args: argparse.Namespace, size: int) -> None:
     from runner.runs.execution.shard_consistency import parse_shard
 
     if args.run_id and size > 1:
-        raise UsageError(f"--run-id works with one run, but these specs define {size} runs")
+        raise UsageError(f"--run-id works with one run, but these specs define {size} runs; omit --run-id")
     if args.set_model and size > 1:
-        raise UsageError(f"--set-model works with one training run, but these specs define {size} runs")
+        raise UsageError(
+            f"--set-model works with one training run, but these specs define {size} runs. Give one spec; to select "
+            "a point of its sweep, add KEY=VALUE for each swept key, and 'sweep={}'"
+        )
     if getattr(args, "shard", None) is not None:
         parse_shard(args.shard, again=args.again, replay=args.replay, set_model=args.set_model)
     if args.until_round is not None and args.replay is None:
-        raise UsageError("--until-round needs --replay RUN")
+        raise UsageError("--until-round works only with a replay: add --replay RUN, or omit --until-round")
 
 
 def _report_unfinished(
     args: argparse.Namespace, results: Sequence[FinishedRun], waiting_points: Sequence[_WaitingPoint]
 ) -> int:
-    """Print which runs failed, are incomplete or wait, and return the exit code."""
+    """Print which runs failed, are incomplete or wait for models, and return the exit code."""
     from runner.cli.terminal.run_result import as_json
     from runner.results.manifest import Status
     from runner.runs.finished.problems import load_problems
@@ -309,11 +312,11 @@ def _report_unfinished(
 
 
 def _next_step_after_loss(result: FinishedRun, args: argparse.Namespace) -> str:
-    """Return what to do about rollouts lost in transport. A replay can only get them from its source."""
+    """Return the advice on rollouts lost in transport. For a replay, the replayed run must be resumed first."""
     source = result.manifest.replay_of
     if source is None or source.until_round is not None:
         return f"Resume with: {_same_command(args)}"
-    return f"It replays {source.run_id}, which lacks answers for these rollouts: resume that run, then replay it again"
+    return f"The replayed run {source.run_id} lacks these answers: resume that run, then replay it again"
 
 
 def _add_next_step(error: NipRunError, args: argparse.Namespace) -> None:
@@ -354,17 +357,17 @@ def _parse_model_names(assignments: list[str]) -> dict[str, str]:
     for assignment in assignments:
         group, equals, name = assignment.partition("=")
         if not (group and equals and name.strip()):
-            raise UsageError(f"--set-model {assignment!r}: write GROUP=NAME")
+            raise UsageError(f"--set-model {assignment!r} is not an assignment; write --set-model GROUP=NAME")
         if group in names:
-            raise UsageError(f"--set-model {group}=... is given more than once")
+            raise UsageError(f"--set-model names more than one model for group {group!r}; give one NAME per group")
         names[group] = name.strip()
     return names
 
 
 def _same_command(args: argparse.Namespace, groups: Sequence[str] = ()) -> str:
-    """Return this command again, with a NAME placeholder for each model that is waited for."""
+    """Return this command again, with the placeholder NAME for the model of each group in `groups`."""
     command = ["nip-run", getattr(args, "command", "run"), *args.words, *_options(args)]
-    # Names given before are already in use; the models waited for now need new ones.
+    # The names in args.set_model are already used; these groups wait for other models.
     for assignment in [f"{group}=NAME" for group in groups] or args.set_model:
         command += ["--set-model", assignment]
     return shlex.join(command)
@@ -373,7 +376,7 @@ def _same_command(args: argparse.Namespace, groups: Sequence[str] = ()) -> str:
 def _changed_command(args: argparse.Namespace, changes: Mapping[str, str | None]) -> str:
     """Return this command with new values for these keys; `...` stands for values that only the user knows.
 
-    A change of a key that decides what a game is makes another run, which needs another id.
+    If a key is part of the run's identity, the change starts another run, which needs another id.
     """
     from runner.rollouts.identity import MUTABLE_MODEL_KEYS
 
@@ -384,7 +387,7 @@ def _changed_command(args: argparse.Namespace, changes: Mapping[str, str | None]
 
 
 def _command_with_override(args: argparse.Namespace, key: str, value: str) -> str:
-    """Return this command with this override instead of any other of the same key."""
+    """Return this command with `key=value` in place of its overrides of the same key."""
     arguments = [argument for argument in args.words if argument.partition("=")[0].removeprefix("+") != key]
     return _same_command(argparse.Namespace(**{**vars(args), "words": [*arguments, f"{key}={value}"]}))
 
@@ -396,7 +399,7 @@ def _override_with_change(argument: str, changes: Mapping[str, str | None]) -> s
 
 
 def _point_command(args: argparse.Namespace, waiting: _WaitingPoint) -> str:
-    """Return the command that resumes one point of a sweep alone, whose models have names of their own."""
+    """Return the command that resumes one point of a sweep alone, since each point waits for different models."""
     from runner.cli.specs import split_arguments
 
     _, overrides = split_arguments(args.words)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runner.cli.specs import SpecPoint
 
 MERGE_WAIT_SECONDS = 30.0
-"""How long the last shard waits for a process that reads or merges the run at the same time."""
+"""Seconds that the last shard waits for another process that reads or merges the run."""
 
 
 def restrict_to_shard(points: Sequence[SpecPoint], shard_text: str | None) -> list[SpecPoint]:
@@ -53,10 +53,10 @@ def restrict_to_shard(points: Sequence[SpecPoint], shard_text: str | None) -> li
 
 
 def resolve_shard_folders(names: Sequence[str], results: Results, shard_text: str | None) -> list[str]:
-    """Replace the name of each run that is played in shards by the folder of its shard, so that the shard resumes.
+    """Return the words with each run that is played in shards replaced by the folder of its shard, to resume the shard.
 
     Raises:
-        UsageError: words name sharded runs without a shard that has started; lists all of them.
+        UsageError: the shard of such a run has not started; lists all such runs.
     """
     shard = None if shard_text is None else parse_shard(shard_text)
     problems: dict[str, None] = {}
@@ -84,7 +84,7 @@ def _is_spec(name: str) -> bool:
 
 
 def _explain_missing_shard(run: RunFolder, shard: Shard | None) -> Iterator[str]:
-    """Explain why a run played in shards cannot be resumed by its name; yield nothing for other runs."""
+    """Yield a message if a run is played in shards, and so cannot be resumed by its name alone."""
     shards = run.started_parts() if is_folder(run.parts) else []
     if not shards:
         return
@@ -122,7 +122,7 @@ def check_shard(points: Sequence[SpecPoint], shard_text: str | None) -> None:
 
 
 def shard_lines(plan: Plan) -> Iterator[str]:
-    """Describe the shard's share of its run: games, datapoints and limits."""
+    """Yield lines about the shard's share of games, datapoints and limits; none if the plan is not a shard."""
     shares = shares_of(plan)
     if shares is None:
         return
@@ -152,7 +152,7 @@ def shard_as_json(plan: Plan) -> dict[str, Any] | None:
 def drop_merged_shards(results: Sequence[FinishedRun], merged: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Return the results without incomplete shards of runs that were merged.
 
-    A merge succeeds if all shards together lost no more games than allowed.
+    A run can be merged although a shard is incomplete, if all shards together lost no more games than allowed.
     """
     merged_ids = {result.folder.run_id for result in merged}
     return [
@@ -163,7 +163,7 @@ def drop_merged_shards(results: Sequence[FinishedRun], merged: Sequence[Finished
 
 
 class ShardMerges:
-    """The merges of runs whose last shard this command has finished."""
+    """Merges each run whose last shard this command has finished."""
 
     def __init__(self, results: Results, args: argparse.Namespace, printed: set[str]) -> None:
         self._results, self._args, self._printed = results, args, printed
@@ -181,7 +181,7 @@ class ShardMerges:
         return merged_runs
 
     def _merge_if_last(self, run_id: str, shard: Shard) -> FinishedRun | None:
-        # Imported here: only a shard needs them.
+        # Imported here, since only shards need these modules.
         from runner.cli.terminal.run_result import show_result
         from runner.runs.shards.merge import count_finished_parts, merge
 

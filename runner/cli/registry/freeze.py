@@ -49,9 +49,9 @@ def execute(args: argparse.Namespace) -> int:
         ]
         print_table(("part", "", "how, or why not"), rows)
     if out_path is not None and not args.json:
-        say(f"written with a version in every reference: {out_path}")
+        say(f"wrote the spec with a version in every reference: {out_path}")
     if unpinned and not args.quiet:
-        note(f"{counted(len(unpinned), 'part')} cannot be pinned")
+        note(f"{counted(len(unpinned), 'part')} cannot be pinned; see the reasons above")
     return ExitCode.FAILED if unpinned else ExitCode.DONE
 
 

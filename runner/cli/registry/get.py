@@ -87,7 +87,7 @@ def _as_json(fetched: FetchedRelease, needs: PlayRequirements | None) -> dict[st
 
 
 def _environment_command(fetched: FetchedRelease) -> str:
-    """Return the command that creates the environment the release was played in, or "not recorded"."""
+    """Return the command that installs the packages with which the run was played, or "not recorded"."""
     from runner.registry.fetched_release import LOCK
 
     if fetched.release.file(LOCK) is None:
@@ -136,7 +136,7 @@ def _run_rows(
 
 
 def _training_rows(fetched: FetchedRelease, needs: PlayRequirements) -> list[tuple[str, str]]:
-    """Return how to continue the training of a downloaded run, and what that needs beyond the release."""
+    """Return rows with the command that continues the training, and with what the release lacks for it."""
     from runner.registry.bundles.missing_rows import lacks_rows
 
     rows = [("not in it", in_one_line(line)) for line in needs.missing]
@@ -152,7 +152,7 @@ def _training_rows(fetched: FetchedRelease, needs: PlayRequirements) -> list[tup
 
 
 def _describe_relations(fetched: FetchedRelease) -> list[str]:
-    """Describe how the run relates to others: continues, child of, replays. Empty if the facts are invalid."""
+    """Return the relations of the run to others, such as `child of`. Empty if the facts are invalid."""
     from runner.base.errors import ReleaseError
     from runner.registry.lineage.relations import describe_relations
     from runner.registry.lineage.sessions import session_of_release
@@ -168,7 +168,7 @@ def _describe_play(fetched: FetchedRelease, needs: PlayRequirements) -> str:
     from runner.registry.bundles.missing_rows import lacks_rows
 
     if lacks_rows(fetched):
-        return f"after `nip-run reproduce` was given its rows: {needs.command}"
+        return f"first set its rows with `nip-run reproduce`, then: {needs.command}"
     return needs.command if needs.problem is None else f"cannot be played as it is: {needs.problem}"
 
 

@@ -144,7 +144,7 @@ def _format_cells(row: HistoryRow) -> Mapping[str, Any]:
 
 
 def _format_effort(row: HistoryRow) -> str:
-    """Format the total effort of all training behind a run; empty if there is none."""
+    """Format the total effort of all training that led to a run's models; empty if there was none."""
     from runner.registry.lineage.descriptions import describe_effort
 
     total = describe_effort(row.ancestry.total, "rollouts", "cost_usd")
@@ -152,10 +152,10 @@ def _format_effort(row: HistoryRow) -> str:
 
 
 def _format_marks(row: HistoryRow) -> list[str]:
-    """Return the remarks on a session, each once and with shortened hashes; --json has the full ones."""
+    """Return the remarks on a session, without duplicates and with shortened hashes, unlike --json."""
     from runner.registry.lineage.descriptions import describe_origin
 
-    # The marks include origins whose run is missing.
+    # row.marks already has the origins whose run is missing.
     proofs = [describe_origin(origin) for origin in row.origins if origin.missing_run is None]
     reasons = {origin.reason for origin in row.origins}
     merged = [f"also from {run_id}" for run_id, _ in row.after[1:]]

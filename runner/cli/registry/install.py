@@ -34,7 +34,8 @@ def execute(args: argparse.Namespace) -> int:
     lock, store = Lock.find_nearest(Path.cwd()), Store()
     if not args.references and not lock.pins:
         raise UsageError(
-            f"nothing to install: no {LOCK} pins components here; name one: nip-run install KIND/OWNER/NAME@VERSION"
+            f"nothing to install, since no {LOCK} pins components here; name one with nip-run install "
+            "KIND/OWNER/NAME@VERSION"
         )
     with Installer(store, lock, args.where) as installer:
         installed = installer.install(args.references) if args.references else installer.restore()

@@ -66,7 +66,7 @@ def _read_token(base: str) -> str:
     """Read the token from stdin or a prompt, so that neither the screen nor the list of processes shows it.
 
     Raises:
-        UsageError: no token was given, or it is not a valid token.
+        UsageError: no token was given, or the text cannot be a token.
     """
     from runner.base.errors import UsageError
 
@@ -75,7 +75,7 @@ def _read_token(base: str) -> str:
         raise UsageError("no token was given; paste it at the prompt, or send it on stdin")
     remember_secret(token)
     if not token.isascii() or not token.isprintable() or " " in token or len(token) >= MAX_TOKEN_LENGTH:
-        raise UsageError("invalid token: it contains spaces or unexpected characters, or is too long")
+        raise UsageError("the token has spaces or unexpected characters, or is too long; copy it again")
     return token
 
 
@@ -91,7 +91,7 @@ def _prompt_for_token(base: str) -> str:
 
 
 def _find_account(base: str, token: str) -> tuple[str, list[str]]:
-    """Return the account that a token belongs to, and the owners it may publish as.
+    """Return the account of a token, and the owners whose releases it may publish.
 
     Raises:
         UsageError: the server does not know the token.
@@ -110,5 +110,5 @@ def _find_account(base: str, token: str) -> tuple[str, list[str]]:
         raise UsageError(f"{base}: {response.message}")
     account = parse_account(response.body, base) if response.status == 200 else None
     if account is None:
-        raise UsageError(f"{base} does not know this token; create a new one, as it may have expired")
+        raise UsageError(f"{base} does not accept this token, which may have expired; create a new one")
     return account

@@ -1,4 +1,4 @@
-"""Publish a run or a component with all that determines it.
+"""Publish a run or a component with all the files that determine its results.
 
 Examples:
   nip-run publish RUN --to DIR --as acme --licence CC-BY-4.0 --dry-run
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SPDX",
         help="license of a run's dataset, if different; `none` leaves its rows out",
     )
-    add("--private", action="store_true", help="leave it out of searches and leaderboards")
+    add("--private", action="store_true", help="leave the release out of searches and leaderboards")
     add("--dry-run", action="store_true", help="run all checks and show what would be sent, but send nothing")
     add(
         "--force",
@@ -96,7 +96,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.yank is not None:
         return _yank_releases(args, kind)
     if args.pull_request and args.sign_key is not None:
-        raise UsageError("--sign-key: merge the pull request first, then repeat the command without --pull-request")
+        raise UsageError(
+            "--sign-key cannot sign a proposed release: merge the pull request, then repeat the command without "
+            "--pull-request"
+        )
     registry = _connect_registry(args)
     try:
         with ExitStack() as locks:
@@ -133,7 +136,7 @@ def _connect_registry(args: argparse.Namespace) -> Registry | None:
 def _collect_drafts(
     args: argparse.Namespace, kind: Kind | None, locks: ExitStack
 ) -> tuple[list[Sequence[Draft]], list[RunFolder]]:
-    """Return the drafts of each run or component that was named, and the folders of the runs."""
+    """Return the drafts of each run or component on the command line, and the folders of the runs."""
     from dataclasses import replace
 
     from runner.base.errors import UsageError
@@ -147,7 +150,7 @@ def _collect_drafts(
             raise UsageError("publish one component at a time: each needs its own --as OWNER/NAME@VERSION")
         if args.pin is not None:
             raise UsageError(
-                f"--pin is for a run; publish the {kind} again as another version once its commit is pushed"
+                f"--pin works only with runs; push the commit of the {kind}, then publish another version without --pin"
             )
         return [[_component_draft(Path(args.what[0]), kind, args)]], []
     if args.part is not None:
@@ -157,7 +160,9 @@ def _collect_drafts(
     if args.pin is not None and len(args.what) > 1:
         raise UsageError("--pin works with one run, since it names the spec of that run; publish the runs one by one")
     if len(args.what) > 1 and naming.name is not None:
-        raise UsageError(f"--as names one release, but there are {len(args.what)} runs; give only the owner")
+        raise UsageError(
+            f"--as names one release, but there are {len(args.what)} runs; give only the owner: --as OWNER"
+        )
     draft_groups = []
     folders = list({run.path.resolve(): run for run in map(results.find, args.what)}.values())
     for folder in folders:
@@ -187,7 +192,7 @@ def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
     from runner.results.leaderboard.results_folder import Results
 
     if folder.name is not None or not folder.path.is_dir():
-        return  # a downloaded release: nothing plays in its folder
+        return  # a downloaded release; no process writes to its folder
     manifest = folder.manifest()
     if manifest.shard is not None:
         run_id, _ = split_part(manifest.run_id)
@@ -200,7 +205,7 @@ def _lock_run(folder: RunFolder, locks: ExitStack) -> None:
         try:
             locks.enter_context(_lock_if_writable(run))
         except RunDirectoryError as error:
-            raise RunDirectoryError(f"{error}; wait until it ends before publishing it") from error
+            raise RunDirectoryError(f"{error}; wait until the run ends, then publish it") from error
 
 
 @contextmanager
@@ -214,7 +219,7 @@ def _lock_if_writable(folder: RunFolder) -> Iterator[None]:
         except RunDirectoryError:
             raise
         except RunError:
-            pass  # a read-only folder; a file that changes is noticed when it is sent
+            pass  # The folder is read-only. A file that changes nevertheless fails its hash check on upload.
         yield
 
 
@@ -233,12 +238,12 @@ def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
     if "/" in name_text:
         parsed = parse(name_text, kind)
         if not isinstance(parsed, Reference):
-            raise UsageError(f"--as {name_text}: a hash is not a name; write OWNER/NAME@VERSION")
+            raise UsageError(f"--as {name_text}: a hash cannot be the name of a release; write --as OWNER/NAME@VERSION")
         reference = parsed
     elif problem := identifier_problem(name_text):
         raise UsageError(f"--as {name_text}: {problem}")
     if kind != Kind.RUN and (not reference.name or reference.version is None):
-        raise UsageError(f"--as {name_text}: a {kind} needs a name and a version: --as OWNER/NAME@VERSION")
+        raise UsageError(f"--as {name_text}: a {kind} needs a name and a version; write --as OWNER/NAME@VERSION")
     parent = _find_parent(args, kind)
     dataset_license = args.dataset_licence
     if dataset_license != NO_ROWS:
@@ -257,7 +262,7 @@ def _build_naming(args: argparse.Namespace, kind: Kind) -> Naming:
 
 
 def _find_parent(args: argparse.Namespace, kind: Kind) -> ReleaseEntry | None:
-    """Return the release named by `--child-of`, which must be in the registry that is published to."""
+    """Return the release that `--child-of` names, from the registry in `--to`; None without the option."""
     from runner.documents.releases.reference import parse
     from runner.registry.transports.locations import connect_to_read
 
@@ -344,7 +349,7 @@ def _show_published(
     where: str,
     args: argparse.Namespace,
 ) -> int:
-    """Print what was published or proposed, and the commands that get it."""
+    """Print which releases were published or proposed, and the commands that download them. Return the exit code."""
     from runner.registry.fetched_release import PIN
 
     state, location = ("published", where) if added.proposed_at is None else ("proposed", added.proposed_at)
@@ -413,12 +418,12 @@ def _notes_of_release(prepared: ReadyRelease) -> Iterator[str]:
         yield f"redacted: {redacted}"
     for outcome in prepared.outcomes:
         yield from (line for line in outcome.notes if line != ALREADY_PUBLISHED)
-    # The check reports "not pinned" too.
+    # Drop the draft's note "not pinned", since a check reports the same.
     yield from (line for line in prepared.draft.notes if not line.startswith("not pinned"))
     if prepared.draft.release.facts.get("pinned") is False and prepared.draft.release.kind == Kind.RUN:
         yield (
-            "it is published as not pinned; once its files are in a public commit, publish it as another version "
-            "(--as OWNER/NAME@2) with --pin SPEC"
+            "the run is published as not pinned; once its files are in a public commit, publish another version with "
+            "--as OWNER/NAME@2 --pin SPEC"
         )
 
 

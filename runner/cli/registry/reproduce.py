@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--fresh",
         action="store_true",
-        help="play it again and measure the drift: exit code 1 if it drifted, 5 if the data cannot decide, "
-        "4 if its model is gone",
+        help="play the run again and measure the drift: exit code 1 if the metric drifted, 5 if the data cannot "
+        "decide, 4 if a model is gone",
     )
     add(
         "--set",
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="with --fresh: set where models are served and other keys that change no game; dataset.path=FILE if it "
+        help="with --fresh: set model servers and other keys that do not change games; dataset.path=FILE if the run "
         "was published without its dataset; repeatable",
     )
     add("--metric", metavar="NAME", help="with --fresh: the metric to compare; default: accuracy")
@@ -78,14 +78,14 @@ def execute(args: argparse.Namespace) -> int:
     from runner.registry.bundles.missing_rows import OPTION, add_rows
     from runner.registry.verification.replay import replay_json, replay_run
     from runner.results.leaderboard.results_folder import Results
-    from runner.results.metric_table import RANKING_METRIC
+    from runner.results.metric_definitions import RANKING_METRIC
 
     args.metric = args.metric or RANKING_METRIC
     results = Results(args.results)
     rows = [override for override in args.overrides if override.startswith(f"{OPTION}=")]
     args.overrides = [override for override in args.overrides if override not in rows]
     if args.overrides and not args.fresh:
-        raise UsageError(f"--set needs --fresh, except for {OPTION}: a replay calls no model")
+        raise UsageError(f"--set works only with --fresh, except for {OPTION}; add --fresh to call the models again")
     fetched = _open_or_download(args, results)
     for override in rows:
         add_rows(fetched, Path(override.removeprefix(f"{OPTION}=")))
@@ -117,7 +117,7 @@ def _open_or_download(args: argparse.Namespace, results: Results) -> FetchedRele
     if is_fetched(folder):
         return open_fetched(folder)
     if folder.exists():
-        raise UsageError(f"{folder}: not a published run; name a release, or a folder written by `nip-run get`")
+        raise UsageError(f"{folder} is not a published run; name a release, or a folder written by `nip-run get`")
     try:
         reference = parse(args.reference, None if args.reference.count("/") > 1 else Kind.RUN)
     except UsageError as error:
@@ -135,7 +135,7 @@ def _suggest_verify(args: argparse.Namespace, results: Results) -> str | None:
     except (RunError, UsageError):
         return None
     command = shlex.join(["nip-run", "verify", args.reference, *results_option(args.results)])
-    return f"{run.run_id} is a local run, and reproduce is for published runs; to check its numbers: {command}"
+    return f"{run.run_id} is a local run, but reproduce needs a published run; check its numbers with: {command}"
 
 
 def _show_replay(replay: ReplayResult) -> None:
@@ -153,7 +153,7 @@ def _show_replay(replay: ReplayResult) -> None:
 
 
 def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, results: Results) -> int:
-    """Recompute each part of a training run, and check the chain of its models."""
+    """Recompute each part of a training run, and check that each model was trained from the one before."""
     from runner.registry.verification.replay import replay_json
     from runner.registry.verification.training_chain import replay_training
 
@@ -181,10 +181,10 @@ def _reproduce_training_run(args: argparse.Namespace, fetched: FetchedRelease, r
 def _connect_registry_of_parts(args: argparse.Namespace, fetched: FetchedRelease) -> Registry:
     """Connect to the registry that has the parts of a training run.
 
-    The marker in the folder is printed but not used, since somebody else may have written it.
+    The registry that the folder records is only suggested, since somebody else may have written the record.
 
     Raises:
-        UsageError: no registry was named; the message shows the command that names it.
+        UsageError: the user named no registry.
     """
     from runner.base.errors import UsageError
     from runner.registry.transports.locations import connect_to_read

@@ -33,14 +33,14 @@ _DROPPED_IF_NARROW = ("status", "finished", "protocol", "licence", "models")
 """Columns that a narrow terminal leaves out, in this order."""
 
 MAX_DESCRIPTION = 200
-"""Number of characters of a description in a table; --json has all of it."""
+"""Maximum number of characters of a description in a table; --json has complete descriptions."""
 
 
 class _SearchHit(NamedTuple):
     entry: ReleaseEntry
     release: Release
     session: LineageSession | None
-    """The session of a run, or the session that made a model; None for other components."""
+    """The session (one execution of `run`) of a run, or the session that trained a model; None for other components."""
 
     @property
     def is_run(self) -> bool:
@@ -81,7 +81,7 @@ def execute(args: argparse.Namespace) -> int:
         print_json({"where": where, "releases": releases, "damaged": unreadable})
         return ExitCode.DONE
     if not matches:
-        hint = "" if args.all else "; --all also searches private and yanked releases and older versions"
+        hint = "" if args.all else "; add --all to include private and yanked releases and older versions"
         say(f"no match among {counted(len(entries), 'release')} in {where}{hint}")
         return ExitCode.DONE
     _show(matches, lineage, all_=args.all)
@@ -103,7 +103,7 @@ def _show(hits: Sequence[_SearchHit], lineage: Lineage, *, all_: bool) -> None:
 
 
 def _fold_parts(hits: Sequence[_SearchHit]) -> tuple[list[_SearchHit], Counter[tuple[str, str]]]:
-    """Return the hits without parts of training runs that are among them, and the number of parts of each."""
+    """Leave out the parts of training runs that are hits themselves, and count the parts of each training run."""
     trainings = {(hit.release.owner, hit.session.run_id) for hit in hits if hit.session and hit.is_training}
     parents = [(hit.release.owner, (hit.session and hit.session.parent_run_id) or "") for hit in hits]
     part_counts = Counter(parent for parent in parents if parent in trainings)
@@ -111,7 +111,7 @@ def _fold_parts(hits: Sequence[_SearchHit]) -> tuple[list[_SearchHit], Counter[t
 
 
 def _group_by_run(hits: Sequence[_SearchHit]) -> list[list[_SearchHit]]:
-    """Group the releases of each run. Releases with different content form separate groups."""
+    """Group the releases that have the same run as content."""
     runs: dict[str, list[_SearchHit]] = {}
     for hit in hits:
         if hit.is_run:
@@ -122,7 +122,7 @@ def _group_by_run(hits: Sequence[_SearchHit]) -> list[list[_SearchHit]]:
 
 
 def _is_renamed(hit: _SearchHit) -> bool:
-    """Return whether a release has another name than the run's default, as a copy has."""
+    """Return whether a release has another name than the default for its run, as copies have."""
     from runner.registry.lineage.links import release_name
 
     return hit.session is not None and hit.release.name != release_name(hit.session.run_id)
@@ -145,7 +145,9 @@ def _read_releases(registry: Registry, entries: Sequence[ReleaseEntry], unreadab
             release, _ = registry.read(entry)
             session = session_of_release(entry, release) if release.kind in (Kind.RUN, Kind.MODEL) else None
             hit = _SearchHit(entry, release, session)
-            "".join(_searchable_texts(release))  # fails here, not in a search, if the facts are malformed
+            "".join(
+                _searchable_texts(release)
+            )  # raises here if the facts are malformed, so that the search does not fail
         except Exception as error:  # noqa: BLE001 - a damaged release must not hide the others
             unreadable.append(f"left out: {entry.reference}: {describe_error(error)}")
             continue
@@ -174,7 +176,7 @@ def _component_row(hit: _SearchHit, lineage: Lineage) -> tuple[object, ...]:
 
 
 def _describe_relations(hit: _SearchHit, lineage: Lineage) -> list[str]:
-    """Describe how a run relates to others, and for training the total effort behind its models."""
+    """Return the relations of a run to other runs, and for a training run the total effort behind its models."""
     from runner.registry.lineage.descriptions import describe_effort
     from runner.registry.lineage.relations import describe_relations
 
@@ -188,7 +190,7 @@ def _describe_relations(hit: _SearchHit, lineage: Lineage) -> list[str]:
 def _run_rows(
     copies: Sequence[_SearchHit], lineage: Lineage, parts: Mapping[tuple[str, str], int]
 ) -> Iterator[tuple[object, ...]]:
-    """Yield the row of a run. Copies with another license have rows of their own below it."""
+    """Yield a row for the copies of a run with the same license, and further rows for copies with other licenses."""
     licences: dict[str | None, list[_SearchHit]] = {}
     for hit in copies:
         licences.setdefault(hit.release.licence, []).append(hit)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 PUBLISH_ONLY_CHECKS = ("terms", "name")
-"""Checks of options that only the publish command has."""
+"""Checks that are left out here, since they check options of the publish command."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +52,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _list_runs(results: Results, args: argparse.Namespace) -> int:
-    """List all runs, judged by their manifests only."""
+    """List all runs and whether they can be published, by checks of their manifests only."""
     from runner.registry.check_notes import CheckNote
     from runner.registry.publishing.publishable import find_obstacles
 
@@ -60,7 +60,7 @@ def _list_runs(results: Results, args: argparse.Namespace) -> int:
     for folder in results.runs():
         manifest = folder.manifest()
         if manifest.parent_run_id is not None and results.run(manifest.parent_run_id).manifest_path.is_file():
-            continue  # published with the training run that it is a part of
+            continue  # a part of a training run, which is published with it
         findings = list(find_obstacles(folder, manifest))
         problems = [line for line in findings if not isinstance(line, CheckNote)]
         notes = [*_describe_reused_answers(manifest), *(line for line in findings if isinstance(line, CheckNote))]
@@ -97,7 +97,7 @@ def _list_runs(results: Results, args: argparse.Namespace) -> int:
 
 
 def _describe_reused_answers(manifest: Manifest) -> Iterator[str]:
-    """Say whose answers a run reuses, which others might take for new ones."""
+    """Yield a note if a run reuses the answers of another run."""
     if manifest.is_whole_replay and manifest.replay_of is not None:
         yield f"a replay of {manifest.replay_of.run_id}"
     if manifest.rejudge_of is not None:
@@ -105,7 +105,7 @@ def _describe_reused_answers(manifest: Manifest) -> Iterator[str]:
 
 
 def _show_run(folder: RunFolder, args: argparse.Namespace) -> int:
-    """Run all checks on one run, as `publish` would."""
+    """Run the checks of `publish` on one run, and print their results."""
     from runner.registry.bundles.runs import drafts_of
     from runner.registry.draft import Naming
     from runner.registry.publishing.publish import Options, prepare_releases
@@ -153,7 +153,7 @@ def _show_checks(ready_release: ReadyRelease, *, several: bool) -> None:
 
 
 def _show_spec(args: argparse.Namespace, results: Results) -> int:
-    """Show which components of a spec others can find, and why not the rest."""
+    """Print which components of a spec are pinned, so that others can get them, and why the others are not."""
     from runner.base.errors import SpecError
     from runner.registry.components.freeze import pins_of
     from runner.registry.components.lookup import finder_of

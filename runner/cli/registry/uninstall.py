@@ -45,9 +45,15 @@ def execute(args: argparse.Namespace) -> int:
     for entry in removed:
         say(f"uninstalled: {entry['release']}")
         if entry["pinned_in"] is not None:
-            note(f"{entry['pinned_in']} still pins it; nip-run install brings it back, or remove its line there")
+            note(
+                f"{entry['pinned_in']} still pins {entry['release']}; remove its line there, or install it again with "
+                "nip-run install"
+            )
     for name, needs in dependents.items():
-        note(f"{name} is still installed, and needs {comma_join(needs)}")
+        note(
+            f"{name} is still installed, and needs {comma_join(needs)}; uninstall {name}, too, or install the "
+            "removed releases again with nip-run install"
+        )
     return ExitCode.DONE
 
 
@@ -68,7 +74,7 @@ def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> 
         return store.by_hash(requested)
     matches = [entry for entry in installed if requested in (entry, Reference(entry.kind, entry.owner, entry.name))]
     if not matches and store.folder(requested if requested.version else requested.at("-")).exists():
-        return requested  # a release too damaged to be listed can still be removed
+        return requested  # a damaged release, which is not listed but can be removed
     if not matches:
         raise NotPublished(f"{requested} is not installed{suggest_release(requested, installed)}")
     if len(matches) > 1:
@@ -80,7 +86,7 @@ def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> 
 def _find_dependents(
     store: Store, remaining: Sequence[Reference], removed: Sequence[Reference]
 ) -> dict[str, list[str]]:
-    """Return the installed releases that need some of the removed ones, each with those it needs."""
+    """Return the installed releases that depend on removed ones, each with the removed releases that it needs."""
     from runner.base.errors import ReleaseError
     from runner.registry.components.install import find_dependencies
 

@@ -63,7 +63,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _find_local_edits(args: argparse.Namespace) -> tuple[list[str], str | None]:
-    """Return the files of a downloaded folder that its reader edited, and why some checks are impossible."""
+    """Return the files of a downloaded folder that were edited, and the reason why some checks are impossible."""
     from runner.base.errors import ReleaseError
     from runner.registry.bundles.missing_rows import describe_missing_rows, lacks_rows
     from runner.registry.fetched_release import is_fetched, open_fetched
@@ -75,19 +75,19 @@ def _find_local_edits(args: argparse.Namespace) -> tuple[list[str], str | None]:
     try:
         release = open_fetched(folder)
         return edited_files(folder), describe_missing_rows(release) if lacks_rows(release) else None
-    except ReleaseError:  # reported among the problems
+    except ReleaseError:  # `_check_target` reports it
         return [], None
 
 
 FOLLOWS = "all recorded numbers follow from the journal"
 REST_FOLLOWS = "all other recorded numbers follow from the journal"
-"""Used if another version reported some numbers differently."""
+"""The result if another version of nip-run reported some numbers differently."""
 
 
 def _describe_further_checks(release: Release, *, in_registry: bool = False) -> str:
-    """Describe what is checked of a release in addition to its hashes, or why that is impossible.
+    """Return the end of a sentence about the check of a release's numbers, or about why they cannot be checked.
 
-    A release in a registry cannot have local dataset rows.
+    A release in a registry cannot have dataset rows of the user.
     """
     from runner.registry.fetched_release import PIN
     from runner.spec.origin import DATA
@@ -107,7 +107,7 @@ def _has_problems(lines: Iterable[str]) -> bool:
 
 
 def _check_target(args: argparse.Namespace) -> tuple[str, str, Sequence[str]]:
-    """Return the name of what was checked, a description of further checks, and all findings."""
+    """Return the name of the run, release or folder, a description of the checks beyond hashes, and all findings."""
     from runner.documents.releases.reference import Kind, is_reference, parse
     from runner.registry.board.wording import describe_tier
     from runner.registry.fetched_release import is_fetched, open_fetched
@@ -142,5 +142,5 @@ def _check_no_signer_key(args: argparse.Namespace) -> None:
 
     if args.signer_key is not None:
         raise UsageError(
-            "--signer-key needs a release in a registry, since signatures are stored there: give REF and --from WHERE"
+            "--signer-key needs a release in a registry, which stores the signatures; give REF and --from WHERE"
         )

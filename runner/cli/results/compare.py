@@ -91,7 +91,7 @@ def execute(args: argparse.Namespace) -> int:
 
     from runner.base.errors import UsageError
     from runner.results.leaderboard.results_folder import Results
-    from runner.results.metric_table import RANKING_METRIC
+    from runner.results.metric_definitions import RANKING_METRIC
 
     if args.flips < 0:
         raise UsageError(f"--flips {args.flips}: the number of flips must be 0 or more")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("run", metavar="RUN", help=RUN)
-    add("--cache", type=Path, metavar="FILE", help="the cache to search; default: the one the run used")
+    add("--cache", type=Path, metavar="FILE", help="the cache to search; default: the cache that the run used")
     add("--max", type=int, default=5, metavar="N", help="number of misses to explain; default: 5")
     add("--most", type=int, dest="max", action=OldName, new="--max")
 
@@ -49,7 +49,7 @@ def execute(args: argparse.Namespace) -> int:
         for request in reconstructor.requests():
             requests += 1
             requested_fields = request_fields(request, models[request.group])
-            # Runs of one spec in two results folders have the same id, so the cache cannot distinguish them.
+            # The cache knows only run ids, and runs of one spec in two results folders have the same id.
             if (is_own_cache and reconstructor.from_cache(request)) or cache.has_other(requested_fields):
                 continue
             misses += 1
@@ -73,7 +73,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _cache_file(path: Path | None) -> Path:
-    """Return the path of the cache file, which exists.
+    """Return the path of an existing cache file.
 
     Raises:
         UsageError: the file does not exist, or the run used no cache.
@@ -82,7 +82,7 @@ def _cache_file(path: Path | None) -> Path:
 
     if path is None or not is_file(path):
         raise UsageError(
-            f"no cache file{f' {str(path)!r}' if path else ': the run used none'}; name one with --cache FILE"
+            f"no cache file{f' {str(path)!r}' if path else ', since the run used no cache'}; name one with --cache FILE"
         )
     return path
 

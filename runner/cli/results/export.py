@@ -118,13 +118,14 @@ def execute(args: argparse.Namespace) -> int:
     plan = played_plan(folder)
     if plan.debates is not None:
         raise UsageError(
-            f"{folder.run_id} judges the debates of {plan.debates.run_id}, so it has no games itself; export that run"
+            f"{folder.run_id} judges the debates of {plan.debates.run_id}, so it has no games itself; export the "
+            "judged run"
         )
     format_ = _choose_format(args.format, args.method, trees=plan.shape is not None)
     if format_.method != "sft" and args.true_labels:
-        raise UsageError(f"--true-labels works only with sft; {format_.method} trains on the original answers")
+        raise UsageError(f"--true-labels works only with sft, not with {format_.method}; omit --true-labels")
     if format_.method == "dpo" and args.only_correct:
-        raise UsageError("--only-correct selects whole games, but dpo compares two answers; omit it")
+        raise UsageError("--only-correct selects whole games, but dpo compares two answers; omit --only-correct")
     if format_.method == "dpo" and plan.shape is None:
         raise UsageError(
             f"{folder.run_id} has no trees of responses, so there are no preferences to export; play the spec with "
@@ -140,8 +141,8 @@ def execute(args: argparse.Namespace) -> int:
     )
     if settings.replace_verifier_guess_with_true_label and not settings.ensure_last_message_is_assistant:
         raise UsageError(
-            f"--true-labels replaces the verifier's last message, but the spec of {folder.run_id} has "
-            "fine_tune.ensure_last_message_is_assistant: false; play it with true, or omit --true-labels"
+            f"--true-labels needs fine_tune.ensure_last_message_is_assistant=true, but run {folder.run_id} has false; "
+            "omit --true-labels, or play the spec again with true"
         )
     target = args.out or folder.make(FINE_TUNE, f"export-{args.format}")
     shape = plan.shape if format_.method == "dpo" else None
@@ -182,7 +183,7 @@ def _export_run(args: argparse.Namespace, folder: RunFolder) -> int:
 
 
 def _reject_options(args: argparse.Namespace, options: Mapping[str, str], purpose: str) -> None:
-    """Reject options that this format does not use.
+    """Raise an error if options are given that the chosen format does not use.
 
     Raises:
         UsageError: such an option is given.
@@ -191,11 +192,11 @@ def _reject_options(args: argparse.Namespace, options: Mapping[str, str], purpos
 
     used = [option for name, option in options.items() if getattr(args, name)]
     if used:
-        raise UsageError(f"{comma_join(used)}: only for {purpose}; omit with --format {args.format}")
+        raise UsageError(f"--format {args.format} does not use {comma_join(used)} (only for {purpose}); omit this")
 
 
 def _reject_training_run(folder: RunFolder, name: str) -> NoReturn:
-    """Name the runs that contain the games of a training run.
+    """Raise an error that names the runs with the games of a training run.
 
     Raises:
         UsageError: always.
@@ -212,10 +213,10 @@ def _reject_training_run(folder: RunFolder, name: str) -> NoReturn:
 
 
 def _choose_format(name: str, method: str | None, *, trees: bool) -> Format:
-    """Return the format of a consumer and method. The default method follows from the run's games or trees.
+    """Return the format of a training tool. The default method is dpo for trees of responses, if the tool supports it.
 
     Raises:
-        UsageError: the consumer does not support the method.
+        UsageError: the tool does not support the method.
     """
     from runner.base.errors import UsageError
     from runner.results.finetune.formats import FORMATS

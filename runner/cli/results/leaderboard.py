@@ -40,7 +40,7 @@ def execute(args: argparse.Namespace) -> int:
 
     if args.where is not None:
         if args.rebuild:
-            raise UsageError("--rebuild rebuilds the local leaderboard file, so it cannot be combined with --from")
+            raise UsageError("--rebuild works only with the local leaderboard; omit --rebuild, or omit --from")
         from runner.cli.results.published_board import show_published
 
         return show_published(args.where, args.benchmark, as_json=args.json)

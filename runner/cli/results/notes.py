@@ -70,7 +70,7 @@ def execute(args: argparse.Namespace) -> int:
         entry = notes.write(args.add, args.tag, rollout_id=rollout_id, by=args.by)
         return _print_done(args, entry.to_json(), f"added note {entry.id} to {_describe_subject(folder, entry)}")
     if args.by is not None:
-        raise UsageError("--by needs --add")
+        raise UsageError("--by names the author of a new note; add --add TEXT")
     if args.remove is not None:
         notes.remove(args.remove)
         return _print_done(args, {"removed": args.remove}, f"removed note {args.remove}")
@@ -92,7 +92,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _rollout_id(folder: RunFolder, notes: Notes, name: str) -> str:
-    """Return the id of the named rollout. If it has notes, the run's games need not be read."""
+    """Return the id of the named rollout. For a rollout with notes, this does not read the run's games."""
     from runner.runs.finished.reconstruction import find_rollout, played_plan
 
     ids_with_notes = {reader_note.rollout_id for reader_note in notes.all()}

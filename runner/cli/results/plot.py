@@ -67,7 +67,7 @@ def execute(args: argparse.Namespace) -> int:
     try:
         atomic_write(path, content)
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with -o") from error
     for line in drawn_figure.notes:
         note(line)
     if args.json:

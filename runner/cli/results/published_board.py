@@ -1,4 +1,4 @@
-"""Print the ranked runs of a registry with the training behind each, for `nip-run leaderboard --from`."""
+"""Print the ranked runs of a registry and the training of their models, for `nip-run leaderboard --from`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from runner.registry.transports.locations import connect_to_read
 
 TIER, TRAINED, MARKS = "tier", "trained on", "marks"
 MAX_MARKS = 2
-"""Number of marks in a row; `--json` has all."""
+"""Maximum number of marks in a row; `--json` has all marks."""
 
 
 def show_published(where: str, benchmark: str | None, *, as_json: bool) -> int:
-    """Print the leaderboard of a registry on stdout, and what it leaves out on stderr."""
+    """Print the leaderboard of a registry on stdout, and notes about omitted runs on stderr."""
     with connect_to_read(where) as registry:
         board = registry_board(registry, benchmark)
     if as_json:

@@ -56,25 +56,25 @@ def execute(args: argparse.Namespace) -> int:
             with site_folder(args.dir) as folder:
                 folder.put(_build_redacted_site(folders, board, folder.store))
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with -o") from error
     _print_summary(args, folders, board, path, path.stat().st_size)
     return ExitCode.DONE
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    """Check that the arguments say what to show and where to write it."""
+    """Raise an error if the arguments name nothing to show, or contradict each other."""
     from runner.base.errors import UsageError
 
     if not args.runs and not args.board:
         raise UsageError("nothing to show: name runs (`nip-run runs` lists them), or add --board")
     if args.where is not None and not args.board:
-        raise UsageError("--from needs --board")
+        raise UsageError("--from names the registry of a leaderboard; add --board")
     if args.output is not None and args.output.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"-o {args.output}: the file name must end in .html")
 
 
 def _load_board(where: str | None, results: Results) -> BoardPage:
-    # Imported here: a report of runs does not need these slow imports.
+    # Imported here, since a report of runs does not need these slow imports.
     from runner.pages.boards.lists import local_board, published_board, without_folders
 
     if where is None:
@@ -87,7 +87,7 @@ def _load_board(where: str | None, results: Results) -> BoardPage:
 
 
 def _build_redacted_site(folders: Sequence[RunFolder], board: BoardPage | None, store_piece: StorePiece) -> Site:
-    """Build the page without any secret that this process knows, since it may be mailed."""
+    """Return the page without the secrets that this process knows, since users share the page."""
     from runner.pages.redacted import site_without_secrets, without_secrets
 
     redactor = current_redactor()

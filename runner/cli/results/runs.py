@@ -65,12 +65,12 @@ def execute(args: argparse.Namespace) -> int:
     ]
     print_table((*_COLUMNS, "point") if has_points else _COLUMNS, rows, drop=_DROPPED_IF_NARROW)
     if part_counts and not args.quiet:
-        note("the finished parts of training runs are folded; -v lists them")
+        note("the finished parts of training runs are not listed; add -v to list them")
     return ExitCode.DONE
 
 
 def _note_shards(results: Results) -> None:
-    """Print which runs are played in shards and are not merged yet."""
+    """Print a note on each run that is played in shards and not merged yet."""
     from runner.results.manifest import PLAYED
 
     for folder in results.sharded_runs():
@@ -83,7 +83,7 @@ def _note_shards(results: Results) -> None:
 
 
 def _fold_parts(manifests: Sequence[Manifest]) -> list[Manifest]:
-    """Return the runs without finished parts of training runs that are among them."""
+    """Leave out the finished parts of training runs that are in the list."""
     from runner.results.manifest import Status
 
     run_ids = {run.run_id for run in manifests}
@@ -91,7 +91,7 @@ def _fold_parts(manifests: Sequence[Manifest]) -> list[Manifest]:
 
 
 def _count_rollouts(manifest: Manifest, manifests: Sequence[Manifest]) -> int | None:
-    """Return the number of rollouts of a run; for a training run, of all its parts."""
+    """Return the number of rollouts of a run, or of all parts of a training run."""
     if not manifest.is_training_run or manifest.rollouts is not None:
         return manifest.rollouts
     return sum(part.rollouts or 0 for part in manifests if part.parent_run_id == manifest.run_id)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 MAX_LISTED_ROLLOUTS = 3
-"""Number of other rollouts matching a name that are listed."""
+"""Maximum number of other rollouts that a note lists if a name matches several."""
 
 DEFAULT_LIMIT = 20
 """Number of rollouts that are listed by default."""
@@ -123,7 +123,7 @@ def _show_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace
 
 
 def _describe_no_match(folder: RunFolder, row_filter: RowFilter) -> str:
-    """Describe that no rollout matches the filter. With --wrong, mention rollouts without a verdict."""
+    """Return a message that no rollout matches the filter. With --wrong, mention rollouts without a verdict."""
     from runner.runs.finished.rollout_rows import RolloutList, RowFilter
 
     if not row_filter.wrong or row_filter.undecided:
@@ -190,11 +190,11 @@ def _show_training_run(folder: RunFolder, manifest: Manifest, args: argparse.Nam
     if args.wrong or args.undecided or args.repeat is not None:
         message = "is a training run; its rollouts are in the runs of its games and tests"
         if not parts:
-            raise UsageError(f"{folder.run_id} {message}, which have not started yet")
+            raise UsageError(f"{folder.run_id} {message}. None has started yet; resume the training run first")
         filters = [f"--{name}" for name in ("wrong", "undecided") if getattr(args, name)]
         filters += [] if args.repeat is None else ["--repeat", str(args.repeat)]
         example = _show_command(parts[-1], args, *filters)
-        raise UsageError(f"{folder.run_id} {message}: {example}")
+        raise UsageError(f"{folder.run_id} {message}. Show one of these: {example}")
     if args.json:
         part_facts = [_part_as_json(part) for part in parts]
         print_json({"manifest": manifest.to_json(), "metrics": metrics, "parts": part_facts})
@@ -238,7 +238,7 @@ def _print_parts(folder: RunFolder, parts: list[RunFolder], args: argparse.Names
 
 
 class _RolloutMatch(NamedTuple):
-    """A requested rollout, with everything that its run's folder records about it."""
+    """A requested rollout, its details, and with --prompt the prompts that were sent."""
 
     folder: RunFolder
     details: RolloutDetails
@@ -256,9 +256,9 @@ def _show_two_rollouts(row_filter: RowFilter, args: argparse.Namespace) -> int:
     from runner.results.leaderboard.results_folder import Results
 
     if len(args.other) != 2:
-        raise UsageError("to show two rollouts, name the run of each: nip-run show RUN ROLLOUT RUN ROLLOUT")
+        raise UsageError("two rollouts need a run each; write nip-run show RUN ROLLOUT RUN ROLLOUT")
     if args.prompt is not None:
-        raise UsageError("--prompt works with one rollout: nip-run show RUN ROLLOUT --prompt AGENT")
+        raise UsageError("--prompt works with one rollout; write nip-run show RUN ROLLOUT --prompt AGENT")
     transcripts = []
     for run, rollout in ((args.run, args.rollout), args.other):
         rollout_args = argparse.Namespace(**{**vars(args), "run": run, "rollout": rollout, "quiet": True})
@@ -294,7 +294,7 @@ def _show_rollout(folder: RunFolder, row_filter: RowFilter, args: argparse.Names
     if args.round is not None and args.round not in rounds:
         raise UsageError(
             f"rollout {match.rollout.job.rollout_id} has no round {args.round}; "
-            f"its {counted(len(rounds), 'round')} are numbered from 0"
+            f"choose one of its {counted(len(rounds), 'round')}, which are numbered from 0"
         )
     if args.json:
         print_json(match.details.to_json(args.round))
@@ -323,13 +323,13 @@ def _find_rollout(folder: RunFolder, row_filter: RowFilter, args: argparse.Names
         if not isinstance(match, str):
             return match
     raise UsageError(
-        f"no rollout {args.rollout!r} in training run {folder.run_id}; its rollouts are in the runs "
-        f"{comma_join(part.run_id for part in parts) or 'that it will start'}"
+        f"no rollout {args.rollout!r} in training run {folder.run_id}; list the rollouts of one of its runs with "
+        f"nip-run show RUN: {comma_join(part.run_id for part in parts) or 'none has started yet'}"
     )
 
 
 def _list_others(jobs: Sequence[Job], displayed: Job) -> str:
-    """Describe the first few other games that a name can mean: ids and what distinguishes them."""
+    """Return a list of other rollouts that the requested name matches, with the variant and repeat of each."""
     from runner.rollouts.transcript import describe_variant
 
     other_jobs = [job for job in jobs if job.rollout_id != displayed.rollout_id]
@@ -338,7 +338,7 @@ def _list_others(jobs: Sequence[Job], displayed: Job) -> str:
 
 
 def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namespace) -> _RolloutMatch | str:
-    """Return the first rollout with that id or datapoint, or a message saying why there is none."""
+    """Return the first rollout whose id or datapoint matches `args.rollout`, or a message that none matches."""
     from runner.base.errors import RunError
     from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan
     from runner.runs.finished.rollout_details import RolloutDetails
@@ -372,8 +372,13 @@ def _find_in_run(folder: RunFolder, row_filter: RowFilter, args: argparse.Namesp
     finally:
         reconstructor.close()
     if has_finished:
-        return f"run {folder.run_id} has rollouts {name!r}, but the other options exclude them"
+        return f"--wrong, --undecided and --repeat exclude the rollouts {name!r} of run {folder.run_id}; omit them"
     if jobs and plan.shape is None:
-        raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to resume")
+        raise RunError(
+            f"rollout {jobs[0].rollout_id} is not finished; resume run {folder.run_id} with the command that started it"
+        )
     first = next(plan.jobs())
-    return f"run {folder.run_id} has no rollout {name!r}; its first is {first.rollout_id} ({first.datapoint.id})"
+    return (
+        f"run {folder.run_id} has no rollout {name!r}; list all with `{_show_command(folder, args, '--all')}`, or show "
+        f"the first: {first.rollout_id} (datapoint {first.datapoint.id})"
+    )

@@ -6,7 +6,7 @@ Examples:
   nip-run sql @
   nip-run sql @flips run_a=RUN run_b=RUN
   nip-run sql "PIVOT rollouts ON outcome USING count(*) GROUP BY run_id"
-  nip-run sql --file question.sql -o answer.parquet
+  nip-run sql --file query.sql -o result.parquet
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 MAX_TABLE_ROWS = 1_000
-"""Maximum number of rows in a printed table, which is held in memory to compute column widths."""
+"""Maximum number of rows of a printed table. All rows are in memory to compute the widths of columns."""
 BATCH_ROWS = 50
 """Number of rows that are read at once, before their cells are shortened."""
 MAX_CELL = 5_000
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "sql",
         nargs="?",
-        metavar="QUESTION",
+        metavar="QUERY",
         help="SELECT, FROM, WITH, PIVOT, DESCRIBE, SHOW or SUMMARIZE; @NAME runs a stored query, @ lists them; - "
         "reads standard input; without a query: list tables, columns and examples",
     )
@@ -101,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    from runner.results.leaderboard.named_queries import MARK, resolve_question
+    from runner.results.leaderboard.named_queries import MARK, resolve_query
     from runner.results.leaderboard.results_folder import Results
 
     results = Results(args.results)
@@ -109,11 +109,11 @@ def execute(args: argparse.Namespace) -> int:
     if args.list or args.sql == MARK:
         _show_queries(results, as_json=args.json)
         return ExitCode.DONE
-    query = _read_question(args)
+    query = _read_query(args)
     if query is None:
         _show_tables(board, as_json=args.json)
         return ExitCode.DONE
-    sql, parameters = resolve_question(query, _parse_parameters(args), results)
+    sql, parameters = resolve_query(query, _parse_parameters(args), results)
     format_ = _choose_format(args)
     out = _resolve_target(args.out)
     if format_ == "parquet" and out is not None:
@@ -130,26 +130,26 @@ def execute(args: argparse.Namespace) -> int:
     return ExitCode.DONE
 
 
-def _read_question(args: argparse.Namespace) -> str | None:
+def _read_query(args: argparse.Namespace) -> str | None:
     """Return the query from the argument, the file or standard input; None if there is none.
 
     Raises:
-        UsageError: it is given twice, or cannot be read.
+        UsageError: the query is given twice, or cannot be read.
     """
     from runner.base.errors import UsageError
-    from runner.results.leaderboard.named_queries import MAX_QUESTION
+    from runner.results.leaderboard.named_queries import MAX_QUERY_BYTES
 
     if args.file is not None and args.sql is not None:
-        raise UsageError("give the query as an argument or with --file, not both")
+        raise UsageError("the query is given twice; give an argument or --file, not both")
     if args.file is None and args.sql != "-":
         return None if args.sql is None else str(args.sql)
     source = args.file or "standard input"
     try:
-        return (read_bounded(args.file, MAX_QUESTION) if args.file is not None else _read_standard_input()).decode()
+        return (read_bounded(args.file, MAX_QUERY_BYTES) if args.file is not None else _read_standard_input()).decode()
     except OSError as error:
         raise UsageError(f"cannot read {source}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{source} is not UTF-8: {error.reason}, at byte {error.start}") from error
+        raise UsageError(f"{source} is not UTF-8 at byte {error.start}: {error.reason}; save it as UTF-8") from error
 
 
 def _parse_parameters(args: argparse.Namespace) -> Mapping[str, str]:
@@ -168,13 +168,13 @@ def _parse_parameters(args: argparse.Namespace) -> Mapping[str, str]:
 
 def _read_standard_input() -> bytes:
     from runner.base.errors import UsageError
-    from runner.results.leaderboard.named_queries import MAX_QUESTION
+    from runner.results.leaderboard.named_queries import MAX_QUERY_BYTES
 
     if sys.stdin is None or sys.stdin.closed:
         raise UsageError("standard input is closed; give the query as an argument or with --file")
-    data = sys.stdin.buffer.read(MAX_QUESTION + 1)
-    if len(data) > MAX_QUESTION:
-        raise UsageError(f"the query is longer than {MAX_QUESTION >> 10:,} KiB")
+    data = sys.stdin.buffer.read(MAX_QUERY_BYTES + 1)
+    if len(data) > MAX_QUERY_BYTES:
+        raise UsageError(f"the query has more than {MAX_QUERY_BYTES >> 10:,} KiB, the maximum; shorten or split it")
     return data
 
 
@@ -194,9 +194,9 @@ def _choose_format(args: argparse.Namespace) -> str:
         option = "--json" if args.json else f"--format {format_}"
         raise UsageError(f"{option} contradicts the extension of {args.out} ({extension_format}); change one")
     if format_ == "parquet" and args.out is None:
-        raise UsageError("--format parquet needs --out FILE")
+        raise UsageError("--format parquet cannot be printed; add --out FILE")
     if format_ == "table" and args.out is not None:
-        raise UsageError("a file needs --format csv, json, markdown or parquet")
+        raise UsageError("--out cannot write a table; add --format csv, json, markdown or parquet")
     return str(format_)
 
 
@@ -216,7 +216,7 @@ def _resolve_target(path: Path | None) -> Path | None:
     except FileNotFoundError:
         return target
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with -o") from error
     if stat.S_ISREG(mode):
         return target
     kind = "folder" if stat.S_ISDIR(mode) else "FIFO" if stat.S_ISFIFO(mode) else "device or a socket"
@@ -242,7 +242,7 @@ def _show(result: QueryResult) -> None:
 
 
 def _shorten(value: Any) -> Any:
-    """Shorten a long cell and say how much is missing, since a table's layout needs time for each character."""
+    """Truncate a long cell and add the number of missing characters, since long cells make the layout slow."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     text = str(value)
@@ -263,7 +263,7 @@ def _write(path: Path, blocks: Iterator[str]) -> None:
             for block in blocks:
                 file.write(block.encode(errors="backslashreplace"))
     except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
+        raise RunError(f"cannot write {path}: {error.strerror}; choose another path with -o") from error
 
 
 def _show_tables(board: Leaderboard, *, as_json: bool) -> None:
@@ -290,7 +290,7 @@ def _show_tables(board: Leaderboard, *, as_json: bool) -> None:
 
 
 def _show_queries(results: Results, *, as_json: bool) -> None:
-    """Print the stored queries, each with its parameters and what it answers."""
+    """Print the stored queries with their parameters and descriptions."""
     from runner.results.leaderboard.named_queries import MARK, named_queries
 
     queries = named_queries(results)
@@ -312,5 +312,5 @@ def _show_queries(results: Results, *, as_json: bool) -> None:
         for query in queries
     ]
     print_table(("query", "needs", "what it answers"), rows)
-    say(f"To ask: nip-run sql {MARK}NAME NAME=VALUE...")
-    say(f"Your own: queries/NAME.sql in the results folder, or {MARK}FILE.sql")
+    say(f"Run one with: nip-run sql {MARK}NAME NAME=VALUE...")
+    say(f"Add your own as queries/NAME.sql in the results folder, or run a file with {MARK}FILE.sql")

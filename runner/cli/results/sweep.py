@@ -42,7 +42,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.cli.specs import keep_chat_formats, load_points
     from runner.results.leaderboard.results_folder import Results
     from runner.results.leaderboard.sweep_table import sweep_rows
-    from runner.results.metric_table import RANKING_METRIC
+    from runner.results.metric_definitions import RANKING_METRIC
     from runner.runs.finished.selection import OWN_RUN
     from runner.training.dispatch import choose_run_id
 

@@ -44,7 +44,7 @@ def execute(args: argparse.Namespace) -> int:
     from runner.results.leaderboard.results_folder import Results
 
     if args.where is not None and not args.board:
-        raise UsageError("--from needs --board")
+        raise UsageError("--from names the registry of a leaderboard; add --board")
     if args.board and args.runs:
         raise UsageError("--board shows only the leaderboard; omit RUN, or view the runs separately")
     results = Results(args.results)
@@ -73,7 +73,7 @@ def _view_runs(results: Results, args: argparse.Namespace) -> int:
 
 
 def _view_board(results: Results, args: argparse.Namespace) -> int:
-    """Serve the leaderboard. A registry is read once; the next `view` shows newer releases."""
+    """Serve the leaderboard until Ctrl-C. A registry is read only once, so newer releases need a new `view`."""
     from runner.pages.boards.lists import local_board, published_board
     from runner.pages.live.board import BoardPages
     from runner.pages.live.server import PageServer
@@ -105,9 +105,9 @@ def _serve(server: PageServer, runs: list[str], args: argparse.Namespace) -> int
 
 
 def _announce(server: PageServer, page: Path, runs: list[str], args: argparse.Namespace) -> None:
-    """Print the address of the page, and open it.
+    """Print the address of a local file that redirects to the page, and open it.
 
-    Only the file contains the token, since others can read logs and arguments of processes.
+    The page's address has a secret token. It is only in the file, since others can read logs and process arguments.
     """
     if args.json:
         print_json({"page": page.as_uri(), "port": server.server_port, "runs": runs})

@@ -21,7 +21,7 @@ MAX_FILE_BYTES = 1 << 30
 
 
 def add(database: Database, settings: Settings, args: argparse.Namespace) -> int:
-    """Create a competition in the name of the account that owns the dataset."""
+    """Create a competition, owned by the account, from a request file."""
     from runner.server.accounts.accounts import account_id, viewer_of_account
     from runner.server.accounts.administration import record_act
     from runner.server.competitions.storage import create_competition
@@ -77,7 +77,7 @@ def change(database: Database, _: Settings, args: argparse.Namespace) -> int:
 
 
 def relabel(database: Database, _: Settings, args: argparse.Namespace) -> int:
-    """Replace labels. The running server then scores all submissions again."""
+    """Replace labels of a competition. The running server then scores all submissions again."""
     from runner.server.competitions import editing
     from runner.server.web.api.competitions import ReplaceLabelsRequest, parse_request_file
 
@@ -97,7 +97,7 @@ def withdraw(database: Database, _: Settings, args: argparse.Namespace) -> int:
     from runner.server.competitions import editing
 
     if not args.why:
-        raise UsageError("--why is missing: give the reason that participants see")
+        raise UsageError("--why is missing; add --why TEXT, the reason that participants see")
 
     def act(connection: Any, competition: Any, now: float) -> dict[str, object]:
         return {"is_gone": editing.withdraw(connection, competition, now, by="", reason=args.why)}

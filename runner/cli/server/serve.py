@@ -108,9 +108,9 @@ def execute(args: argparse.Namespace) -> int:
     if not 0 <= args.quota < MAX_QUOTA:
         raise UsageError(f"--quota {args.quota}: GiB per account must be 0 or more; 0 means no limit")
     if args.connections < 1:
-        raise UsageError(f"--connections {args.connections}: must be at least 1")
+        raise UsageError(f"--connections {args.connections}: the number of connections must be at least 1")
     if not args.check_seconds > 0 or args.check_memory < 1:
-        raise UsageError("--check-seconds and --check-memory: both must be greater than 0")
+        raise UsageError("--check-seconds and --check-memory must be greater than 0")
     try:
         from runner.server.settings import Settings
         from runner.server.web.serving import serve
@@ -150,7 +150,7 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
-    """Import the releases that `publish --to` wrote into the folder, and name every rejected one."""
+    """Import the releases that `publish --to` wrote into the folder, and print each rejected one."""
     from runner.server.folder_import import import_folder
     from runner.server.rebuild import exclusive_access
 
@@ -165,12 +165,12 @@ def _import_releases(settings: Settings, args: argparse.Namespace) -> None:
 
 
 def _rebuild_or_collect(settings: Settings, args: argparse.Namespace) -> int:
-    """Run `--rebuild` and `--collect`; nothing is served."""
+    """Run `--rebuild` and `--collect` instead of serving, and return the exit code."""
     from runner.server.rebuild import RebuildResult, exclusive_access, rebuild, remove_unused_blobs
 
     with exclusive_access(settings):
         result = rebuild(settings, note) if args.rebuild else RebuildResult()
-        # Remove nothing while something is damaged: the administrator looks at it first.
+        # If a release is damaged, remove nothing, so that the administrator can examine it first.
         collected = remove_unused_blobs(settings) if args.collect and not result.problems else 0
     if args.json:
         print_json({**vars(result), "collected": collected})

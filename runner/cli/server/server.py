@@ -35,14 +35,14 @@ ACTIONS = {
     "accounts": "list accounts and organisations",
     "add-account": "NAME...: create accounts",
     "add-organisation": "NAME OWNER...: create an organization owned by these accounts",
-    "add-member": "ORGANIZATION ACCOUNT...: allow accounts to publish as it; with --owner, also to manage members",
-    "remove-member": "ORGANIZATION ACCOUNT...: remove accounts from it",
-    "disable": "NAME...: reject their tokens; their releases stay",
-    "enable": "NAME...: accept their tokens again",
+    "add-member": "ORGANIZATION ACCOUNT...: let accounts publish for it; with --owner, also manage its members",
+    "remove-member": "ORGANIZATION ACCOUNT...: remove accounts from an organization",
+    "disable": "NAME...: reject the tokens of accounts; their releases stay",
+    "enable": "NAME...: accept the tokens of accounts again",
     "tokens": "[ACCOUNT]: list tokens, without their secrets",
     "add-token": "ACCOUNT: create a token, which is shown only once; --scope, --days, --label",
     "revoke-token": "ID...: the part of a token between nip_ and the second _",
-    "hide": "KIND/OWNER/NAME@VERSION...: show them only to their owner; --why",
+    "hide": "KIND/OWNER/NAME@VERSION...: show releases only to their owner; --why",
     "show": "KIND/OWNER/NAME@VERSION...: show hidden releases to everybody again",
     "acts": "list administrative acts, by these commands and over the API",
     "backup": "FILE: write a consistent backup of all records, also while the server runs",
@@ -50,7 +50,7 @@ ACTIONS = {
     "add-competition": "ACCOUNT FILE: create a competition that scores runs by the labels in FILE",
     "change-competition": "OWNER/NAME FILE: change title or limit, or close later",
     "relabel-competition": "OWNER/NAME FILE: replace wrong labels; all submissions are scored again",
-    "withdraw-competition": "OWNER/NAME: delete its labels and scores; --why",
+    "withdraw-competition": "OWNER/NAME: delete the labels and scores of a competition; --why",
     "check": "list missing files of releases",
 }
 
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=365.0,
         metavar="N",
-        help="with add-token: days until it expires; default: 365; 0: never",
+        help="with add-token: days until the token expires; default: 365; 0: never",
     )
     add("--label", default="", metavar="TEXT", help="with add-token: label shown in the list")
     add(
@@ -100,7 +100,10 @@ def execute(args: argparse.Namespace) -> int:
     settings = Settings(folder=args.folder, database=args.database, blobs=args.blobs)
     min_names = _MIN_NAMES.get(args.action, 0)
     if len(args.names) < min_names or (args.action in _WITHOUT_NAMES and args.names):
-        raise UsageError(f"`server {args.action}` takes {min_names or 'no'} names after DIR, not {len(args.names)}")
+        raise UsageError(
+            f"`server {args.action}` takes {min_names or 'no'} names after DIR, not {len(args.names)}; see `nip-run "
+            "server --help`"
+        )
     if args.database is None and not (args.folder / "registry.sqlite").is_file() and args.action not in _SETUP:
         raise UsageError(f"no server in {args.folder}; create one with: nip-run serve {args.folder}")
     with ExitStack() as resources:
@@ -178,7 +181,7 @@ def _add_token(connection: Any, _: Database, args: argparse.Namespace) -> None:
     from runner.server.accounts.accounts import Scope, create_token
 
     if args.days < 0 or len(args.names) != 1:
-        raise UsageError("add-token takes one account, and --days must be 0 or more")
+        raise UsageError("add-token takes exactly one account, and --days of 0 or more")
     seconds = args.days * DAY_SECONDS or None
     token = create_token(
         connection, args.names[0], Scope(args.scope), time.time(), seconds=seconds, label=args.label
@@ -197,7 +200,7 @@ def _revoke_token(connection: Any, _: Database, args: argparse.Namespace) -> Non
     from runner.server.accounts.accounts import revoke_token
 
     for name in args.names:
-        token_id = name.removeprefix("nip_").partition("_")[0]  # accepts a full token too; its secret is not used
+        token_id = name.removeprefix("nip_").partition("_")[0]  # A full token is accepted too, without its secret part.
         revoke_token(connection, token_id, time.time())
         _record_act(connection, args, token_id)
 
@@ -265,7 +268,7 @@ def _print_rows(rows: list[dict[str, Any]], args: argparse.Namespace) -> int:
     elif rows:
         print_table(list(rows[0]), [list(row.values()) for row in rows])
     elif not args.quiet:
-        note("none")
+        note(f"no {args.action}")
     return ExitCode.DONE
 
 
@@ -293,7 +296,7 @@ def _restore(database: Database, settings: Settings, args: argparse.Namespace) -
 
     with exclusive_access(settings):
         counts = restore(database, Path(args.names[0]))
-        delete_boards(settings)  # of an earlier server in this folder
+        delete_boards(settings)  # An earlier server may have left boards in this folder.
     _print_counts(counts, args)
     return ExitCode.DONE if args.json else _check(database, settings, args)
 

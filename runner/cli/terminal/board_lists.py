@@ -22,7 +22,7 @@ def show_lists(
     extra_columns: Sequence[str] = (),
     extra: Callable[[Any], ExtraCells] | None = None,
 ) -> None:
-    """Print a list for each task of each benchmark; `extra` returns the cells of the extra columns of a row."""
+    """Print a table for each task of each benchmark. `extra` returns a row's cells in `extra_columns`."""
     for index, rows in enumerate(lists_of(records)):
         if index:
             say()

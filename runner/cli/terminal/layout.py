@@ -1,4 +1,4 @@
-"""Choose the width of each table column, and which columns to leave out, for a terminal of limited width."""
+"""Choose the columns of a table that fit into a terminal, and their widths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_UNBROKEN_WORD = 128
 """A word of at most this many characters is never broken: an id, a hash, a path."""
 
 MIN_TEXT_WIDTH = 16
-"""Text columns are not folded to less than this width."""
+"""Minimum width of a column whose text is wrapped."""
 
 
 class Column(NamedTuple):
@@ -26,8 +26,9 @@ class Column(NamedTuple):
 
 
 def measure_column(header: int, cells: Sequence[str], widths: Sequence[int], header_word: int) -> Column:
-    """Return the widths that a column needs: `widths` are those of its cells, `header_word` that of the longest header
-    word.
+    """Return the minimum and maximum width of a column.
+
+    `header` and `header_word` are the widths of the header and of its longest word; `widths` are those of the cells.
     """
     max_width = max((header, *widths))
     longest_word = max((max(map(len, text.split()), default=0) for text in cells), default=0)
@@ -39,10 +40,10 @@ def measure_column(header: int, cells: Sequence[str], widths: Sequence[int], hea
 
 
 def fit_columns(columns: Sequence[Column], width: int, drop: Collection[int] = ()) -> Mapping[int, int]:
-    """Return the width of each column that is shown, by its index.
+    """Return the index and the width of each column that is shown.
 
-    Columns are left out in the order of `drop`, and only while the rest does not fit. If nothing more can be left out,
-    the table is wider than the terminal, which wraps its lines.
+    Columns are left out in the order of `drop`, until the others fit. If they do not fit without all of these, the
+    table is wider than the terminal, which then wraps its lines.
     """
     remaining = dict(enumerate(columns))
     for index in drop:
@@ -51,7 +52,7 @@ def fit_columns(columns: Sequence[Column], width: int, drop: Collection[int] = (
         del remaining[index]
     spare = max(width - _total_width(remaining.values()), 0)
     widths = {index: column.min_width for index, column in remaining.items()}
-    # Columns that lack the least get the spare width first, so that as many as possible are complete.
+    # Columns that need the least extra width get it first, so that as many columns as possible are complete.
     for index in sorted(remaining, key=lambda index: remaining[index].max_width - remaining[index].min_width):
         extra = min(remaining[index].max_width - widths[index], spare)
         widths[index] += extra

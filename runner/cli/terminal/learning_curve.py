@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 from runner.base.text import in_one_line, with_interval
 from runner.cli.terminal.output import calls_and_cost, can_print, columns_of_output, say
 from runner.cli.terminal.wrapping import wrap_lines
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.training.summary import describe_left_out, describe_outcome, test_name
 
 MAX_CURVE_WIDTH = 100
 """Maximum width of a curve, also used if there is no terminal."""
 
 MIN_BAR_WIDTH = 11
-"""Below this width, intervals are not drawn."""
+"""Minimum width of a drawn interval. If there is less room, only numbers are printed."""
 
 
 class BarCharacters(NamedTuple):
-    """The characters of an interval: its ends, the line between, the value, and the axis outside."""
+    """The characters of a drawn interval: its ends, the line between them, the value, and the line outside."""
 
     low: str
     high: str
@@ -37,9 +37,9 @@ MAX_SHOWN_ITERATIONS = 6
 
 
 def show_training(metrics: Mapping[str, Any], command: str, *, full: bool = False) -> None:
-    """Print the tests and iterations of a training run, and the next steps if it is not finished.
+    """Print the tests and iterations of a training run, and the next steps of an unfinished one.
 
-    With `full`, print every iteration. Otherwise `command` is printed as the command that shows all of them.
+    Without `full`, print only some iterations and `command`, which prints all.
     """
     run_id, iterations, todo = metrics["run_id"], metrics["iterations"], metrics.get("next", ())
     if metrics["tests"]:
@@ -65,7 +65,7 @@ def show_training(metrics: Mapping[str, Any], command: str, *, full: bool = Fals
 
 
 def format_curve(tests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """Return a line for each test: the models, the interval drawn between 0 and 1, the numbers."""
+    """Return a line for each test: the iteration of the models, the interval drawn between 0 and 1, and the numbers."""
     names = [name for name, _ in tests]
     numbers = [with_interval(accuracy["value"], accuracy["ci_low"], accuracy["ci_high"]) for _, accuracy in tests]
     counts = [
@@ -101,7 +101,7 @@ def _draw_axis(width: int) -> str:
 
 
 def _draw_interval(accuracy: Mapping[str, Any], width: int, characters: BarCharacters) -> str:
-    """Return one interval drawn as text; a value without an interval is a single point."""
+    """Draw an interval as text of this width. A value without an interval is a single point."""
     line = [characters.outside] * max(width, 0)
     if not line or accuracy["value"] is None:
         return "".join(line)
@@ -118,7 +118,7 @@ def _draw_interval(accuracy: Mapping[str, Any], width: int, characters: BarChara
 
 
 def _show_iterations(iterations: Sequence[Mapping[str, Any]]) -> None:
-    """Print a line for each group trained in an iteration, and why examples were left out."""
+    """Print a line for each trained group of each iteration, and the reasons why examples were left out."""
     groups = {in_one_line(group) for row in iterations for group in row["outcomes"]}
     group_width = max(map(len, groups), default=0)
     for row in iterations:

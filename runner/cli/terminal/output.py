@@ -1,7 +1,7 @@
-"""Everything that the command line prints: lines, tables, JSON, notes. Nothing else writes to a terminal.
+"""Print lines, tables, JSON and notes. No other module of the command line writes to a terminal.
 
-Printed text may come from files, servers or the command line. Each function here makes it safe: control and invisible
-characters become escapes, and nothing is read as markup.
+Printed text may come from files, servers or the command line. Each function here makes such text safe: it escapes
+control and invisible characters, and ignores markup.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_PIPE_COLUMN = 200
 """Without a terminal, columns are aligned up to this width. Longer cells shift the rest of their row."""
 
 MIN_WRAP_WIDTH = 20
-"""Text is not wrapped at less than this width."""
+"""Minimum width at which text is wrapped."""
 
 
 def configure_streams() -> None:
@@ -42,7 +42,7 @@ def say(text: str = "", style: str = "") -> None:
 
 
 def columns_of_output() -> int | None:
-    """Return the width for wrapping text: the terminal's, or COLUMNS; None if text is not wrapped."""
+    """Return the width at which text is wrapped: COLUMNS, or the terminal's width. None means no wrapping."""
     if not (sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()):
         return None
     return max(shutil.get_terminal_size().columns, MIN_WRAP_WIDTH)
@@ -63,7 +63,7 @@ def note(text: str) -> None:
 
 
 def heading(text: str) -> None:
-    """Print a line on stdout that introduces others; bold on a terminal."""
+    """Print a heading on stdout; bold on a terminal."""
     say(text, "1")
 
 
@@ -107,7 +107,7 @@ class StatusLine:
 
 
 def print_block(text: str) -> None:
-    """Print lines on stdout that include their line ends."""
+    """Print text on stdout that already ends with a line feed."""
     print(escape_controls(text), end="")
 
 
@@ -117,7 +117,7 @@ def print_json(value: Any) -> None:
 
 
 def to_jsonable(value: Any) -> Any:
-    """Return the value with what JSON lacks replaced: NaN and infinity by null, unknown types by their text."""
+    """Convert a value for JSON: NaN and infinity become None, and values of unknown types become text."""
     if isinstance(value, Mapping):
         return {name if isinstance(name, str) else str(name): to_jsonable(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -135,10 +135,10 @@ def print_table(
     drop: Sequence[str] = (),
     styles: Sequence[str] = (),
 ) -> None:
-    """Print a table that breaks no id, number or interval.
+    """Print a table, without line breaks in ids, numbers and intervals.
 
-    In a terminal, texts are folded first; then columns are left out in the order of `drop`. In a pipe, nothing is left
-    out or folded, and each row is one line. `styles` has a Rich style for each row.
+    If a terminal is too narrow, long texts are wrapped; if that is not enough, columns are left out in the order of
+    `drop`. In a pipe, nothing is wrapped or left out. `styles` has a Rich style for each row.
     """
     from rich.cells import cell_len
 
@@ -191,7 +191,10 @@ def _print_lines(columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequen
 def _print_columns(
     columns: Sequence[tuple[str, int, bool]], rows: Sequence[Sequence[str]], styles: Sequence[str]
 ) -> None:
-    """Print columns, each given as a header, a width and whether it is right-aligned; wider texts are folded."""
+    """Print a table whose wide texts are wrapped. `columns` has the header, the width and the alignment of each column.
+
+    True aligns a column to the right.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -222,7 +225,7 @@ def terminal_width() -> int:
 
 
 def wrap_for_stderr(text: str, indent: str = "  ") -> str:
-    """Wrap a paragraph for stderr to the terminal's width, all lines but the first indented; no wrapping in a pipe."""
+    """Wrap a paragraph to the width of the terminal, with `indent` before all lines except the first. Not in a pipe."""
     if not sys.stderr.isatty():
         return text
     import textwrap

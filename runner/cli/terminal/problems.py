@@ -10,7 +10,7 @@ from runner.base.text import in_one_line
 from runner.cli.terminal.wrapping import display_width
 
 MAX_EXCERPT = 100
-"""Number of characters of a source line that are printed."""
+"""Maximum number of printed characters of a source line."""
 
 EXCERPT_BEFORE = 60
 
@@ -24,7 +24,7 @@ def error_lines(error: NipRunError) -> list[str]:
 
 
 def error_objects(error: NipRunError) -> list[dict[str, Any]]:
-    """Return an error as JSON objects: for a spec every problem with its place, otherwise what is wrong and a hint."""
+    """Return an error as JSON objects: one for each problem of a spec, or one with the message and the next step."""
     if isinstance(error, SpecError):
         return [_problem_object(problem) for problem in error.problems]
     if isinstance(error, QueryError):

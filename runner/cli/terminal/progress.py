@@ -24,11 +24,11 @@ MIN_DRAW_SECONDS = 0.1
 REDRAW_SECONDS = 1.0
 """The line is redrawn at least this often, since time passes and the terminal may be resized."""
 RATE_WINDOW_SECONDS = 60.0
-"""The rate is measured over this many last seconds."""
+"""The length of the window before now in which finished games are counted for the rate."""
 SHOW_ERROR_SECONDS = 15.0
 """The last error is shown for this long after the last failed call."""
 MIN_ERROR_WIDTH = 20
-"""An error is not shown with fewer characters than this."""
+"""An error is left out if there is room for fewer characters than this."""
 
 
 class WatchedRun(NamedTuple):
@@ -36,7 +36,7 @@ class WatchedRun(NamedTuple):
 
     name: str
     jobs: int | None
-    """Number of games or trees; None for a training run, which has a line of its own."""
+    """Number of games or trees; None for a training run, which is shown on a separate line."""
 
 
 @contextmanager
@@ -53,7 +53,10 @@ def show_progress(runs: Sequence[WatchedRun], printed: set[str], *, quiet: bool)
 
 
 class Display:
-    """Progress of the runs of one command; runs that play at the same time are added up. This class prints nothing."""
+    """The progress of a command's runs. This class prints nothing; its subclasses do.
+
+    Benchmarks that play at the same time are shown as one line with their sums.
+    """
 
     def __init__(self, runs: Sequence[WatchedRun], printed: set[str]) -> None:
         self._runs = runs
@@ -81,7 +84,7 @@ class Display:
         yield
 
     def _view(self, index: int) -> tuple[RunProgress, Progress]:
-        """Return the view and the progress to show after the run at this index has moved."""
+        """Return the view and the progress to show after progress of the run at this index."""
         size, jobs = len(self._runs), self._runs[index].jobs
         if jobs is not None and size > 1:
             return self._combined_view, self._sum_progress(index)
@@ -91,7 +94,7 @@ class Display:
         return self._own_views[index], self._latest[index]
 
     def _sum_progress(self, index: int) -> Progress:
-        """Add up all runs that play at the same time. The sum has no accuracy, since they are different systems."""
+        """Return the sum of all benchmarks, without an accuracy, since the benchmarks test different systems."""
         latest = self._latest[index]
         total = self._sums.setdefault(0, type(latest)(of=latest.of))
         total.total = sum(run.jobs or 0 for run in self._runs)
@@ -180,8 +183,8 @@ class _StatusLineDisplay(Display):
             news = self._notices.take_new(index, progress)
             if news:
                 self._line.clear()
-                for join_parts in news:
-                    note(join_parts)
+                for line in news:
+                    note(line)
             if news or time.monotonic() - self._last >= MIN_DRAW_SECONDS:
                 self._draw()
 
@@ -199,7 +202,7 @@ class _StatusLineDisplay(Display):
 
 
 class _Notices:
-    """Notes and warnings that were not printed yet. What several runs report is printed once."""
+    """Notes and warnings that were not printed yet. A note that several runs report is printed once."""
 
     def __init__(self, printed: set[str]) -> None:
         self._printed = printed
@@ -234,7 +237,7 @@ class _Notices:
 
 
 class LinePart(NamedTuple):
-    """A part of the line, with its priority if there is no room for all: 1 is the most important."""
+    """A part of the line. If the line is too long, parts with a large rank are left out first."""
 
     rank: int
     text: str
@@ -242,14 +245,14 @@ class LinePart(NamedTuple):
 
 NAME_RANK = 8
 ERROR_RANK = 4
-"""Parts behind this rank leave room for the last error; cost, calls in flight and retries do not."""
+"""Parts with a larger rank are left out if the last error needs their room."""
 
 
 def compose_line(name: str, count: str, parts: Sequence[LinePart], width: int, error: str = "") -> str:
-    """Return the line: the count, which is never cut, and as many parts as fit, the most important first.
+    """Return a line of the count and of the most important parts that fit into `width`.
 
-    The name comes before the count, all other parts behind it in the given order. Only the last error may be cut; it
-    gets the remaining room.
+    The line has the name, the count, the other parts in the given order, and the last error, which is truncated to
+    the remaining room. The count is always there.
     """
     name_part = LinePart(NAME_RANK, f"{name} ")
     chosen: set[LinePart] = set()
@@ -272,7 +275,7 @@ def compose_line(name: str, count: str, parts: Sequence[LinePart], width: int, e
 
 @dataclass
 class RunProgress:
-    """The line of one run: its name, its point of a sweep, and its progress since the start."""
+    """Formats the progress line of a run, or of several runs that play at the same time."""
 
     name: str
     point: str = ""
@@ -374,7 +377,7 @@ def _format_cost(progress: Progress) -> str:
 
 
 def _format_retries(progress: Progress) -> str:
-    """Return how many calls were repeated: after a failure that did not end its game, or for a usable answer."""
+    """Return the number of repeated calls, after a failure or after an answer that could not be used."""
     retries = max(progress.failures - progress.outcomes.get("transport_failed", 0), 0) + progress.repeats
     return f"{retries:,} {'retry' if retries == 1 else 'retries'}"
 

@@ -15,9 +15,7 @@ Rows = Iterable[Sequence[Any]]
 
 
 def csv_blocks(columns: Sequence[str], batches: Iterable[Rows]) -> Iterator[str]:
-    """Yield CSV (RFC 4180, with \
-     as line end): NULL is empty, a list or a structure is JSON.
-    """
+    """Yield CSV as in RFC 4180, but with a line feed as line end. NULL is empty, and a list or a structure is JSON."""
     yield _csv_text([columns])
     for rows in batches:
         yield _csv_text([[_plain_text(value) for value in row] for row in rows])
@@ -30,7 +28,7 @@ def _csv_text(rows: Rows) -> str:
 
 
 def json_blocks(columns: Sequence[str], batches: Iterable[Rows]) -> Iterator[str]:
-    """Yield a JSON array of objects, one per line, in ASCII; duplicate column names are numbered."""
+    """Yield a JSON array with an object in each line, in ASCII. Duplicate column names are numbered."""
     names = _number_duplicates(columns)
     separator = "[\n"
     for rows in batches:

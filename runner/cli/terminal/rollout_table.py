@@ -17,11 +17,11 @@ STYLES = {"wrong": "red", "-": "yellow"}
 
 
 PAGE_ROWS = 1000
-"""Number of rows that are read at once; each page has its own header."""
+"""Number of rows that are read and printed as one table."""
 
 
 def print_rollouts(rollouts: RolloutList) -> RolloutRow | None:
-    """Print a table of rollouts and, if there are more, how to see them; return the first row."""
+    """Print a table of rollouts, and the option that lists the others. Return the first row, or None."""
     rows = rollouts.rows()
     first = None
     while page := list(islice(rows, PAGE_ROWS)):
@@ -33,7 +33,7 @@ def print_rollouts(rollouts: RolloutList) -> RolloutRow | None:
 
 
 def _print_page(rows: Sequence[RolloutRow]) -> None:
-    """Print a table of rollouts. The datapoint's id comes last, since it may be long."""
+    """Print a table of rollouts."""
     cells = [_cells(row) for row in rows]
     optional = {
         "stance": len({row.stance for row in rows} - {None}) > 1,

@@ -1,4 +1,4 @@
-"""Print what went wrong in a run's games: at the end of the run, and in `nip-run show`."""
+"""Print the problems of a run's games: at the end of the run, and in `nip-run show`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runner.runs.finished.problems import GameProblem
 
 
 def print_problem_warning(trouble: GameProblem, show: str) -> None:
-    """Print a problem on stderr: what went wrong, an example, advice, and the command that shows it."""
+    """Print a problem on stderr with an example, advice, and `show`, the command that shows a rollout with it."""
     warn(wrap_for_stderr(f"warning: {trouble.message}"))
     for line in _details(trouble):
         note(wrap_for_stderr(f"  {line}", "    "))

@@ -14,6 +14,8 @@ from runner.cli.terminal.run_problems import print_problem_warning
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import saved_value
 from runner.results.manifest import Manifest, Status, verifiers_of
+from runner.results.metric_computation import NO_LABELS
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import (
     COLUMNS,
     lost_games_lines,
@@ -22,8 +24,6 @@ from runner.results.metric_rows import (
     section_lines,
     signal_rows,
 )
-from runner.results.metric_table import RANKING_METRIC
-from runner.results.metrics import NO_LABELS
 from runner.results.sweep_points import format_point
 from runner.runs.finished.part_problems import collect_problems
 from runner.runs.finished.problems import load_problems
@@ -58,7 +58,7 @@ def show_result(
     verbose: bool = False,
     printed: Collection[str] = frozenset(),
 ) -> None:
-    """Print a run's result in a few rows, what went wrong, and the notes that are not in `printed`.
+    """Print a run's result in a few rows, its problems, and the notes that are not in `printed`.
 
     With `verbose`, print every metric.
     """
@@ -75,7 +75,7 @@ def show_result(
         return
     parts = results.parts_of(result.folder.run_id) if result.manifest.is_training_run else []
     troubles = collect_problems(result.folder, parts)
-    if result.manifest.status != Status.DONE:  # the end of the command reports them
+    if result.manifest.status != Status.DONE:  # the last lines of the command report lost rollouts
         troubles = [part_problem for part_problem in troubles if part_problem.problem.kind != "transport_failed"]
     for run_id, trouble in troubles:
         print_problem_warning(trouble, f"nip-run show {run_id} {trouble.show}{results_words}")
@@ -100,7 +100,7 @@ def show_result(
 
 
 def _explain_missing_accuracy(accuracy: Mapping[str, Any]) -> str:
-    return f" ({NO_LABELS}: the owner of the labels can score it)" if accuracy.get("reason") == NO_LABELS else ""
+    return f" ({NO_LABELS}: the owner of the labels can score the run)" if accuracy.get("reason") == NO_LABELS else ""
 
 
 def _show_summary(result: FinishedRun) -> None:
@@ -140,7 +140,7 @@ def _describe_cost(manifest: Manifest) -> str:
 
 
 def _title(result: FinishedRun) -> str:
-    """Return the run's id, its status unless it is done, and its point of a sweep."""
+    """Return the run's id, its status unless the run is done, and the values that a sweep sets in it."""
     manifest = result.manifest
     status = "" if manifest.status == Status.DONE else f"({manifest.status})"
     return "  ".join(part for part in (result.folder.run_id, status, format_point(manifest.point)) if part)

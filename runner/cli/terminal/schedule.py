@@ -1,4 +1,4 @@
-"""Print the schedule of a protocol for `check`: a table with repeated rounds folded, or JSON."""
+"""Print the schedule of a protocol for `check`: a table in which repeated rounds share a row, or JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLUMNS = ("round", "speaks", "in channel", "heard by", "may decide")
 
 
 def show_schedule(protocol: Protocol, *, both_stances: bool = False) -> None:
-    """Print who speaks in each round, where, who hears it and who may decide; then what is chosen at random."""
+    """Print the speakers, channels, listeners and deciders of each round, then the random choices of a game."""
     rounds = schedule(protocol)
     rows: list[tuple[str, ...]] = []
     for stretch in fold_rounds(rounds, len(protocol.steps)):
@@ -44,21 +44,27 @@ def _round_rows(number: int, scheduled: ScheduledRound) -> Iterator[tuple[str, .
 
 
 def _repeats(stretch: Stretch) -> Iterator[tuple[str, str]]:
-    """Yield which rounds repeat which: full cycles, then the start of a cycle that the end of the game cuts short."""
+    """Yield pairs of repeating and original rounds: for the full cycles, then for an incomplete cycle at the end."""
     period, start = stretch.last - stretch.first + 1, stretch.last + 1
     rest = (stretch.until - stretch.last) % period
     if stretch.until - rest > stretch.last:
-        yield _range(start, stretch.until - rest), _range(stretch.first, stretch.last)
+        yield _format_range(start, stretch.until - rest), _format_range(stretch.first, stretch.last)
     if rest:
-        yield (_range(stretch.until - rest + 1, stretch.until), _range(stretch.first, stretch.first + rest - 1))
+        yield (
+            _format_range(stretch.until - rest + 1, stretch.until),
+            _format_range(stretch.first, stretch.first + rest - 1),
+        )
 
 
-def _range(first: int, last: int) -> str:
+def _format_range(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
 def describe_random_choices(protocol: Protocol, *, both_stances: bool = False) -> Iterator[str]:
-    """Describe what differs between rollouts, one sentence each. With `both_stances`, each stance is played."""
+    """Yield a sentence for each random choice that differs between rollouts.
+
+    With `both_stances`, the stance is not chosen at random, since each datapoint is played with both.
+    """
     for number in range(min(len(protocol.steps), protocol.max_message_rounds)):
         if protocol.step(number).draw == "one" and len(protocol.can_be_active(number)) > 1:
             names = " or ".join(protocol.can_be_active(number))

@@ -1,4 +1,4 @@
-"""Print one rollout: what each agent answered, what was delivered where, and how it ended."""
+"""Print one rollout: the answers of each agent, the delivered messages, and the outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_INLINE_COLUMN = 80
 
 
 def _format_verdict(verdict: RoundVerdict) -> str:
-    """Format an intermediate verdict with its share of votes and its confidence."""
+    """Format the verdict of one round with its share of votes and its confidence."""
     share = f"{verdict.votes.count(verdict.decision)} of {len(verdict.votes)}" if verdict.votes else ""
     confidence = describe_confidence(verdict.confidence_stated, verdict.confidence_logprob, verdict.confidence_note)
     remarks = "; ".join(text for text in (share, confidence) if text)
@@ -80,7 +80,7 @@ class _TranscriptPrinter:
             say(f"{name}: {text}")
 
     def _print_turn(self, number: int, played: Round | None, agent: str) -> None:
-        """Print one agent's turn: failed calls, unusable answers, and what was delivered."""
+        """Print one agent's turn: failed calls, unusable answers, and the delivered messages."""
         answers, color = self.details.answers(number, agent), self.colors[agent]
         failures = self.details.failed(number, agent)
         for number_of_answer, answer in enumerate(answers, 1):
@@ -133,7 +133,7 @@ class _TranscriptPrinter:
         self._print_truncation(usable, color)
 
     def _placeholder_for_empty(self, number: int, agent: str, raw: str, usable: RecordedAnswer | None) -> str:
-        """Return what to print for a message without text: no usable answer, or an empty message."""
+        """Return the text that stands for a message without text, and says why it is empty."""
         if usable is None and self.details.answers(number, agent):
             return LEFT_EMPTY
         return EMPTY if raw.strip() else NO_CONTENT

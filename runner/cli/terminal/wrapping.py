@@ -1,4 +1,4 @@
-"""Wrap text to the width of a terminal: words stay whole, code keeps its indentation."""
+"""Wrap text to the width of a terminal, without breaking words, and with the indentation of code."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TAB = 8
 
 
 def wrap_lines(text: str, width: int | None, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a text, each behind `indent`.
+    """Yield the lines of a text, each with `indent` before it.
 
-    A line that is too wide is broken between words and continues below its own first character; a word that is too wide
-    stays whole. With `width` None, nothing is broken.
+    A line that is too wide is wrapped between words, with its own indentation. A word that is too wide is not broken.
+    With `width` None, nothing is wrapped.
     """
     for line in escape_controls(text).split("\n"):
         if width is None or display_width(line) <= width - len(indent):

@@ -12,8 +12,8 @@ from runner.exports.run_source import CLOCK_SKEW_MS, started_ms
 from runner.models.journal_index import FollowedIndex
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
-from runner.results.metric_table import METRICS, RANKING_METRIC, Show, exported_name
-from runner.results.metrics import Metrics
+from runner.results.metric_computation import Metrics
+from runner.results.metric_definitions import METRICS, RANKING_METRIC, Show, exported_name
 from runner.rollouts.job import Job
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_jobs, played_plan

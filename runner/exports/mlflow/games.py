@@ -23,8 +23,8 @@ from runner.exports.run_source import RunSource
 from runner.models.interface import LATER_CLASSES
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest, Status
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import format_metric
-from runner.results.metric_table import RANKING_METRIC
 from runner.rollouts.rollout import Outcome
 
 COUNTS = (

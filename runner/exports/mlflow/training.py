@@ -19,8 +19,8 @@ from runner.exports.mlflow.record import (
 from runner.exports.mlflow.run_facts import KEY_TAG, TAG, common_fields, dataset_record, run_counts, run_tags
 from runner.results.folder import RunFolder
 from runner.results.manifest import Manifest
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.metric_rows import format_metric
-from runner.results.metric_table import RANKING_METRIC
 from runner.runs.finished.reconstruction import saved_plan
 from runner.spec.training_settings import TrainingSettings
 from runner.training.games import check_part

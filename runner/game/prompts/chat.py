@@ -1,4 +1,4 @@
-"""Convert the rounds of a game, as far as one agent may see them, to chat messages."""
+"""Convert the part of a game that one agent may see to chat messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _SenderName(TypedDict, total=False):
 
 
 class ChatMessage(_SenderName):
-    """One message of a chat request. `name` is the sender's, unless the sender is anonymous."""
+    """One message of a chat. `name` is the name of its sender; it is missing if the sender is anonymous."""
 
     role: str
     content: str
@@ -31,11 +31,12 @@ def chat_messages(
     last_round: str | None = None,
     seed: int = 0,
 ) -> list[ChatMessage]:
-    """Return the chat of an agent that speaks in `round_`.
+    """Return the chat that an agent answers in round `round_`.
 
-    In each round, the agent's own raw text comes first as `assistant`; the messages of other agents follow as `user`
-    in channel order. `last_round` is an extra system message before the messages of the last round; it is added if
-    `round_` is the last round and the protocol gives the agent such a message.
+    In each past round, the agent's own raw text comes first, with role `assistant`; the messages of other agents
+    follow, with role `user`, in the agent's order of channels. `last_round` is a system message that the chat has
+    before the messages of the last round, if `round_` is the last round and the protocol gives the agent such a
+    message.
     """
     chat: list[ChatMessage] = [{"role": "system", "content": system}]
     last = protocol.max_message_rounds - 1
@@ -63,12 +64,14 @@ def chat_messages(
 
 
 def ending_with_assistant(chat: Sequence[ChatMessage], agent: str) -> list[ChatMessage]:
-    """Return the chat up to and including the agent's own last turn.
+    """Return the part of the chat that ends with the agent's own last turn.
 
     Raises:
         AgentNotActiveInChannelError: the agent has not spoken.
     """
     end = next((i for i in range(len(chat), 0, -1) if chat[i - 1]["role"] == "assistant"), 0)
     if not end:
-        raise AgentNotActiveInChannelError(f"{agent} has said nothing in this game")
+        raise AgentNotActiveInChannelError(
+            f"agent {agent} has said nothing in this game; choose an agent or a game with a message of the agent"
+        )
     return list(chat[:end])

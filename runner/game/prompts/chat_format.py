@@ -1,4 +1,4 @@
-"""Convert a protocol's chat to the chat that a model receives, in the same way for games and for training files."""
+"""Convert the chat of a game to the chat that a model receives, in the same way for games and for training files."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Literal
 from runner.game.prompts.chat import ChatMessage
 
 ChatFormat = Literal["openai", "alternating"]
-"""`openai`: senders are in `name`, and system messages may be anywhere. `alternating`, as chat templates of open models
-require: senders are in the text, adjacent messages of one role are merged, and the first turn is the user's."""
+"""`openai`: `name` has the sender of a message, and system messages may be anywhere. `alternating`, as the chat
+templates of open models require: the text begins with the sender, adjacent messages with the same role are merged, and
+the first turn after the system message is the user's."""
 
 
 NOTHING_NEW = "(no new messages)"
-"""The user's turn in an alternating chat between two turns of an agent that received no message in between."""
+"""The user's turn that an alternating chat has between two turns of an agent that heard nothing in between."""
 
 ANONYMOUS = "Anonymous: "
-"""Prefix of an anonymous message that is merged with others into one turn."""
+"""Prefix of a message without a sender that is merged into a turn with other messages."""
 
 INSTRUCTIONS = "Instructions: "
 """Prefix of a system message that is not the chat's first message and becomes part of a user's turn."""
@@ -25,11 +26,11 @@ INSTRUCTIONS = "Instructions: "
 def format_chat(
     chat: list[ChatMessage], chat_format: ChatFormat, *, instructions: str = "system", asks: bool = False
 ) -> list[ChatMessage]:
-    """Return a chat as its model receives it.
+    """Return the chat as its model receives it.
 
-    `instructions` is the role of system messages; if it is `user`, an alternating chat has them in its first turn.
-    `asks` means that an answer follows, so the last turn must be the user's. An agent's own turns are never merged, so
-    that a later chat begins with every earlier one.
+    `instructions` is the role of system messages in an alternating chat; with `user` they join the user's turns. If
+    `asks` is true, the model will answer the chat, so its last turn becomes the user's. An agent's own turns are never
+    merged: each chat of a game is then the beginning of the agent's next chat.
     """
     if chat_format != "alternating":
         return chat
@@ -46,9 +47,10 @@ def format_chat(
 def with_alternating_roles(messages: Sequence[ChatMessage], *, instructions: str = "system") -> list[ChatMessage]:
     """Return a chat with alternating roles, as chat templates require: system (optional), user, assistant, user, ...
 
-    Senders are put into the text, unless it already begins with the sender. A system message that is not the first
-    joins the user's turn after `INSTRUCTIONS`. Adjacent messages of one role are merged. A system message that the
-    assistant answers directly becomes the user's; with `instructions="user"`, all system messages do.
+    The text of a message with a sender begins with the sender's name. A system message that is not the chat's first
+    message becomes part of a user's turn, with the prefix `INSTRUCTIONS`. Adjacent messages with the same role are
+    merged. If the assistant's turn follows the first system message directly, or with `instructions="user"`, this
+    system message becomes a user's turn, too.
     """
     chat: list[ChatMessage] = []
     for index, message in enumerate(messages):
@@ -76,7 +78,7 @@ def _is_instruction(message: ChatMessage) -> bool:
 
 
 def _with_sender(message: ChatMessage, *, is_first: bool, is_merged: bool) -> str:
-    """Return a message's text, with its sender if the text could be taken for someone else's."""
+    """Return a message's text with its sender or the kind of message as a prefix, where the reader needs one."""
     name, content = message.get("name"), message["content"]
     if name:
         # Prompts may ask an agent to begin with its name.

@@ -1,9 +1,9 @@
-"""Compile and render templates in a sandbox, and report everything that the sandbox refuses.
+"""Compile and render templates in a sandbox, and report everything that the sandbox rejects.
 
-Templates come from strangers. They render in Jinja2's immutable sandbox with strict undefined variables. Only the nodes
-on the allow-list below are accepted: no calls, no arithmetic that can blow up, no includes, no attributes, no
-assignments. Variables are plain text and numbers. The rendered text and the work of rendering are limited. The work is
-counted, not timed, so a template that is refused on one machine is refused on all.
+Templates may come from untrusted authors. They are rendered in Jinja2's immutable sandbox, in which an undefined
+variable is an error. Only the syntax nodes in `_NODES` are allowed: no calls, multiplication, includes, attributes or
+assignments. The rendered text and the work of rendering are limited. The work is counted instead of timed, so that
+every machine rejects the same templates.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.tests = {name: self.tests[name] for name in _TESTS}
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """Look up items only. Jinja2 would also look up attributes, so `text['title']` would be a method."""
+        """Look up an item, but never an attribute. Jinja2 does both, so `text['title']` would be a method."""
         try:
             return obj[argument]
         except (TypeError, LookupError, AttributeError):
             return self.undefined(obj=obj, name=argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Allow attributes of Jinja2's `loop` only, not of a dataset column named `loop`."""
+        """Look up an attribute of Jinja2's `loop`, but of nothing else, such as a dataset column named `loop`."""
         if isinstance(obj, LoopContext) and attribute in _LOOP_ATTRIBUTES:
             return super().getattr(obj, attribute)
         return self.undefined(obj=obj, name=attribute)
@@ -96,7 +96,7 @@ _FAILURES = (TemplateError, TypeError, ValueError, ArithmeticError, LookupError,
 
 
 class SandboxedTemplate:
-    """A compiled template. The name is used in messages.
+    """A compiled template, whose name is used in messages.
 
     Raises:
         TemplateFailedError: the template cannot be compiled.
@@ -148,7 +148,7 @@ def variables_of(source: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Scan:
-    """The variables of a template, each with the line of its first use, and its refused parts as (line, message)."""
+    """The variables of a template with the line of their first use, and its rejected parts as (line, message)."""
 
     variables: Mapping[str, int]
     refused: tuple[tuple[int, str], ...] = ()
@@ -158,10 +158,10 @@ _SYNTAX = "write {{ name }} for a variable, and end each {% if %} and {% for %}"
 
 
 def scan(source: str) -> Scan:
-    """Check a template before it is rendered. Results are cached, because most runs share templates."""
+    """Return the variables and the rejected parts of a template. Results are cached, since runs share templates."""
     try:
         return _scan(source)
-    except RecursionError:  # depends on the caller's stack depth, so it must not be cached
+    except RecursionError:  # not cached, since the error depends on the depth of the caller's stack
         return Scan({}, ((1, _TOO_DEEP),))
 
 
@@ -184,7 +184,7 @@ def _scan(source: str) -> Scan:
 
 
 def _compile_refusals(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the error, with its line, if a template that parses fails to compile."""
+    """Yield the line and the message of the error if a template cannot be compiled."""
     try:
         _environment.compile(Counting().visit(_environment.parse(source)))
     except (SyntaxError, MemoryError):  # from Python's own compiler
@@ -211,30 +211,30 @@ def _refusals(tree: nodes.Template) -> Iterator[tuple[int, str]]:
 
 
 def _refusal(node: nodes.Node, loops: int) -> str | None:
-    """Return why a node inside this many loops is not allowed in a template, or None if it is."""
+    """Return why a node, with this number of loops around it, is not allowed in a template, or None."""
     if not isinstance(node, _NODES):
-        return f"{type(node).__name__} is not allowed in a template"
+        return f"{type(node).__name__} is not allowed in a template; use only variables, filters, if and for"
     match node:
         case nodes.Getattr() if not _is_loop_attribute(node):
-            return f"attributes (.{node.attr}) are not allowed in a template"
+            return f"attributes (.{node.attr}) are not allowed in a template; remove .{node.attr}"
         case nodes.Name() if node.name in _SPECIAL_NAMES:
-            return f"{node.name} is not allowed in a template"
+            return f"{node.name} is not allowed in a template; remove {node.name}"
         case nodes.Getitem() if _is_private(node.arg):
-            return "names that start with an underscore are not allowed in a template"
+            return "names that start with an underscore are not allowed in a template; use another name"
         case nodes.Filter():
             return _filter_refusal(node)
         case nodes.Test() if node.name not in _TESTS:
-            return f"no test {node.name!r}; allowed are {comma_join(_TESTS)}"
+            return f"no test {node.name!r}; choose one of {comma_join(_TESTS)}"
         case nodes.For() if node.recursive or loops >= MAX_LOOPS:
-            return "a loop inside a loop, or a recursive one, is not allowed in a template"
+            return "nested and recursive loops are not allowed in a template; write one loop after the other"
     return None
 
 
 def _filter_refusal(node: nodes.Filter) -> str | None:
     if any(pair.key == "attribute" for pair in node.kwargs):
-        return "a filter's attribute is not allowed in a template"
+        return "a filter's attribute is not allowed in a template; remove attribute=..."
     if node.name not in _FILTERS:
-        return f"no filter {node.name!r}; allowed are {comma_join(_FILTERS)}"
+        return f"no filter {node.name!r}; choose one of {comma_join(_FILTERS)}"
     return None
 
 

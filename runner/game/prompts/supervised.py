@@ -9,15 +9,15 @@ from runner.game.prompts.chat import ChatMessage, ending_with_assistant
 
 
 def check_replacement(*, ensure_last_message_is_assistant: bool, replaces: bool) -> None:
-    """Check that a guess that will be replaced is the last message. This depends on the arguments only, not on games.
+    """Check that examples end with the agent's own message if that message will be replaced.
 
     Raises:
-        ValueError: the last message may be another one.
+        ValueError: examples may end with another message.
     """
     if replaces and not ensure_last_message_is_assistant:
         raise ValueError(
-            "a verifier's guess can only be replaced if its message is the last one: "
-            "set ensure_last_message_is_assistant=True"
+            "the verifier's answer can only be replaced if it is the last message of an example: "
+            "set ensure_last_message_is_assistant=True, or do not replace the answer"
         )
 
 
@@ -30,7 +30,8 @@ def supervised_example(
 ) -> list[ChatMessage] | None:
     """Return the messages of an example, or None if the agent has not spoken.
 
-    `true_verdict` is a text that replaces the agent's last message.
+    If `true_verdict` is a text, it replaces the agent's last message. If `ensure_last_message_is_assistant` is true,
+    messages after the agent's last message are left out.
 
     Raises:
         ValueError: `true_verdict` is set, but the last message may not be the agent's own.

@@ -19,30 +19,30 @@ from runner.game.protocols.protocol import Protocol
 SUFFIX = ".jinja"
 LAST_ROUND = ".last_round"
 CONFIDENCE = ".confidence"
-"""Suffix of the template that asks a verifier to state its confidence; it is appended to the instructions."""
+"""Suffix of the template that asks a verifier for its confidence. Its text is appended to the instructions."""
 MAX_BYTES = 64 << 10
 MAX_CACHED = 2 << 20
-"""The most characters of rendered texts and their variables that are cached."""
+"""Maximum number of characters in the cache: rendered texts and their variables."""
 REFUSED = "a template that cannot be used"
 
 VARIABLES: Mapping[str, str] = {
     "agent": "the agent's name in the protocol, such as `prover0`",
-    "agent_name": "how the other agents know it, such as `Expert_1`",
-    "stance": "`accept` or `reject`: the verdict it argues for (for a verifier: the provers', where it is shared)",
+    "agent_name": "the agent's name in the messages of the game, such as `Expert_1`",
+    "stance": "`accept` or `reject`: the verdict that the agent argues for (for a verifier: that provers argue for)",
     "max_response_words": "the word limit of one answer",
     "max_message_rounds": "the number of rounds of the game",
-    "max_verifier_questions": "in how many rounds the verifier speaks in the whole game",
-    "questions_left": "how many more questions the verifier can ask before it must decide",
-    "headers": "the texts that start the part for each channel, where the agent speaks in several (a list)",
-    "accept": "the text that accepts, `Decision: accept` unless the spec's `decision_format` says otherwise",
+    "max_verifier_questions": "the number of rounds in which the verifier speaks in the whole game",
+    "questions_left": "the number of questions that the verifier can still ask before it must decide",
+    "headers": "a list of the texts that start the part for each channel, if the agent speaks in several",
+    "accept": "the text that accepts, `Decision: accept` unless the spec's `decision_format` sets another",
     "reject": "the text that rejects",
-    "confidence_marker": "what stands before a stated confidence, `Confidence:` unless the spec's `decision_format` "
-    "says otherwise; empty where `verdict.confidence` asks for none",
+    "confidence_marker": "the text before a stated confidence, `Confidence:` unless the spec's `decision_format` sets "
+    "another; empty if `verdict.confidence` does not request it",
 }
 """The variables of templates in addition to the datapoint's columns."""
 
 FORBIDDEN = ("label", "y")
-"""Column names that never reach a template: the answer the verifier must find."""
+"""Names of columns that a template must not use, since they have the answer that the verifier must find."""
 
 
 class PromptTemplate(str):
@@ -69,11 +69,11 @@ class PromptTemplate(str):
 
 
 class RenderedTexts:
-    """A cache of rendered texts, because a game's prompts are rendered again when its files are written."""
+    """A cache of rendered texts, since prompts are rendered again when a game's fine-tuning files are written."""
 
     def __init__(self) -> None:
         self.on_new_text: Callable[[tuple[Any, ...], str], None] | None = None
-        """Called with each new text and its key, to share it with another process."""
+        """Called with the key and the text of each new entry, to share the entry with other processes."""
         self._texts: dict[tuple[Any, ...], str] = {}
         self._size = 0
 
@@ -92,11 +92,11 @@ class RenderedTexts:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """The sources of templates by name (`verifier`, `verifier.last_round`), ready to render."""
+    """The templates of a protocol's agents, by name such as `verifier` and `verifier.last_round`."""
 
     sources: Mapping[str, str]
     inherited: tuple[str, ...] = field(default=(), compare=False)
-    """Names of templates that come from another run because the folder lacks them."""
+    """Names of templates that are missing in the folder, and so are taken from the run that is judged."""
     files: Mapping[str, Place] = field(default_factory=dict, repr=False, compare=False)
     """The file of each template, for messages; empty after unpickling in another process."""
     _compiled: dict[str, SandboxedTemplate] = field(default_factory=dict, repr=False, compare=False)
@@ -168,21 +168,20 @@ def load_prompts(
     confidence: str | None = None,
     otherwise: Path | None = None,
 ) -> PromptSet:
-    """Read a protocol's templates and check them against the columns of the dataset (None: unknown).
+    """Read a protocol's templates, and check their variables against the columns of the dataset (None: unknown).
 
-    A template that the folder lacks is read from `otherwise`, but the folder must have one of the verifier.
-    `shows` returns whether messages may quote a file; `names_columns` allows hints that name columns; `confidence` is
-    the marker before a stated confidence, which some template must ask for (None: no confidence is stated).
+    A template that is missing in the folder is read from the folder `otherwise`, but at least one template of the
+    verifier must be there. `shows` returns whether messages may quote a file. With `names_columns`, hints may name
+    columns. `confidence` is the marker before a stated confidence, which a template must ask for, or None.
 
     Raises:
-        SpecError: with every problem: missing files, syntax, constructs that the sandbox forbids, unknown variables,
-            the label.
+        SpecError: templates are missing or not valid, use unknown variables or the label; lists all problems.
     """
     problems: list[Problem] = []
     sources: dict[str, str] = {}
     files: dict[str, Place] = {}
     if not folder.is_dir():
-        raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}")])
+        raise SpecError([Problem(place, "prompts", f"no folder {str(folder)!r}; set a folder of templates")])
     confidence_template = protocol.verifier_name + CONFIDENCE
     extra = (
         [confidence_template] if confidence is not None and (folder / (confidence_template + SUFFIX)).is_file() else []
@@ -210,14 +209,14 @@ def load_prompts(
         if not source_problems:
             sources[name], files[name] = source, file
     if confidence is not None and not problems and not _asks_for_confidence(sources, confidence):
-        problems.append(_never_asked_problem(folder, protocol.verifier_name, place))
+        problems.append(_unused_confidence_problem(folder, protocol.verifier_name, place))
     if problems:
         raise SpecError(problems)
     return PromptSet(sources, tuple(inherited), files)
 
 
 def _verifier_template_problem(verifier: str, existing: Iterable[str], folder: Path) -> str | None:
-    """Return the problem if a folder that should change the verifier's prompts has no template for it, else None."""
+    """Return a message if the folder has no template of the verifier, so that it would have no effect; else None."""
     verifier_templates = (verifier, verifier + LAST_ROUND, verifier + CONFIDENCE)
     if any(name in verifier_templates for name in existing):
         return None
@@ -238,7 +237,7 @@ def _asks_for_confidence(sources: Mapping[str, str], marker: str) -> bool:
     )
 
 
-def _never_asked_problem(folder: Path, verifier: str, place: Place) -> Problem:
+def _unused_confidence_problem(folder: Path, verifier: str, place: Place) -> Problem:
     name = verifier + CONFIDENCE + SUFFIX
     return Problem(
         place,
@@ -254,17 +253,17 @@ def _read_template(path: Path) -> str:
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise
-        raise ValueError(f"a template is at most {MAX_BYTES >> 10} KiB") from error
+        raise ValueError(f"the template is larger than {MAX_BYTES >> 10} KiB; shorten it") from error
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start}") from error
+        raise ValueError(f"not UTF-8 at byte {error.start}; save the file as UTF-8") from error
 
 
 def template_problems(
     source: str, file: Place, columns: Iterable[str] | None, *, names_columns: bool
 ) -> Iterable[Problem]:
-    """Yield what is wrong with a template's text, for a dataset with these columns (None: unknown)."""
+    """Yield the problems of a template, for a dataset with these columns (None: unknown)."""
     scan_result = scan(source)
     for line, message in scan_result.refused:
         yield Problem(_line_place(file, line or 1, 1, source), "", message, REFUSED)
@@ -273,9 +272,11 @@ def template_problems(
     for name, line in sorted(scan_result.variables.items()):
         place = _variable_place(name, line, source, file)
         if name in FORBIDDEN:
-            yield Problem(place, name, "the label must not reach a prompt; remove it")
+            yield Problem(place, name, "the label must not reach a prompt; remove the variable")
         elif name in VARIABLES and name in (columns or ()):
-            message = "both a column of the dataset and a variable of the runner; rename the column (dataset.columns)"
+            message = (
+                "both a column of the dataset and a variable of the runner; rename the column with dataset.columns"
+            )
             yield Problem(place, name, message)
         elif columns is not None and name not in variables and not scan_result.refused:
             message = f"no such variable, and the dataset has no such column{did_you_mean(name, hints)}"
@@ -297,7 +298,7 @@ def _line_place(file: Place, line: int, column: int, source: str) -> Place:
 
 
 def prompt_variables(columns: Mapping[str, Any], runner_variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all variables of an agent's templates: `own_variables` and the datapoint's columns without the label."""
+    """Return all variables of an agent's templates: the runner's, and the datapoint's columns without the label."""
     variables = {**columns, **runner_variables}
     for name in FORBIDDEN:
         variables.pop(name, None)

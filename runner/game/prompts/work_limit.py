@@ -1,7 +1,7 @@
-"""Limit the work of rendering a template: operations are charged by the size of their values, up to a bound.
+"""Limit the work of rendering a template. Each operation counts as work in proportion to the size of its values.
 
-A time limit would depend on the machine; a count refuses the same templates everywhere. A compiled template cannot be
-observed from outside, so the counting is inserted into its syntax tree, as filters whose names no template can spell.
+A time limit would depend on the machine, while a limit on counted work rejects the same templates everywhere. To count,
+filters are inserted into the syntax tree of a template. Their names contain brackets, so no template can use them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from jinja2.runtime import Context
 from jinja2.visitor import NodeTransformer
 
 MAX_RENDERED = 4 << 20
-"""The most characters of a rendered template, or of a text inside it."""
+"""Maximum number of characters of a rendered template, or of a text inside it."""
 MAX_WORK = 32 << 20
-"""The most characters that one rendering may process, including those in loops and filters."""
+"""Maximum number of characters that one rendering may process, including those in loops and filters."""
 MAX_STRIPPED = 64
-"""The most different characters that `trim` may remove."""
+"""Maximum number of different characters that `trim` may remove."""
 TOO_LONG = f"renders to more than {MAX_RENDERED >> 20} MiB"
 
 BUDGET = "the work of this rendering"
-"""The name of the template variable that holds the `Work` of a rendering; no template can spell it."""
+"""The name of the template variable with the `Work` of a rendering. It has spaces, so no template can use it."""
 
 
 class Work:
@@ -38,7 +38,7 @@ class Work:
             raise SecurityError("does too much work; loop over less, or use fewer filters")
 
     def size(self, value: Any) -> int:
-        """Estimate the characters of a value as text. Walking through a list is charged as well."""
+        """Estimate the number of characters of a value as text. Iterating over a list counts as work, too."""
         if isinstance(value, str):
             return len(value)
         if isinstance(value, dict):
@@ -49,7 +49,7 @@ class Work:
         return 24
 
     def text(self, value: Any) -> str:
-        """Return a value as text, or refuse it if it is too long."""
+        """Return a value as text. A text that is too long is an error."""
         if isinstance(value, str):
             self.charge(len(value))
             return value
@@ -66,11 +66,11 @@ def _work(context: Context) -> Work:
 
 
 _SLOW_FILTERS = {"title": 16, "capitalize": 2, "wordcount": 4}
-"""The cost per character of filters that are slower than the others, which cost 1."""
+"""The work per character of slow filters. All other filters count as 1."""
 
 
 def counted_filter(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a filter of Jinja2 so that it charges for its value and arguments."""
+    """Wrap a filter of Jinja2 so that its value and arguments count as work."""
     weight = _SLOW_FILTERS.get(name, 1)
     takes_environment = name in ("first", "last")
 
@@ -89,9 +89,9 @@ def counted_filter(name: str, original: Callable[..., Any]) -> Callable[..., Any
 
 @pass_context
 def join(context: Context, values: Any, between: str = "") -> str:
-    """Join a list like Jinja2's `join`. Texts are refused: joining their letters could grow without bound."""
+    """Join a list like Jinja2's `join`, but reject a text, whose characters Jinja2 would join."""
     if not isinstance(values, (list, tuple)):
-        raise SecurityError("join takes a list")
+        raise SecurityError("uses join with a value that is not a list; give it a list")
     work = _work(context)
     size = work.size(values) + len(values) * work.size(between)
     if size > MAX_RENDERED:
@@ -102,17 +102,17 @@ def join(context: Context, values: Any, between: str = "") -> str:
 
 @pass_context
 def trim(context: Context, value: Any, chars: Any = None) -> str:
-    """Trim like Jinja2's `trim`, with a limited number of different characters, since each is searched for."""
+    """Trim like Jinja2's `trim`, with a limited number of different characters, since each one takes time."""
     work: Work = context.parent[BUDGET]
     text = value if type(value) is str else work.text(value)
     work.charge(len(text))
     if chars is None or chars == "\n":  # the common case
         return text.strip(chars)
     if not isinstance(chars, str):
-        raise SecurityError("trim takes a text of characters")
+        raise SecurityError("uses trim with an argument that is not a text; give it a text")
     characters = "".join(dict.fromkeys(work.text(chars)))
     if len(characters) > MAX_STRIPPED:
-        raise SecurityError(f"trim takes at most {MAX_STRIPPED} different characters")
+        raise SecurityError(f"uses trim with more than {MAX_STRIPPED} different characters; give it fewer")
     work.charge(len(characters) * len(text))
     return text.strip(characters)
 
@@ -121,7 +121,7 @@ def trim(context: Context, value: Any, chars: Any = None) -> str:
 def indent(context: Context, text: Any, width: Any = 4, first: bool = False) -> str:
     """Indent like Jinja2's `indent`, but only by a number of spaces."""
     if not isinstance(width, int) or width < 0:
-        raise SecurityError("indent takes a number of blanks")
+        raise SecurityError("uses indent without a number of spaces; give it a number")
     work = _work(context)
     text = work.text(text)
     blanks = " " * min(width, MAX_RENDERED)
@@ -135,15 +135,15 @@ def indent(context: Context, text: Any, width: Any = 4, first: bool = False) -> 
 
 @pass_context
 def _as_text(context: Context, value: Any) -> Any:
-    """Convert an output value to text. Values that are text already are counted by the caller of `render`."""
+    """Convert an output value to text. A value that is already text is counted when the output is joined."""
     if type(value) is str or isinstance(value, Undefined):
         return value
     return _work(context).text(value)
 
 
 @pass_context
-def _charged(context: Context, value: Any) -> Any:
-    """Charge for a value that is compared or tested."""
+def _count_value(context: Context, value: Any) -> Any:
+    """Count the work of comparing or testing a value."""
     if type(value) is int:
         return value
     work = _work(context)
@@ -174,15 +174,15 @@ def _sum(context: Context, left: Any, right: Any) -> Any:
 
 @pass_context
 def _items(context: Context, values: Any, nodes_in_loop: int) -> Iterator[Any]:
-    """Yield the items of a loop and charge each iteration by the size of the loop's body."""
+    """Yield the items of a loop. Each iteration counts as work in proportion to the size of the loop's body."""
     work = _work(context)
     for item in values:
         work.charge(16 * nodes_in_loop)
         yield item
 
 
-COUNTING_FILTERS = {"(text)": _as_text, "(seen)": _charged, "(concat)": _concat, "(sum)": _sum, "(items)": _items}
-"""Filters that only `Counting` inserts into a template; no template can spell their names."""
+COUNTING_FILTERS = {"(text)": _as_text, "(seen)": _count_value, "(concat)": _concat, "(sum)": _sum, "(items)": _items}
+"""Filters that `Counting` inserts into templates. Their names have brackets, so no template can use them."""
 
 
 _TEXT_FILTERS = ("trim", "upper", "lower", "title", "capitalize", "join", "indent", "(concat)")
@@ -197,41 +197,43 @@ class Counting(NodeTransformer):
         for index, child in enumerate(node.nodes):
             is_text = isinstance(child, nodes.Filter) and child.name in _TEXT_FILTERS
             if not is_text and not isinstance(child, (nodes.TemplateData, nodes.Const)):
-                node.nodes[index] = _filtered("(text)", child)
+                node.nodes[index] = _apply_filter("(text)", child)
         return node
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
-        return _filtered("(concat)", nodes.List(node.nodes, lineno=node.lineno))
+        return _apply_filter("(concat)", nodes.List(node.nodes, lineno=node.lineno))
 
     def visit_Add(self, node: nodes.Add) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
-        return _filtered("(sum)", node.left, node.right)
+        return _apply_filter("(sum)", node.left, node.right)
 
     def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
-        node.expr = _charged_expression(node.expr)
+        node.expr = _count_expression(node.expr)
         for operand in node.ops:
-            operand.expr = _charged_expression(operand.expr)
+            operand.expr = _count_expression(operand.expr)
         return node
 
     def visit_Test(self, node: nodes.Test) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         self.generic_visit(node)
         if node.name not in ("defined", "undefined"):
-            node.node = _charged_expression(node.node)
-            node.args = [_charged_expression(argument) for argument in node.args]
+            node.node = _count_expression(node.node)
+            node.args = [_count_expression(argument) for argument in node.args]
         return node
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - Jinja2 requires this name
         body_nodes = 1 + sum(1 for _ in node.find_all(nodes.Node))
         self.generic_visit(node)
-        node.iter = _filtered("(items)", cast("nodes.Expr", node.iter), nodes.Const(body_nodes, lineno=node.lineno))
+        node.iter = _apply_filter("(items)", cast("nodes.Expr", node.iter), nodes.Const(body_nodes, lineno=node.lineno))
         return node
 
 
-def _charged_expression(value: nodes.Expr) -> nodes.Expr:
-    return value if isinstance(value, nodes.Const) else _filtered("(seen)", value)
+def _count_expression(value: nodes.Expr) -> nodes.Expr:
+    """Return an expression with the same value that counts the work of using the value. Constants are not counted."""
+    return value if isinstance(value, nodes.Const) else _apply_filter("(seen)", value)
 
 
-def _filtered(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Filter:
+def _apply_filter(name: str, value: nodes.Expr, *arguments: nodes.Expr) -> nodes.Filter:
+    """Return the syntax node that applies a filter to an expression."""
     return nodes.Filter(value, name, list(arguments), [], None, None, lineno=value.lineno)

@@ -1,4 +1,4 @@
-"""Parse an answer: a decision with its confidence, or the messages for the channels where its agent speaks."""
+"""Parse an answer: a decision with its confidence, or the agent's messages for its channels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.game.protocols.protocol import Decision, Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionFormat:
-    """How a verifier writes a decision. The default is the paper's."""
+    """The texts of a verifier's decision. The defaults are those of the paper."""
 
     marker: str = option(
         "An answer that contains this text, in any case, announces a decision.", default="decision:", minLength=1
@@ -63,14 +63,16 @@ def parse_answer(
     if agent == protocol.verifier_name and protocol.step(round_).may_decide:
         decision = _decision(text, format_)
         if decision is not Decision.NONE:
-            return ParsedAnswer(None, decision, _p_accept(text, decision, format_) if states_confidence else None)
+            return ParsedAnswer(
+                None, decision, _accept_probability(text, decision, format_) if states_confidence else None
+            )
     if len(channels) == 1:
         return ParsedAnswer({channels[0]: text}, Decision.NONE)
     return ParsedAnswer(_split_at_headers(text, channels, protocol.agent_spec(agent).headers), Decision.NONE)
 
 
-def _p_accept(text: str, decision: Decision, format_: DecisionFormat) -> float:
-    """Return the probability of accept; the stated number is the probability that the given verdict is right."""
+def _accept_probability(text: str, decision: Decision, format_: DecisionFormat) -> float:
+    """Return P(accept). The number in the answer is the probability that the stated verdict is right."""
     p_right = stated_confidence(text, format_.confidence)
     return float(p_right if decision is Decision.ACCEPT else 1 - p_right)
 
@@ -91,7 +93,7 @@ def _decision(text: str, format_: DecisionFormat) -> Decision:
 
 
 def verdict_of(text: str, format_: DecisionFormat) -> Decision | None:
-    """Return the verdict of an answer, or None if it announces one that cannot be read."""
+    """Return the verdict of an answer, or None if the answer announces a verdict that cannot be read."""
     try:
         return _decision(text, format_)
     except InvalidDecisionError:
@@ -113,7 +115,7 @@ def verdict_span(text: str, format_: DecisionFormat) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class VerdictFork:
-    """The place in an answer where the texts of the two verdicts start to differ, and how each of them continues."""
+    """The position in an answer at which the texts of the two verdicts start to differ, and the rest of both texts."""
 
     at: int
     """The offset of the first character that differs."""
@@ -122,7 +124,10 @@ class VerdictFork:
 
 
 def verdict_fork(text: str, format_: DecisionFormat) -> VerdictFork | None:
-    """Return the fork of an answer's verdict; None without a verdict, or if one text is a prefix of the other."""
+    """Return the position in an answer at which it chooses its verdict.
+
+    None without a verdict, or if the text of one verdict is a prefix of the other.
+    """
     span = verdict_span(text, format_)
     accept, reject = map(_same_length_lower, (format_.accept, format_.reject))
     common = next((i for i, (a, b) in enumerate(zip(accept, reject, strict=False)) if a != b), None)
@@ -162,7 +167,7 @@ def _split_at_headers(text: str, channels: Sequence[str], headers: Mapping[str, 
 
 
 def _same_length_lower(text: str) -> str:
-    """Convert to lower case and keep all offsets: letters that would become two characters (İ) are unchanged."""
+    """Convert to lower case without changing offsets. A letter that would become two characters (İ) is not changed."""
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered

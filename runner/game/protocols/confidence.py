@@ -1,4 +1,4 @@
-"""A verifier's confidence in its verdict: the spec's settings, and how a stated number is read."""
+"""A verifier's confidence in its verdict: the settings of the spec, and the parser of a stated number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.documents.dataclass_schema import option
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictSettings:
-    """Data that is recorded with a verdict."""
+    """Settings for data that is recorded with a verdict."""
 
     confidence: Literal["stated", "logprob", "both"] | None = option(
         "Record verdicts as probabilities of accept. `stated`: with a decision, the verifier states the probability "
@@ -36,10 +36,10 @@ class VerdictSettings:
 
 
 MAX_VALUE = 80
-"""The number of characters after the marker that are read."""
+"""Maximum number of characters after the marker in which the number is searched."""
 
 GAP = r"\s*_`~\"'"
-"""White space and Markdown marks, as the inside of a character class."""
+"""White space and Markdown marks, for use in a character class of a regular expression."""
 
 _VALUE = re.compile(
     r"(?P<open>[<(\[])?(?P<number>[0-9]{1,3}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?P<percent>[ \t]*(?:%|per ?cent\b))?"
@@ -53,8 +53,8 @@ _VALUE = re.compile(
 def stated_confidence(text: str, marker: str) -> Decimal:
     """Return the probability, from 0 to 1, that an answer states after a marker, exactly as written.
 
-    A marker before a word ("my confidence: high") is prose and ignored. A marker before anything with a digit states a
-    number; all stated numbers must be readable and equal.
+    A marker before a word without digits ("my confidence: high") is ignored. The numbers after all other markers must
+    be valid and equal.
 
     Raises:
         InvalidConfidenceError: the answer states no number, different numbers, or one that is not a probability.
@@ -78,7 +78,7 @@ def stated_confidence(text: str, marker: str) -> Decimal:
 
 
 def _probability(text: str) -> Decimal | None:
-    """Parse a number from 0 to 1 or a percentage. Between 0 and 1 % is None, as it may mean a probability."""
+    """The number (0 to 1) or percentage in the text. None if neither, or between 0 % and 1 %, which is ambiguous."""
     match = _VALUE.match(text)
     if match is None:
         return None
@@ -91,14 +91,15 @@ def _probability(text: str) -> Decimal | None:
 @lru_cache
 def lenient_pattern(text: str, whole_words: bool = True) -> re.Pattern[str]:
     """Return a regex for the text that allows white space and Markdown marks between its words and punctuation."""
-    return re.compile(r"(?<!\w)" + _spaced(text) + (r"(?!\w)" if whole_words else ""), re.IGNORECASE)
+    return re.compile(r"(?<!\w)" + _pattern_with_gaps(text) + (r"(?!\w)" if whole_words else ""), re.IGNORECASE)
 
 
 @lru_cache
 def lenient_prefix(head: str) -> re.Pattern[str]:
     """Return a regex for the start of a text and the white space and Markdown marks that may follow."""
-    return re.compile(_spaced(head) + f"[{GAP}]*", re.IGNORECASE)
+    return re.compile(_pattern_with_gaps(head) + f"[{GAP}]*", re.IGNORECASE)
 
 
-def _spaced(text: str) -> str:
+def _pattern_with_gaps(text: str) -> str:
+    """Return a regular expression that matches the text, also with gaps between its words and punctuation marks."""
     return f"[{GAP}]*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", text)))

@@ -1,4 +1,4 @@
-"""Load a `Protocol` by name or path, with the parameters that a spec sets, or report every problem."""
+"""Load a `Protocol` by its name or path, with the parameters that a spec sets, or report all problems."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from runner.base.errors import Place, PlaceOf, Problem, SpecError
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import from_plain, removable_keys, resettable_keys, schema
 from runner.documents.editor_schemas import derive_editor_schema
-from runner.documents.layer_merge import load_layers
-from runner.documents.layered_data import LayeredData
+from runner.documents.layer_loading import load_layers
+from runner.documents.merged_data import LayeredData
 from runner.documents.schema_check import check
 from runner.documents.source_tree import ProjectTree
 from runner.game.protocols.protocol import Protocol
@@ -51,7 +51,7 @@ _PROTOCOL_KEYS = {"cycle", "channels", "parameters", "fixed"}
 
 
 def find_protocol(name: str, folder: Path) -> Path | None:
-    """Find the file of a protocol from a path relative to `folder` or a built-in name."""
+    """Return the file of a protocol, whose name is a path relative to `folder` or a built-in name; None if missing."""
     if name.endswith((".yaml", ".yml")):
         return package_data.find_file(name, folder)
     path = package_data.PROTOCOLS / f"{name}.yaml"
@@ -59,7 +59,7 @@ def find_protocol(name: str, folder: Path) -> Path | None:
 
 
 def _find_base(name: str, folder: Path) -> Path | None:
-    """Find the base of a protocol file: a file relative to it, or a built-in protocol with or without suffix."""
+    """Return the file that a protocol file extends: a path relative to `folder`, or a built-in protocol; else None."""
     relative = folder / name
     if package_data.is_file(relative):
         return relative
@@ -75,13 +75,13 @@ def load_protocol(
     where: PlaceOf = lambda _: Place("protocol"),
     tree: ProjectTree | None = None,
 ) -> Protocol:
-    """Load a protocol by its built-in name or its file's path.
+    """Load a protocol by its built-in name or the path of its file.
 
-    `where` returns the place of a key such as `protocol.use`. `tree` has the files that messages may quote; by default
-    it is the project of the protocol's file.
+    `where` returns the place of a key such as `protocol.use`. `tree` has the files that messages may quote; the default
+    is the project of the protocol's file.
 
     Raises:
-        SpecError: with all problems of the file and of the parameters.
+        SpecError: the file or the parameters have errors; lists all of them.
     """
     path = find_protocol(name, folder)
     if path is None:
@@ -127,7 +127,7 @@ def load_protocol(
 
 
 def _suggest_names(problems: Sequence[Problem], data: Mapping[str, Any]) -> list[Problem]:
-    """Suggest a different `human_name` for each agent that lacks one; the schema has the same example for all."""
+    """Return the problems with a different example of `human_name` for each agent, since the schema has only one."""
     agents = data.get("agents")
     if not isinstance(agents, Mapping):
         return list(problems)
@@ -168,7 +168,7 @@ def _static_problems(file: ProtocolFile, layered: LayeredData) -> Iterator[Probl
 def _unknown_names(
     kind: str, names: Sequence[str], valid_names: Collection[str], layered: LayeredData, *at: str | int
 ) -> Iterator[Problem]:
-    """Report entries of a list that are not in `known`."""
+    """Yield a problem for each name that is not in `valid_names`."""
     for index, name in enumerate(names):
         if name not in valid_names:
             yield _problem_at(layered, *at, index)(f"no {kind} {name!r}{did_you_mean(name, valid_names)}")
@@ -186,14 +186,14 @@ def _speaker_problems(
         yield problem(f"no agent {speaker!r}{did_you_mean(speaker, file.agents)}")
         return
     if not channels:
-        yield problem("a speaker needs at least one channel")
+        yield problem("a speaker needs at least one channel; add one")
     for channel in channels:
         if channel not in file.channels:
             yield problem(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
         elif speaker not in file.channels[channel].members:
-            yield problem(f"{speaker} speaks in {channel!r}, but is not a member of it")
+            yield problem(f"{speaker} speaks in {channel!r}, but is not a member; add it to channels.{channel}.members")
         if len(channels) > 1 and not file.agents[speaker].headers.get(channel):
-            message = f"{speaker} speaks in {len(channels)} channels at once and has no header for {channel!r}"
+            message = f"{speaker} speaks in {len(channels)} channels at once and has no header for {channel!r}; add one"
             yield _problem_at(layered, "agents", speaker, "headers")(message)
 
 
@@ -203,9 +203,9 @@ def _agent_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Iter
     order = _problem_at(layered, "agents", name, "channel_order")
     texts = [text.lower() for text in agent.headers.values()]
     if len(set(texts)) < len(texts):
-        yield headers("two channels have the same header")
+        yield headers("two channels have the same header; change one")
     elif any(shorter in longer for i, shorter in enumerate(texts) for j, longer in enumerate(texts) if i != j):
-        yield headers("one header is part of another, so an answer could not be split at them")
+        yield headers("one header is part of another, so answers cannot be split at headers; change one")
     for channel in agent.headers:
         if channel not in file.channels:
             yield headers(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
@@ -214,11 +214,11 @@ def _agent_problems(file: ProtocolFile, layered: LayeredData, name: str) -> Iter
         if channel not in file.channels:
             yield order(f"no channel {channel!r}{did_you_mean(channel, file.channels)}")
     if len(set(listed)) < len(listed):
-        yield order("a channel is listed twice")
+        yield order("a channel is listed twice; remove one")
 
 
 def _value_problems(values: Mapping[str, Any], where: PlaceOf) -> Iterator[Problem]:
-    """Check parameter values against the schema; those of a spec were already checked with the spec."""
+    """Yield the problems that the schema finds in parameter values. Values of a spec were already checked with it."""
     names = {field.name for field in fields(Parameters)}
     data = {"protocol": {name: value for name, value in values.items() if name in names}}
     parameters = {"type": "object", "properties": schema(Parameters, "parameters")["properties"]}
@@ -234,9 +234,10 @@ def _parameter_problems(
         key = f"protocol.{name}"
         if name in file.fixed and value != getattr(file.parameters, name):
             fixed = getattr(file.parameters, name)
-            yield Problem(where(key), key, f"{file.name} fixes {name} at {fixed!r}; leave it out")
+            yield Problem(where(key), key, f"{file.name} fixes {name} at {fixed!r}; remove {key}")
         elif name not in file.fixed and name not in changeable:
-            yield Problem(where(key), key, f"no such parameter{did_you_mean(name, changeable)}")
+            hint = did_you_mean(name, changeable) or f"; choose one of {comma_join(changeable)}"
+            yield Problem(where(key), key, f"no such parameter{hint}")
         elif name == "verifier_first" and not may_rotate and value != file.parameters.verifier_first:
             message = (
                 f"the cycle of {file.name} starts as written; to make verifier_first rotate it, add "
@@ -246,11 +247,11 @@ def _parameter_problems(
 
 
 def unplayable_parameters(protocol: Protocol, where: PlaceOf) -> Iterator[Problem]:
-    """Report parameters that leave no round where a decision would count."""
+    """Yield a problem if the parameters leave no round in which a decision counts."""
     low, high = protocol.min_message_rounds, protocol.max_message_rounds
     if low > high:
         key = "protocol.min_message_rounds"
-        yield Problem(where(key), key, f"{low} is more than max_message_rounds ({high})")
+        yield Problem(where(key), key, f"{low} is more than max_message_rounds ({high}); lower it")
     elif not any(protocol.can_ever_decide(round_) for round_ in range(high)):
         yield Problem(
             where("protocol"),

@@ -1,8 +1,8 @@
 """A protocol: the rules of a protocol file with a spec's parameters.
 
-Three operations on the cycle produce every variant of every protocol. `verifier_first` starts the cycle at another
-step, if the file declares it. `sequential` and `prover0_first` split a step with several speakers into one step for
-each. `draw: one` lets the rollout's seed choose one of a step's speakers.
+A protocol file has a cycle of steps, and parameters change it. `verifier_first` starts the cycle at another step, if
+the file declares it. `sequential` and `prover0_first` split a step with several speakers into one step for each.
+`draw: one` lets the rollout's seed choose one of a step's speakers.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ def stance_word(stance: int) -> str:
 
 
 def label_word(label: int | None) -> str:
-    """Return the right verdict of a datapoint for display; the label may be unknown."""
+    """Return a label as text for display: `accept`, `reject` or `not known`."""
     return "not known" if label is None else stance_word(label)
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """A protocol with its parameters: it answers who speaks, who hears and who may decide in any round."""
+    """A protocol with its parameters. Its methods return who speaks, who hears and who may decide in a round."""
 
     file: ProtocolFile
     parameters: Parameters
     declares_verifier_first: bool = True
-    """Whether the file declares `verifier_first`, so that it rotates the cycle; otherwise it describes the cycle."""
+    """Whether the file declares `verifier_first`, which then rotates the cycle. Otherwise it follows from the cycle."""
     exchanges_stances: bool = False
-    """Whether each game sets the first prover's stance, and the others agree or disagree with it as in the file."""
+    """Whether opposed provers exchange their stances in some games, since each game sets the first prover's stance."""
     paths: tuple[Path, ...] = field(default=(), compare=False, repr=False)
-    """The files it was read from: its own, then the files it extends."""
+    """The files that the protocol was read from: its own, then the files that it extends."""
 
     def with_verifier_first(self, *, verifier_first: bool) -> Protocol:
         """Return the protocol as if its file declared this `verifier_first`."""
@@ -65,9 +65,9 @@ class Protocol:
         )
 
     def with_given_stance(self) -> Protocol:
-        """Return the protocol with a stance that each game sets: of all provers, or of the first of opposed provers.
+        """Return the protocol for games that set the stance of all provers, or of the first one if they are opposed.
 
-        Opposed provers exchange their stances in games that give the first one the other's stance.
+        Opposed provers exchange their stances in games that give the first prover the other's stance.
         """
         if self.are_opposed:
             return replace(self, exchanges_stances=True)
@@ -107,7 +107,7 @@ class Protocol:
 
     @cached_property
     def last_speaking_round(self) -> int:
-        """The last round that has a speaker; an undecided game ends there, even if rounds are left."""
+        """The last round with a speaker, in which an undecided game ends, even if silent rounds follow."""
         return max(i for i in range(self.max_message_rounds) if self.can_be_active(i))
 
     def agent_spec(self, agent: str) -> AgentSpec:
@@ -115,7 +115,7 @@ class Protocol:
 
     @cached_property
     def steps(self) -> tuple[ProtocolStep, ...]:
-        """The cycle as it is played: rotated to its first step, and split if speakers take turns."""
+        """The steps of the cycle in the order of play: rotated by `verifier_first`, and split by `sequential`."""
         cycle = self.file.cycle
         first = next(
             (i for i, step in enumerate(cycle) if (self.verifier_name in step.speak) == self.parameters.verifier_first),
@@ -143,7 +143,7 @@ class Protocol:
         return self.steps[round_ % len(self.steps)]
 
     def can_be_active(self, round_: int) -> Mapping[str, tuple[str, ...]]:
-        """Return every agent that speaks in this round for some seed, with its channels."""
+        """Return the agents that speak in this round for at least one seed, each with its channels."""
         return self.step(round_).speak
 
     def speakers(self, round_: int, seed: int) -> Mapping[str, tuple[str, ...]]:
@@ -155,11 +155,11 @@ class Protocol:
         return {name: step.speak[name]}
 
     def may_decide(self, round_: int, seed: int = 0) -> bool:
-        """Return whether the verifier speaks in this round and may decide; it counts from `min_message_rounds` on."""
+        """Return whether the verifier speaks and may decide in this round. An early decision may not count."""
         return self.step(round_).may_decide and self.verifier_name in self.speakers(round_, seed)
 
     def can_ever_decide(self, round_: int) -> bool:
-        """Return whether a decision in this round counts for some seed."""
+        """Return whether a decision in this round counts for at least one seed."""
         can_speak = self.verifier_name in self.can_be_active(round_)
         return round_ >= self.min_message_rounds - 1 and can_speak and self.step(round_).may_decide
 
@@ -169,24 +169,24 @@ class Protocol:
         return self.questions_left(0)
 
     def questions_left(self, round_: int) -> int:
-        """Return how often the verifier speaks from this round on."""
+        """Return the number of rounds, from this one on, in which the verifier speaks."""
         return sum(self.verifier_name in self.can_be_active(i) for i in range(round_, self.max_message_rounds))
 
     def first_active_round(self, agent: str) -> int | None:
         return next((i for i in range(self.max_message_rounds) if agent in self.can_be_active(i)), None)
 
     @cached_property
-    def _visible(self) -> Mapping[str, tuple[str, ...]]:
+    def _channels_by_agent(self) -> Mapping[str, tuple[str, ...]]:
         return {
             agent: tuple(name for name, channel in self.file.channels.items() if agent in channel.members)
             for agent in self.file.agents
         }
 
     def visible_channels(self, agent: str) -> tuple[str, ...]:
-        return self._visible[agent]
+        return self._channels_by_agent[agent]
 
     def channel_order(self, agent: str, seed: int = 0) -> tuple[str, ...]:
-        """Return the order of one round's channels in this agent's prompt."""
+        """Return the order of a round's channels in this agent's prompt."""
         order: list[str] = []
         for index, entry in enumerate(self.agent_spec(agent).channel_order or ()):
             names = [entry] if isinstance(entry, str) else list(entry)
@@ -206,7 +206,7 @@ class Protocol:
 
     @cached_property
     def samples_stance(self) -> bool:
-        """Whether the seed chooses one of several opposed provers to speak, and so which stance is heard."""
+        """Whether the seed chooses which of the opposed provers speaks, and so which stance the verifier hears."""
         sampled_speakers = (step.speak for step in self.file.cycle if step.draw == "one")
         return self.are_opposed and any(
             len({self.default_stance(name) for name in speakers if name in self.prover_names}) > 1
@@ -214,7 +214,7 @@ class Protocol:
         )
 
     def stances_exchanged(self, prover_stance: int | None) -> bool | None:
-        """Return whether opposed provers have exchanged their stances; None if games of this protocol never do."""
+        """Return whether opposed provers have exchanged their stances; None if they never do in this protocol."""
         if not self.exchanges_stances or prover_stance is None:
             return None
         return prover_stance != self.default_stance(self.prover_names[0])
@@ -222,8 +222,8 @@ class Protocol:
     def stance(self, agent: str, prover_stance: int) -> int:
         """Return the stance of an agent in a game with this `prover_stance`.
 
-        The verifier has one too: the stance of the provers that its prompt may mention. It does not change if the
-        provers exchange theirs.
+        The verifier has a stance too, which its prompt may mention as the provers' stance. It does not change if the
+        provers exchange their stances.
         """
         if self.parameters.randomize_prover_stance:
             return prover_stance
@@ -236,7 +236,7 @@ class Protocol:
         return stances.pop() if len(stances) == 1 else None
 
     def reward_mid_point(self, agent: str) -> float:
-        """Return the mean of an agent's best and worst reward for a decision: the threshold between good and bad."""
+        """Return the mean of an agent's best and worst reward, which separates good from bad answers."""
         p = self.parameters
         if agent == self.verifier_name:
             return (p.verifier_reward + p.verifier_incorrect_penalty) / 2

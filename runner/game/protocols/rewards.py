@@ -9,42 +9,50 @@ from typing import Final
 from runner.game.protocols.protocol import Decision, Protocol
 
 TIE: Final = 1e-9
-"""The tolerance within which two rewards are equal, because sums of decimal fractions are inexact."""
+"""Two rewards that differ by less are equal, because sums of decimal fractions are inexact."""
 
 
 def reaches(reward: float, threshold: float) -> bool:
-    """Return whether a reward is at least a threshold such as a midpoint, within `TIE`."""
+    """Return whether a reward is at least `threshold`, apart from a rounding error of `TIE`."""
     return reward >= threshold - TIE
 
 
 @dataclass(frozen=True, slots=True)
 class Payoff:
-    """The state of a game after a round or before the first: decided, ended undecided, and each agent's reward."""
+    """The state of a game after a round, or before the first round."""
 
     decided: bool = False
+    """Whether this round's decision counts."""
     terminated: bool = False
+    """Whether the game has ended without a decision."""
     rewards: Mapping[str, float] = field(default_factory=dict)
+    """The reward of each agent in this round; an agent whose reward is unknown is left out."""
 
 
 def forced_decision(protocol: Protocol, label: int | None) -> Decision | None:
-    """Return the decision that `force_guess` sets instead of the verifier's own; None if it is not set."""
+    """Return the decision that `force_guess` sets instead of the verifier's own; None if `force_guess` is not set.
+
+    Raises:
+        ValueError: `force_guess` is `y`, but the datapoint has no label.
+    """
     force = protocol.parameters.force_guess
     if force is None:
         return None
     if force == "y" and label is None:
-        raise ValueError("force_guess: y needs the labels")
+        raise ValueError("protocol.force_guess: y needs a label for each datapoint; set protocol.force_guess to null")
     return Decision(int(force == "one") if label is None or force != "y" else label)
 
 
 def effective_decision(protocol: Protocol, round_: int, seed: int, decision: int, label: int | None) -> Decision:
-    """Return the decision that scores a round: the forced one if the spec sets it, otherwise the verifier's."""
+    """Return the decision that scores a round: the forced decision if the spec sets one, otherwise the verifier's."""
     forced = forced_decision(protocol, label)
-    if forced is None or not _counts(protocol, round_, seed):
+    if forced is None or not _decision_counts(protocol, round_, seed):
         return Decision(decision)
     return forced
 
 
-def _counts(protocol: Protocol, round_: int, seed: int) -> bool:
+def _decision_counts(protocol: Protocol, round_: int, seed: int) -> bool:
+    """Return whether a decision in this round ends the game."""
     return round_ >= protocol.min_message_rounds - 1 and protocol.may_decide(round_, seed)
 
 
@@ -58,15 +66,16 @@ def payoff(
     decision: int,
     before: Payoff,
 ) -> Payoff:
-    """Score one round after the payoff `before`. A game that has already ended pays no reward for going on.
+    """Return the payoff of a round. `before` is the payoff of the previous round.
 
     A decision before round `min_message_rounds - 1` is ignored and earns the no-guess reward. If the last round in
-    which an agent can speak has no decision, the game ends with the verifier's penalty. Without a label, the verifier's
-    reward for a decision is unknown, so the verifier and agents that share its reward get no entry.
+    which an agent can speak has no decision, the game ends, and the verifier gets a penalty. In a game that has already
+    ended, the verifier gets no reward for rounds without a decision. If the label is unknown, the verifier's reward for
+    a decision is unknown, too, so the verifier and the agents that share its reward are left out of `rewards`.
     """
     p = protocol.parameters
     verdict = effective_decision(protocol, round_, seed, decision, label)
-    decided = verdict != Decision.NONE and _counts(protocol, round_, seed)
+    decided = verdict != Decision.NONE and _decision_counts(protocol, round_, seed)
     out_of_rounds = round_ >= protocol.last_speaking_round and not decided
     terminated = before.terminated or out_of_rounds
     rewards = dict.fromkeys(protocol.agent_names, 0.0)

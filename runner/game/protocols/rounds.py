@@ -1,6 +1,6 @@
-"""A game as a generator without I/O: it yields who must speak and receives the replies, until the game ends.
+"""A game as a generator without I/O. It yields the agents that must speak, and receives their replies.
 
-It uses no model, prompt or clock, so a test can play it by hand and one event loop can play a thousand at a time.
+The generator uses no model, prompt or clock, so tests can play it by hand, and one event loop can play many games.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Message:
 class Reply:
     """An agent's reply in a round. A decision has no `messages` (None).
 
-    `retry_count` and `token_limit` are defined as in the original code: the number of bad answers, and whether the
-    accepted answer ended at the token limit. If all attempts failed, the last bad answer counts as a retry and
-    `token_limit` is false. `calls` and `cut` always record what happened.
+    `retry_count` and `token_limit` are defined as in the original implementation: the number of unusable answers, and
+    whether the accepted answer ended at the token limit. If all attempts failed, the last answer counts as a retry and
+    `token_limit` is false. `calls` and `cut` have the actual number of calls and whether the last answer was cut.
     """
 
     raw: str
@@ -43,7 +43,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A played round: each speaker's raw text, the messages, the decision and the rewards; see `Reply`."""
+    """A played round: the raw texts of its speakers, the messages, the decision and the rewards; see `Reply`."""
 
     raw: Mapping[str, str] = field(default_factory=dict)
     messages: Sequence[Message] = ()
@@ -55,7 +55,7 @@ class Round:
     cut: Mapping[str, bool] = field(default_factory=dict)
     votes: tuple[int, ...] = ()
     asked: frozenset[str] | None = None
-    """The agents whose models were called, if other agents' texts come from another run; None means all agents."""
+    """The agents whose models were called, if the texts of others come from another run; None if all were called."""
 
     def counts(self, agent: str) -> bool:
         """Return whether the agent's calls and retries were made in this run."""
@@ -64,7 +64,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class PendingTurn:
-    """The agents that must speak now with their channels, and the rounds before."""
+    """The agents that must speak now, each with its channels, and the earlier rounds."""
 
     round: int
     speakers: Mapping[str, tuple[str, ...]]
@@ -73,7 +73,7 @@ class PendingTurn:
 
 @dataclass(frozen=True, slots=True)
 class FinishedGame:
-    """A finished game; its `decision` has the value NONE if the rounds ran out."""
+    """A finished game. Its `decision` is `Decision.NONE` if the last round ended without one."""
 
     rounds: Sequence[Round]
     decision: int
@@ -87,9 +87,9 @@ class FinishedGame:
 def play(
     protocol: Protocol, *, seed: int, label: int | None, prover_stance: int, rounds: Sequence[Round] = ()
 ) -> Generator[PendingTurn, Mapping[str, Reply], FinishedGame]:
-    """Play a game, or continue one after the given `rounds`.
+    """Play a game, or continue a game after `rounds`.
 
-    The label is used only for rewards and for `force_guess: y`; no speaker sees it.
+    The label is used only for rewards and for `force_guess: y`. No speaker sees it.
     """
     played, pay = list(rounds), Payoff()
     for round_ in range(len(played), protocol.last_speaking_round + 1):
@@ -132,6 +132,6 @@ def _round(replies: Mapping[str, Reply], decision: int, rewards: Mapping[str, fl
 
 
 def episode_rewards(protocol: Protocol, rounds: Sequence[Round], *, is_labelled: bool = True) -> dict[str, float]:
-    """Sum each agent's rewards over the rounds. Without a label, agents whose rewards need it are left out."""
+    """Return the sum of each agent's rewards. Without a label, agents whose rewards need one are left out."""
     agents = [name for name in protocol.agent_names if is_labelled or all(name in played.rewards for played in rounds)]
     return {agent: sum(played.rewards.get(agent, 0.0) for played in rounds) for agent in agents}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from runner.game.protocols.protocol import Protocol
 
 MAX_TRIED = 16
-"""The most numbers of rounds that are tried in each direction."""
+"""The maximum distance between a protocol's number of rounds and the numbers that `rounds_without_waste` tries."""
 
 
 @dataclass(frozen=True)
@@ -22,16 +22,18 @@ class Speech:
 
 @dataclass(frozen=True)
 class ScheduledRound:
-    """The possible events of a round. `draw` is `one` if the rollout's seed chooses one of the speakers."""
+    """The possible events of a round."""
 
     draw: str
+    """`all` if all agents in `speech` speak, `one` if the rollout's seed selects one of them."""
     speech: tuple[Speech, ...]
     may_decide: tuple[str, ...]
+    """The agents that may decide in this round."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """A cycle of rounds, `first` to `last`, that repeats up to round `until`."""
+    """The rounds `first` to `last`, which are repeated up to and including round `until`."""
 
     first: int
     last: int
@@ -55,7 +57,7 @@ def _round(protocol: Protocol, number: int) -> ScheduledRound:
 
 
 def fold_rounds(rounds: Sequence[ScheduledRound], period: int) -> list[Stretch]:
-    """Group rounds into cycles of `period` rounds, and merge each cycle with its repeats."""
+    """Group rounds into cycles of `period` rounds, and return one stretch for each cycle and its repeats."""
     stretches: list[Stretch] = []
     for first in range(0, len(rounds), period):
         cycle = rounds[first : first + period]
@@ -69,7 +71,7 @@ def fold_rounds(rounds: Sequence[ScheduledRound], period: int) -> list[Stretch]:
 
 
 def messages_without_influence(protocol: Protocol) -> dict[int, tuple[str, ...]]:
-    """Return the speakers whose messages cannot influence a decision, by round.
+    """Return the speakers whose messages cannot influence a decision, by round. Rounds without any are left out.
 
     A message can influence a decision if its agent is the verifier and may decide in that round, or if an agent that
     hears it can influence a decision later.
@@ -92,7 +94,10 @@ def messages_without_influence(protocol: Protocol) -> dict[int, tuple[str, ...]]
 
 
 def rounds_without_waste(protocol: Protocol) -> list[int]:
-    """Return the nearest smaller and larger numbers of rounds without messages that cannot influence a decision."""
+    """Return maximum numbers of rounds, near the protocol's, with which every message can influence a decision.
+
+    The list has the nearest smaller and the nearest larger number, if there are any.
+    """
     current, period = protocol.max_message_rounds, min(len(protocol.steps), MAX_TRIED)
     below = (n for n in range(current - 1, max(0, current - period), -1) if _has_no_waste(protocol, n))
     above = (n for n in range(current + 1, current + period) if _has_no_waste(protocol, n))

@@ -1,6 +1,6 @@
-"""The keys of a protocol file: who may speak in which channel and order, and the rewards.
+"""The keys of a protocol file: agents, channels, the order of speaking, and rewards.
 
-The keys are declared here; `runner.game.protocols.protocol` compiles them for one spec's parameters.
+`runner.game.protocols.protocol` interprets the keys.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 from runner.documents.dataclass_schema import option
 
 MAX_ROUNDS = 10_000
-"""A limit beyond any model, because a prompt contains all earlier rounds."""
+"""Maximum number of rounds. No model can play more, since a prompt contains all earlier rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +27,10 @@ class AgentSpec:
     )
     stance: Literal["accept", "reject"] = option("The verdict a prover argues for, and is paid for.", default="accept")
     anonymous: bool = option(
-        "Its messages have no `name`, so other agents do not know which prover wrote them.", default=False
+        "The agent's messages have no `name`, so other agents do not know who wrote them.", default=False
     )
     last_round_message: bool = option(
-        "In the last round it gets another system message, from `<agent>.last_round.jinja`.", default=False
+        "In the last round, the agent gets another system message, from `<agent>.last_round.jinja`.", default=False
     )
     headers: Mapping[str, str] = option(
         "For an agent that speaks in several channels at once: the text that starts each channel's part.",
@@ -38,7 +38,7 @@ class AgentSpec:
         example={"prover0_channel": "Question for Expert_1:"},
     )
     channel_order: tuple[str | tuple[str, ...], ...] | None = option(
-        "The order of a round's channels in its prompt. An inner list is a set: "
+        "The order of a round's channels in the agent's prompt. An inner list is a set: "
         "`randomize_channel_order` shuffles it. Channels that are left out follow in the order of the file.",
         default=None,
         example=[["prover0_channel", "prover1_channel"]],
@@ -50,7 +50,7 @@ class Channel:
     """A channel: where messages go."""
 
     members: tuple[str, ...] = option(
-        "The agents that see it; no other agent ever does.", example=["prover", "verifier"], minItems=1
+        "The agents that see the channel's messages; no other agent does.", example=["prover", "verifier"], minItems=1
     )
 
 
@@ -59,7 +59,7 @@ class ProtocolStep:
     """One step of the cycle, played in one round: all its speakers speak at the same time."""
 
     speak: Mapping[str, tuple[str, ...]] = option(
-        "Each speaker and the channels it speaks in. Empty: a silent round.",
+        "Each speaker, with a list of channels. Empty: a silent round.",
         example={"verifier": ["main"]},
     )
     draw: Literal["all", "one"] = option(
@@ -89,7 +89,7 @@ class Parameters:
         "Shuffle the channels in a set of `channel_order` by the rollout's seed.", default=False
     )
     randomize_prover_stance: bool = option(
-        "The provers' stance is the datapoint's own: the parity of the SHA-256 of its solution.", default=False
+        "Provers argue a stance that each datapoint sets: the parity of the SHA-256 of its solution.", default=False
     )
     prover_reward: float = option("A prover's reward when the verdict is its stance.", default=1.0)
     verifier_reward: float = option("The verifier's reward for a right verdict.", default=1.0)

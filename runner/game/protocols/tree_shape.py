@@ -1,7 +1,9 @@
 """Numbering of the nodes in a tree of responses.
 
-Every step of a game gets several answers, and the game continues from each. A node is the state after an answer; its
-path has the number of the chosen answer in each round so far. A round without speakers has one answer, 0.
+In a tree, every step of a game has several answers, and the game continues from each answer. A node is the state of a
+game after an answer. Its path is a list with the number of the answer in each round so far; a round without speakers
+has only answer 0. A branch is a path through all rounds. Branches of one datapoint are numbered through, over all of
+its trees; the tables store this number as the repeat of a rollout.
 """
 
 from __future__ import annotations
@@ -13,25 +15,27 @@ NodePath = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TreeShape:
-    """The number of answers per step, and the maximum number of rounds."""
+    """The size of a tree."""
 
     responses: int
+    """Number of answers per step."""
     rounds: int
+    """Maximum number of rounds."""
 
     @property
     def branches(self) -> int:
-        """The maximum number of branches of a tree, which is also the distance between the repeats of two trees."""
+        """The maximum number of branches per tree. Repeats are numbered as if each tree had this number of branches."""
         return int(self.responses**self.rounds)
 
     def repeat(self, tree: int, path: NodePath) -> int:
-        """Return the repeat of a node, which is that of the first branch through it."""
+        """Return the repeat of a node, which is the repeat of the first branch that contains the node."""
         code = 0
         for answer in (*path, *[0] * (self.rounds - len(path))):
             code = code * self.responses + answer
         return tree * self.branches + code
 
     def path(self, repeat: int) -> NodePath:
-        """Return the numbers of the answers in a branch, one per round."""
+        """Return the path of a branch: the number of the answer in each round."""
         digits = []
         code = repeat % self.branches
         for _ in range(self.rounds):
@@ -40,11 +44,11 @@ class TreeShape:
         return tuple(reversed(digits))
 
     def siblings(self, repeat: int, round_: int) -> list[int]:
-        """Return the repeats of the other answers to the same step of a branch."""
+        """Return the repeats of the other answers to the step that a branch has in round `round_`."""
         tree, path = self.tree(repeat), self.path(repeat)
         nodes = [self.repeat(tree, (*path[:round_], answer)) for answer in range(self.responses)]
         return [node for answer, node in enumerate(nodes) if answer != path[round_]]
 
     def tree(self, repeat: int) -> int:
-        """Return the number of the tree, among those of its datapoint, that a branch belongs to."""
+        """Return the number of the tree that a branch belongs to; the trees of a datapoint are numbered from 0."""
         return repeat // self.branches

@@ -196,6 +196,7 @@ class Breaker:
                 self._wake_next()
 
     def _record_failure(self, request: Request, error: TransientError, *, probe: bool) -> None:
+        """Count a failed call, and open the breaker after too many. An error sent by a live server is no failure."""
         is_down = error.unreachable or error.status in GATEWAY
         if error.status is not None and not is_down and (self._has_answered or error.status in ALIVE):
             self._record_answer()  # because any answer, even an error, shows that the server is up

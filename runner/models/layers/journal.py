@@ -111,6 +111,12 @@ class JournaledCompleter:
         return completion
 
     def _from_journal(self, request: Request, identity: RequestRecord) -> Completion | None:
+        """Return the recorded answer to a request; None if there is none, or if another attempt is due.
+
+        Raises:
+            JournalError: the recorded request differs.
+            CallError: the request failed for good.
+        """
         record = self._recorded.get(request.sample)
         if record is None:
             return None

@@ -93,16 +93,16 @@ class LeakyBucket:
     per_minute: float
     clock: Clock
     _level: float = 0.0
-    _at: float = 0.0
+    _updated_at: float = 0.0
 
     def __post_init__(self) -> None:
-        self._at = self.clock()
+        self._updated_at = self.clock()
 
     def wait_for(self, amount: float) -> float:
         """Reserve `amount` units, and return the seconds to wait before they may be used."""
         now = self.clock()
-        self._level = max(self._level - (now - self._at) * self.per_minute / MINUTE, 0.0)
-        self._at = now
+        self._level = max(self._level - (now - self._updated_at) * self.per_minute / MINUTE, 0.0)
+        self._updated_at = now
         burst = self.per_minute * BURST
         # An amount larger than a burst would never fit, so it only waits for an empty bucket.
         wait = max(self._level + min(amount, burst) - burst, 0.0) * MINUTE / self.per_minute
@@ -134,8 +134,8 @@ class GroupLimit:
         self._maximum = maximum
         self._max_pause = max_pause
         self._clock, self._sleep = clock, sleep
-        self._fixed = {"requests": requests_per_minute, "tokens": tokens_per_minute}
-        self._buckets = {kind: LeakyBucket(rate, clock) for kind, rate in self._fixed.items() if rate is not None}
+        self._fixed_rates = {"requests": requests_per_minute, "tokens": tokens_per_minute}
+        self._buckets = {kind: LeakyBucket(rate, clock) for kind, rate in self._fixed_rates.items() if rate is not None}
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._slow_start = True
@@ -147,7 +147,13 @@ class GroupLimit:
         """Use the rate limits that a server's headers report, unless the spec sets the limits."""
         for kind in ("requests", "tokens"):
             text = headers.get(f"x-ratelimit-limit-{kind}", "")
-            if self._fixed[kind] is None and text.isascii() and text.isdigit() and len(text) < 16 and int(text) > 0:
+            if (
+                self._fixed_rates[kind] is None
+                and text.isascii()
+                and text.isdigit()
+                and len(text) < 16
+                and int(text) > 0
+            ):
                 bucket = self._buckets.get(kind)
                 if bucket is None or bucket.per_minute != int(text):
                     self._buckets[kind] = LeakyBucket(float(text), self._clock)
@@ -207,7 +213,7 @@ class GroupLimit:
         """Record that a call was answered."""
         is_full = self._in_flight >= int(self.limit)
         self._refusal_rate -= self._refusal_rate * EWMA_WEIGHT
-        if is_full and self.limit < self._maximum and (self._keeps_up or self._clock() >= self._cool_until):
+        if is_full and self.limit < self._maximum and (self._refuses_few or self._clock() >= self._cool_until):
             old_limit = int(self.limit)
             self.limit = min(self.limit + (1 if self._slow_start else 1 / self.limit), float(self._maximum))
             if int(self.limit) > old_limit:
@@ -215,7 +221,7 @@ class GroupLimit:
         self._leave()
 
     @property
-    def _keeps_up(self) -> bool:
+    def _refuses_few(self) -> bool:
         """Whether the server refuses only few calls. Some servers refuse a few calls at any load."""
         return self._refusal_rate < OVERLOADED
 
@@ -235,7 +241,7 @@ class GroupLimit:
         if isinstance(error, TransientError) and error.status == 429:
             now = self._clock()
             self._refusal_rate += (1 - self._refusal_rate) * EWMA_WEIGHT
-            self._slow_start = self._slow_start and self._keeps_up
+            self._slow_start = self._slow_start and self._refuses_few
             if error.retry_after and error.retry_after <= self._max_pause:
                 self._paused_until = max(self._paused_until, now + error.retry_after)
             if now >= self._cool_until:

@@ -200,7 +200,7 @@ class ServerPool:
         wait, is_last = after_failure(self._policy, error, progress.attempts, now - progress.since, self._jitter)
         return (0.0 if server in progress.tried and is_elsewhere else wait), is_last
 
-    def _not_refused(self, progress: _Progress) -> list[int]:
+    def _remaining_servers(self, progress: _Progress) -> list[int]:
         return [server for server in range(len(self._servers)) if server not in progress.refused]
 
     def _available(self, progress: _Progress) -> list[int]:
@@ -209,7 +209,7 @@ class ServerPool:
         These are all servers that are up. If there are none, and no server has refused the call, they are the excluded
         servers that can be reached.
         """
-        servers = self._not_refused(progress)
+        servers = self._remaining_servers(progress)
         up = [server for server in servers if self._servers[server].is_up]
         return up or [server for server in servers if not (progress.refused or self._servers[server].breaker.is_open)]
 
@@ -222,7 +222,7 @@ class ServerPool:
         """
         while True:
             available = self._available(progress)
-            for server in self._not_refused(progress):
+            for server in self._remaining_servers(progress):
                 # A call probes a server only once, so that the next probe is another call, unless all calls wait.
                 is_next = not (available and server in progress.tried)
                 if server not in available and self._servers[server].is_due and is_next:
@@ -258,7 +258,7 @@ class ServerPool:
 
     def _refusal_by_all(self, request: Request, progress: _Progress) -> NipRunError | None:
         """Return the error of a call that was refused, if no other server is left to try; None otherwise."""
-        servers = [self._servers[number] for number in self._not_refused(progress)]
+        servers = [self._servers[number] for number in self._remaining_servers(progress)]
         if not progress.refused or any(
             not (server.health.is_excluded or server.breaker.is_given_up) for server in servers
         ):
@@ -268,7 +268,7 @@ class ServerPool:
 
     async def _wait(self, progress: _Progress) -> None:
         """Wait until a server may get a probe, or the state of a circuit breaker changes."""
-        breakers = [self._servers[server].breaker for server in self._not_refused(progress)]
+        breakers = [self._servers[server].breaker for server in self._remaining_servers(progress)]
         breakers = [breaker for breaker in breakers if breaker.is_open]
         delays = [seconds for breaker in breakers if (seconds := breaker.next_try()) is not None]
         changes = {breaker.change() for breaker in breakers}

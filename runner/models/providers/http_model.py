@@ -136,6 +136,13 @@ class HttpModel(ABC):
             return await self._call_once(request, slot)
 
     async def _call_once(self, request: Request, slot: BodySlot, *, is_reloaded: bool = False) -> Completion:
+        """Send one request, and return its answer.
+
+        If the server no longer has the group's adapter, the adapter is loaded and the request sent once more.
+
+        Raises:
+            CallError, ProviderRefusal: the call failed.
+        """
         started, sent = time.perf_counter(), time.monotonic()
         n = request.n if request.n > 1 else None
         body = self._body(request, n)

@@ -268,6 +268,10 @@ class BatchModel:
                 self._fail(sent.waiting.values(), error)
 
     async def _finish(self, sent: _SentBatch) -> None:
+        """Wait until a batch has ended, and pass its results to the waiting calls.
+
+        Calls without a result fail or, in a batch of an earlier process, are sent again.
+        """
         batch = await self._wait_until_ended(sent.batch_id)
         sent.results = await self._fetch_results(batch)
         if batch.status == "failed" and not sent.results:

@@ -176,6 +176,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
     async def _exchange(
         self, session: aiohttp.ClientSession, request: httpx2.Request, redactor: Redactor
     ) -> httpx2.Response:
+        """Send a request, and return its response."""
         timeout = request.extensions.get("timeout", {})
         request.headers["accept-encoding"] = "identity"
         with _unsendable_requests():
@@ -198,6 +199,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
     async def _read(
         self, answer: aiohttp.ClientResponse, request: httpx2.Request, redactor: Redactor
     ) -> httpx2.Response:
+        """Read an answer up to its limit, and return it as a response. Files go to the disk; errors are truncated."""
         pieces = answer.content.iter_any()
         encoding = ",".join(answer.headers.getall("content-encoding", ()))
         extensions: dict[str, Any] = {}

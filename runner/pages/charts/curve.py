@@ -14,7 +14,7 @@ from runner.pages.charts.estimates import ChartEstimate, values_of
 from runner.pages.charts.labels import drawable, join_facts
 from runner.pages.charts.scales import Scale, Tick, extent
 from runner.pages.charts.styles import PAGE, Look
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 
 Stretch = Sequence[tuple[float, ChartEstimate]]
 """Consecutive points without a missing value."""

@@ -14,7 +14,7 @@ from runner.pages.charts.estimates import ChartEstimate, values_of
 from runner.pages.charts.labels import cut_to_width, drawable, format_dollars, join_facts, mark_invisible, width_of
 from runner.pages.charts.scales import Scale, extent
 from runner.pages.charts.styles import PAGE, Look
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 
 MAX_NAMES = 24
 """Maximum number of systems that all have names. If there are more, only systems on the frontier have names."""

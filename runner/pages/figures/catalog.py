@@ -22,7 +22,7 @@ from runner.results.comparison.baselines import find_baseline
 from runner.results.comparison.systems import load_system
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import RANKING_METRIC, game_shares
+from runner.results.metric_definitions import RANKING_METRIC, game_shares
 from runner.rollouts.rollout import Outcome
 from runner.runs.finished.result import FinishedRun
 

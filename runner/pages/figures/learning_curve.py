@@ -12,7 +12,7 @@ from runner.pages.charts.estimates import ChartEstimate
 from runner.pages.figures.figure import Encoding, Figure
 from runner.pages.figures.systems import FigureSystem, group_systems, pooled_metrics
 from runner.results.folder import RunFolder
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.training.summary import progress_summary
 
 

@@ -16,7 +16,7 @@ from runner.results.leaderboard.pooled_numbers import pooled_curves, pooled_esti
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SEED, SweepPoint, SweepValue, sweep_rows
 from runner.results.manifest import PLAYED, Manifest
-from runner.results.metric_table import METRICS
+from runner.results.metric_definitions import METRICS
 
 _NOTHING: Mapping[str, Any] = {
     **dict.fromkeys(("value", "ci_low", "ci_high")), "n": 0, "clusters": 0, "reason": "not measured",

@@ -20,7 +20,7 @@ from runner.results.comparison.game_pairs import GamePair, game_pairs
 from runner.results.comparison.paired_test import Flip
 from runner.results.comparison.systems import SystemReader
 from runner.results.folder import RunFolder
-from runner.results.metric_table import METRICS, Show, metrics_shown
+from runner.results.metric_definitions import METRICS, Show, metrics_shown
 
 MAX_ALL_PAIRS = 4
 """Maximum number of runs of which all pairs are compared. Of more runs, the first is compared with each other run."""

@@ -16,7 +16,7 @@ from runner.game.protocols.protocol import label_word, stance_word
 from runner.pages.charts.labels import format_count, format_dollars, format_interval
 from runner.pages.html import render_template
 from runner.results.manifest import Manifest
-from runner.results.metric_table import Show, metrics_shown
+from runner.results.metric_definitions import Show, metrics_shown
 from runner.rollouts.transcript import RolloutTranscript, describe_confidence, describe_variant
 
 _RESULTS = {True: "✓ right", False: "✗ wrong", None: "decided"}

@@ -13,8 +13,8 @@ from runner.pages.charts.reliability import ReliabilityBins, reliability
 from runner.pages.numbers import count, decimal, dollars, elapsed, interval
 from runner.pages.report.run_totals import VERDICTS, AgentTally, RunTally
 from runner.results.manifest import Manifest
+from runner.results.metric_definitions import ACCURACY, BALANCED_ACCURACY, METRICS
 from runner.results.metric_rows import is_minor, meaningful_metrics, metric_label, missing_intervals, section_lines
-from runner.results.metric_table import ACCURACY, BALANCED_ACCURACY, METRICS
 from runner.rollouts.rollout import Outcome
 from runner.runs.finished.rollout_details import verdict_word
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from runner.pages.report.comparison import compare_runs
 from runner.pages.report.games import FORMAT
-from runner.pages.report.overview import overview
 from runner.pages.report.run import GameCollector, RunPage, collect_games, notes_name, run_page
 from runner.pages.report.run_games import MAX_PLAIN_GAMES, CollectedGames
+from runner.pages.report.runs_overview import overview
 from runner.pages.report.training import training_page
 from runner.pages.site import Site, StorePiece
 from runner.results.folder import RunFolder

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.game.protocols.protocol import Decision
 from runner.models.prices import Pricing
-from runner.results.metrics import Metrics
+from runner.results.metric_computation import Metrics
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Rollout
 from runner.runs.execution.spending import run_costs

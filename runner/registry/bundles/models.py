@@ -171,7 +171,7 @@ def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[st
     paths = {name: root / name if name else root for name, _, _ in weights.files}  # "" if the weights are one file
     names = {name: f"weights/{name or root.name}" for name in paths}
     if naming.licence is None:
-        reason = "no license was given"
+        reason = "no license was given (--license)"
     elif weights.size > MAX_WEIGHTS_BYTES or len(paths) > MAX_WEIGHT_FILES:
         limit = f"at most {MAX_WEIGHTS_BYTES:,} in {MAX_WEIGHT_FILES} are sent"
         reason = f"{weights.size:,} bytes in {len(paths)} files; {limit}"

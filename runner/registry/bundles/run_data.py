@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.documents.yaml_writer import dump
 from runner.results.manifest import Manifest
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 
 FILE = "run_data.yaml"
 

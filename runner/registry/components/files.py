@@ -17,7 +17,7 @@ from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import comma_join
 from runner.documents.dataclass_schema import to_plain
-from runner.documents.layer_merge import EXTENDS
+from runner.documents.layer_loading import EXTENDS
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import ReleaseLink
 from runner.documents.releases.reference import Kind

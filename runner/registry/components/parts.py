@@ -12,7 +12,7 @@ from runner.base.errors import Problem, ReleaseError, SpecError, UsageError
 from runner.base.hashing import tagged_hash
 from runner.base.text import comma_join, did_you_mean
 from runner.documents.dataclass_schema import changed_keys, from_plain, schema, to_plain
-from runner.documents.layer_merge import load_layers
+from runner.documents.layer_loading import load_layers
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.reference import Kind
 from runner.documents.schema_check import check

@@ -11,7 +11,7 @@ from typing import Any
 from runner.base import package_data
 from runner.base.errors import NipRunError, ReleaseError
 from runner.base.hashing import tagged_hash
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.documents.plain_values import KeyPath
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import ReleaseLink
@@ -223,7 +223,9 @@ class _ReleaseFiles:
         if path is None and is_reference(value):
             return self._use_release(key.partition(".")[0], _FILE_KEYS[key], value)
         if path is None:
-            raise ReleaseError(f"{self.layered.place(at)}: {key}: there is no file or release {value!r}; correct it")
+            raise ReleaseError(
+                f"{self.layered.place(at)}: {key}: there is no file or release {value!r}; correct the name"
+            )
         return self._add_path(key, path.resolve())
 
     def _use_release(self, key: str, kind: Kind, value: str) -> str:

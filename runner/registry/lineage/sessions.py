@@ -18,7 +18,7 @@ from runner.registry.sent_releases import sent_hashes
 from runner.registry.transports.registry import ReleaseEntry
 from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.tasks import played_datapoints
 
 DatapointLookup = Callable[[], frozenset[str] | None]

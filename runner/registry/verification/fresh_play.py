@@ -14,7 +14,7 @@ from runner.registry.verification.reproducible import add_suffix, check_reproduc
 from runner.results.comparison.comparison import Comparison, SystemComparison, compare_systems
 from runner.results.comparison.wording import format_difference
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import RANKING_METRIC, compared_metric
+from runner.results.metric_definitions import RANKING_METRIC, compared_metric
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Watch
 from runner.runs.finished.result import FinishedRun

@@ -18,7 +18,7 @@ from runner.registry.verification.reproducible import check_intact, fetch_into_r
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import Manifest
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.runs.finished.reconstruction import saved_plan
 from runner.training.plan import part_id
 from runner.training.stage_log import read_stages

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runner.base.errors import JournalError, NipRunError, ReleaseError
+from runner.base.errors import DamagedRunError, JournalError, NipRunError, ReleaseError
 from runner.base.hashing import tagged_hash
 from runner.base.storage.atomic_files import read_json
 from runner.base.storage.format_versions import RUN_FOLDER
@@ -40,7 +40,7 @@ from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import find_kind_problems
 from runner.registry.verification.rows import find_row_differences
 from runner.registry.verification.torn_logs import find_torn_logs
-from runner.results.folder import RunFolder
+from runner.results.folder import SUMS, RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.manifest import COUNTED, PLAYED, Manifest
 from runner.results.provenance.input_files import spec_hash
@@ -52,7 +52,7 @@ from runner.spec.model_sources import ModelSource
 from runner.spec.origin import DATA
 from runner.training.stage_log import read_stages
 
-DERIVED = frozenset(f"{name}.parquet" for name in COLUMNS)
+DERIVED = frozenset((SUMS, *(f"{name}.parquet" for name in COLUMNS)))
 """Files that `get` derives and writes next to the files of a release."""
 
 EDITABLE = frozenset((PARAMETERS, SPEC))
@@ -226,9 +226,21 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
     is_sealed = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
     if is_sealed and not folder.sums.is_file():
         yield f"{folder.sums.name} is missing, so changes to the tables and metrics cannot be detected"
+    if folder.sums.is_file():
+        yield from _find_hash_problems(folder)
     if not problems:
         try:
             yield from _find_number_problems(folder, manifest)
+        except NipRunError as error:
+            yield str(error)
+
+
+def _find_hash_problems(folder: RunFolder) -> Iterator[str]:
+    for path in (folder.metrics, *map(folder.table, COLUMNS)):
+        try:
+            folder.check(path)
+        except DamagedRunError:
+            yield f"{path.name} does not have the hash in {folder.sums.name}"
         except NipRunError as error:
             yield str(error)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from runner.base.errors import UsageError
-from runner.results.metric_table import Metric
+from runner.results.metric_definitions import Metric
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?%?|\.\d+%?)|(?P<word>[A-Za-z_]\w*(?:\.\w+)*)|(?P<sign>>=|<=|[<>+-]))"

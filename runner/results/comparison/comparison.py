@@ -41,7 +41,7 @@ from runner.results.comparison.slices import split_by_column, untested_slices_no
 from runner.results.comparison.systems import System, SystemReader, load_system
 from runner.results.comparison.wording import describe_equivalence, difference_in_words, format_difference, verdict
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import METRICS, RANKING_METRIC, Metric, compared_metric
+from runner.results.metric_definitions import METRICS, RANKING_METRIC, Metric, compared_metric
 from runner.results.stopping_rule import accuracy_sequence
 from runner.statistics.differences import Difference, agree_with_test
 from runner.statistics.equivalence import Equivalence

@@ -8,7 +8,7 @@ from itertools import zip_longest
 
 from runner.results.comparison.matching import match_datapoints
 from runner.results.comparison.systems import ScoredRollout, System, SystemReader
-from runner.results.metric_table import METRICS, RANKING_METRIC
+from runner.results.metric_definitions import METRICS, RANKING_METRIC
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from runner.base.text import comma_join, counted
 from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.paired_test import sample_by_group
 from runner.results.comparison.systems import DatapointScores, System
-from runner.results.metric_table import Metric
+from runner.results.metric_definitions import Metric
 
 FEWEST = 2
 """The fewest groups that all systems must share: the error of a single group is unknown."""

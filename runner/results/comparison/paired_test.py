@@ -11,7 +11,7 @@ from runner.base.errors import UsageError
 from runner.game.protocols.protocol import Decision
 from runner.results.comparison.matching import MatchedPoints
 from runner.results.comparison.systems import DatapointScores, ScoredRollout
-from runner.results.metric_table import Metric
+from runner.results.metric_definitions import Metric
 from runner.statistics.differences import Difference, Sample, unpaired_difference
 from runner.statistics.equivalence import Equivalence
 from runner.statistics.gap_recovered import GapRecovered, gap_recovered

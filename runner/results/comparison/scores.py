@@ -12,7 +12,7 @@ from runner.base.text import comma_join
 from runner.models.interface import TOKEN_CLASSES, Usage
 from runner.models.prices import Pricing
 from runner.results.folder import RunFolder
-from runner.results.metric_table import CALLS, COST, Metric, Source
+from runner.results.metric_definitions import CALLS, COST, Metric, Source
 from runner.results.tables import COLUMNS
 from runner.rollouts.rollout import Outcome
 from runner.spec.loader import load_saved

@@ -16,7 +16,7 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
-from runner.results.metric_table import Metric, compared_metric, option_names
+from runner.results.metric_definitions import Metric, compared_metric, option_names
 from runner.results.tasks import played_datapoints, verifier_variables
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from runner.base.text import decimal, p_statement, p_value
-from runner.results.metric_table import Metric
+from runner.results.metric_definitions import Metric
 from runner.statistics.differences import Difference
 from runner.statistics.equivalence import Equivalence
 from runner.statistics.sign_flip import ALPHA

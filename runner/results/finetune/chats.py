@@ -1,4 +1,4 @@
-"""Reasons why a text or a chat cannot be used for training."""
+"""Find the reason why a text or a chat cannot be used for training."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from functools import lru_cache
 from runner.game.prompts.chat import ChatMessage
 
 ALTERNATING_OPTION = "--chat-format alternating (in a spec, fine_tune.chat_format: alternating)"
-"""The option for chat templates that accept no other roles."""
+"""The option for chat templates that need alternating turns of user and assistant."""
 
 ROLES = ("system", "developer", "user", "assistant")
 
 _SPECIAL_TOKEN = re.compile(r"<[|｜][^|｜<>\s]+[|｜]>")
-"""`<|im_start|>` and similar tokens; those of DeepSeek have wide bars."""
+"""`<|im_start|>` and similar tokens. DeepSeek's tokens have full-width bars."""
 
 TEMPLATE_TOKENS = (
     "[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", "[TOOL_CALLS]", "[TOOL_RESULTS]",
     "[AVAILABLE_TOOLS]", "<start_of_turn>", "<end_of_turn>", "<bos>", "<eos>", "<s>", "</s>",
 )  # fmt: skip
-"""Control tokens of common chat templates with other forms: Mistral's, Llama 2's and Gemma's."""
+"""Control tokens of other common chat templates: Mistral's, Llama 2's and Gemma's."""
 
 
 _CACHED_LENGTH = 4096
-"""The length of texts whose result is cached, in characters: instructions are repeated in every example of a game."""
+"""Maximum number of characters of texts whose result is cached. Instructions occur in every example of a game."""
 
 
 def text_problem(text: str, tokens: tuple[str, ...] = ()) -> str | None:
-    """Return why a text cannot be in a dataset; `tokens` are refused in addition to the `<|...|>` family."""
+    """Return why a text cannot be in a dataset, or None. Rejected are `<|...|>` tokens and those in `tokens`."""
     return _short_text_problem(text, tokens) if len(text) <= _CACHED_LENGTH else _text_problem(text, tokens)
 
 
@@ -49,7 +49,7 @@ _short_text_problem = lru_cache(maxsize=2048)(_text_problem)
 
 
 def is_utf8(text: str) -> bool:
-    """Tell whether a text can be encoded at all."""
+    """Return whether a text can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, from an answer's JSON
@@ -58,7 +58,7 @@ def is_utf8(text: str) -> bool:
 
 
 def chat_problem(messages: Sequence[ChatMessage], tokens: tuple[str, ...] = ()) -> str | None:
-    """Return why a chat cannot be in a dataset."""
+    """Return why a chat cannot be in a dataset, or None."""
     for message in messages:
         if message["role"] not in ROLES:
             return f"unknown role {message['role']}"
@@ -69,9 +69,9 @@ def chat_problem(messages: Sequence[ChatMessage], tokens: tuple[str, ...] = ()) 
 
 
 def turn_problem(prompt: Sequence[ChatMessage]) -> str | None:
-    """Return why an open model's answer cannot follow a prompt: its chat template needs alternating turns."""
+    """Return why an answer cannot follow a prompt in chat templates that need alternating turns, or None."""
     if not prompt:
         return "no prompt"
     if prompt[-1]["role"] == "assistant":
-        return f"the prompt ends with the assistant's own message; {ALTERNATING_OPTION} puts one of the user's after it"
+        return f"the prompt ends with an assistant message; add a user message after it with {ALTERNATING_OPTION}"
     return None if prompt[0]["role"] != "assistant" else "the chat begins with the assistant"

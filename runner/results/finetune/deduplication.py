@@ -1,4 +1,4 @@
-"""Deduplication of dataset lines by digests: few in memory, many in a temporary database, so that memory is limited."""
+"""Deduplicate dataset lines by digests. Many digests move to a temporary database, so that memory is limited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.base.errors import RunError
 from runner.base.storage.safe_files import create, make_folders
 
 MAX_IN_MEMORY = 1 << 15
-"""The number of digests in memory before they move to disk."""
+"""The number of digests at which all digests move from memory to disk."""
 
 
 def digest(line: bytes) -> bytes:
@@ -20,7 +20,7 @@ def digest(line: bytes) -> bytes:
 
 
 class DedupIndex:
-    """The digests of the lines of many files, until `close`."""
+    """The digests of the lines of many files. `close` deletes them."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,7 +30,8 @@ class DedupIndex:
         try:
             make_folders(path.parent)
             create(path).close()
-            self._db = sqlite3.connect(path.absolute(), isolation_level=None, check_same_thread=False)  # not `file:`
+            # An absolute path, since SQLite reads `file:` as a URL.
+            self._db = sqlite3.connect(path.absolute(), isolation_level=None, check_same_thread=False)
             self._db.execute("PRAGMA synchronous=OFF")
             self._db.execute("PRAGMA journal_mode=OFF")
             self._db.execute("CREATE TABLE seen (key BLOB PRIMARY KEY, file INTEGER) WITHOUT ROWID")
@@ -39,7 +40,7 @@ class DedupIndex:
             raise self._write_error(error) from error
 
     def holder(self, scope: str, digest: bytes, file: str) -> str | None:
-        """Return the file of this scope that already has the line; None if it is new, which adds it for `file`."""
+        """Return the file in this scope that already has the line. If there is none, record `file` and return None."""
         key = self._scopes.setdefault(scope, len(self._scopes).to_bytes(4, "big")) + digest
         if self._in_memory is None:
             return self._holder_on_disk(key, file)
@@ -72,7 +73,7 @@ class DedupIndex:
         return self._files.setdefault(file, len(self._files))
 
     def _write_error(self, error: Exception) -> RunError:
-        return RunError(f"cannot write {self._path.parent}: {error}")
+        return RunError(f"cannot write to {self._path.parent}: {error}")
 
     def close(self) -> None:
         self._db.close()
@@ -81,7 +82,7 @@ class DedupIndex:
 
 @dataclass(frozen=True)
 class ScopedDedup:
-    """The lines of files that must not share any, such as the splits of one dataset."""
+    """An index for files that must not have a line in common, such as the splits of one dataset."""
 
     digests: DedupIndex
     scope: str

@@ -1,7 +1,7 @@
-"""Dataset files: each example is checked before it is written, and traced to its source.
+"""Write the examples of a fine-tuning dataset to a file, after checking each.
 
-A file and its sidecar `<file>.trace.jsonl` are written under temporary names, and `close` renames them. Examples that
-are left out are counted by reason.
+Each file has a sidecar, `<file>.trace.jsonl`, with the source of each example. Both files have temporary names until
+`close` renames them. Examples that are left out are counted by reason.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ class ExampleLine(NamedTuple):
     """A digest that must be unique among the lines of a dataset."""
 
     def at(self, index: int) -> ExampleLine:
-        """Return the line with its index in the file, if it contains that."""
+        """Return the line with this index in place of the placeholder, if its format has one."""
         return ExampleLine(self.text.replace(_INDEX_PLACEHOLDER, b"%d" % index, 1), self.key)
 
 
 _INDEX_PLACEHOLDER = b"\0"
-"""A placeholder for a line's index in its file; JSON never contains this byte, as its strings escape it."""
+"""Placeholder for a line's index in its file. JSON never contains this byte, since strings escape it."""
 
 UNKNOWN_INDEX: Any = orjson.Fragment(_INDEX_PLACEHOLDER)
-"""The index of an example that is not in a file yet."""
+"""The index of an example that has not been added to a file yet."""
 
 
 def encode_example(format_: Format, example: Example) -> ExampleLine | str:
-    """Return an example as a line of this format, or the reason why its consumer cannot train on it."""
+    """Return an example as a line of this format, or the reason why the format's trainer cannot use the example."""
     problem = format_.problem(example)
     if problem is not None:
         return problem
@@ -109,7 +109,7 @@ class _LineWriter:
         self.temporary.replace(self.target)
 
     def discard(self) -> None:
-        with suppress(OSError):  # must not hide the error of a full disk
+        with suppress(OSError):  # an error here would hide the first one, such as a full disk
             self._file.close()
         self.temporary.unlink(missing_ok=True)
 
@@ -117,8 +117,8 @@ class _LineWriter:
 class ExampleFile:
     """A dataset file that is being written.
 
-    `seen` is an index that this file shares with others, which must not have the same lines; by default the file has
-    its own. With `repeats`, lines may occur again in this file, for examples that were drawn with replacement.
+    Files that share a `dedup` index never have the same line; by default the file has an index of its own. With
+    `repeats`, a line may occur several times in this file, for examples that were sampled with replacement.
 
     Raises:
         RunError: from all methods, if the file cannot be written.
@@ -174,7 +174,7 @@ class ExampleFile:
         limit = self.format.max_bytes
         if self._full or (limit is not None and self._lines.size + len(line.text) > limit):
             self._full = True
-            return f"the file is full: {self.format.name} takes {limit or 0:,} bytes"
+            return f"the file is full: {self.format.name} accepts at most {limit or 0:,} bytes"
         reason = self._repetition(line)
         if reason:
             return reason
@@ -219,7 +219,7 @@ class ExampleFile:
         }
 
     def _put(self) -> str:
-        """Rename the trace before the file, as every dataset needs a trace; return the file's hash."""
+        """Rename the trace and then the file, so that every dataset has a trace. Return the file's hash."""
         self._trace.put()
         sha256 = self._lines.sha256
         if self.format.columns is None:
@@ -246,7 +246,7 @@ class ExampleFile:
 
 
 def trace_line(source: ExampleSource) -> bytes:
-    """Return the sidecar's line for an example's source, without the start that has the line number."""
+    """Return the sidecar's line for the source of an example, without its first field, the line number."""
     fields = {
         "run_id": source.run_id,
         "rollout_id": source.rollout_id,

@@ -12,9 +12,9 @@ from runner.game.prompts.chat import ChatMessage
 
 @dataclass(frozen=True)
 class SupervisedExample:
-    """A chat with assistant messages to learn, except those with indices in `unlearnable`.
+    """A chat whose assistant messages are learned, except those with indices in `unlearnable`.
 
-    `rounds` has the round of each turn to learn, by the index of its message.
+    `rounds` maps the index of each learned message to its round in the game.
     """
 
     messages: Sequence[ChatMessage]
@@ -23,17 +23,17 @@ class SupervisedExample:
 
     @cached_property
     def learned(self) -> list[int]:
-        """The indices of the messages to learn."""
+        """The indices of the learned messages."""
         assistant_turns = (index for index, message in enumerate(self.messages) if message["role"] == "assistant")
         return [index for index in assistant_turns if index not in self.unlearnable]
 
     @property
     def round(self) -> int:
-        """The round of the last turn to learn."""
+        """The round of the last learned message."""
         return max(self.rounds.values(), default=0)
 
     def single_turns(self) -> Iterator[SupervisedExample]:
-        """Yield each turn to learn by itself, as the last message of a chat."""
+        """Yield an example for each learned message, in which this message is the last and the only learned one."""
         assistant_turns = {index for index, message in enumerate(self.messages) if message["role"] == "assistant"}
         for end in self.learned:
             rounds = {end: self.rounds[end]} if end in self.rounds else {}
@@ -80,11 +80,10 @@ Example = RolloutExample | Preference
 
 @dataclass(frozen=True)
 class ExampleSource:
-    """The source of an example.
+    """The rollout, agent and round that an example comes from.
 
-    `round` is the round of the turn, of the last one if a chat has several. `other` has additional fields: a preference
-    has the `rejected_rollout_id` and `rejected_reward` of the rejected answer. `group` is that of the datapoint, or its
-    id.
+    If an example has several turns, `round` is the round of the last. `other` has additional fields: for a preference,
+    `rejected_rollout_id` and `rejected_reward` of the rejected answer. `group` is the datapoint's group, or its id.
     """
 
     run_id: str

@@ -1,6 +1,6 @@
-"""Fine-tuning files of a run: one for each model group and one for each agent, in each format.
+"""Write the fine-tuning files of a run: one for each model group and one for each agent, in each format.
 
-Examples that are left out are counted and reported by reason.
+The report counts the examples that are left out, by reason.
 """
 
 from __future__ import annotations
@@ -29,17 +29,14 @@ from runner.rollouts.trees import build_tree
 from runner.spec.experiment import FineTune
 
 AGENTS = "agents"
-"""The folder of the files of single agents; files of model groups are in the folder above it."""
+"""The subfolder with the files of single agents. The folder itself has the files of model groups."""
 
 REPORT = "report.json"
-"""The file that reports for each file the number of examples, the chat format and what was left out."""
+"""The file with a report on each dataset file: its examples, its chat format and the examples that were left out."""
 
 
 def remove_files(folder: Path) -> None:
-    """Remove the fine-tuning files that an earlier pass over the run left, and no other files.
-
-    Links are not followed.
-    """
+    """Remove the fine-tuning files of an earlier pass over the run, and no other files. Links are not followed."""
     if folder.is_symlink():
         return
     folders = (folder,) if (folder / AGENTS).is_symlink() else (folder, folder / AGENTS)
@@ -53,7 +50,7 @@ def remove_files(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class _Splits:
-    """The training and validation file of one owner in one format."""
+    """The training and the validation file of an agent or a model group, in one format."""
 
     train: ExampleFile
     validation: ExampleFile | None
@@ -68,7 +65,7 @@ class _Splits:
 
 
 class DatasetFiles:
-    """The files of some agents and their model groups; `add` takes examples in the order of the files."""
+    """The files of some agents and their model groups. Examples are written in the order in which they are added."""
 
     def __init__(
         self,
@@ -110,20 +107,20 @@ class DatasetFiles:
         return _Splits(train, ExampleFile(target, format_, dedup=dedup) if self._validation_share else None)
 
     def add(self, agent: str, format_: Format, example: Example, source: ExampleSource) -> None:
-        """Add an agent's example to its own file and to its group's."""
+        """Add an agent's example to the file of the agent and to the file of its model group."""
         self.put(build_example(agent, format_, example, source, self._validation_share))
 
     def put(self, example: AgentExample) -> None:
-        """Add an example that was built from an agent's part of a game, or count why there is none."""
+        """Add an encoded example, or count the reason why it could not be encoded."""
         for owner in (_agent_file(example.agent), self._groups[example.agent]):
             file = self._files[example.suffix, owner].of(validation=example.is_in_validation)
             line = example.line
-            if file.format.method == "rl" and isinstance(line, ExampleLine):  # an RL line has its index
+            if file.format.method == "rl" and isinstance(line, ExampleLine):  # a line for RL contains its index
                 line = line.at(file.examples)
             file.put(line, example.trace)
 
     def close(self) -> list[dict[str, Any]]:
-        """Rename the files with enough examples to their final names, and return the report of all files."""
+        """Rename the files with enough examples to their final names, and return the rows of the report."""
         self._dedup_index.close()
         return [
             {**self._close_file(file), **describe_chat_format(self._owners[owner])}
@@ -158,10 +155,10 @@ class Trees:
 
 
 class FineTuneFiles:
-    """The fine-tuning files of one run; `add` takes the rollouts of a game or tree, in the order of the plan.
+    """The fine-tuning files of one run. Games and trees must be added in the order of the plan.
 
-    With `trees`, tools that learn preferences get preference pairs, and no branches as games. An agent's file has the
-    answers of the player of that name: in games with swapped seats that is the agent in `swapped`, in another seat.
+    With `trees`, files for preference learning have preference pairs instead of games. An agent's file has the answers
+    of the player of that name. In games with swapped seats, this player is in another seat, as `swapped` says.
     """
 
     def __init__(
@@ -193,7 +190,7 @@ class FineTuneFiles:
         self.add_preferences(rollouts)
 
     def put(self, examples: Sequence[AgentExample]) -> None:
-        """Add the examples that `examples` has built from a game."""
+        """Add the examples that `self.examples` built from a game."""
         for example in examples:
             self._files.put(example)
 

@@ -1,4 +1,4 @@
-"""File formats of training tools: how each writes an example, and which examples it accepts."""
+"""File formats of training tools. Each format writes examples as lines, and checks which examples the tool accepts."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ class Format:
     name: str
     method: str
     suffix: str
-    """The suffix of its file names, after the model group or agent."""
+    """The suffix of file names, after the name of the model group or agent."""
     line: Callable[[Any], dict[str, Any]]
-    """Converts a valid example to the form of the tool."""
+    """Converts a valid example to the JSON object of a line."""
     problem: Callable[[Any], str | None]
-    """Returns why the tool cannot train on an example; None if it can."""
+    """Returns the reason why the tool cannot train on an example, or None."""
     max_bytes: int | None = None
     columns: Mapping[str, str] | None = None
     """The columns of a Parquet file; None for JSON lines."""
     repeats: bool = False
-    """Whether a prompt may be repeated in one file, as for RL. Splits of a dataset never share prompts."""
+    """Whether a prompt may occur several times in one file, as for RL. The splits of a dataset never share prompts."""
     single_turns: bool = False
-    """Whether a line has a single turn to learn, its last message, rather than a chat with several."""
+    """Whether a line may have only one turn to learn, its last message."""
     unnamed_columns: Mapping[str, str] | None = None
-    """The `columns` if messages have no sender in `name`, which avoids a null in each message."""
+    """The columns if messages have no `name` of their sender, which avoids a null in each message."""
 
     @property
     def validation_suffix(self) -> str:
@@ -45,7 +45,7 @@ class Format:
         return self if has_names or self.unnamed_columns is None else replace(self, columns=self.unnamed_columns)
 
     def examples(self, examples: Iterable[RolloutExample]) -> Iterator[RolloutExample]:
-        """Yield the examples of a game line by line; a chat without a turn to learn is left to `problem`."""
+        """Yield the example of each line of the file. An example without a turn to learn is rejected by `problem`."""
         for example in examples:
             if self.single_turns and isinstance(example, SupervisedExample) and example.learned:
                 yield from example.single_turns()
@@ -107,7 +107,7 @@ def _trl_sft_problem(example: SupervisedExample) -> str | None:
 
 
 def _trl_sft(example: SupervisedExample) -> dict[str, Any]:
-    """Return a prompt and its completion: from a whole chat, TRL would also learn the other agents' messages."""
+    """Return a prompt and its completion. If it got a complete chat, TRL would also learn messages of other agents."""
     *prompt, answer = example.messages
     return {"prompt": [dict(message) for message in prompt], "completion": [dict(answer)]}
 
@@ -140,7 +140,7 @@ VERL_UNNAMED_COLUMNS = {**VERL_COLUMNS, "prompt": "STRUCT(role VARCHAR, content 
 
 
 def _verl_rl_problem(example: RlTurn) -> str | None:
-    """Return why verl cannot train on a turn. Its response is only for comparison, so any text is allowed."""
+    """Return the reason why verl cannot train on a turn, or None. verl ignores the response, so it may be any text."""
     if not math.isfinite(example.reward):
         return "the reward is not a number"
     if example.ground_truth not in (0, 1):
@@ -183,4 +183,4 @@ _ALL = (
 )  # fmt: skip
 
 FORMATS: Mapping[tuple[str, str], Format] = {(format_.name, format_.method): format_ for format_ in _ALL}
-"""The formats by the consumer's name and the method."""
+"""The formats by the name of the training tool and the method."""

@@ -1,6 +1,6 @@
-"""Lines of fine-tuning files from a finished game, without writing files.
+"""Build the lines of fine-tuning files from a finished game, without writing them.
 
-Any process may build the lines; the files are written in the order of the plan.
+Any process may build lines. One process writes them, in the order of the plan.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from runner.rollouts.agents.agent import Agent
 from runner.rollouts.rollout import Rollout
 from runner.spec.experiment import FineTune
 
-OF_ROLLOUTS: Mapping[str, Format] = {f.name: f for f in FORMATS.values() if f.method in ("sft", "rl")}
-"""The formats of examples from finished games, by the consumer's name."""
+ROLLOUT_FORMATS: Mapping[str, Format] = {f.name: f for f in FORMATS.values() if f.method in ("sft", "rl")}
+"""The formats of examples from finished games, by the name of the training tool."""
 
 
 def find_format(name: str, *, trees: bool) -> Format:
-    """Return the format for a consumer, of examples from games or from trees of responses."""
-    return FORMATS.get((name, "dpo"), OF_ROLLOUTS[name]) if trees else OF_ROLLOUTS[name]
+    """Return the format of a training tool for examples from games or, if it has one, from trees of responses."""
+    return FORMATS.get((name, "dpo"), ROLLOUT_FORMATS[name]) if trees else ROLLOUT_FORMATS[name]
 
 
 def select_agents(agents: Mapping[str, Agent], names: Sequence[str] | None) -> dict[str, Agent]:
     """Return the agents of these names, or all agents if `names` is None.
 
     Raises:
-        UsageError: there is no agent of such a name.
+        UsageError: an agent does not exist.
     """
     unknown = [name for name in names or () if name not in agents]
     if unknown:
         hint = did_you_mean(unknown[0], agents)
-        raise UsageError(f"no agent {comma_join(map(repr, unknown))}{hint}; there are {comma_join(agents)}")
+        raise UsageError(f"no agent {comma_join(map(repr, unknown))}{hint}; choose from {comma_join(agents)}")
     return {name: agent for name, agent in agents.items() if names is None or name in names}
 
 
 def is_in_validation(group: str, share: float) -> bool:
-    """Tell whether the examples of a group of datapoints belong to the validation file, in every run and process."""
+    """Return whether a group's examples belong to the validation file. The result is the same in every run."""
     return share > 0 and derived_seed("validation", group) < share * 2**63
 
 
 class AgentExample(NamedTuple):
-    """One agent's example in one format, for the agent's and the group's file; or why there is none."""
+    """An encoded example of one agent in one format, or the reason why it could not be encoded."""
 
     agent: str
     suffix: str
@@ -59,7 +59,7 @@ class AgentExample(NamedTuple):
 
 
 def build_example(agent: str, format_: Format, example: Example, source: ExampleSource, share: float) -> AgentExample:
-    """Return an example as a line; `share` is the share of the validation file."""
+    """Encode an example; `share` is the share of datapoints in the validation file."""
     is_validation = is_in_validation(source.group or source.datapoint_id, share)
     if isinstance(example, RlTurn):
         example = replace(example, index=UNKNOWN_INDEX, split="validation" if is_validation else "train")
@@ -67,7 +67,7 @@ def build_example(agent: str, format_: Format, example: Example, source: Example
 
 
 class ExampleBuilder:
-    """Builds the examples of a run's files from its games. `agents` are the players, by whether seats are swapped."""
+    """Builds examples from a run's games. `agents` has the players of games as written (False) and swapped (True)."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ExampleBuilder:
         }
 
     def of(self, rollout: Rollout) -> list[AgentExample]:
-        """Return each agent's examples of one game, in the order of the files."""
+        """Return the examples of all agents in one game, in the order of the files."""
         reason, group = self._exclusion_reason(rollout), rollout.job.datapoint.group
         share = self._settings.validation_share
         lines: list[AgentExample] = []
@@ -134,7 +134,7 @@ def example_builder(
     trees: bool = False,
     swapped: Mapping[str, Agent] | None = None,
 ) -> ExampleBuilder:
-    """Return the builder of a run's examples. `swapped` are the agents in games with exchanged seats.
+    """Return the builder of a run's examples. `swapped` has the players of swapped games.
 
     Raises:
         UsageError: the settings name an agent that does not exist.

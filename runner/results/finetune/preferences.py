@@ -15,10 +15,10 @@ from runner.rollouts.trees import Contrast, TreeNode, contrasts
 def preferences(
     root: TreeNode, agents: Mapping[str, Agent], seed: int, run_id: str
 ) -> Iterator[tuple[str, Preference, ExampleSource]]:
-    """Yield one pair for each step with both good and bad answers of an agent, and the agent's name.
+    """Yield the agent, the preference pair and its source for each step with good and bad answers of an agent.
 
-    If there are several good or bad answers, the pair is chosen at random by the seed, the node and the agent. An
-    answer that could not be parsed, or that was cut off at the token limit, is never preferred.
+    If there are several good or bad answers, a pair is chosen at random, with a seed from the run's seed, the node and
+    the agent. An answer that could not be parsed, or that was cut at the token limit, is never preferred.
     """
     protocol = next(iter(agents.values())).protocol_handler
     for contrast in contrasts(root, protocol):

@@ -1,4 +1,4 @@
-"""Training examples of one agent in a finished game: the chats that its model was sent, with its answers."""
+"""Build training examples from an agent's part of a finished game: the chats sent to its model, and its answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from runner.rollouts.rollout import Rollout
 
 
 def prompt_messages(agent: Agent, observation: Observation) -> list[ChatMessage]:
-    """Return the chat that the agent's model is sent at an observation, in the form of its server."""
+    """Return the chat that is sent to the agent's model at an observation, in the chat format of its server."""
     return list(agent.model_settings.sent_messages(agent.prompt(observation)))
 
 
 def describe_chat_format(agent: Agent) -> dict[str, Any]:
-    """Return the format of an agent's chats, and whether the games were played in that format."""
+    """Return the chat format of an agent's examples, and whether the games were played in that format."""
     chat_format = agent.model_settings.resolved_chat_format
     played_format = agent.hyper_params.models[agent.model_group].resolved_chat_format
     return {"chat_format": chat_format, "as_played": chat_format == played_format}
@@ -34,14 +34,15 @@ def supervised_examples(
     ensure_last_message_is_assistant: bool = True,
     replace_verifier_guess_with_true_label: bool = False,
 ) -> list[SupervisedExample]:
-    """Return the agent's chats, the earliest first; empty if it never answered. A prover has no guess to replace.
+    """Return the agent's chats, the earliest first; empty if the agent never answered.
 
-    Each turn to learn follows exactly the chat that the model was sent, and each turn is learned once: in one example
-    if the chats continue each other, and in several if earlier messages change, as instructions that count down do. An
-    answer that is cut off or cannot be parsed is not learned, unless the label replaces it.
+    In an example, each turn to learn follows exactly the chat that the model was sent, and no turn is in two examples.
+    Chats that continue each other become one example. If earlier messages change, as instructions with a countdown do,
+    there are several examples. An answer that is truncated or cannot be parsed is not learned, unless the true label
+    replaces it, which is possible only for the verifier's last answer.
 
     Raises:
-        ValueError: a guess is to be replaced, but the last message need not be the agent's.
+        ValueError: the true label cannot replace the last answer, since a later message may follow.
     """
     check_replacement(
         ensure_last_message_is_assistant=ensure_last_message_is_assistant,
@@ -67,13 +68,13 @@ def _chat_with_answer(agent: Agent, rollout: Rollout, round_: int, answer: str) 
 
 
 def _messages_after_last_turn(agent: Agent, rollout: Rollout) -> list[ChatMessage]:
-    """Return the messages that the agent could see after its last turn, without instructions, as no call followed."""
+    """Return the messages that the agent could see after its last turn, without the instructions for another call."""
     end = min(len(rollout.rounds), agent.max_message_rounds - 1)
     settings = agent.model_settings
     chat = agent.with_chat_format("openai").final_prompt(rollout.job.observation(end, rollout.rounds))
     last = _last_assistant_index(chat)
     visible = [message for index, message in enumerate(chat) if index <= last or message["role"] != "system"]
-    # Formatted with the messages before it: alone, its first message would be treated as the start of a chat.
+    # Format the complete chat, since otherwise the first message after the turn would be formatted as a chat's start.
     formatted_chat = format_chat(visible, settings.resolved_chat_format, instructions=settings.system_role)
     return list(settings.sent_messages(formatted_chat[_last_assistant_index(formatted_chat) + 1 :]))
 
@@ -83,11 +84,11 @@ def _last_assistant_index(chat: Sequence[ChatMessage]) -> int:
 
 
 def _group_turns(chats: Mapping[int, Sequence[ChatMessage]], learnable: Sequence[int]) -> list[SupervisedExample]:
-    """Group turns into examples, starting from the last turn: chats that continue each other become one example."""
+    """Return one example for each group of turns whose chats continue each other, starting from the last turn."""
     examples: list[SupervisedExample] = []
     remaining = list(learnable)
     while remaining or not examples:
-        last = remaining[-1] if remaining else max(chats)  # without a turn to learn, the format reports the problem
+        last = remaining[-1] if remaining else max(chats)  # The format reports an example without a turn to learn.
         chat = chats[last]
         learned = [round_ for round_ in remaining if round_ == last or _is_continuation(chat, chats[round_])]
         remaining = [round_ for round_ in remaining if round_ not in learned]
@@ -107,7 +108,10 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
     name, job, experiment = agent.agent_name, rollout.job, agent.hyper_params
     label = job.datapoint.label
     if label is None:
-        raise ValueError("reinforcement learning needs rewards, and this datapoint has no label")
+        raise ValueError(
+            f"reinforcement learning needs rewards, but datapoint {job.datapoint.id!r} has no label; use a run of a "
+            "dataset with labels"
+        )
     for round_ in _answered_rounds(agent, rollout.rounds):
         yield RlTurn(
             prompt=prompt_messages(agent, job.observation(round_, rollout.rounds[:round_])),
@@ -125,14 +129,14 @@ def rl_turns(agent: Agent, rollout: Rollout, run_id: str) -> Iterator[RlTurn]:
 
 
 def example_source(agent: Agent, rollout: Rollout, run_id: str, round_: int) -> ExampleSource:
-    """Return the source of an example whose last turn is this agent's in a round."""
+    """Return the source of an example that ends with this agent's turn in a round."""
     name, job = agent.agent_name, rollout.job
     point, reward = job.datapoint, rollout.rewards[name]
     return ExampleSource(run_id, job.rollout_id, name, round_, reward, point.id, group=point.group)
 
 
 def is_trainable(agent: Agent, rollout: Rollout, round_: int) -> bool:
-    """Tell whether an answer is complete and can be parsed; otherwise the game went on with an empty message."""
+    """Return whether an answer is complete and can be parsed, so that it was used in the game."""
     played_round = rollout.rounds[round_]
     if played_round.token_limits.get(agent.agent_name):
         return False

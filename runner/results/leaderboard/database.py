@@ -1,8 +1,8 @@
-"""The database file `leaderboard.duckdb`: adding a run's rows, and answering questions.
+"""The database file `leaderboard.duckdb`: add, update and query the rows of runs.
 
 The file is derived from the run folders, and `rebuild` creates it again. DuckDB rewrites a part of its file in place at
-each checkpoint, so a kill at the wrong moment leaves it unreadable. Therefore an append locks a side file, writes to a
-copy, and replaces the file: a reader sees the old or the new file.
+each checkpoint, so a kill at the wrong moment makes the file unreadable. Therefore a writer takes a lock, writes to a
+copy of the file, and then replaces the file by the copy, so a reader sees the old or the new file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOCK = ".leaderboard.lock"
 WAIT_SECONDS = 60.0
 BOARD_GROUP_ROWS = 10_240
 CHECKPOINT = "2MB"
-"""Rows are in memory until they are checkpointed, by default at 16 MB of log."""
+"""DuckDB's threshold for a checkpoint. Rows stay in memory until then, and the default is 16 MB of log."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Leaderboard:
         """Add a run's rows to the board, replacing rows of the same run.
 
         Raises:
-            LeaderboardError: the board remained locked; the message says how to append later. Nothing is lost: the
-                rows are in the run folder.
+            LeaderboardError: the board remained locked. Nothing is lost, since the rows are in the run folder, and the
+                message says how to append them later.
         """
         later = f"The run itself is complete. Append its rows later with: {self.rebuild_command}"
         with self._open_for_writing(wait_seconds, later) as connection:
@@ -86,12 +86,12 @@ class Leaderboard:
             self.append(folder)
 
     def append_unfinished(self, folder: RunFolder) -> None:
-        """Record on the board that a run did not finish; errors of the board are ignored, to not hide the reason."""
+        """Add a run that did not finish to the board. Errors are ignored, since they would hide why the run stopped."""
         with suppress(LeaderboardError):
             self.append(folder, wait_seconds=1.0)
 
     def has_finished(self, run_id: str) -> bool:
-        """Tell whether the board has this run as finished; False if the board cannot be read."""
+        """Return whether the board has this run as finished; False if the board cannot be read."""
         if not self.path.is_file():
             return False
         with suppress(duckdb.Error, OSError), _open_read_only(self.path) as connection:
@@ -102,9 +102,9 @@ class Leaderboard:
     def update(
         self, new: Iterable[RunFolder], gone: Iterable[str], published: Mapping[str, int] = {}
     ) -> dict[str, str]:
-        """Add runs to the board and remove others, in one step; return by run id why some could not be added.
+        """Add runs to the board and remove others in one step. Return an error message for each run that was not added.
 
-        `published` has the place of each run in the order of publication, if a server confirms it.
+        `published` has the position of each run in the order of publication, if a server knows the order.
 
         Raises:
             LeaderboardError: the board remained locked.
@@ -134,7 +134,7 @@ class Leaderboard:
     def rebuild(self, wait_seconds: float = WAIT_SECONDS, on_damage: Callable[[str], None] | None = None) -> list[str]:
         """Rebuild the board from the run folders and return the ids of its runs.
 
-        Damaged runs are left out and reported to `on_damage`; without it, the first one raises.
+        Damaged runs are left out and reported to `on_damage`. Without `on_damage`, the first damaged run is an error.
 
         Raises:
             LeaderboardError: the board remained locked.
@@ -155,17 +155,17 @@ class Leaderboard:
             return runs
 
     def query(self, sql: str, parameters: Parameters = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Answer a read-only question about the board and all runs' `messages` and `completions`; return all rows.
+        """Run a read-only query of the board and of all runs' records. Return the names of the columns, and all rows.
 
         Raises:
-            UsageError: the question is invalid, or not just a question.
+            UsageError: the query is invalid, or does more than read.
             LeaderboardError: the board is damaged.
         """
         with self.sources().answer(sql, parameters) as answer:
             return list(answer.columns), [row for rows in answer.batches() for row in rows]
 
     def sources(self) -> BoardSources:
-        """Return the sources that questions are answered from.
+        """Return the files that queries read.
 
         Raises:
             LeaderboardError: a newer nip-run wrote the board.
@@ -174,7 +174,7 @@ class Leaderboard:
         return BoardSources(self.path, self.runs, self._upgrade_rows, self.rebuild_command)
 
     def relation(self, sql: str, parameters: Parameters = ()) -> duckdb.DuckDBPyRelation:
-        """Return the answer of `query` as a lazy relation, which holds its connection.
+        """Return the result of `query` as a lazy relation with an open connection.
 
         Raises:
             UsageError, LeaderboardError: see `query`.
@@ -182,7 +182,7 @@ class Leaderboard:
         return self.sources().relation(sql, parameters)
 
     def _upgrade_rows(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Add the columns of this version to rows of an earlier one, as far as the runs' folders exist."""
+        """Fill the columns of this version in rows of an earlier version, for runs whose folders exist."""
         connection.execute("CREATE TABLE IF NOT EXISTS format (version INTEGER)")
         ((version,),) = connection.execute("SELECT max(version) FROM format").fetchall()
         if version == LEADERBOARD:
@@ -190,7 +190,7 @@ class Leaderboard:
         run_ids = {run_id for (run_id,) in connection.execute("SELECT run_id FROM runs").fetchall()}
         for folder in self.runs() if run_ids else ():
             if folder.run_id in run_ids:
-                with suppress(OSError, RunError):  # otherwise its row remains unchanged, without a task
+                with suppress(OSError, RunError):  # on an error, the row stays as it was, without a task
                     add_facts(connection, folder)
         if run_ids:
             connection.execute("DELETE FROM rank_tests")
@@ -207,7 +207,10 @@ class Leaderboard:
     def _open_for_writing(
         self, wait_seconds: float, later: str, *, fresh: bool = False
     ) -> Iterator[duckdb.DuckDBPyConnection]:
-        """Open a connection to a copy of the board, which replaces the board if no error occurs."""
+        """Yield a connection to a copy of the board. After the block, the copy replaces the board, except on an error.
+
+        `later` is the end of an error message: the next step if the board cannot be written now.
+        """
         path = self.path
         try:
             with (
@@ -216,7 +219,7 @@ class Leaderboard:
                 _working_copy(path, fresh=fresh) as copy,
             ):
                 if fresh:
-                    _check_format(path)  # otherwise the copy is checked, which needs no extra connection
+                    _check_format(path)  # without `fresh`, the format of the copy is checked below
                 connection = connect(memory=f"{MEMORY}B")
                 try:
                     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
@@ -227,12 +230,12 @@ class Leaderboard:
                     # In one transaction, since separate statements would each be written to disk.
                     connection.execute(f"BEGIN; {definitions()} COMMIT;")
                     self._upgrade_rows(connection)
-                    yield connection  # no transaction: the copy replaces the file or is discarded
-                    connection.execute("CHECKPOINT")  # not in close(), which hides that the disk is full
+                    yield connection  # no transaction, since the copy replaces the file or is discarded
+                    connection.execute("CHECKPOINT")  # before close(), which would hide that the disk is full
                 finally:
                     connection.close()
                 if _wal_path(copy).exists():
-                    raise LeaderboardError(f"{copy} could not be completed; is the disk full? {later}")
+                    raise LeaderboardError(f"{copy} could not be completed; check that the disk is not full. {later}")
                 _replace_board(copy, path)
         except RunDirectoryError as error:
             raise LeaderboardError(f"{error}, and has been for {wait_seconds:g} s. {later}") from error
@@ -241,10 +244,10 @@ class Leaderboard:
 
 
 def _check_format(path: Path) -> None:
-    """Check only the board's format; a board that cannot be read is reported where its content is needed.
+    """Check the board's format. A board that cannot be read passes, since a later reader reports that.
 
     Raises:
-        LeaderboardError: a newer nip-run wrote it.
+        LeaderboardError: a newer nip-run wrote the board.
     """
     if not path.is_file():
         return
@@ -270,7 +273,7 @@ def _open_read_only(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def _working_copy(path: Path, *, fresh: bool) -> Iterator[Path]:
-    """Create a working copy of the board; the copy and its log are removed at the end."""
+    """Yield the path of a working copy of the board, which is removed at the end. With `fresh`, nothing is copied."""
     with build_path(path, ".new") as copy:
         try:
             for leftover in (copy, _wal_path(copy)):
@@ -285,7 +288,7 @@ def _working_copy(path: Path, *, fresh: bool) -> Iterator[Path]:
 
 
 def _replace_board(copy: Path, path: Path) -> None:
-    """Replace the board by a copy, which is first copied to the same folder if it is elsewhere."""
+    """Replace the board by a copy of it. A copy in another folder is first copied to the board's folder."""
     temporary = path.with_name(path.name + ".new")
     try:
         if copy.parent != path.parent:
@@ -293,7 +296,7 @@ def _replace_board(copy: Path, path: Path) -> None:
                 shutil.copyfileobj(source, file, 1 << 20)
         with open_to_read(temporary) as file:
             os.fsync(file.fileno())
-        # A write-ahead log that another killed writer left belongs to the replaced file only.
+        # A write-ahead log of a killed writer belongs to the old file, so it must not stay next to the new one.
         _wal_path(path).unlink(missing_ok=True)
         temporary.replace(path)
         fsync_dir(path.parent)

@@ -1,4 +1,4 @@
-"""The rows of the board of a results folder."""
+"""Read the rows of the board of a results folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.results.manifest import Status
 
 
 def local_rows(results: Results, benchmark: str | None = None) -> list[LeaderboardRow]:
-    """Return the rows of the view `leaderboard` in its order, of one benchmark if it is given.
+    """Return the rows of the view `leaderboard` in its order; with `benchmark`, only the rows of that benchmark.
 
     Raises:
         UsageError: the board has no run of the benchmark.
@@ -31,12 +31,12 @@ def _check_benchmark(results: Results, name: str) -> None:
     benchmarks = [str(row[0]) for row in rows]
     if name in benchmarks:
         return
-    available = f"; there are: {comma_join(benchmarks)}" if benchmarks else missing_board_hint(results)
+    available = f"; choose one of: {comma_join(benchmarks)}" if benchmarks else missing_board_hint(results)
     raise UsageError(f"no benchmark {name!r} in {results.path}{did_you_mean(name, benchmarks) or available}")
 
 
 def missing_board_hint(results: Results) -> str:
-    """Return advice if a results folder has runs but no board; otherwise an empty text."""
+    """Return the advice to rebuild the board if a results folder has runs but no board; else an empty text."""
     runs = 0 if results.board.path.is_file() else len(list(results.board.runs()))
     if not runs:
         return ""

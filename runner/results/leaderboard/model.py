@@ -1,7 +1,7 @@
-"""The common model of all leaderboards: their rows, their ranks, and the reasons why a row is unranked.
+"""The rows of all leaderboards, their ranks, and the reasons why a row is unranked.
 
-The boards of a results folder, a registry and a competition, and the table of a sweep, have different sources of rows
-and different tests of the difference between two rows. They share this model, and only fetch and display rows.
+The boards of a results folder, a registry and a competition, and the table of a sweep, use this module. They differ in
+where rows come from, and in the test of the difference between two rows.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ RankRange = tuple[int, int]
 
 
 def rank(values: Iterable[tuple[Name, float]], p_values: PairTests[Name]) -> dict[Name, RankRange]:
-    """Return the 95 % confidence set of each row's rank: the ranking of every leaderboard.
+    """Return the 95 % confidence set of each row's rank.
 
-    `values` are the rows with the value that ranks them, where larger is better; rows with equal values keep their
-    order.
+    `values` has each row's name and value. A larger value is better. Rows with equal values stay in the given order.
     """
-    order = sorted(values, key=lambda named: -named[1])
+    order = sorted(values, key=lambda row: -row[1])
     return rank_sets([name for name, _ in order], p_values)
 
 
 def describe_ranks(count: int) -> str:
-    """Return how the ranks of a list with `count` ranked rows were determined."""
+    """Return one line that says how the ranks of a list with `count` ranked rows were determined."""
     tests = "all pairs" if count <= MAX_PAIRWISE else f"each row with the first only, because there are {count:,}"
     return f"rank: 95 % confidence set of ranks, from tests of {tests}"
 
 
 class Unranked(StrEnum):
-    """The reasons why a row is unranked, each a sentence with placeholders."""
+    """The reasons why a row is unranked. Each is a text about the row, with placeholders."""
 
     FAILED = "unfinished: it failed"
     UNFINISHED = "unfinished: {status}"
@@ -47,7 +46,7 @@ class Unranked(StrEnum):
     REJUDGED = "judges the debates of {run}"
     TREE = "tree: its samples are not independent games"
     UNKNOWN_TASK = "unknown task: its saved inputs cannot be read"
-    NO_LABELS = "no labels: the owner of its dataset keeps them"
+    NO_LABELS = "no labels: the owner of its dataset hides them"
     NO_METRICS = "damaged: its metrics or tables are missing; verify it"
     NO_VERDICT = "no rollout has a verdict to count"
     SHARED_ANSWERS = (
@@ -58,18 +57,18 @@ class Unranked(StrEnum):
     OTHER_DATAPOINTS = "other datapoints: ids, labels or contents differ"
     TRAINING_RUN = "a training run"
     SEVERAL_TASKS = "its seeds play different datapoints"
-    ALONE = "alone with its task: the other rows were asked other datapoints"
+    ALONE = "alone with its task: the other rows play other datapoints"
     MISSING_RUNS = "{runs}: {status}"
     REPLAYED_ANSWERS = "its answers are a replay of another run"
 
     def sql(self, **placeholders: str) -> str:
-        """Return a SQL expression for the sentence, given a SQL expression for each placeholder."""
+        """Return a SQL expression for the reason, given a SQL expression for each placeholder."""
         parts = re.split(r"\{(\w+)\}", self.value)
         expressions = (placeholders[part] if index % 2 else f"'{part}'" for index, part in enumerate(parts) if part)
         return " || ".join(expressions)
 
     def is_reason_of(self, row: RankedRow) -> bool:
-        """Tell whether a row is unranked for this reason."""
+        """Return whether a row is unranked for this reason."""
         return row.reason is not None and re.fullmatch(self._pattern, row.reason, re.DOTALL) is not None
 
     @property
@@ -79,7 +78,7 @@ class Unranked(StrEnum):
 
 
 OTHER_TASK = (Unranked.OTHER_SELECTION, Unranked.OTHER_COLUMNS, Unranked.OTHER_DATAPOINTS)
-"""The reasons of rows that are below the list of another task."""
+"""The reasons of rows that are shown below the list of another task."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,13 +91,13 @@ class RankedRow:
     n: int | None
     clusters: int | None
     rank: int | None = None
-    """The first rank that it may have; None if it is unranked, with `reason`."""
+    """The first rank that the row may have; None if it is unranked, with `reason`."""
     rank_last: int | None = None
     reason: str | None = None
 
     @property
     def ranks(self) -> RankRange | None:
-        """The ranks that it may have."""
+        """The first and the last rank that the row may have; None if it is unranked."""
         return None if self.rank is None or self.rank_last is None else (self.rank, self.rank_last)
 
     def to_json(self) -> dict[str, Any]:
@@ -108,7 +107,7 @@ class RankedRow:
 
 @dataclass(slots=True, kw_only=True)
 class LeaderboardRow(RankedRow):
-    """A run on the board of a results folder: a row of the view `leaderboard`, whose comments describe its columns."""
+    """A run on the board of a results folder: a row of the view `leaderboard`, whose column comments explain fields."""
 
     benchmark: str | None
     run_id: str
@@ -149,7 +148,7 @@ class LeaderboardRow(RankedRow):
 
     @property
     def selection(self) -> str:
-        """The part of the dataset in its task: `split test, group by problem`."""
+        """The settings that selected the datapoints, such as `split test, group by problem`."""
         settings = {"split": self.split, "limit": self.limit, "filter": self.filter, "group by": self.group_by}
         return ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None)
 
@@ -166,7 +165,7 @@ class LeaderboardRow(RankedRow):
 
     @property
     def shared_note(self) -> str | None:
-        """A note on the verdicts with answers of another run, unless its reason says so."""
+        """A note on verdicts from answers of another run; None if there are none, or if `reason` says the same."""
         if not self.shared or Unranked.SHARED_ANSWERS.is_reason_of(self) or Unranked.REPLAY.is_reason_of(self):
             return None
         return f"{self.shared} of {self.n} verdicts come from answers that it shares with {self.shared_with}"
@@ -178,7 +177,7 @@ def rows_of_view(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[
 
 
 def lists_of(rows: Iterable[Row]) -> list[list[Row]]:
-    """Return the rows of a board, in its order, as one list for each task of each benchmark."""
+    """Split the rows of a board into lists, one for each task of each benchmark, in the order of the board."""
     lists: dict[tuple[str | None, int], list[Row]] = {}
     for row in rows:
         lists.setdefault((row.benchmark, row.list), []).append(row)

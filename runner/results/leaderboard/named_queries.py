@@ -1,8 +1,8 @@
-"""Named queries: SQL questions in files, asked as `@flips`, both those of the package and the user's own.
+"""Named queries: SQL in files of the package or of the user, which commands run by name, such as `@flips`.
 
-A file starts with comments. The first line says what the query answers. Each parameter has a line with its name, kind,
-default and meaning: `-- $run RUN: the run`, `-- $limit NUMBER = 20: how many`. If the board knows all values of a kind,
-a value is checked first: a misspelt name would have an empty answer.
+A file starts with comments. The first line describes the result. Each parameter has a line with its name, kind, default
+and meaning: `-- $run RUN: the run`, `-- $limit NUMBER = 20: how many`. The value of a kind such as BENCHMARK must be on
+the board, since the result for a misspelled name would be empty.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.results.leaderboard.results_folder import Results
 
 MARK = "@"
 SUFFIX = ".sql"
-MAX_QUESTION = 1 << 20
+MAX_QUERY_BYTES = 1 << 20
 
 Value = str | float | None
 
@@ -35,13 +35,13 @@ _VALUES_SQL: Mapping[str, str] = {
     "NAME": "SELECT DISTINCT name FROM runs WHERE $run IS NULL OR run_id = $run",
     "COLUMN": "SELECT DISTINCT unnest(json_keys(columns)) FROM datapoints WHERE $run IS NULL OR run_id = $run",
 }
-"""SQL for the values of each kind that the board knows, for one run or for all."""
+"""SQL for all values of a kind of parameter, in one run or in all runs."""
 _BOARD = re.compile(r"\b(leaderboard|comparisons|flips|runs|agents|metrics|rollouts|datapoints)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a query, which is required if it has no default."""
+    """A parameter of a named query. Without a default, it is required."""
 
     name: str
     kind: str
@@ -50,14 +50,14 @@ class Parameter:
 
     @property
     def written(self) -> str:
-        """The parameter as a user writes it."""
+        """The parameter as on the command line: `NAME=DEFAULT` or `NAME=KIND`."""
         return f"{self.name}={self.kind if self.default is None else self.default}"
 
     def value(self, text: str, results: Results, run: str | None) -> Value:
-        """Return the value that DuckDB gets for a text; `run` is the run in question, if there is one.
+        """Convert the text of an argument to the value that DuckDB gets. `run` limits the names to one run.
 
         Raises:
-            UsageError: it is not a number, the run does not exist, or the board has no such name of this kind.
+            UsageError: the text is not a number, not a run, or not one of the names on the board.
         """
         if self.kind == "RUN":
             return results.find(text).run_id
@@ -65,7 +65,7 @@ class Parameter:
             rows = results.board.query(_VALUES_SQL[self.kind], {"run": run})[1]
             names = sorted(str(name) for (name,) in rows if name)
             if text not in names:
-                available = f"; there are: {comma_join(names)}" if names else "; there are none"
+                available = f"; choose one of: {comma_join(names)}" if names else "; there are none"
                 scope = f"the datasets of {run or results.path}" if self.kind == "COLUMN" else str(results.path)
                 hint = did_you_mean(text, names) or available
                 raise UsageError(f"{self.name}={text}: no {self.kind.lower()} of this name in {scope}{hint}")
@@ -75,7 +75,7 @@ class Parameter:
         try:
             return float(text)
         except ValueError:
-            raise UsageError(f"{self.name}={text}: not a number") from None
+            raise UsageError(f"{self.name}={text}: {text!r} is not a number; write {self.name}=NUMBER") from None
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class NamedQuery:
         return values
 
     def _run(self, values: Mapping[str, Value]) -> str | None:
-        """Return the run in question, if exactly one is given."""
+        """Return the run if the query has exactly one parameter of kind RUN and it is set, else None."""
         runs = [values.get(parameter.name) for parameter in self.parameters if parameter.kind == "RUN"]
         return str(runs[0]) if len(runs) == 1 and runs[0] is not None else None
 
@@ -128,12 +128,12 @@ def _parameter_list(parameters: Mapping[str, Parameter]) -> str:
     return f"; it has {comma_join(parameters)}" if parameters else "; it has none"
 
 
-def resolve_question(text: str, arguments: Mapping[str, str], results: Results) -> tuple[str, Mapping[str, Value]]:
-    """Return the SQL of a question, which may be `@NAME`, and the values of its parameters.
+def resolve_query(text: str, arguments: Mapping[str, str], results: Results) -> tuple[str, Mapping[str, Value]]:
+    """Return the SQL and the parameters of a query, whose `text` is SQL or `@NAME`.
 
     Raises:
         UsageError: no query has this name, or a parameter is unknown, missing or invalid.
-        LeaderboardError: the question needs the board, which is missing although there are runs.
+        LeaderboardError: the query needs the board, which is missing although there are runs.
     """
     if not text.startswith(MARK):
         _require_board(text, results)
@@ -144,12 +144,12 @@ def resolve_question(text: str, arguments: Mapping[str, str], results: Results) 
 
 
 def _require_board(sql: str, results: Results) -> None:
-    """Check that a missing board is not mistaken for one without rows."""
+    """Raise an error if the query reads a board that is missing, since its result would be empty."""
     if results.board.path.is_file() or not _BOARD.search("\n".join(_without_comments(sql))):
         return
     if runs := len(list(results.runs())):
         raise LeaderboardError(
-            f"the question needs the leaderboard, which is missing for {counted(runs, 'run')} in {results.path}. "
+            f"the query needs the leaderboard, which is missing for {counted(runs, 'run')} in {results.path}. "
             f"Rebuild it with: {results.board.rebuild_command}"
         )
 
@@ -159,10 +159,10 @@ def _without_comments(sql: str) -> Iterator[str]:
 
 
 def named_queries(results: Results) -> list[NamedQuery]:
-    """Return all named queries by name; those in `queries/` of the results folder replace those of the package.
+    """Return all named queries, sorted by name. Files in `queries/` of the results folder replace files of the package.
 
     Raises:
-        UsageError: one cannot be read.
+        UsageError: a file cannot be read.
     """
     return [_read_query(path) for _, path in sorted(_query_files(results).items())]
 
@@ -171,14 +171,14 @@ def find_query(reference: str, results: Results) -> NamedQuery:
     """Return the query for `@NAME`, or for `@` and the path of a file.
 
     Raises:
-        UsageError: there is no such query, with the nearest name; or it cannot be read.
+        UsageError: no query has this name (the message suggests a similar one), or its file cannot be read.
     """
     name = reference.removeprefix(MARK)
     if "/" in name or name.endswith(SUFFIX):
         return _read_query(Path(name))
     files = _query_files(results)
     if name not in files:
-        hint = did_you_mean(name, files).replace("'", f"'{MARK}", 1) or f"; `nip-run sql {MARK}` lists them"
+        hint = did_you_mean(name, files).replace("'", f"'{MARK}", 1) or f"; list all with `nip-run sql {MARK}`"
         raise UsageError(f"no query {reference!r}{hint}")
     return _read_query(files[name])
 
@@ -188,7 +188,7 @@ def _query_files(results: Results) -> dict[str, Path]:
 
 
 def _query_folders(results: Results) -> Iterator[Path]:
-    """Yield the folders with queries; later ones have precedence."""
+    """Yield the folders with queries. Files in later folders have precedence."""
     for folder in (package_data.queries(), results.path / "queries"):
         if package_data.is_folder(folder):
             yield folder
@@ -196,11 +196,11 @@ def _query_folders(results: Results) -> Iterator[Path]:
 
 def _read_query(path: Path) -> NamedQuery:
     try:
-        text = read_bounded(path, MAX_QUESTION).decode()
+        text = read_bounded(path, MAX_QUERY_BYTES).decode()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8: {error.reason}, at byte {error.start}") from error
+        raise UsageError(f"{path} is not UTF-8 at byte {error.start}: {error.reason}; save it as UTF-8") from error
     comments = []
     for line in text.splitlines():
         if not line.startswith("--"):

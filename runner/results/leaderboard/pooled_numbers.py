@@ -1,4 +1,4 @@
-"""Metrics over all games of several runs, computed from the board."""
+"""Compute metrics over all games of several runs from the board."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.results.estimates import Estimate, estimates_of
 from runner.results.leaderboard.results_folder import Results
-from runner.results.metric_table import CONFIDENCE_KINDS, Source
+from runner.results.metric_definitions import CONFIDENCE_KINDS, Source
 from runner.results.verdict_columns import confidence_estimates, forecasts_of
 from runner.rollouts.confidence import is_bound
 from runner.statistics.calibration import Bin
@@ -32,7 +32,7 @@ ORDER BY ALL
 
 
 def pooled_estimates(results: Results, run_ids: Sequence[str]) -> dict[str, Estimate]:
-    """Return metrics of whole games over all games of several runs by name, as far as the board has the data.
+    """Return the metrics of whole games that the board's data allows, by name, over all games of several runs.
 
     Raises:
         LeaderboardError: the board is damaged.

@@ -1,7 +1,7 @@
-"""Read-only SQL questions about the board and all runs' records, answered from the files row by row.
+"""Read-only SQL queries of the board and of all runs' records.
 
-The tables are views of the board's file and of the runs' Parquet files. So a question reads only what it needs, in
-memory that does not grow with the files. It cannot open other files, write, or change settings.
+The tables are views of the board's file and of the runs' Parquet files. So a query reads only the columns and rows that
+it needs, and its memory does not grow with the files. It cannot open other files, write, or change settings.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from runner.results.leaderboard.schema import (
 from runner.results.notes import NOTE_COLUMNS, note_rows
 
 MEMORY = "512MB"
-"""The memory limit of a question; beyond it, data goes to a temporary folder until the question is answered."""
+"""The memory limit of a query; more data is spilled to a temporary folder that is removed afterwards."""
 THREADS = 2
-"""The number of threads; each holds a row group, so more threads need more memory."""
+"""The number of threads of a query; each has a row group in memory."""
 BATCH_ROWS = 2_048
 IN_PARQUET = ("messages", "completions")
 
 
 @dataclass(frozen=True)
 class QueryResult:
-    """The answer to a question: the names of its columns, and its rows in batches."""
+    """The result of a query: the names of its columns, and its rows in batches."""
 
     columns: Sequence[str]
     _cursor: DuckDBPyConnection
@@ -55,13 +55,13 @@ class QueryResult:
         """Yield the rows in batches.
 
         Raises:
-            UsageError: the question fails after some rows.
+            UsageError: the query fails after some rows.
         """
         while rows := self.rows(BATCH_ROWS):
             yield rows
 
     def rows(self, limit: int) -> list[tuple[Any, ...]]:
-        """Return the next rows, up to a limit; see `batches`."""
+        """Return at most `limit` further rows, and raise as `batches` does."""
         try:
             return run_query(self._cursor, lambda: self._cursor.fetchmany(limit))
         except duckdb.Error as error:
@@ -70,21 +70,21 @@ class QueryResult:
 
 @dataclass(frozen=True)
 class BoardSources:
-    """The sources of the tables in questions."""
+    """The files that queries read: the board and the runs' folders."""
 
     board: Path
     runs: Callable[[], Iterable[RunFolder]]
     update: Callable[[DuckDBPyConnection], None]
-    """Updates the tables of a board from an earlier version."""
+    """Function that updates the tables of a board that an earlier version wrote."""
     rebuild_command: str
     """The command that rebuilds the board."""
 
     @contextmanager
     def answer(self, sql: str, parameters: Parameters = ()) -> Iterator[QueryResult]:
-        """Answer a question; values without an equivalent in Python are returned as DuckDB formats them.
+        """Yield the result of a query. Values without an equivalent type in Python become DuckDB's text for them.
 
         Raises:
-            UsageError: the question is invalid, or not just a question.
+            UsageError: the query is invalid, or does more than read.
             LeaderboardError: the board is damaged.
         """
         with self._connect(sql) as connection:
@@ -102,9 +102,9 @@ class BoardSources:
                 raise query_error(error) from error
 
     def write_parquet(self, sql: str, target: Path, parameters: Parameters = ()) -> None:
-        """Write the answer to a question as a Parquet file, atomically.
+        """Write the result of a query to a Parquet file, atomically.
 
-        Values of types that other readers of Parquet lack become text; see `portable_columns`.
+        Values of types that other Parquet readers do not support become text; see `portable_columns`.
 
         Raises:
             UsageError, LeaderboardError: see `answer`.
@@ -128,9 +128,9 @@ class BoardSources:
             raise RunError(f"cannot write {target}: {error.strerror}") from error
 
     def relation(self, sql: str, parameters: Parameters = ()) -> duckdb.DuckDBPyRelation:
-        """Return the answer to a question as a lazy relation, which holds its connection and reads again at each use.
+        """Return the result of a query as a lazy relation with an open connection, which reads again at each use.
 
-        With parameters it is read once and held in memory.
+        With parameters, the result is read once and stays in memory.
 
         Raises:
             UsageError, LeaderboardError: see `answer`.
@@ -144,18 +144,18 @@ class BoardSources:
 
     @contextmanager
     def _connect(self, sql: str, *files: str) -> Iterator[DuckDBPyConnection]:
-        """Open a connection with all tables, for one question."""
+        """Open a connection with all tables, for one query. The query may write to `files`."""
         with _spill_folder() as spill, connect(memory=MEMORY, threads=THREADS, spill=Path(spill)) as connection:
             self._create_views(connection, sql, *files)
             yield connection
 
     def _create_views(self, connection: DuckDBPyConnection, sql: str, *files: str) -> None:
-        """Create all tables and lock the connection against other files, extensions and settings.
+        """Create all tables, and prevent the connection from opening other files and changing settings.
 
-        Tables in Parquet files have rows only if the question names them. `files` may be written.
+        Tables from Parquet files have rows only if the query names them. The query may write to `files`.
         """
         try:
-            connection.execute("SET parquet_metadata_cache=true")  # a question is planned more than once
+            connection.execute("SET parquet_metadata_cache=true")  # a query is planned more than once
             if self.board.is_file():
                 with database_at(self.board) as board:
                     connection.execute(f"ATTACH {board} AS board (READ_ONLY)")
@@ -173,7 +173,10 @@ class BoardSources:
             ) from error
 
     def _create_board_views(self, connection: DuckDBPyConnection) -> None:
-        """Create the board's tables as views of its file, or of the longest one if an earlier version wrote it."""
+        """Create the board's tables: as views of its file, or as updated copies if an earlier version wrote the file.
+
+        The longest table, `rollouts`, is always a view, since a copy would take much memory.
+        """
         tables = table_names(connection, "board")
         is_current = "format" in tables and connection.execute(
             "SELECT max(version) = ? FROM board.format", [LEADERBOARD]
@@ -195,14 +198,14 @@ class BoardSources:
             views += f"DROP TABLE {name}; CREATE VIEW {name} AS SELECT {columns} FROM board.{name};"
         connection.execute(_in_transaction(views + comments({name: COMMENTS.get(name, {}) for name in view_names})))
 
-    def _create_parquet_views(self, connection: DuckDBPyConnection, question: str) -> Iterator[str]:
-        """Create the tables in the runs' own files, which are yielded; they have no rows if the question lacks them."""
+    def _create_parquet_views(self, connection: DuckDBPyConnection, query: str) -> Iterator[str]:
+        """Create the tables from the runs' Parquet files, and yield these files. A table not in the query is empty."""
         from runner.results.tables import COLUMNS
 
         for name in IN_PARQUET:
             columns = ", ".join(f"{column} {kind}" for column, kind in COLUMNS[name].items())
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS empty; CREATE TABLE empty.{name} ({columns})")
-            runs = self.runs() if name in question else ()
+            runs = self.runs() if name in query else ()
             folders = [folder for folder in runs if folder.table(name).is_file()]
             for folder in folders:
                 folder.check(folder.table(name), since_sealed=True)
@@ -216,8 +219,8 @@ class BoardSources:
             connection.execute(f"CREATE VIEW {name} AS SELECT {', '.join(COLUMNS[name])} FROM ({source})")
             connection.execute(comments({name: RECORD_COMMENTS[name]}))
 
-    def _create_notes_view(self, connection: DuckDBPyConnection, question: str) -> None:
-        """Create the table of notes; the files of all runs are read if the question names it.
+    def _create_notes_view(self, connection: DuckDBPyConnection, query: str) -> None:
+        """Create the table of notes. It has rows only if the query names it, since this reads files of all runs.
 
         Raises:
             RunError: the notes of a run cannot be read.
@@ -225,15 +228,15 @@ class BoardSources:
         columns = ", ".join(f'"{name}" {kind}' for name, kind in NOTE_COLUMNS.items())
         connection.execute(f"CREATE TABLE empty.notes ({columns}); CREATE VIEW notes AS FROM empty.notes")
         connection.execute(comments({"notes": RECORD_COMMENTS["notes"]}))
-        for run in self.runs() if "notes" in question else ():
+        for run in self.runs() if "notes" in query else ():
             if rows := note_rows(run):
                 lists = ", ".join(f"unnest(${i}::{kind}[])" for i, kind in enumerate(NOTE_COLUMNS.values(), 1))
                 connection.execute(f"INSERT INTO empty.notes SELECT {lists}", list(map(list, zip(*rows, strict=True))))
 
 
-def _create_comparisons_view(connection: DuckDBPyConnection, question: str) -> None:
-    """Create the view of tested pairs of runs; without rows or the code for the test unless the question names it."""
-    if "comparisons" in question:
+def _create_comparisons_view(connection: DuckDBPyConnection, query: str) -> None:
+    """Create the view of pairs of runs with their tests. It is empty unless the query names it."""
+    if "comparisons" in query:
         from runner.results.leaderboard.sql_tests import paired_test
 
         kind = f"STRUCT({', '.join(f'{name} {kind}' for name, kind in TESTED.items())})"
@@ -253,7 +256,7 @@ def table_names(connection: DuckDBPyConnection, database: str) -> set[str]:
 
 
 def _column_types(connection: DuckDBPyConnection, database: str) -> dict[str, dict[str, str]]:
-    """Return the columns of all tables of a database with their types, by table."""
+    """Return the types of the columns of each table of a database."""
     cursor = connection.execute(
         "SELECT table_name, column_name, data_type FROM duckdb_columns() "
         "WHERE database_name = ? AND schema_name = 'main' "
@@ -267,7 +270,7 @@ def _column_types(connection: DuckDBPyConnection, database: str) -> dict[str, di
 
 
 def _in_transaction(statements: str) -> str:
-    """Return statements in one transaction, since each commit takes time."""
+    """Return SQL that runs the statements in one transaction, since each commit takes time."""
     return f"BEGIN; {statements} COMMIT;"
 
 

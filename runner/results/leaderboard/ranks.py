@@ -1,7 +1,7 @@
-"""The ranks of a board's rows: 95 % confidence sets, from paired tests of the rows of one task.
+"""Compute the ranks of a board's rows: 95 % confidence sets, from paired tests of the rows of one task.
 
-Ranks are computed when a run is appended, and read by queries. The board stores the p-value of each pair, so a new run
-costs only its own tests.
+Ranks are computed when a run is added to the board. The board stores the p-value of each pair of runs, so a new run
+needs only the tests of its own pairs.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import duckdb
 
 AT_ONCE = 64
-"""The number of runs whose groups are in memory together."""
+"""The number of runs that one query compares with another run, which limits its memory."""
 
 _RANKED_RUNS_SQL = """
 SELECT benchmark, list, run_id, accuracy, ci_low, ci_high, stopped IS NOT NULL, game_sha256 FROM leaderboard
 WHERE reason IS NULL ORDER BY benchmark, list, run_id
 """
-"""The ranked runs, list by list. It is a single query, since the view is expensive to plan."""
+"""SQL for the ranked runs of all lists. A single query saves time, since the view is expensive to plan."""
 
 _PAIRS_SQL = f"""
 WITH systems AS (SELECT unnest($systems) AS system, unnest($runs) AS run_id), shares AS (
@@ -44,36 +44,36 @@ WITH systems AS (SELECT unnest($systems) AS system, unnest($runs) AS run_id), sh
 )
 SELECT system, {PAIR_TERMS_SQL} FROM grouped GROUP BY system
 """
-Ask = Callable[[str, dict[str, object]], Sequence[Sequence[Any]]]
-"""A function that answers a SQL question with parameters and returns the rows."""
+RunQuery = Callable[[str, dict[str, object]], Sequence[Sequence[Any]]]
+"""A function that runs a SQL query with parameters and returns the rows."""
 
 
 @dataclass(frozen=True)
 class RankedSystem:
-    """A ranked system: the runs of one task that are pooled as its repeats, and the interval of its accuracy."""
+    """A ranked system: its runs, whose rollouts are pooled, and the interval of its accuracy."""
 
     runs: Sequence[str]
     low: float | None
     high: float | None
     stopped: bool
-    """Whether one of its runs has a stopping rule, which invalidates tests for a fixed number of games."""
+    """Whether a stopping rule ended one of its runs, so that tests for a fixed number of games are invalid."""
     game: str | None = None
-    """The hash of its games' common settings: two samples of one system have the same, and neither is better."""
+    """The hash of the common settings of its games. Two samples of one system have the same hash and are tied."""
 
     def is_separate_from(self, other: RankedSystem) -> bool:
-        """Tell whether the intervals of two systems do not overlap."""
+        """Return whether the intervals of the two systems do not overlap."""
         if self.low is None or self.high is None or other.low is None or other.high is None:
             return False
         return self.high < other.low or other.high < self.low
 
 
 def pair_p_values(
-    ask: Ask, pairs: Sequence[tuple[str, str]], systems: Mapping[str, RankedSystem]
+    run_query: RunQuery, pairs: Sequence[tuple[str, str]], systems: Mapping[str, RankedSystem]
 ) -> dict[tuple[str, str], float]:
     """Return the p-value of each pair of systems; see `Pairs`.
 
-    If one of the two may have stopped early, p is 1 unless their intervals do not overlap. Each query pairs one system
-    with others, so a new system on a board costs one query.
+    If a stopping rule ended a run of one of the two, p is 1 unless their intervals do not overlap. A query compares one
+    system with many others, so a new system on a board needs one query.
     """
     untested: dict[str, set[str]] = {name: set() for pair in pairs for name in pair}
     for first, second in pairs:
@@ -83,19 +83,23 @@ def pair_p_values(
     while any(untested.values()):
         hub = max(sorted(untested), key=lambda name: len(untested[name]))
         others = sorted(untested[hub])
-        tested |= zip((frozenset((hub, other)) for other in others), _p_values(ask, hub, others, systems), strict=True)
+        tested |= zip(
+            (frozenset((hub, other)) for other in others), _p_values(run_query, hub, others, systems), strict=True
+        )
         for other in others:
             untested[other].discard(hub)
         untested[hub] = set()
     return {pair: tested[frozenset(pair)] for pair in pairs}
 
 
-def _p_values(ask: Ask, hub: str, others: Sequence[str], systems: Mapping[str, RankedSystem]) -> Iterator[float]:
+def _p_values(
+    run_query: RunQuery, hub: str, others: Sequence[str], systems: Mapping[str, RankedSystem]
+) -> Iterator[float]:
     for start in range(0, len(others), AT_ONCE):
         batch = others[start : start + AT_ONCE]
         runs = [(name, run) for name in (hub, *batch) for run in systems[name].runs]
         names, ids = ([row[column] for row in runs] for column in (0, 1))
-        rows = ask(_PAIRS_SQL, {"leader": hub, "systems": names, "runs": ids})
+        rows = run_query(_PAIRS_SQL, {"leader": hub, "systems": names, "runs": ids})
         by_name = {name: _p_value(Pairs(*lists), systems[hub], systems[name]) for name, *lists in rows}
         yield from (by_name.get(name, 1.0) for name in batch)
 
@@ -109,7 +113,7 @@ def _p_value(pairs: Pairs, leader: RankedSystem, other: RankedSystem) -> float:
 
 
 def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:
-    """Compute the rank set of every ranked row of the board."""
+    """Compute the ranks of all rankable rows of the board, and store them with the p-values."""
     rows = connection.execute(_RANKED_RUNS_SQL).fetchall()
     systems = {run: RankedSystem([run], *facts) for _, _, run, _, *facts in rows}
     tests = _StoredTests(connection, systems)
@@ -125,7 +129,7 @@ def rank_rows(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 class _StoredTests:
-    """The p-values of pairs of runs: those that the board stores, and those that have to be computed."""
+    """The p-values of pairs of runs. Those that are not stored on the board are computed."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, systems: Mapping[str, RankedSystem]) -> None:
         self._connection = connection
@@ -136,12 +140,12 @@ class _StoredTests:
 
     def p_values(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         keys = [_key(*pair) for pair in pairs]
-        self._stored |= pair_p_values(self._ask, [key for key in keys if key not in self._stored], self._systems)
+        self._stored |= pair_p_values(self._run_query, [key for key in keys if key not in self._stored], self._systems)
         self.used |= {key: self._stored[key] for key in keys}
         return [self._stored[key] for key in keys]
 
-    def _ask(self, question: str, parameters: dict[str, object]) -> list[Any]:
-        return self._connection.execute(question, parameters).fetchall()
+    def _run_query(self, sql: str, parameters: dict[str, object]) -> list[Any]:
+        return self._connection.execute(sql, parameters).fetchall()
 
 
 def _key(first: str, second: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""A results folder: its runs by name, and the leaderboard that is derived from them."""
+"""A results folder: functions that find, create and lock its runs, and its leaderboard."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.results.provenance.manifest_writer import new_manifest
 from runner.results.spec_changes import changed_keys
 from runner.rollouts.run_plan import RunPlan
 from runner.spec.datasets.shards import Shard
-from runner.spec.experiment import RUN_ID_PATTERN
+from runner.spec.experiment import MAX_RUN_ID_LENGTH, RUN_ID_PATTERN
 from runner.spec.origin import DATA, MARKER
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RUNS = "runs"
 _MAX_LISTED = 8
-"""The number of parts that a message lists."""
+"""Maximum number of shards that a message lists."""
 
 LAST = "last"
 """A name for the newest run."""
@@ -49,7 +49,7 @@ class Results:
 
     @property
     def disk(self) -> Path:
-        """An existing folder on the disk where the results are or will be."""
+        """An existing folder on the disk of the results folder: the folder itself, or its nearest existing parent."""
         folder = self.path.absolute()
         return next(path for path in (folder, *folder.parents) if path.is_dir())
 
@@ -65,17 +65,17 @@ class Results:
         return RunFolder(self.path / RUNS / run_id)
 
     def runs(self) -> Iterator[RunFolder]:
-        """Yield every run, by name; damaged ones are left out (see `damaged`)."""
+        """Yield all runs in the order of their names, except damaged ones (see `damaged`)."""
         for folder in self._folders():
             if folder.damage() is None:
                 yield folder
 
     def _runs_without_parts(self) -> Iterator[RunFolder]:
-        """Yield every run except parts of runs, whose rows count with those of the other parts."""
+        """Yield all runs except single shards, whose rows are counted in the merged run."""
         return (folder for folder in self.runs() if folder.manifest().shard is None)
 
     def damaged(self) -> list[str]:
-        """Return messages about the runs that every list leaves out."""
+        """Return a message about each damaged run, which `runs` leaves out."""
         return [damage for folder in self._folders() if (damage := folder.damage()) is not None]
 
     def _folders(self) -> Iterator[RunFolder]:
@@ -86,37 +86,42 @@ class Results:
                 yield folder
 
     def sharded_runs(self, start: str = "") -> list[RunFolder]:
-        """Return the runs that have parts here, merged or not, and whose ids begin with `start`."""
+        """Return the runs with shards in this folder, merged or not, whose ids begin with `start`."""
         runs = self.path / RUNS
         paths = sorted(path for path in runs.iterdir() if path.name.startswith(start)) if runs.is_dir() else []
         return [folder for folder in map(RunFolder, paths) if folder.parts.is_dir()]
 
     def find_part(self, name: str, shard: Shard) -> RunFolder:
-        """Return one part of a run, given by the run's id, a unique start of it, or the run's folder.
+        """Return a shard of the run that `name` names: by its id, the start of its id, or its folder.
 
         Raises:
-            UsageError: there is no such run or part, or there are several runs.
+            UsageError: no such run or shard exists, or several runs match.
         """
         path = Path(name)
         runs = [RunFolder(path)] if RunFolder(path).parts.is_dir() else self.sharded_runs(name)
         runs = [folder for folder in runs if folder.run_id == name] or runs
         if len(runs) > 1:
-            raise UsageError(f"{name!r} is the start of {len(runs)} runs: {', '.join(f.run_id for f in runs[:5])}")
+            listed = ", ".join(folder.run_id for folder in runs[:5])
+            raise UsageError(f"{name!r} is the start of {len(runs)} run ids; write more of one: {listed}")
         if not runs:
-            raise UsageError(f"no run {name!r} in {self.path} was played in shards; omit --shard or name another run")
+            raise UsageError(f"no run {name!r} in {self.path} was played in shards; omit --shard, or name another run")
         part = runs[0].part(shard)
         if not is_file(part.manifest_path):
-            raise UsageError(f"shard {shard} of run {runs[0].run_id} has not started here{_started_shards(runs[0])}")
+            raise UsageError(
+                f"shard {shard} of run {runs[0].run_id} has not started here{_started_shards(runs[0])}; start it, or "
+                "choose a started shard"
+            )
         return part
 
     def find(self, name: str) -> RunFolder:
-        """Return a run, given by its id, a unique start of it, or its folder anywhere.
+        """Return the run that `name` names: by its id, the start of its id, or its folder anywhere.
 
-        The folder of a fetched release means the run in it. `last` is the newest run. The start of a training run's id
-        means the training run, not its parts. The start of the id of a run whose debates others judge means that run.
+        `last` is the newest run. The folder of a fetched release names the run in it. If the start of an id matches a
+        training run and its parts, it names the training run; if it matches a run and runs that judge its debates, it
+        names the judged run.
 
         Raises:
-            UsageError: there is no such run, or there are several.
+            UsageError: no run matches, or several do.
         """
         run = _open_folder(Path(name))
         if run is not None:
@@ -133,16 +138,17 @@ class Results:
             return matches[0]
         if matches:
             listed = ", ".join(folder.run_id for folder in matches[:5])
-            raise UsageError(f"{name!r} is the start of {len(matches)} runs: {listed}")
+            raise UsageError(f"{name!r} is the start of {len(matches)} run ids; write more of one: {listed}")
         for folder in self.sharded_runs(name) if name else ():
             if folder.started_parts():
                 raise UsageError(
-                    f"run {folder.run_id} consists of shards that are not merged yet{_started_shards(folder)}: nip-run "
-                    f"merge {folder.run_id}, or name a part: {part_id(folder.run_id, folder.started_parts()[0][0])}"
+                    f"the shards of run {folder.run_id} are not merged yet{_started_shards(folder)}; merge them with "
+                    f"nip-run merge {folder.run_id}, or name one shard, such as "
+                    f"{part_id(folder.run_id, folder.started_parts()[0][0])}"
                 )
         ids = {folder.run_id for folder in self.runs()}
         hint = did_you_mean(name, ids | {id_.rpartition("-")[0] for id_ in ids})
-        raise UsageError(f"no run {name!r} in {self.path}{hint or '; `nip-run runs` lists them'}")
+        raise UsageError(f"no run {name!r} in {self.path}{hint or '; list all runs with `nip-run runs`'}")
 
     def path_of(self, name: str) -> Path:
         """Return the folder of the run that `find` returns, for specs that name a run."""
@@ -155,11 +161,11 @@ class Results:
             if (manifest := folder.manifest()).parent_run_id is None
         ]
         if not candidates:
-            raise UsageError(f"no run in {self.path} yet; `nip-run SPEC` plays one, --results DIR looks elsewhere")
+            raise UsageError(f"no run in {self.path} yet; play one with `nip-run SPEC`, or set --results DIR")
         return max(candidates, key=lambda row: row[:2])[-1]
 
     def parts_of(self, run_id: str) -> list[RunFolder]:
-        """Return the runs that are parts of a training run, by iteration, training games before tests."""
+        """Return the runs that are parts of a training run, sorted by iteration, training games before tests."""
         parts = [
             (manifest.iteration, folder.run_id, folder)
             for folder in self.runs()
@@ -167,17 +173,19 @@ class Results:
         ]
         return [folder for _, _, folder in sorted(parts, key=lambda row: row[:2])]
 
-    def name_for(self, run_id: str, *, again: bool = False, replay: bool = False, given: Collection[str] = ()) -> str:
-        """Return the id of the run for a plan with this id: its own, or with `again` the next free one.
+    def name_for(
+        self, run_id: str, *, again: bool = False, replay: bool = False, reserved: Collection[str] = ()
+    ) -> str:
+        """Return the id of a new or unfinished run for a plan with this id: with `again` or `replay`, the next free id.
 
-        An unfinished run of the same kind is resumed, unless its name is one of those already `given`.
+        The id of an unfinished run counts as free, so that the run is resumed, unless the id is in `reserved`.
         """
         existing = {folder.run_id: folder for folder in self.runs()}
 
         def is_free(name: str) -> bool:
-            return name not in given and (name not in existing or existing[name].manifest().status != Status.DONE)
+            return name not in reserved and (name not in existing or existing[name].manifest().status != Status.DONE)
 
-        if not (again or replay) or (run_id not in existing and run_id not in given):
+        if not (again or replay) or (run_id not in existing and run_id not in reserved):
             return run_id
         base = f"{run_id}-replay" if replay else run_id
         number = 1 if replay else 2
@@ -188,12 +196,12 @@ class Results:
             number += 1
 
     def open(self, plan: RunPlan, run_id: str) -> tuple[RunFolder, Manifest]:
-        """Return the folder of a plan's run, a new one or an existing one, with its manifest.
+        """Return the folder of a plan's run, which is created if it does not exist, and the run's manifest.
 
         Raises:
             RunDirectoryError: the folder belongs to another spec.
-            NewerFormatError: a newer nip-run wrote it.
-            RunError: it cannot be written.
+            NewerFormatError: a newer nip-run wrote the folder.
+            RunError: the folder cannot be created.
         """
         folder = self.run(run_id)
         check_log_format(folder.journal)  # before anything is written to the folder
@@ -218,8 +226,8 @@ class Results:
         manifest = folder.manifest()
         if manifest.identity != plan.identity and plan.spec.resumed_run_id == run_id:
             raise RunDirectoryError(
-                f"{folder.path} was changed since its run began: {folder.spec.name} or inputs/ differs from what was "
-                "played. Restore the files, or play it as a new run with --again"
+                f"files in {folder.path} were changed since the run started: {folder.spec.name} or inputs/. Restore "
+                "them, or play a new run with --again"
             )
         if manifest.identity != plan.identity:
             keys = changed_keys(folder, manifest, plan.games, plan.mutable_keys)
@@ -229,32 +237,36 @@ class Results:
 
     @classmethod
     def of_log(cls, log: Path) -> Self | None:
-        """Return the results folder that a run's log was moved to; None if the run is not in one."""
+        """Return the results folder that contains a run's log; None if the log is not in a results folder."""
         folder = RunFolder(log.parent)
         results = cls.of(folder)
         return results if results.run(folder.run_id) == folder else None
 
     def lock(self, run_id: str, wait_seconds: float = 0.0) -> AbstractContextManager[None]:
-        """Lock a run, or one part of it, for this process; its folder is created if it does not exist.
+        """Lock a run or a shard for this process. Its folder is created if it does not exist.
 
         Raises:
             UsageError: the id is invalid.
             RunDirectoryError: another process still has the lock after `wait_seconds`; the message names the process.
         """
         if not re.fullmatch(RUN_ID_PATTERN, split_part(run_id)[0]):
-            raise UsageError(f"{run_id!r} is not a valid run id; it must match {RUN_ID_PATTERN}")
-        return locked(self.run(run_id).lock, f"run {run_id}", wait_seconds)
+            raise UsageError(
+                f"{run_id!r} is not a valid run id; use at most {MAX_RUN_ID_LENGTH} letters, digits, dots, underscores "
+                "and hyphens, and begin with a letter or digit"
+            )
+        advice = "; wait until that process ends, or stop it"
+        return locked(self.run(run_id).lock, f"run {run_id}", wait_seconds, advice)
 
 
 def _started_shards(folder: RunFolder) -> str:
-    """Return the list of a run's started parts in brackets."""
+    """Return a list of a run's started shards in brackets, or an empty text."""
     shards = [str(shard) for shard, _ in folder.started_parts()]
     rest = f" and {len(shards) - _MAX_LISTED} more" if len(shards) > _MAX_LISTED else ""
-    return f" (begun: {', '.join(shards[:_MAX_LISTED])}{rest})" if shards else ""
+    return f" (started: {', '.join(shards[:_MAX_LISTED])}{rest})" if shards else ""
 
 
 def _open_folder(path: Path) -> RunFolder | None:
-    """Return the run in a folder, or the fetched run in it; None if there is none."""
+    """Return the run in a folder, or the run in the folder of a fetched release; None if there is neither."""
     for folder, root in ((path, path.parent), (path / DATA, path)):
         if is_file(folder / "manifest.json"):
             return (

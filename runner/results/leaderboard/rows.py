@@ -1,4 +1,4 @@
-"""Rows of the board from a run's folder, in memory that does not grow with them."""
+"""Insert and update a run's rows on the board, in memory that does not grow with the number of rows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 PIECE_ROWS = 10_000
 PIECE_BYTES = 8 << 20
 MEMORY = 64 << 20
-"""The memory limit: DuckDB keeps all data of the board that it has read and written until it reaches the limit."""
+"""The memory limit of a writer. DuckDB caches data of the board up to this limit."""
 MAX_SPEC = 4 << 20
-"""The maximum size of a resolved spec, which is longer than the spec it comes from."""
+"""The maximum size in bytes of a resolved spec, which is longer than the written one."""
 COPIES = 8
 """The maximum number of copies of a batch in DuckDB's memory while it is copied from Parquet to the board."""
 
@@ -73,14 +73,14 @@ def insert_run(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None
         [*row, spec, json.dumps(metrics["outcomes"]), None if training is None else json.dumps(training)],
     )
     add_facts(connection, folder, saved_spec)
-    connection.begin()  # otherwise each of these small rows would be written to disk separately
+    connection.begin()  # without a transaction, each row would be written to disk separately
     for agent in manifest.agents:
         connection.execute(
             "INSERT INTO agents VALUES (?, ?, ?, ?, ?, ?, ?)",
             [run_id, *(agent[k] for k in ("agent", "role", "model_group", "provider", "model", "base_model"))],
         )
     keys = ("agent", "metric", "value", "stderr", "ci_low", "ci_high", "n", "clusters", "reason")
-    if rows := metrics["metrics"]:  # in one statement: separate ones would take most of the time
+    if rows := metrics["metrics"]:  # one statement, since separate ones would take most of the time
         columns = [[row.get(name) if name == "reason" else row[name] for row in rows] for name in keys]
         connection.execute(
             f"INSERT INTO metrics (run_id, {', '.join(keys)}) SELECT ?, {', '.join(['unnest(?)'] * len(keys))}",
@@ -92,14 +92,14 @@ def insert_run(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -> None
 
 
 def fixed_verdicts_of(folder: RunFolder) -> str | None:
-    """Return why a run's verdicts say nothing about its verifier's answers; None if they do."""
+    """Return the reason why a run's verdicts do not measure its verifier, such as `force_guess`; None if they do."""
     return explain_fixed_verdicts(saved_value(folder, "protocol", "force_guess"), verifiers_of(folder.manifest()))
 
 
 def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: Mapping[str, Any] | None = None) -> None:
-    """Update a run's row with the columns added after 0.1.0, from its folder, and insert its datapoints.
+    """Fill the columns added after 0.1.0 in a run's row, and insert the run's datapoints.
 
-    `saved` is the run's spec if it was read before.
+    `saved` is the run's saved spec, if the caller has already read it.
     """
     manifest, spec = folder.manifest(), _load_spec(folder) if saved is None else saved
     metrics = folder.read_metrics() if folder.metrics.is_file() and manifest.status in PLAYED else {}
@@ -119,7 +119,7 @@ def add_facts(connection: duckdb.DuckDBPyConnection, folder: RunFolder, saved: M
 
 
 def _played_facts(manifest: Manifest, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how a run's datapoints were selected and played, and the hashes of its inputs."""
+    """Return the values of columns about the selection of datapoints, the games, and the hashes of inputs."""
     selection = manifest.dataset_selection
     replay_of, until_round = manifest.replay_of or (_common_replay_source(spec), None)
     return {
@@ -181,7 +181,7 @@ def _insert_datapoints(connection: duckdb.DuckDBPyConnection, folder: RunFolder,
 
 
 def _batches(points: Iterable[PlayedDatapoint]) -> Iterator[list[PlayedDatapoint]]:
-    """Yield datapoints in batches, limited in number and, unless a single one is larger, in size."""
+    """Yield datapoints in batches of limited number and size. A single datapoint may exceed the size."""
     batch: list[PlayedDatapoint] = []
     size = 0
     for point in points:
@@ -196,7 +196,7 @@ def _batches(points: Iterable[PlayedDatapoint]) -> Iterator[list[PlayedDatapoint
 
 
 def _lookup(data: Mapping[str, Any], *names: str) -> Any:
-    """Return the value at a path of keys; None if there is none."""
+    """Return the value at a path of keys, or None."""
     value: Any = data
     for name in names:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -219,7 +219,7 @@ def _insert_rollouts(connection: duckdb.DuckDBPyConnection, folder: RunFolder) -
 
 
 def _row_ranges(connection: duckdb.DuckDBPyConnection, path: str) -> Iterator[tuple[int, int, int]]:
-    """Yield ranges of a Parquet file's rows by whole row groups: the first row, the end, and the number of bytes."""
+    """Yield ranges of complete row groups of a Parquet file: the first row, the row after the last, and the bytes."""
     groups = connection.execute(
         "SELECT row_group_num_rows, sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?) "
         "GROUP BY row_group_id, row_group_num_rows ORDER BY row_group_id",
@@ -236,7 +236,7 @@ def _row_ranges(connection: duckdb.DuckDBPyConnection, path: str) -> Iterator[tu
 
 
 def saved_value(folder: RunFolder, *names: str) -> Any:
-    """Return the value at a path of keys in a run's saved spec; None if there is none."""
+    """Return the value at a path of keys in a run's saved spec, or None."""
     return _lookup(_load_spec(folder), *names)
 
 
@@ -249,6 +249,6 @@ def _load_spec(folder: RunFolder) -> dict[str, Any]:
     for event in yaml.parse(raw, Loader=loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         deepest = max(deepest, depth)
-    # libyaml's composer recurses and crashes where Python's raises an error.
+    # On deeply nested YAML, libyaml's recursive composer crashes, while Python's raises an error.
     spec: dict[str, Any] = yaml.load(raw, Loader=loader if deepest <= MAX_DEPTH else yaml.SafeLoader)  # noqa: S506
     return spec

@@ -60,10 +60,10 @@ CREATE TABLE IF NOT EXISTS rank_tests (leader VARCHAR, run_id VARCHAR, p DOUBLE)
 """
 
 _SELECTION = ("split", "limit", "filter", "balance", "shuffle", "group_by")
-"""The columns of `runs` whose differences are reported if two tasks differ."""
+"""The columns of `runs` that a reason names if they differ between the tasks of two runs."""
 
 LOST_TOO_MANY_SQL = "r.transport_failed > coalesce(r.max_transport_failed, 0) * r.rollouts * (1 + 1e-9)"
-"""Whether a run lost too many rollouts, by counts, since runs of 0.1.0 have no status for it."""
+"""SQL for whether a run lost too many rollouts. It uses the counts, since runs of 0.1.0 have no status for this."""
 
 UNRANKED_SQL = f"""
 CASE
@@ -82,11 +82,11 @@ CASE
     WHEN m.value IS NULL THEN {Unranked.NO_VERDICT.sql()}
 END
 """
-"""The reason why a run is unranked regardless of other runs, or NULL. `r` is a row of `runs`, `m` its accuracy."""
+"""SQL for the reason why a run is unranked regardless of other runs, or NULL; `r` is its row, and `m` its accuracy."""
 
 
 def _difference_sql(name: str) -> str:
-    """Return SQL for the difference between a run's selection and that of the list above it; NULL if they are equal."""
+    """Return SQL that describes how a column of a run differs from the runs of its list; NULL if it does not."""
     row, listed = (f"coalesce({alias}.\"{name}\"::VARCHAR, 'none')" for alias in ("o", "l"))
     return f"CASE WHEN {row} <> {listed} THEN '{name} ' || {row} || ' (this list: ' || {listed} || ')' END"
 
@@ -95,7 +95,7 @@ _DIFFERENCES = ", ".join(map(_difference_sql, _SELECTION))
 _LIST_COLUMNS = ", ".join(
     f'arg_min({{"v": r."{name}"}}, r.run_id).v AS "{name}"' for name in (*_SELECTION, "template_columns")
 )
-"""Columns from any run of a list, including nulls, which other aggregates ignore."""
+"""SQL that takes each column from one run of a list. Unlike other aggregates, it does not skip nulls."""
 
 _SHARED_ANSWERS = """
 CREATE OR REPLACE VIEW shared_answers AS
@@ -121,33 +121,36 @@ FROM origins a JOIN origins b ON b.origin = a.origin AND b.run_id <> a.run_id
 JOIN counted c ON c.run_id = a.run_id JOIN own oa ON oa.run_id = a.run_id JOIN own ob ON ob.run_id = b.run_id
 GROUP BY a.run_id, b.run_id HAVING shared > 0;
 """
-"""The number of verdicts that two runs owe to the same answers; an upper bound if both copied a third run."""
+"""SQL for the number of verdicts of two runs that come from the same answers (at most, if both copied a third run)."""
 
 _COPIES = f"""
 CREATE OR REPLACE VIEW copies AS
-WITH standing AS (
-    SELECT r.*, {UNRANKED_SQL} AS hindrance
+WITH finished AS (
+    SELECT r.*, {UNRANKED_SQL} AS unranked_reason
     FROM runs r LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
 )
 SELECT
     s.run_id, s.other AS source, s.shared,
     {Unranked.SHARED_ANSWERS.sql(shared="s.shared", verdicts="s.verdicts", other="s.other")} AS reason
-FROM shared_answers s JOIN standing a ON a.run_id = s.run_id JOIN standing b ON b.run_id = s.other
-WHERE s.shared * 2 > s.verdicts AND b.hindrance IS NULL AND b.task = a.task
+FROM shared_answers s JOIN finished a ON a.run_id = s.run_id JOIN finished b ON b.run_id = s.other
+WHERE s.shared * 2 > s.verdicts AND b.unranked_reason IS NULL AND b.task = a.task
     AND (coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id)
         < (coalesce(a.published, -1), -s.own_share, a.started_at, a.run_id)
 QUALIFY row_number() OVER (
     PARTITION BY s.run_id ORDER BY coalesce(b.published, -1), -s.other_own_share, b.started_at, b.run_id
 ) = 1;
 """
-"""Runs that share more than half of their answers with a run that takes precedence: the one published first if a server
-knows the order, else the one with the larger share of own answers, else the one that started first."""
+"""SQL for runs that share more than half of their answers with a run that takes precedence over them.
+
+Of two such runs, the one that was published first takes precedence, if a server knows the order; otherwise the one with
+the larger share of its own answers; otherwise the one that started first.
+"""
 
 _LEADERBOARD = f"""
 CREATE OR REPLACE VIEW leaderboard AS
 WITH measured AS (
     SELECT r.*, m.value AS accuracy, m.ci_low, m.ci_high, m.stderr, m.n, m.clusters, a.models,
-        coalesce({UNRANKED_SQL}, c.reason) AS hindrance,
+        coalesce({UNRANKED_SQL}, c.reason) AS unranked_reason,
         coalesce(c.source, s.shared_with) AS shared_with, coalesce(c.shared, s.shared) AS shared
     FROM runs r
     LEFT JOIN copies c ON c.run_id = r.run_id
@@ -162,7 +165,7 @@ WITH measured AS (
     WHERE r.kind = 'benchmark'
 ), tasks AS (
     SELECT
-        benchmark, task, count(*) FILTER (hindrance IS NULL) AS comparable,
+        benchmark, task, count(*) FILTER (unranked_reason IS NULL) AS comparable,
         row_number() OVER (
             PARTITION BY benchmark
             ORDER BY comparable DESC, count(*) DESC, max(coalesce("limit", 'infinity'::DOUBLE)) DESC,
@@ -184,9 +187,9 @@ WITH measured AS (
 SELECT
     benchmark, o.run_id, name, protocol, accuracy, ci_low, ci_high, stderr, n, clusters, outcomes, models, cost_usd,
     finished_at, spec_sha256, dataset_sha256, game_sha256, version,
-    CASE WHEN hindrance IS NULL AND is_own THEN k.rank END AS rank,
+    CASE WHEN unranked_reason IS NULL AND is_own THEN k.rank END AS rank,
     CASE
-        WHEN hindrance IS NOT NULL THEN hindrance
+        WHEN unranked_reason IS NOT NULL THEN unranked_reason
         WHEN NOT is_own AND differences <> '' THEN {Unranked.OTHER_SELECTION.sql(differences="differences")}
         WHEN NOT is_own AND template_columns <> their_columns
             THEN {Unranked.OTHER_COLUMNS.sql(columns="template_columns", others="their_columns")}
@@ -194,7 +197,7 @@ SELECT
     END AS reason,
     list, task, status, failures, seed, point, split, "limit", filter, group_by, per_datapoint, replay_of,
     transport_failed, invalid_response, refused, context_exceeded, no_decision, started_at, stopped, rejudge_of,
-    CASE WHEN hindrance IS NULL AND is_own THEN k.rank_last END AS rank_last,
+    CASE WHEN unranked_reason IS NULL AND is_own THEN k.rank_last END AS rank_last,
     o.shared_with, o.shared, earlier_task
 FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id
 ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id;
@@ -213,7 +216,7 @@ _SHARES_SQL = """
     WHERE r.correct IS NOT NULL AND u.task IS NOT NULL
     GROUP BY r.run_id, u.task, r.datapoint_id, d."group", d.label
 """
-"""The share of right verdicts of each datapoint in each run."""
+"""SQL for the share of right verdicts on each datapoint in each run."""
 
 _JOIN = "shares a JOIN shares b ON b.task = a.task AND b.datapoint_id = a.datapoint_id AND b.run_id <> a.run_id"
 
@@ -236,13 +239,13 @@ COMPARISON_COLUMNS: Mapping[str, str] = {
     "difference": "DOUBLE", "stderr": "DOUBLE", "ci_low": "DOUBLE", "ci_high": "DOUBLE", "p": "DOUBLE",
     "detectable": "DOUBLE", "datapoints": "BIGINT", "groups": "BIGINT", "differing": "BIGINT",
 }  # fmt: skip
-"""The columns of the view `comparisons`, which exists only in questions: DuckDB itself lacks its function."""
+"""The columns of the view `comparisons`. The view exists only in queries of nip-run, which add its test function."""
 
 TESTED: Mapping[str, str] = {
     name: COMPARISON_COLUMNS[name]
     for name in ("difference", "stderr", "ci_low", "ci_high", "p", "detectable", "groups", "differing")
 }
-"""The columns that the function `paired_test` returns, given the differences of groups and their sizes."""
+"""The columns of `comparisons` that the SQL function `paired_test` computes."""
 
 GROUP_TERMS_SQL = """
         count(*)::DOUBLE AS size, sum(b.accuracy - a.accuracy) AS difference,
@@ -253,17 +256,17 @@ GROUP_TERMS_SQL = """
         min((1 + least(a.plays, b.plays) / greatest(a.plays, b.plays)) / 2) AS least_share,
         min(least(a.plays, b.plays)) AS fewest
 """
-"""The terms of the test for a group of datapoints of systems a and b; see `runner.statistics.paired_groups`."""
+"""SQL for the terms of the test that compares systems a and b, in one group of datapoints; see `paired_groups`."""
 
 PAIR_TERMS_SQL = """
             list(difference ORDER BY "group"), list(size ORDER BY "group"), list(spare ORDER BY "group"),
             list(least_share ORDER BY "group"), count(*) / (sum(size) * min(fewest))
 """
-"""The arguments of `Pairs`, aggregated over groups."""
+"""SQL for the arguments of `paired_test`, aggregated over groups."""
 
 
 def _comparison_column_sql(name: str) -> str:
-    """Return SQL for a column of `comparisons`; two samples of one system are not tested."""
+    """Return SQL for a column of `comparisons`. Two samples of one system have no p-value."""
     if name in ("p", "detectable"):
         return f"CASE WHEN is_one_system THEN NULL ELSE t.{name} END AS {name}"
     return f"t.{name} AS {name}" if name in TESTED else name
@@ -299,13 +302,13 @@ _TOKEN_COMMENTS = {
 
 COMMENTS: Mapping[str, Mapping[str, str]] = {
     "runs": {
-        "kind": "benchmark: measures; training: its games are trained on, or it is a training run as a whole",
+        "kind": "benchmark: measures models; training: a training run, or a part of one whose games are trained on",
         "status": "running, done, incomplete (lost more in transport than the spec allows), failed or interrupted",
         "spec": "the resolved spec, every default written out",
-        "git_commit": "of the repository with the spec; NULL: it is not in a repository",
+        "git_commit": "the commit of the repository with the spec; NULL: the spec is not in a repository",
         "git_dirty": "whether the repository or the spec itself had uncommitted changes",
-        "parent_run_id": "the training run that it is a part of",
-        "iteration": "of that training run, from 0",
+        "parent_run_id": "the training run that this run is a part of",
+        "iteration": "the iteration of that training run, from 0",
         "completions": "answers of models, one for each call that was answered",
         "cached_tokens": "prompt tokens that the provider had in its own cache",
         "cost_usd": "NULL: the price of a model is unknown",
@@ -318,27 +321,27 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "failures": "transport_failed + invalid_response + refused + context_exceeded; use these columns instead",
         "transport_failed": "rollouts lost in transport, without a verdict and not in any metric",
         "no_decision": "rollouts that ended without a verdict",
-        "max_transport_failed": "the share of rollouts that may be lost in transport",
+        "max_transport_failed": "the maximum share of rollouts that may be lost in transport",
         "template_columns": "the columns of the dataset that the verifier's templates use",
-        "replay_of": "the run whose answers it was played with",
+        "replay_of": "the run whose answers this run replays",
         "replay_until_round": "only the rounds before this one are replayed; NULL: all",
-        "rejudge_of": "the run whose debates its verifier judges instead of its own",
-        "fixed_verdicts": "why its verdicts say nothing about its verifier, as with force_guess; NULL: they do",
-        "journal": "the unique number of its journal",
+        "rejudge_of": "the run whose debates the verifier judges, instead of playing debates",
+        "fixed_verdicts": "why the verdicts do not measure the verifier, such as force_guess; NULL: they do",
+        "journal": "the unique number of the run's journal",
         "answers_from": "number of verdicts copied from other runs, by journal number or run_id; NULL: unknown",
-        "published": "its place in the order of publication, on a server",
+        "published": "the run's position in the order of publication, on a server",
         **_TOKEN_COMMENTS,
         "task": "what makes runs comparable: dataset_content_sha256 and the metric",
-        "until": "its stopping rule: width of accuracy's interval, or comparison with a run; NULL: it plays all games",
-        "stopped": "when and how `until` stopped it, or stopped the run whose debates it judges",
-        "dataset_sha256": "of the chosen datapoints, all their columns, in the order of play",
-        "dataset_content_sha256": "of the datapoints played, in any order: columns the verifier sees, labels, groups",
+        "until": "the stopping rule: width of accuracy's interval, or comparison with a run; NULL: all games",
+        "stopped": "when and how `until` stopped this run, or the run whose debates it judges",
+        "dataset_sha256": "hash of the selected datapoints with all columns, in the order of play",
+        "dataset_content_sha256": "hash of the datapoints in any order: labels, groups, columns that the verifier sees",
         "earlier_task": "the task's id before 0.2, if different: then, columns that only provers saw counted too",
-        "dataset_source_sha256": "of the dataset's file, byte by byte",
-        "prompts_sha256": "of all templates",
-        "protocol_sha256": "of the rules and parameters, as its version hashed them; join runs on game_sha256",
-        "game_sha256": "of all that its games share: rules, prompts, models, retries",
-        "spec_sha256": "of the resolved spec",
+        "dataset_source_sha256": "hash of the dataset's file",
+        "prompts_sha256": "hash of all templates",
+        "protocol_sha256": "hash of the rules and parameters, which depends on the version; join runs on game_sha256",
+        "game_sha256": "hash of everything that the run's games share: rules, prompts, models, retries",
+        "spec_sha256": "hash of the resolved spec",
     },
     "agents": {
         "role": "prover or verifier",
@@ -356,7 +359,7 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "reason": "why there is no interval, or no value",
     },
     "rollouts": {
-        "repeat": "number of the play of its datapoint, from 0",
+        "repeat": "number of the datapoint's play, from 0",
         "y": "the label. 0: the solution is wrong, 1: it is right",
         "stance": "the verdict that provers argue for. 0: reject, 1: accept; NULL: each prover has its own",
         "swapped": "whether two seats had exchanged their players; NULL: no datapoint is played both ways",
@@ -364,25 +367,25 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "decision": f"the verdict of the verifier. {_VERDICT}",
         "correct": "whether the decision is the label; false without a decision, NULL: lost in transport",
         "outcome": "decided, no_decision, invalid_response, refused, context_exceeded or transport_failed",
-        "rewards": "of each agent: rewards->>'verifier'",
-        "error": "why it failed; NULL: it did not",
-        "confidence_stated": "P(accept), from 0 to 1, as the verifier stated it; NULL: not asked for, or not known",
+        "rewards": "the reward of each agent: rewards->>'verifier'",
+        "error": "why the rollout failed; NULL: it did not",
+        "confidence_stated": "P(accept), from 0 to 1, as the verifier stated it; NULL: not requested, or not known",
         "confidence_logprob": "P(accept), from 0 to 1, by the log-probabilities of the verdict; NULL: as above",
-        "confidence_note": "why a confidence that was asked for is not known, or is only a bound",
-        "votes": "the decision of each vote; NULL: the verdict is one answer's",
-        "verdicts": "of a debate judged after each round: round, decision, votes and confidences of every verdict",
+        "confidence_note": "why a requested confidence is not known, or is only a bound",
+        "votes": "the decision of each vote; NULL: the verdict comes from one answer",
+        "verdicts": "for a debate judged after each round: round, decision, votes and confidences of every verdict",
     },
     "datapoints": {
-        "group": 'datapoints of one group are one cluster; without group_by, its id (quote it: "group")',
+        "group": 'datapoints of one group are one cluster; without group_by, the datapoint id (quote it: "group")',
         "label": "0: the solution is wrong, 1: it is right",
-        "content_sha256": "of only the columns that the verifier's templates use",
-        "columns": "all other columns, whether templates use them or not: columns->>'topic'",
+        "content_sha256": "hash of the columns that the verifier's templates use",
+        "columns": "the other columns of the dataset, used by templates or not: columns->>'topic'",
     },
     "ranks": {
-        "rank": "the first rank of its 95 % confidence set in its list",
-        "rank_last": "the last rank of its 95 % confidence set",
+        "rank": "the first rank in the run's 95 % confidence set, within its list",
+        "rank_last": "the last rank in the run's 95 % confidence set",
     },
-    "rank_tests": {"p": "of the sign-flip test of two runs of a list"},
+    "rank_tests": {"p": "p-value of the sign-flip test of two runs of a list"},
     "flips": {
         "run_a": "each pair of runs of one task is listed in both orders",
         "right_in": "the run with mostly right verdicts; in the other run most are wrong",
@@ -395,13 +398,13 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "accuracy": "right verdicts, of all rollouts that were not lost in transport",
         "n": "rollouts that were not lost in transport",
         "clusters": "independent groups of datapoints",
-        "rank": "the first rank of its 95 % confidence set in its list; NULL: see reason",
-        "rank_last": "the last rank of the set",
-        "reason": "why it is unranked",
-        "stopped": "it, or the run that it judges, stopped once decided: its interval is a confidence sequence",
-        "shared_with": "the run that it shares most answers with",
-        "shared": "maximum number of its verdicts that come from answers shared with that run",
-        "list": "the list of its benchmark that it is in or below, from 1: one for each task",
+        "rank": "the first rank in the run's 95 % confidence set, within its list; NULL: see reason",
+        "rank_last": "the last rank in that set",
+        "reason": "why the run is unranked",
+        "stopped": "the run, or the run that it judges, stopped early: its interval is a confidence sequence",
+        "shared_with": "the run with the most answers in common",
+        "shared": "maximum number of verdicts from answers shared with that run",
+        "list": "number of the list that the run is in or below, from 1; a benchmark has a list for each task",
     },
 }  # fmt: skip
 """Comments on columns by table; columns with a clear name have none."""
@@ -415,10 +418,10 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
     "completions": {
         "round": "from 0",
         "attempt": "from 0; later attempts replace unusable answers",
-        "finish_reason": "as the server reports it; NULL: no answer came",
+        "finish_reason": "the reason that the server reports; NULL: no answer came",
         "raw_message": "the answer before it was parsed",
         "cached_tokens": "prompt tokens that the provider had in its own cache",
-        "latency_ms": "from sending to the whole answer, in milliseconds",
+        "latency_ms": "milliseconds from sending the call to its complete answer",
         "error": "why the attempt failed, or the answer could not be used",
         "reasoning": "the model's reasoning before its answer, if the server returns it",
         "verdict_logprobs": "the tokens of the decision with their log probabilities",
@@ -428,24 +431,24 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "usage_estimated": "true: a token count was missing or impossible, and is estimated from the text",
     },
     "comparisons": {
-        "run_a": "each pair of runs of one task is listed in both orders; filter by run, as each listed pair is tested",
-        "accuracy_a": "over the datapoints that both have, with equal weights",
+        "run_a": "each pair of runs of one task is listed in both orders; filter by run, since each pair is tested",
+        "accuracy_a": "accuracy of run_a on the datapoints that both runs have, with equal weights",
         "difference": "accuracy_b minus accuracy_a",
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",
-        "p": "of the sign-flip test, of this pair alone; NULL: there is one group, or both are samples of one system",
+        "p": "p-value of the sign-flip test of this pair; NULL: there is one group, or both are samples of one system",
         "detectable": "the minimum detectable difference at 80 % power",
         "groups": "independent groups of datapoints",
         "differing": "groups whose accuracy differs",
     },
     "notes": {
-        "written_at": "in UTC",
-        "writer": "NULL: unknown",
+        "written_at": "time in UTC",
+        "writer": "the author; NULL: unknown",
         "rollout_id": "the game that the note is about; NULL: the run",
     },
 }
-"""Comments on tables that exist only in questions: those of the runs' Parquet files, notes, and `comparisons`."""
+"""Comments on tables that exist only in queries: the runs' Parquet files, notes, and `comparisons`."""
 
 
 def definitions() -> str:

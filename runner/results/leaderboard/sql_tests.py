@@ -1,4 +1,4 @@
-"""The paired test of two runs as a SQL function, from the differences of their groups."""
+"""The SQL function `paired_test`, which tests the difference of two runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from runner.statistics.paired_groups import Pairs
 def paired_test(  # noqa: PLR0917 -- SQL has no keywords
     sums: list[float], sizes: list[float], spare: list[float], least: list[float], step: float, stopped: bool
 ) -> dict[str, Any]:
-    """Return a row of `schema.TESTED` for the difference of two accuracies; the arguments are those of `Pairs`.
+    """Return a row with the columns `schema.TESTED`. The first five arguments are those of `Pairs`.
 
-    If a run may have `stopped` once it was decided, the interval and p come from a confidence sequence.
+    With `stopped`, a stopping rule ended a run, so the interval and p come from a confidence sequence.
     """
     pairs = Pairs(sums, sizes, spare, least, step)
     difference, sign_flip = pairs.compare(1.0)

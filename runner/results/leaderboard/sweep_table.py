@@ -1,7 +1,7 @@
-"""The table of a sweep: a row for each system, with seeds as its repeats, and with intervals and ranges of ranks.
+"""The table of a sweep: a row for each system, with its metrics, their intervals and a range of ranks.
 
-All data comes from the leaderboard. Points that differ only in their seed form one row. Rows are ranked by accuracy
-among those with the same task; ranks are 95 % confidence sets.
+All data comes from the leaderboard. Points that differ only in their seed are one system. Rows are ranked by accuracy
+among the rows with the same task; a range of ranks is a 95 % confidence set.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.results.leaderboard.ranks import RankedSystem, pair_p_values
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import UNRANKED_SQL
 from runner.results.manifest import PLAYED, Status
-from runner.results.metric_table import RANKING_METRIC, Metric, check_metrics, metric_named
+from runner.results.metric_definitions import RANKING_METRIC, Metric, check_metrics, metric_named
 from runner.statistics.seeds import PooledMean, Sums, pool_seeds
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 SEED = "seed"
 
-_STOPPED = "seeds stopped once they were decided: no interval for a fixed number of games holds"
+_STOPPED_EARLY = "some seeds stopped early, so an interval for a fixed number of games does not hold"
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A point of a sweep: its run, and the settings of the sweep in it."""
+    """A point of a sweep: its run, and the values that the sweep sets."""
 
     name: str
     """The name of its spec."""
@@ -41,13 +41,13 @@ class SweepPoint:
 
     @property
     def system(self) -> tuple[str, str]:
-        """The identity of its system: the spec, and all swept settings except the seed."""
+        """The key of the point's system: the name of the spec, and the swept settings except the seed."""
         return self.name, json.dumps({key: value for key, value in self.point.items() if key != SEED})
 
 
 @dataclass(frozen=True)
 class SweepValue:
-    """A metric of a row."""
+    """The value of a metric in a row."""
 
     value: float | None = None
     ci_low: float | None = None
@@ -78,11 +78,11 @@ class SweepRow:
     cost_usd: float | None
     """The cost of all its runs; None if a price is unknown."""
     rank: RankRange | None
-    """The first and the last rank that it may have among the rows of its task."""
+    """The first and the last rank that the system may have among the rows with its task."""
     reason: str | None
-    """The reason why it is unranked."""
+    """The reason why the system is unranked."""
     stopped: tuple[str, ...] = ()
-    """The runs with a stopping rule; their system is tied with all systems whose intervals overlap with its own."""
+    """The runs that a stopping rule ended. If there are any, overlapping intervals count as ties."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -98,9 +98,9 @@ class _BoardData:
 
     status: dict[str, str] = field(default_factory=dict)
     task: dict[str, str | None] = field(default_factory=dict)
-    hindrance: dict[str, str | None] = field(default_factory=dict)
+    unranked_reason: dict[str, str | None] = field(default_factory=dict)
     source: dict[str, str | None] = field(default_factory=dict)
-    """The run whose answers a run shares to more than half."""
+    """For each run, another run with more than half of the same answers."""
     cost: dict[str, float | None] = field(default_factory=dict)
     sums: dict[tuple[str, str], dict[str, tuple[int, float]]] = field(default_factory=lambda: defaultdict(dict))
     """The number of rollouts and the sum of a metric for each cluster, by run and metric."""
@@ -110,11 +110,11 @@ class _BoardData:
     numbers: Callable[[Sequence[str]], Mapping[str, Estimate]] = lambda _: {}
     """Returns metrics over the verdicts of several runs together."""
     stopped: set[str] = field(default_factory=set)
-    """The runs with a stopping rule."""
+    """The runs that a stopping rule ended."""
 
 
 NOT_ON_BOARD = "not on the board"
-"""The status of a finished run that the board lacks, if nothing may be written."""
+"""The status in a row of a finished run that is not on the board, if the board must not be changed."""
 
 
 def sweep_rows(
@@ -127,11 +127,12 @@ def sweep_rows(
 ) -> list[SweepRow]:
     """Return the rows of a sweep, in the order of its points. A metric of an agent is `AGENT.METRIC`.
 
-    Finished runs that the board lacks, as after a kill, are added to it. Without `writes` they count as missing
-    instead, with that status. `numbers` returns metrics over several runs together, if the caller has such a function.
+    Finished runs that are not on the board, as after a kill, are added to it. Without `writes` they count as missing
+    instead, with the status `NOT_ON_BOARD`. `numbers` is a function that returns metrics over several runs together;
+    the default computes them from the board.
 
     Raises:
-        UsageError: there is no metric of such a name.
+        UsageError: no metric has one of the names.
         LeaderboardError: the board is damaged, or remains locked.
     """
     names = dict.fromkeys((RANKING_METRIC, *metrics))
@@ -152,27 +153,27 @@ class _System:
     def __init__(self, points: Sequence[SweepPoint], data: _BoardData) -> None:
         self._points, self._data = points, data
         self.played = [point.run_id for point in points if data.status.get(point.run_id) in PLAYED]
-        statuses = {point.run_id: data.status.get(point.run_id, "not begun") for point in points}
+        statuses = {point.run_id: data.status.get(point.run_id, "not started") for point in points}
         self.missing = {run_id: status for run_id, status in statuses.items() if status != Status.DONE}
         tasks = {data.task.get(run_id) for run_id in self.played}
         self.task = tasks.pop() if len(tasks) == 1 else None
         self._has_tasks = bool(tasks)
 
     @property
-    def hindrance(self) -> str | None:
-        """The reason why it is unranked regardless of other rows."""
+    def unranked_reason(self) -> str | None:
+        """The reason why the system is unranked regardless of other rows."""
         if self.missing:
             run_id, status = next(iter(self.missing.items()))
             more = f" and {len(self.missing) - 1} more" if len(self.missing) > 1 else ""
             return Unranked.MISSING_RUNS.format(runs=f"{run_id}{more}", status=status)
         if self._has_tasks:
             return str(Unranked.SEVERAL_TASKS)
-        return next((reason for run_id in self.played if (reason := self._data.hindrance.get(run_id))), None)
+        return next((reason for run_id in self.played if (reason := self._data.unranked_reason.get(run_id))), None)
 
     def pooled(self, metric: str) -> PooledMean:
         seeds: list[Sums] = [self._data.sums[run_id, metric] for run_id in self.played]
-        known, is_grouped = metric_named(metric), not self._data.grouped.isdisjoint(self.played)
-        return pool_seeds(seeds, proportion=known is not None and known.is_proportion, grouped=is_grouped)
+        entry, is_grouped = metric_named(metric), not self._data.grouped.isdisjoint(self.played)
+        return pool_seeds(seeds, proportion=entry is not None and entry.is_proportion, grouped=is_grouped)
 
     @property
     def stopped(self) -> tuple[str, ...]:
@@ -180,11 +181,11 @@ class _System:
 
     @property
     def interval_problem(self) -> str | None:
-        """The reason why its pooled seeds have no interval."""
+        """The reason why the pooled seeds have no interval."""
         sources = [self._data.source.get(run_id) or run_id for run_id in self.played]
         if len(set(sources)) < len(sources):
-            return "some of its seeds share their answers, so they are not separate samples"
-        return _STOPPED if self.stopped else None
+            return "some seeds share their answers, so they are not separate samples"
+        return _STOPPED_EARLY if self.stopped else None
 
     @property
     def ranked(self) -> RankedSystem:
@@ -205,7 +206,7 @@ class _System:
             self.task,
             sum(known_costs) if len(known_costs) == len(costs) else None,
             ranks if isinstance(ranks, tuple) else None,
-            ranks if isinstance(ranks, str) else self.hindrance,
+            ranks if isinstance(ranks, str) else self.unranked_reason,
             self.stopped,
         )
 
@@ -244,10 +245,10 @@ def _pooled_by_sums(name: str) -> Metric | None:
 
 
 def _rank_rows(rows: Sequence[_System], results: Results) -> dict[int, RankRange | str]:
-    """Return the range of ranks of each ranked row, or the reason for a row that is alone with its task."""
+    """Return the range of ranks of each rankable row, or the reason if no other row has the same task."""
     by_task: dict[str | None, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
-        if row.hindrance is None:
+        if row.unranked_reason is None:
             by_task[row.task].append(index)
     ranks: dict[int, RankRange | str] = {}
     for indices in by_task.values():
@@ -259,12 +260,12 @@ def _rank_rows(rows: Sequence[_System], results: Results) -> dict[int, RankRange
 
 
 def _rank_task(rows: Mapping[int, _System], results: Results) -> dict[int, RankRange]:
-    """Return the ranges of ranks of the rows of one task, by the test that compares two runs, over all seeds."""
+    """Return the range of ranks of each row of one task. The test is that of `compare`, over all seeds."""
     systems = {str(index): row.ranked for index, row in rows.items()}
 
     def p_values(pairs: Sequence[tuple[int, int]]) -> list[float]:
         names = [(str(first), str(second)) for first, second in pairs]
-        return [*pair_p_values(lambda *asked: results.board.query(*asked)[1], names, systems).values()]
+        return [*pair_p_values(lambda *query: results.board.query(*query)[1], names, systems).values()]
 
     values = ((index, row.pooled(RANKING_METRIC).value or 0.0) for index, row in sorted(rows.items()))
     return rank(values, p_values)
@@ -303,9 +304,9 @@ def _load_board_data(run_ids: Sequence[str], results: Results, metrics: Iterable
         if NOT_ON_BOARD not in statuses.values():
             check_metrics(names, (), ())
         return data
-    for run_id, status, task, cost, stopped, hindrance, source in results.board.query(_RUNS_SQL, [ids])[1]:
+    for run_id, status, task, cost, stopped, unranked_reason, source in results.board.query(_RUNS_SQL, [ids])[1]:
         data.status[run_id], data.task[run_id], data.cost[run_id] = status, task, cost
-        data.hindrance[run_id], data.source[run_id] = hindrance, source
+        data.unranked_reason[run_id], data.source[run_id] = unranked_reason, source
         if stopped:
             data.stopped.add(run_id)
     data.status |= statuses
@@ -327,7 +328,7 @@ def _load_board_data(run_ids: Sequence[str], results: Results, metrics: Iterable
 
 
 def _sums_sql(metric: Metric) -> str:
-    """Return the SQL of the count and the sum of a metric over a cluster; a missing reward is 0."""
+    """Return SQL for the count and the sum of a metric over a cluster; a missing reward counts as 0."""
     score = f"coalesce({metric.sql}, 0)" if metric.is_per_agent else metric.score_sql()
     return f", count({score}), sum({score})::DOUBLE"
 
@@ -339,7 +340,7 @@ def _pooled_estimates(results: Results, run_ids: Sequence[str]) -> Mapping[str, 
 
 
 def _statuses(run_ids: Sequence[str], results: Results, *, writes: bool) -> dict[str, str]:
-    """Return the statuses of runs by their manifests; see `sweep_rows` for finished ones that the board lacks."""
+    """Return the status of each started run. Add finished runs to the board, or set `NOT_ON_BOARD` without `writes`."""
     folders = [folder for run_id in dict.fromkeys(run_ids) if (folder := results.run(run_id)).manifest_path.is_file()]
     statuses = {folder.run_id: str(folder.manifest().status) for folder in folders if folder.damage() is None}
     board: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""Pins of files in a fetched folder, by the release that they came with.
+"""Pins of files in the folder of a fetched release. Such files are pinned by the release, and not by git.
 
-A file is unchanged if its hash is that in the release's manifest, and the manifest's hash is the one recorded in the
-folder. The files of a spec may be edited, since a run saves them as they were written.
+A file is unchanged if its hash equals the hash in the release's manifest, whose own hash is recorded in the folder. The
+files of a spec may be edited, since a run saves the edited files.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MAX_MANIFEST = 16 << 20
 
 
 def release_source(path: Path, files: Sequence[Path], *, edits_are_kept: bool) -> FileSource | None:
-    """Return the release that all of these files came with; None if they are not in a fetched folder or were changed.
+    """Return the release that contains these files; None if they are not in a fetched folder, or were changed.
 
-    `commit` is the hash of the release's manifest. With `edits_are_kept`, the files may have been edited.
+    In the result, `commit` is the hash of the release's manifest. With `edits_are_kept`, the files may be edited.
     """
     folder = fetched_folder([files[0].parent])
     fetched_from = None if folder is None else read_marker(folder)
@@ -49,7 +49,7 @@ def release_source(path: Path, files: Sequence[Path], *, edits_are_kept: bool) -
 
 
 def _is_as_published(file: Path, folder: Path, release: Release) -> bool:
-    """Tell whether a file is unchanged. Raises ValueError if it is not a file of the release."""
+    """Return whether a file is unchanged. Raise ValueError if the release has no such file."""
     entry = release.file(file.relative_to(folder).as_posix())
     if entry is None:
         raise ValueError(file)

@@ -1,7 +1,7 @@
-"""Pins of files: the repository, commit and path where others can get each file, and whether that is the same file.
+"""Pins of files: the git repository, commit and path where others can get the same file.
 
-Nothing is fetched: a commit counts as pushed if a remote-tracking branch has it, as of the last push or fetch. Whether
-a file equals the commit's is decided by its bytes, independent of git's index and filters.
+Nothing is fetched. A commit counts as pushed if a remote-tracking branch has it, as of the last push or fetch. A file
+counts as unchanged if its bytes equal the committed ones, independent of git's index and filters.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from runner.results.provenance.fetched_pins import release_source
 from runner.results.provenance.git_state import GitState
 from runner.version import __version__
 
-NOT_IN_GIT = "it is not in a git repository; run `git init`, commit it and push it"
-NO_REMOTE = "its repository has no remote; add one that others can read, and push to it"
-LOCAL_REMOTE = "the remote of its repository is a folder on this machine; push to one that others can read"
-NO_COMMIT = "its repository has no commit yet; commit it and push it"
-NOT_PUSHED = "its commit is not on the remote; push it"
-CHANGED = "it has uncommitted changes; commit and push them"
-NOT_TRACKED = "it is not committed; commit and push it"
-GIT_FAILED = "git cannot read its repository, or is not installed"
-TOO_LATE = "git did not answer in time"
-NO_REVISION = "the spec names no commit of the Hub; set dataset.revision to one (40 hex digits)"
+NOT_IN_GIT = "not in a git repository; run `git init`, then commit and push"
+NO_REMOTE = "the git repository has no remote; add one that others can read, and push to it"
+LOCAL_REMOTE = "the remote of the git repository is a folder on this machine; push to one that others can read"
+NO_COMMIT = "the git repository has no commit yet; commit and push"
+NOT_PUSHED = "the current commit is not on the remote; push it"
+CHANGED = "uncommitted changes; commit and push them"
+NOT_TRACKED = "not committed; commit and push"
+GIT_FAILED = "git cannot read the repository, or is not installed; run `git status` there to see the problem"
+TOO_LATE = "git did not answer in time; try again"
+NO_REVISION = "the spec names no commit on the Hub; set dataset.revision to one (40 hex digits)"
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _SCP = re.compile(r"(?:[^/@\s]+@)?(?P<host>[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?!//)(?P<path>\S+)")
@@ -42,27 +42,27 @@ _SCHEMES = ("https", "http", "ssh", "git")
 
 
 class PinnedFiles(NamedTuple):
-    """Files that belong together: a spec and what it extends, a folder of prompts, or a dataset."""
+    """Files that belong together: a spec and the files that it extends, a folder of prompts, or a dataset."""
 
     path: Path
-    """The path that names them: a file, or the folder of the files."""
+    """The path in the spec: a file, or the folder of the files."""
     files: Sequence[Path]
 
 
 def find_sources(parts: Mapping[str, PinnedFiles]) -> dict[str, FileSource]:
-    """Return where others can get each part; each repository is read once, for all files in it."""
+    """Return the source of each part, from which others can get its files. Each repository is read only once."""
     own_files = {name: [file for file in part.files if not _is_builtin(file)] for name, part in parts.items()}
     repositories = _Repositories(file for files in own_files.values() for file in files)
-    found = {}
+    sources = {}
     for name, part in parts.items():
         files = own_files[name]
         release = release_source(part.path, files, edits_are_kept=name == "spec") if files else None
-        found[name] = release or _git_source(part, files, repositories)
-    return found
+        sources[name] = release or _git_source(part, files, repositories)
+    return sources
 
 
 def hub_source(path: str, revision: str | None) -> FileSource:
-    """Return the source of a dataset on the Hub, by its name there and the revision in the spec."""
+    """Return the source of a dataset on the Hugging Face Hub: its name there, and the revision in the spec."""
     if revision is None or not _COMMIT.fullmatch(revision):
         return FileSource(repository=path, commit=None, path=None, clean=False, why=NO_REVISION)
     return FileSource(repository=path, commit=revision, path=".", clean=True)
@@ -102,18 +102,18 @@ def builtin_name(path: Path) -> str | None:
 
 @dataclass(frozen=True)
 class _Repository:
-    """A repository with the blob of each file in its commit."""
+    """A git repository: its current commit and public address, and the hash of each file's blob in the commit."""
 
     root: Path
     commit: str | None
     url: str | None
     reason: str | None
-    """The reason why others cannot get anything in it."""
+    """The reason why others cannot get files of this repository."""
     blobs: Mapping[bytes, str]
 
 
 class _Repositories:
-    """The repositories of some files."""
+    """The git repositories that contain some files."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         files_by_root: dict[Path, list[Path]] = {}
@@ -129,7 +129,7 @@ class _Repositories:
         return None if root is None else self._repositories[root]
 
     def _find_root(self, folder: Path) -> Path | None:
-        """Return the folder that holds `.git`, also for a worktree or a submodule."""
+        """Return the nearest parent folder with `.git` (a file in worktrees and submodules), or None."""
         if folder not in self._roots:
             root = folder
             while not (root / ".git").exists() and root != root.parent:
@@ -160,7 +160,7 @@ def _read_repository(root: Path, files: Sequence[Path]) -> _Repository:
 
 
 def _public_remote(git: GitState, commit: str) -> tuple[str | None, str | None]:
-    """Return the address of the remote that has a commit, or of one that lacks it, with the reason."""
+    """Return the address of a public remote, and the reason why others cannot get the commit from it or None."""
     config = git("config", "-z", "--get-regexp", r"^remote\..*\.url$")
     urls = dict(_remote_urls(config or b""))
     if not urls:
@@ -215,11 +215,11 @@ def _git_source(part: PinnedFiles, files: Sequence[Path], repositories: _Reposit
 
 
 def _unpinned_reason(files: Sequence[Path], repository: _Repository, repositories: _Repositories) -> str | None:
-    """Return why others cannot get some files by the repository's commit."""
+    """Return the first reason why others cannot get all files from the repository's commit; None if they can."""
     files_by_reason: dict[str, list[Path]] = {}
     for file in files:
         if repositories.of(file) is not repository:
-            files_by_reason.setdefault("it is in another repository or in none; keep all files in one", []).append(file)
+            files_by_reason.setdefault("in another git repository or in none; keep all files in one", []).append(file)
         elif (reason := _unpinned_reason_of_file(file.resolve(), repository)) is not None:
             files_by_reason.setdefault(reason, []).append(file)
     for reason, affected in files_by_reason.items():
@@ -240,12 +240,12 @@ def _unpinned_reason_of_file(file: Path, repository: _Repository) -> str | None:
     try:
         is_same = _is_blob(file, blob)
     except OSError as error:
-        return f"it cannot be read: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
     return repository.reason if is_same else CHANGED
 
 
 def _is_blob(file: Path, blob: str) -> bool:
-    """Tell whether a blob has the content of a file, either as it is or as its Git LFS pointer."""
+    """Return whether a blob has the content of a file, or is the Git LFS pointer to it."""
     new_hash = partial(hashlib.sha1, usedforsecurity=False) if len(blob) == 40 else hashlib.sha256
     with open_to_read(file) as opened:
         size = os.fstat(opened.fileno()).st_size

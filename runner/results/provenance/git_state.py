@@ -1,7 +1,7 @@
-"""Questions to git about a folder, limited in time and without running code of the repository or using the network.
+"""Run git commands that read a repository, with a time limit, and without code of the repository or the network.
 
-A foreign repository may be configured to run programs. So no hook, monitor or filter runs here, nothing is fetched, and
-variables that a hook of another repository has set are removed.
+Somebody else's repository may be configured to run programs. So no hook, monitor or filter runs, nothing is fetched,
+and environment variables that a hook of another repository has set are removed.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 SECONDS = 5.0
-"""The time limit for all questions about a folder."""
+"""The time limit for all commands in one folder together."""
 
 _SAFE_OPTIONS = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}", "-c", "protocol.allow=never")
 
 
 class GitState:
-    """Asks git about one folder, for `SECONDS` in all."""
+    """Runs git commands in one folder, for `SECONDS` in total."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,7 +36,7 @@ class GitState:
         return process.stdout if process.returncode == 0 else None
 
     def line(self, *arguments: str) -> str | None:
-        """Return git's output as text without the line end; None as above."""
+        """Return git's output as text without the line end; None if git fails, is missing or takes too long."""
         answer = self(*arguments)
         return None if answer is None else answer.decode(errors="replace").strip()
 

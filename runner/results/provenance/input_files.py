@@ -1,4 +1,4 @@
-"""The input files in a run's folder, which make it playable by itself."""
+"""Save a run's inputs in its folder, so that the run can be played again without any other file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runner.spec.rejudged_run import DEBATES
 
 
 def write_inputs(plan: Plan, folder: RunFolder) -> None:
-    """Save the resolved spec and every file that it needs, so that the folder can be played again by itself."""
+    """Save the resolved spec and all files that it needs in the run's folder."""
     inputs = folder.make("inputs")
     folder.make("inputs", "prompts")
     for name, source in plan.spec.prompts.sources.items():
@@ -37,7 +37,7 @@ def write_inputs(plan: Plan, folder: RunFolder) -> None:
 
 
 def _dataset_lines(plan: Plan) -> Iterator[bytes]:
-    """Yield every datapoint as a JSON line, with its split if two splits are used."""
+    """Yield every datapoint as a JSON line, with its split if the plan uses two splits."""
     spec = plan.spec
     splits: list[tuple[Dataset, dict[str, Any]]] = [(spec.dataset, {})]
     if spec.test is not None and spec.experiment.training is not None:
@@ -52,7 +52,7 @@ def _dataset_lines(plan: Plan) -> Iterator[bytes]:
 
 
 def resolved_spec(plan: Plan) -> dict[str, Any]:
-    """Return a valid spec as data that refers to the files saved with the run, without the key `execution`."""
+    """Return the spec as data in which paths name the files saved with the run, without the key `execution`."""
     data: dict[str, Any] = to_plain(plan.spec.experiment)
     del data["execution"]
     parameters = to_plain(plan.spec.protocol.parameters)
@@ -86,5 +86,5 @@ def spec_hash(plan: Plan) -> str:
 
 
 def dataset_selection(plan: Plan) -> dict[str, Any]:
-    """Return the settings that selected the datapoints; the saved dataset and spec have only the result."""
+    """Return the settings that selected the datapoints, which the saved spec does not have."""
     return {name: value for name, value in to_plain(plan.spec.experiment.dataset).items() if name != "path"}

@@ -1,4 +1,4 @@
-"""The manifest of a plan's run: hashes of all inputs, and the version of the code."""
+"""Build the manifest of a new or resumed run: hashes of all inputs, and the version of the code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.version import __version__
 
 
 def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
-    """Return the manifest of a run that starts now, with the identity that distinguishes it from other runs."""
+    """Return the manifest of a run that starts now. `identity` is the hash that identifies the run."""
     spec = plan.spec
     commit, dirty = (None, None) if spec.path is None else git_state(spec.path)
     sources = spec.recorded_fields["sources"] if "sources" in spec.recorded_fields else source_facts(spec)
@@ -32,7 +32,7 @@ def new_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
 
 
 def _plan_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
-    """Return the facts that follow from the plan, the time and this version of nip-run."""
+    """Return a manifest with the fields that follow from the plan, the time and this version of nip-run."""
     spec = plan.spec
     manifest = Manifest(
         format=RUN_FOLDER,
@@ -70,9 +70,9 @@ def _plan_manifest(plan: Plan, run_id: str, identity: str) -> Manifest:
 
 
 def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
-    """Return the manifest of a resumed run, perhaps with more to play; it preserves the facts of the start.
+    """Return the manifest of a resumed run, whose plan may have more games. Fields about its start do not change.
 
-    It also preserves the protocol's hash, since the rules are the same: 0.1.0 hashed the file as it was written.
+    The protocol's hash does not change either. The rules are the same, but 0.1.0 hashed the text of the file.
     """
     new = _plan_manifest(plan, manifest.run_id, manifest.identity)
     if manifest.price_basis.text_only:
@@ -90,13 +90,13 @@ def updated_manifest(manifest: Manifest, plan: Plan) -> Manifest:
         started_at=manifest.started_at,
         sources=manifest.sources,
         components=manifest.components,
-        got_from=manifest.got_from or _got_from(plan.spec, manifest.components or {}),
+        got_from=manifest.got_from or _release_of_spec(plan.spec, manifest.components or {}),
         reproduces=manifest.reproduces,
         unknown=manifest.unknown,
     )
 
 
-def _got_from(spec: Spec, components: Mapping[str, Any]) -> Mapping[str, str] | None:
+def _release_of_spec(spec: Spec, components: Mapping[str, Any]) -> Mapping[str, str] | None:
     """Return the fetched release that contains the spec, unless it is an installed component that the spec names."""
     component_releases = {component["release"] for component in components.values()}
     return None if spec.got_from is None or spec.got_from["release"] in component_releases else spec.got_from
@@ -120,9 +120,9 @@ def _agent_row(name: str, agent: Agent) -> AgentRow:
 
 
 def git_state(path: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of the repository with a file, and whether the repository or the file has uncommitted changes.
+    """Return the commit of a file's repository, and whether the repository or the file has uncommitted changes.
 
-    (None, None) outside git, or if git ignores the file.
+    Return (None, None) if the file is in no repository, or if git ignores the file.
     """
     git = GitState(path.parent).line
     commit = git("rev-parse", "HEAD")

@@ -1,4 +1,4 @@
-"""The packages of this process with their versions: nip-run and everything that it needs."""
+"""Find the versions of nip-run and of all packages that it needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from runner.version import __version__
 
 PACKAGE = "nip-run"
-_PLAYING_EXTRAS = ("hf",)
-"""The extras of nip-run that a run may use; test and release tools are not part of a run."""
+_RUNTIME_EXTRAS = ("hf",)
+"""The extras of nip-run whose packages a run may use, unlike those for tests and releases."""
 
 _REQUIREMENT = re.compile(
     r"\s*(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[(?P<extras>[^\]]*)\])?(?P<rest>.*)", re.DOTALL
@@ -24,9 +24,9 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]*")
 
 @cache
 def environment_lock() -> str:
-    """Return the requirements of this process, one a line, sorted by name, with Python's version as a comment.
+    """Return Python's version as a comment, and a line `NAME==VERSION` for each package, sorted by name.
 
-    A package that was installed from a folder is listed by its version, too.
+    This includes packages that were installed from a folder.
     """
     lines = "".join(f"{name}=={version}\n" for name, version in sorted(installed_versions().items()))
     return f"# Python {platform.python_version()}\n{lines}"
@@ -35,7 +35,7 @@ def environment_lock() -> str:
 def installed_versions() -> dict[str, str]:
     """Return the version of nip-run and of each installed package that it needs."""
     versions_by_name = {PACKAGE: __version__}
-    first: tuple[str, tuple[str, ...]] = (PACKAGE, _PLAYING_EXTRAS)
+    first: tuple[str, tuple[str, ...]] = (PACKAGE, _RUNTIME_EXTRAS)
     queue, visited = deque([first]), {first}
     while queue:
         name, extras = queue.popleft()
@@ -54,7 +54,7 @@ def installed_versions() -> dict[str, str]:
 def _read_metadata(name: str) -> list[tuple[str, str]]:
     """Return the metadata headers of a package; empty if it is not installed.
 
-    They are parsed by hand: parsing the README below them as well takes a tenth of a second for all packages.
+    The headers are parsed here, since `importlib` also parses the README below them, which takes 0.1 s in total.
     """
     try:
         package = distribution(name)
@@ -66,7 +66,7 @@ def _read_metadata(name: str) -> list[tuple[str, str]]:
 
 
 def _requirements(requirements: Iterable[str], extras: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the requirements of a package with these extras. Those for other systems are not installed anyway."""
+    """Yield the requirements of a package with these extras, including those that are only for other systems."""
     for line in requirements:
         requirement = _REQUIREMENT.fullmatch(line)
         if requirement is None:

@@ -1,6 +1,6 @@
-"""The facts that are only known when a run starts: the written spec, the sources of its parts and the package versions.
+"""Save what is known only when a run starts: the written spec, the sources of its parts, and the package versions.
 
-They are not part of a run's identity: the author and the files of a spec do not matter.
+These facts are not part of a run's identity, which depends only on the content of the spec.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from runner.base.storage.atomic_files import atomic_write
-from runner.documents.layered_data import FileRead
+from runner.documents.merged_data import FileRead
 from runner.documents.releases.manifest import FileSource
 from runner.documents.releases.paths import MAX_SEGMENT, path_problem
 from runner.results.folder import RunFolder
@@ -26,16 +26,16 @@ from runner.spec.source_files import SpecSources
 from runner.version import __version__
 
 WRITTEN = "written"
-"""The folder in a run's `inputs/` and in its release that has the spec as written."""
+"""The folder in a run's `inputs/` and in its release that has the files of the spec as the user wrote them."""
 OVERRIDES, INDEX = "overrides.txt", "files.json"
 ENVIRONMENT = "environment.lock"
 
 MAX_WRITTEN = 16 << 20
-"""The limit for all files of a spec, in bytes, each at most 256 KiB: further files are listed, but not saved."""
+"""Maximum size of all saved files of a spec in bytes. Further files are listed, but not saved."""
 
 
 def write_initial_files(spec: Spec, folder: RunFolder) -> None:
-    """Save the facts that are known when a run starts; a resumed run preserves its own.
+    """Save the files of the spec and the package versions when a run starts, but not when it is resumed.
 
     Raises:
         RunError: a file cannot be written.
@@ -53,24 +53,24 @@ def source_facts(spec: Spec) -> dict[str, dict[str, Any]] | None:
 
 
 def sources_of(spec: Spec) -> dict[str, FileSource]:
-    """Return where each part of a spec can be got. The spec itself has no source if it is a mapping given in Python.
+    """Return the source of each part of a spec, from which others can get it. A spec from Python has no source itself.
 
     This runs git; see `runner.results.provenance.file_pins`.
     """
     sources_by_part = find_sources(parts_of(spec))
     settings = spec.experiment.dataset
-    if spec.origin.named.prompts is not None and settings.path.startswith(HUB):
+    if spec.origin.named_files.prompts is not None and settings.path.startswith(HUB):
         sources_by_part["dataset"] = hub_source(settings.path, settings.revision)
     return sources_by_part
 
 
 def parts_of(spec: Spec) -> dict[str, PinnedFiles]:
     """Return the files of each part of a spec, except datasets on the Hub and components, which releases pin."""
-    named_files = spec.origin.named
+    named_files = spec.origin.named_files
     files = [file.path for file in spec.origin.written.files if not _is_of_release(file.path, spec)]
-    parts = {} if spec.path is None or not files else {"spec": PinnedFiles(files[0], _unique(files))}
+    parts = {} if spec.path is None or not files else {"spec": PinnedFiles(files[0], _without_duplicates(files))}
     if named_files.protocol and "protocol" not in spec.components:
-        parts["protocol"] = PinnedFiles(named_files.protocol[0], _unique(named_files.protocol))
+        parts["protocol"] = PinnedFiles(named_files.protocol[0], _without_duplicates(named_files.protocol))
     if named_files.prompts is not None and "prompts" not in spec.components:
         parts["prompts"] = PinnedFiles(named_files.prompts, named_files.templates)
     if named_files.dataset is not None and "dataset" not in spec.components:
@@ -79,19 +79,19 @@ def parts_of(spec: Spec) -> dict[str, PinnedFiles]:
 
 
 def _is_of_release(path: Path, spec: Spec) -> bool:
-    """Tell whether a file belongs to an installed release."""
+    """Return whether a file belongs to an installed release."""
     folders = (use.folder.resolve() for use in spec.components.values())
     return any(path.resolve().is_relative_to(folder) for folder in folders)
 
 
-def _unique(files: Iterable[Path]) -> tuple[Path, ...]:
+def _without_duplicates(files: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(files))
 
 
 def written_files(written: SpecSources) -> dict[str, bytes]:
-    """Return the files of a spec by the names they are saved under, and an index of them.
+    """Return the content of each file to save, by its name there: the files of the spec, the overrides and an index.
 
-    Files that come with nip-run are only named, as the version of nip-run pins them.
+    Built-in files are only named in the index, since the version of nip-run determines their content.
     """
     files = {file.path.resolve(): file for file in reversed(written.files) if builtin_name(file.path) is None}
     files = {
@@ -117,7 +117,7 @@ def written_files(written: SpecSources) -> dict[str, bytes]:
 
 
 def _describe_bases(file: FileRead, names: Mapping[Path, str]) -> list[dict[str, str]]:
-    """Return the files that a file extends: the name in the spec, and the saved or built-in file."""
+    """Return the files that a file extends: the name in the spec, and the name of the saved or built-in file."""
     return [
         {"name": base, **({"file": names[resolved]} if (resolved := path.resolve()) in names else _builtin(path))}
         for base, path in file.bases.items()
@@ -130,7 +130,7 @@ def _builtin(path: Path) -> dict[str, str]:
 
 
 def _unique_names(names: Iterable[str]) -> list[str]:
-    """Return a name for each file that is valid in releases, close to its own, and unique without regard to case."""
+    """Return a name for each file that is valid in releases, similar to the original name, and unique ignoring case."""
     used: set[str] = {OVERRIDES, INDEX}
     unique = []
     for name in names:
@@ -157,5 +157,5 @@ def _unused_name(name: str, used: Collection[str]) -> str:
 
 
 def _escape_line_ends(override: str) -> str:
-    """Return an override in one line: line ends, which only quoted YAML text may have, are escaped."""
+    """Return an override in one line, with escaped line ends, which only quoted YAML text can have."""
     return override.replace("\r", "\\r").replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""Agents: from an observation to a reply by prompt, model and parser, for one game or for arrays of games."""
+"""Agents: they turn an observation of a game into a reply by a prompt, a model and a parser; also for arrays."""
 
 from runner.base.errors import (
     AgentNotActiveInChannelError,

@@ -1,4 +1,4 @@
-"""An agent of a protocol: turns what it may see into chat messages, and its model's answer into a reply."""
+"""An agent of a protocol: renders the messages that it may see as a chat, and parses its model's answer as a reply."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from runner.spec.experiment import AgentSettings, Experiment
 class AgentRuntime:
     """The parts of an agent that are not in the spec: the prompts, and the function that calls models.
 
-    If `complete` is None, the agent connects to its model on first use.
+    If `complete` is None, the agent makes a connection of its own when its model is called.
     """
 
     prompts: PromptSet
@@ -46,7 +46,7 @@ class AgentRuntime:
 
 @dataclass(frozen=True)
 class Observation:
-    """The state of a game when an agent speaks: the datapoint's columns, the rollout's seed, the rounds so far."""
+    """The state of a game when an agent speaks: the rounds so far, the datapoint's columns, and the rollout's seed."""
 
     round: int
     rounds: Sequence[Round]
@@ -58,7 +58,7 @@ class Observation:
 
 
 class Agent:
-    """Composes prompt, model and parser for one agent of one spec.
+    """One agent of one spec: renders its prompts, calls its model, and parses the answers.
 
     Raises:
         TypeError: `protocol_handler` is not a `Protocol`.
@@ -94,10 +94,7 @@ class Agent:
 
     @property
     def only_judges(self) -> bool:
-        """Whether the agent judges the debates of another run.
-
-        It then cannot ask questions: every answer must decide.
-        """
+        """Whether the agent judges the debates of another run. If so, it asks no questions: each answer must decide."""
         return self.is_verifier and self.hyper_params.rejudge is not None
 
     @property
@@ -107,7 +104,7 @@ class Agent:
 
     @property
     def base_model_name(self) -> str:
-        """The name of the model that it was fine-tuned from, or else of the model itself."""
+        """The name of the base model of a fine-tuned model; else `model_name` itself."""
         return self.model_settings.base_model or self.model_settings.name
 
     @property
@@ -117,6 +114,7 @@ class Agent:
     # Prompt
 
     def _variables(self, columns: Mapping[str, Any], prover_stance: int, round_: int) -> dict[str, Any]:
+        """Return the variables for the agent's templates. Those that do not depend on the datapoint are cached."""
         variables = self._variables_by_round.get((prover_stance, round_))
         if variables is None:
             format_ = self.hyper_params.decision_format
@@ -136,10 +134,13 @@ class Agent:
 
     def prompt(self, observation: Observation) -> list[ChatMessage]:
         """Return the chat messages for the agent's model at an observation, in the model group's chat format."""
-        return self._chat(observation, observation.round, asks=True)
+        return self._chat(observation, observation.round, awaits_answer=True)
 
-    def _chat(self, observation: Observation, system_round: int, *, asks: bool = False) -> list[ChatMessage]:
-        """Return the chat at an observation, with the system message of `system_round`; `asks`: an answer follows."""
+    def _chat(self, observation: Observation, system_round: int, *, awaits_answer: bool = False) -> list[ChatMessage]:
+        """Return the chat at an observation, with the system message of `system_round`.
+
+        `awaits_answer`: whether the chat is a prompt, and not a training example.
+        """
         last_round = None
         is_last = observation.round == self.max_message_rounds - 1
         if self.agent_spec.last_round_message and (is_last or self.only_judges):
@@ -156,10 +157,12 @@ class Agent:
         if last_round is not None and not is_last:
             chat.append({"role": "system", "content": last_round})  # this debate ends before the protocol's last round
         settings = self.model_settings
-        return format_chat(chat, settings.resolved_chat_format, instructions=settings.system_role, asks=asks)
+        return format_chat(chat, settings.resolved_chat_format, instructions=settings.system_role, asks=awaits_answer)
 
     def instructions(self, suffix: str, observation: Observation, round_: int) -> str:
-        """Render a template for a round, followed by how to state a confidence if the agent must.
+        """Render the agent's template with this name suffix for a round, and return the text.
+
+        If the agent must state a confidence, the text of the confidence template follows.
 
         Raises:
             TemplateFailedError: a template fails with these variables.
@@ -167,10 +170,10 @@ class Agent:
         prompts = self.settings.prompts
         variables = self._variables(observation.columns, observation.prover_stance, round_)
         text = prompts.render(self.agent_name + suffix, variables)
-        asks = self.agent_name + CONFIDENCE
-        if not self.states_confidence or asks not in prompts.sources:
+        confidence_template = self.agent_name + CONFIDENCE
+        if not self.states_confidence or confidence_template not in prompts.sources:
             return text
-        return f"{text}\n\n{prompts.render(asks, variables)}"
+        return f"{text}\n\n{prompts.render(confidence_template, variables)}"
 
     def _response_hint(self, observation: Observation, channels: Sequence[str]) -> ResponseHint:
         protocol = self.protocol_handler
@@ -190,9 +193,9 @@ class Agent:
         Raises:
             GenerationError: the answer is unusable, or has no decision although the agent only judges.
         """
-        return self._parsed(text, round_, states_confidence=self.states_confidence)
+        return self._parse(text, round_, states_confidence=self.states_confidence)
 
-    def _parsed(self, text: str, round_: int, *, states_confidence: bool) -> ParsedAnswer:
+    def _parse(self, text: str, round_: int, *, states_confidence: bool) -> ParsedAnswer:
         protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
         parsed = parse_answer(protocol, self.agent_name, round_, text, format_, states_confidence=states_confidence)
         if self.only_judges and parsed.decision == Decision.NONE:
@@ -202,7 +205,7 @@ class Agent:
         return parsed
 
     def read(self, choice: Choice, round_: int) -> ParsedAnswer:
-        """Parse a model's answer after checking that it is complete and was not refused.
+        """Return a model's answer as parsed, after checking that it is complete and not a refusal.
 
         Raises:
             GenerationError: the answer is unusable; the message says why.
@@ -210,13 +213,13 @@ class Agent:
         return self.parse(_usable_text(choice, self.model_settings, self.model_group), round_)
 
     def verdict_span(self, text: str, round_: int) -> tuple[int, int] | None:
-        """Return the start and end of the verdict in an answer, or None if the answer has none or may not decide."""
+        """Return the start and end of the verdict in an answer; None if the answer has or may have no verdict."""
         if not (self.is_verifier and self.protocol_handler.step(round_).may_decide):
             return None
         return verdict_span(text, self.hyper_params.decision_format)
 
     def verdict_fork(self, text: str) -> VerdictFork | None:
-        """Return the position where the two verdicts diverge, for an answer that has one."""
+        """Return the position where the texts of the two verdicts begin to differ; None without a verdict."""
         return verdict_fork(text, self.hyper_params.decision_format)
 
     async def respond(
@@ -224,14 +227,15 @@ class Agent:
         observation: Observation,
         complete: Complete,
         messages: Sequence[ChatMessage] | None = None,
-        together: WaitForReplies = asyncio.wait,
+        wait_for_replies: WaitForReplies = asyncio.wait,
     ) -> Reply:
-        """Call the model until an answer is usable, by the spec's retry policy; for a verdict, once for each vote.
+        """Call the model until an answer is usable or the retry policy ends, and return the reply.
 
-        `messages` is the observation's prompt, if the caller has already rendered it; `together` waits for votes.
+        For a verdict, this is done for each vote. `messages` is the observation's prompt, if the caller has rendered it
+        already. `wait_for_replies` waits for the votes.
 
         Raises:
-            GenerationError: the last allowed answer was unusable, and the retry policy has no substitute for it.
+            GenerationError: the last allowed answer was unusable; `retry.invalid_response.then` does not replace it.
             CallError, ProviderRefusal: the model did not answer; see `runner.models`.
         """
         chat = self.prompt(observation) if messages is None else messages
@@ -239,29 +243,31 @@ class Agent:
             lambda vote: self._respond(observation, complete, chat, vote),
             self.votes_in(observation.round),
             must_decide=self.only_judges,
-            together=together,
+            wait_for_replies=wait_for_replies,
         )
 
     async def _respond(
         self, observation: Observation, complete: Complete, messages: Sequence[ChatMessage], vote: int
     ) -> Reply:
-        reading = self.read_answers(observation, vote)
-        request = self.request(observation, messages, next(reading))
+        reader = self.read_answers(observation, vote)
+        request = self.request(observation, messages, next(reader))
         while True:
             completion = await complete(request)
             try:
-                request = replace(request, sample=reading.send(completion))
+                request = replace(request, sample=reader.send(completion))
             except StopIteration as end:
                 reply: Reply = end.value
                 return reply
 
     def request(self, observation: Observation, messages: Sequence[ChatMessage], sample: SampleKey) -> Request:
-        """Return the request for an answer at an observation, whose prompt is `messages`."""
+        """Return the request for an answer to `messages`, the prompt of the observation. `sample` is its key."""
         channels = self.protocol_handler.can_be_active(observation.round)[self.agent_name]
         return Request(self.model_group, messages, sample, observation.seed, self._response_hint(observation, channels))
 
     def read_answers(self, observation: Observation, vote: int = 0) -> Generator[SampleKey, Completion, Reply]:
-        """Parse answers until one is usable: yields the sample to request, is sent its completion, returns the reply.
+        """Parse answers until one is usable, in a generator.
+
+        It yields the key of the sample to request, is sent the completion for this key, and at last returns the reply.
 
         Raises:
             GenerationError, RunError: see `respond`.
@@ -279,14 +285,14 @@ class Agent:
                 except GenerationError as error:
                     unusable += 1
                     if unusable >= _allowed_attempts(error, retry):
-                        return self._after_last(error, choice, observation.round, unusable, calls)
+                        return self._reply_after_last_attempt(error, choice, observation.round, unusable, calls)
                 else:
                     assert choice.text is not None
                     cut = choice.finish_reason == "length"
                     return Reply(choice.text, parsed.messages, parsed.decision, unusable, cut, calls, cut)
 
     def votes_in(self, round_: int) -> int:
-        """Return how many votes are requested in a round; more than one only for a verdict."""
+        """Return the number of votes to request in a round: the spec's `votes` if the agent can decide, else 1."""
         decides = self.is_verifier and self.protocol_handler.can_ever_decide(round_)
         return self.hyper_params.votes if decides else 1
 
@@ -299,7 +305,7 @@ class Agent:
         return None
 
     def undecided_reason(self, choice: Choice, round_: int) -> str | None:
-        """Return why a usable answer leaves the game without a verdict; None if it has one, or a later round may."""
+        """Return why the game has no verdict after a usable answer; None if it has one or a later round may decide."""
         protocol, format_ = self.protocol_handler, self.hyper_params.decision_format
         if not self.is_verifier or protocol.questions_left(round_ + 1) > 0:
             return None
@@ -307,7 +313,15 @@ class Agent:
             return None
         return f"the verifier must decide, and the answer holds neither {format_.accept!r} nor {format_.reject!r}"
 
-    def _after_last(self, error: GenerationError, choice: Choice, round_: int, unusable: int, calls: int) -> Reply:
+    def _reply_after_last_attempt(
+        self, error: GenerationError, choice: Choice, round_: int, unusable: int, calls: int
+    ) -> Reply:
+        """Return the reply that the retry policy gives the agent after its last allowed answer was unusable.
+
+        Raises:
+            RunError: the policy is `fail_run`.
+            GenerationError: the policy ends the game, or replaces no answer of this kind.
+        """
         policy = self.hyper_params.retry.invalid_response.then
         if policy == "fail_run" and not isinstance(error, ContentFilterError):
             raise RunError(
@@ -316,9 +330,9 @@ class Agent:
             )
         cut = choice.finish_reason == "length"
         if isinstance(error, InvalidConfidenceError) and policy == "empty_message":
-            # A missing confidence must not invalidate the verdict: the decision counts, and its confidence is unknown.
+            # A verdict without a readable confidence counts: only its confidence is unknown.
             assert choice.text is not None
-            decision = self._parsed(choice.text, round_, states_confidence=False).decision
+            decision = self._parse(choice.text, round_, states_confidence=False).decision
             return Reply(choice.text, None, decision, unusable, cut, calls, cut)
         if isinstance(error, InvalidResponseError) and policy == "empty_message":
             channels = self.protocol_handler.can_be_active(round_)[self.agent_name]
@@ -328,7 +342,7 @@ class Agent:
     # Fine-tuning
 
     def with_chat_format(self, chat_format: ChatFormat | None) -> Self:
-        """Return this agent with another chat format for its model group; None leaves the group's format."""
+        """Return a copy of this agent with another chat format for its model group; for None, the agent itself."""
         if chat_format is None:
             return self
         agent = copy.copy(self)
@@ -336,15 +350,21 @@ class Agent:
         return agent
 
     def true_verdict(self, label: int | None) -> str:
-        """Return the text of the right decision.
+        """Return the text of the decision that is right for a label.
 
         Raises:
             ValueError: the agent is not a verifier, or there is no label.
         """
         if not self.is_verifier:
-            raise ValueError(f"{self.agent_name} is a prover: only a verifier has a guess to replace")
+            raise ValueError(
+                f"{self.agent_name} is not a verifier and has no guess to replace by the label; "
+                "set replace_verifier_guess_with_true_label=False"
+            )
         if label is None:
-            raise ValueError("the datapoint has no label to replace the guess with")
+            raise ValueError(
+                "the datapoint has no label to replace the guess; "
+                "set replace_verifier_guess_with_true_label=False, or pass a label"
+            )
         format_ = self.hyper_params.decision_format
         return format_.accept if label else format_.reject
 
@@ -356,7 +376,7 @@ class Agent:
         ensure_last_message_is_assistant: bool = True,
         replace_verifier_guess_with_true_label: bool = False,
     ) -> list[ChatMessage] | None:
-        """Return the training example of a finished game, as in the original code: the full chat in one example.
+        """Return the training example of a finished game: the full chat, as in the original code.
 
         Return None if the agent said nothing.
 
@@ -374,14 +394,14 @@ class Agent:
     def final_prompt(self, observation: Observation) -> list[ChatMessage]:
         """Return the full chat of a finished game in the group's chat format, as the original code trains on it.
 
-        The system message is that of the agent's first turn: the example has only one for all turns, and a later
-        one would have a lower count of questions left than the first turn had.
+        The example has one system message for all turns, that of the agent's first turn. The one of a later turn would
+        state fewer questions left.
         """
         return self._chat(observation, self.protocol_handler.first_active_round(self.agent_name) or 0)
 
 
 def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
-    """Return the text of a model group's answer.
+    """Return the text of an answer of a model group, after checking that the answer is complete.
 
     Raises:
         ContentFilterError: a content filter cut the answer, or the model refused.
@@ -399,7 +419,7 @@ def _usable_text(choice: Choice, settings: ModelSettings, group: str) -> str:
 
 
 def _allowed_attempts(error: GenerationError, retry: Retry) -> int:
-    """Return how many unusable answers are allowed in total if the last one is of this kind."""
+    """Return the number of attempts that the retry policy allows for a kind of error."""
     if isinstance(error, ContentFilterError):
         return retry.refused.attempts
     return retry.invalid_response.attempts

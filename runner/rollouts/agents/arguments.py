@@ -1,4 +1,4 @@
-"""Checks of the agent name and protocol that a user passes to an agent against its spec."""
+"""Checks whether the agent name and the protocol that a user passes to an agent match the agent's spec."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_name(agent_name: str, hyper_params: Experiment) -> None:
     """Check that the spec has an agent of this name.
 
     Raises:
-        ValueError: it does not; the message has the closest name, or else all names.
+        ValueError: the spec has no such agent. The message has the closest name, or else all names.
     """
     names = list(hyper_params.agents)
     if agent_name not in names:
@@ -28,7 +28,7 @@ def protocol_of_spec(handler: object, hyper_params: Experiment) -> Protocol:
 
     Raises:
         TypeError: `handler` is not a `Protocol`.
-        ValueError: it has another name, lacks an agent of the spec, or differs in a parameter that the spec sets.
+        ValueError: the protocol has another name, lacks an agent of the spec, or differs in a parameter of the spec.
     """
     protocol = checked_protocol(handler)
     differences = list(_differences(protocol, hyper_params))
@@ -44,7 +44,7 @@ def checked_protocol(handler: object) -> Protocol:
     """Return a user's argument if it is a protocol.
 
     Raises:
-        TypeError: it is not.
+        TypeError: the argument is not a `Protocol`.
     """
     if isinstance(handler, Protocol):
         return handler

@@ -1,7 +1,7 @@
 """Conversion of games to arrays and back.
 
-A timestep is one step of a game with everything needed to play it and to learn from it. At the top are the histories
-before the step, under `agents` the actions and their rewards, and under `next` the state after it with its histories.
+A timestep is one step of a game, with everything needed to play it and to learn from it. The histories before the step
+are at the top level, actions and rewards under `agents`, and the state after the step with its histories under `next`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def rounds_from_arrays(
             if is_missing(text):
                 continue
             if sender is None or int(sender) < 0:
-                raise ValueError(f"the message {str(text)[:40]!r} in {channel!r} has no sender")
+                raise ValueError(
+                    f"the message {str(text)[:40]!r} in {channel!r} has no sender; set its message_agent_id to the "
+                    "sender's index in protocol_handler.agent_names"
+                )
             messages.append(Message(channel, protocol.agent_names[int(sender)], text))
         raw = {agent: text for agent, text in zip(protocol.agent_names, raws, strict=True) if not is_missing(text)}
         rounds.append(Round(raw=raw, messages=messages))
@@ -82,8 +85,8 @@ def arrays_from_rounds(protocol: Protocol, rounds: Sequence[Round]) -> dict[str,
     """Return one game's histories as arrays, padded to `max_message_rounds`.
 
     Raises:
-        AgentNotActiveInChannelError: two agents spoke in the same channel and round; the arrays hold one message
-            for each.
+        AgentNotActiveInChannelError: two agents spoke in the same channel and round, but an array holds one
+            message for each channel and round.
     """
     histories = empty_histories(protocol)
     for index, played in enumerate(rounds):
@@ -113,7 +116,8 @@ def write_round(protocol: Protocol, histories: Mapping[str, Array], index: int, 
         column = channels.index(message.channel)
         if senders[index, column] != -1:
             raise AgentNotActiveInChannelError(
-                f"round {index} has two messages in {message.channel!r}; arrays hold one for each channel"
+                f"round {index} has two messages in {message.channel!r}, but arrays hold one for each channel; use a "
+                "protocol where one agent speaks in each channel"
             )
         history[index, column] = message.text
         senders[index, column] = agents.index(message.agent)
@@ -129,7 +133,7 @@ def timesteps(
     seed: int = 0,
     prover_stance: int | None = None,
 ) -> NestedArrayDict:
-    """Convert a game to timesteps, one for each round up to `max_message_rounds`.
+    """Return the timesteps of a game, one for each round up to `max_message_rounds`.
 
     `build_fine_tune_dataset` accepts any of the timesteps. With a `datapoint`, they also have its columns, `y`,
     `prover_stance` (the datapoint's, unless the argument sets it), `datapoint_id` and the rollout's `seed`.
@@ -164,7 +168,7 @@ def timesteps(
 
 
 def _states(full_histories: Mapping[str, Array], at: Array, round_count: int, *, decided: bool) -> dict[str, Array]:
-    """Return a game's state before each round of `at`: its histories until then, and whether it has ended."""
+    """Return a game's state before each of the rounds `at`: its histories until then, and whether it has ended."""
     round_, over = np.minimum(at, round_count), at >= round_count
     histories = {name: _history_before(array, round_) for name, array in full_histories.items()}
     return {
@@ -173,12 +177,12 @@ def _states(full_histories: Mapping[str, Array], at: Array, round_count: int, *,
 
 
 def repeat_for_agents(protocol: Protocol, done: Array) -> Array:
-    """Repeat a value of each game, (game), for each of its agents, (game agent)."""
+    """Return an array (game agent) that repeats each game's value in `done` (game) for each agent."""
     return np.repeat(done[:, None], len(protocol.agent_names), axis=1)
 
 
 def _constants(datapoint: Datapoint, seed: int, stance: int | None, length: int) -> dict[str, Array]:
-    """Return the arrays that are constant over the steps of a game; column values are not converted."""
+    """Return the arrays that are constant over the steps of a game, with column values as in the datapoint."""
     check_columns(datapoint.columns)
     values = {**datapoint.columns, "datapoint_id": datapoint.id}
     constants = {name: object_array([value] * length) for name, value in values.items()}
@@ -187,7 +191,7 @@ def _constants(datapoint: Datapoint, seed: int, stance: int | None, length: int)
 
 
 def object_array(values: Sequence[Any]) -> Array:
-    """Return a one-dimensional object array of values; a list stays one value."""
+    """Return a one-dimensional object array of values. A value that is a list is not divided."""
     array = np.empty(len(values), dtype=object)
     for index, value in enumerate(values):
         array[index] = value

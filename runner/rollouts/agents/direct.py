@@ -1,7 +1,7 @@
 """An agent that is called directly, outside a run, with one game or one chat at a time.
 
-The members and their arguments are those of the original code (see docs/reference/agent.md). All of them call the model
-in the same way as the runner.
+The names of the methods and arguments are those of the original code (see docs/reference/agent.md). All methods call
+the model in the same way as the runner.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ParsedChatCompletion:
-    """A parsed answer, with the prompt, the raw text and its meaning."""
+    """A parsed answer, with its prompt and its raw text."""
 
     raw_message: str
     """The full text."""
@@ -38,7 +38,7 @@ class ParsedChatCompletion:
     decision: int
     """0 reject, 1 accept, 2 none."""
     retry_count: int
-    """The number of unusable answers before it; the maximum if all were unusable and the messages are empty."""
+    """The number of unusable answers to the prompt. If all allowed attempts were unusable, the messages are empty."""
     token_limit: bool
     prompt: Sequence[ChatMessage]
 
@@ -54,13 +54,13 @@ class DirectAgent(Agent):
 
     @property
     def client(self) -> Any:
-        """The official synchronous client of the model group's server, created on first use, without its own retries.
+        """The official synchronous client for the model group's server. It is created on first use, and does not retry.
 
-        It is not bound to an event loop. The runner does not use it; see `_make_generation_api_call`.
+        The client is bound to no event loop. The runner does not use it; see `_make_generation_api_call`.
 
         Raises:
-            UsageError: the group's provider has no client.
-            ProviderRefusal: the environment has no API key.
+            UsageError: the group's provider has no synchronous client.
+            ProviderRefusal: the environment variable of the API key is empty.
         """
         if self._client is None:
             self._client = sync_client(self.model_settings, self.model_group)
@@ -69,7 +69,7 @@ class DirectAgent(Agent):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None, "settings": replace(self.settings, complete=None)}
 
-    # How it is asked
+    # Calls of the model
 
     def _speaks_at(self, observation: Observation) -> bool:
         return self.agent_name in self.protocol_handler.speakers(observation.round, observation.seed)
@@ -90,15 +90,15 @@ class DirectAgent(Agent):
             await connection.close()
 
     def _connect(self) -> Connection:
-        """Return the connection passed to the agent, or else a new one for this event loop."""
+        """Return a connection with the function passed to the agent or, without one, a new connection for this loop."""
         from runner.models.client import Connection, connect
 
         if self.settings.complete is not None:
             return Connection(self.settings.complete)
         if self.model_settings.traits.needs_run:
             raise UsageError(
-                f"models.{self.model_group} replays a run, and its answers belong to that run's rollouts; use another "
-                "provider for arrays"
+                f"models.{self.model_group} replays a run, so it has answers only for that run's rollouts; set "
+                f"models.{self.model_group}.provider to another provider to call the agent directly"
             )
         return connect({self.model_group: self.model_settings}, self.hyper_params.retry)
 
@@ -119,14 +119,14 @@ class DirectAgent(Agent):
         replace_last_message_with_true_label: bool = False,
         **columns: Any,
     ) -> list[ChatMessage]:
-        """Return the chat of a round: the messages before it, or for the last round all messages of the histories.
+        """Return the chat of a round: the messages of all earlier rounds. For the last round, return all messages.
 
         With `ensure_last_message_is_assistant`, return the training example of the round, which also has the messages
-        of the round up to the agent's own last message.
+        of this round up to the agent's own last one.
 
         Raises:
             AgentNotActiveInChannelError: the example would be empty.
-            ValueError: there is no such round. Or the label must replace the last message, but there is no label,
+            ValueError: the game has no such round. Or the label must replace the last message, but there is no label,
                 `ensure_last_message_is_assistant` is false, or the agent is a prover.
         """
         check_replacement(
@@ -148,7 +148,7 @@ class DirectAgent(Agent):
         )
         if example is None:
             raise AgentNotActiveInChannelError(
-                f"{self.agent_name} has no message in rounds 0 to {turn.round}; ask for a later round"
+                f"{self.agent_name} has sent no message up to round {turn.round}; pass a later round_id"
             )
         return example
 
@@ -164,11 +164,11 @@ class DirectAgent(Agent):
         prover_stance: int = 1,
         **columns: Any,
     ) -> ParsedChatCompletion:
-        """Play the agent's turn in a round: call its model until an answer is usable; see `respond`.
+        """Play the agent's turn in a round, and return the parsed answer; see `respond`.
 
         Raises:
             AgentNotActiveInChannelError: the agent does not speak in this round.
-            ValueError: there is no such round.
+            ValueError: the game has no such round.
             GenerationError, CallError, ProviderRefusal: see `respond`.
         """
         turn = self._turn(
@@ -177,7 +177,9 @@ class DirectAgent(Agent):
         )  # fmt: skip
         turn = replace(turn, rounds=turn.rounds[: turn.round])
         if not self._speaks_at(turn):
-            raise AgentNotActiveInChannelError(f"{self.agent_name} does not speak in round {turn.round} at seed {seed}")
+            raise AgentNotActiveInChannelError(
+                f"{self.agent_name} does not speak in round {turn.round} with seed {seed}; pass another round or seed"
+            )
         chat = self.prompt(turn)
         (reply,) = run_sync(lambda: self._respond_all([turn], [chat]))
         assert reply is not None
@@ -193,7 +195,7 @@ class DirectAgent(Agent):
         prover_stance: int,
         columns: Mapping[str, Any],
     ) -> Observation:
-        """Build the observation of a round from a game's histories and columns, without columns whose value is None."""
+        """Return the observation of a round, from a game's histories and columns. Columns with None are left out."""
         from runner.rollouts.agents.arrays import rounds_from_arrays
         from runner.rollouts.agents.observations import check_round, scalar
 
@@ -220,13 +222,13 @@ class DirectAgent(Agent):
         return completion.choices[0] if completion.choices else Choice(None, None)
 
     def _generate_dummy_response(self, chat_messages_prompt: Sequence[ChatMessage]) -> str:
-        """Return the answer of the provider `dummy` to a chat: well-formed for the agent, and always the same."""
+        """Return the answer of the provider `dummy` to a chat. It has the agent's answer format, and never varies."""
         (choice,) = run_sync(lambda: offline_answer(self._request(chat_messages_prompt))).choices
         assert choice.text is not None
         return choice.text
 
     def _request(self, chat: Sequence[ChatMessage]) -> Request:
-        """Build the request for a chat that does not belong to a game."""
+        """Return a request for an answer to a chat that does not belong to a game."""
         format_ = self.hyper_params.decision_format
         accept, reject = (format_.accept, format_.reject) if self.is_verifier else (None, None)
         marker = format_.confidence if self.states_confidence else None

@@ -1,6 +1,6 @@
 """Games on arrays, played step by step: `step` takes the agents' replies and returns the arrays of the next turn.
 
-It plays with `runner.game.protocols.rounds.play`, so that a game has the same result as in the runner.
+The rules are applied by `runner.game.protocols.rounds.play`, so a game has the same result as in the runner.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ _ACTION_KEYS = ("message", "raw_message", "decision", "retry_count", "token_limi
 class EnvironmentStep(NamedTuple):
     """The result of one step of a batch of games.
 
-    The original code calls `over` `done`; in the arrays, `done` means that the game was decided.
+    `over` is called `done` in the original code. In the arrays, `done` means that the game was decided.
     """
 
     arrays: NestedArrayDict
-    """The arrays of the next turn. `done`: the game was decided. `terminated`: it ran out of rounds."""
+    """The arrays of the next turn. `done`: the game was decided. `terminated`: its last round had no decision."""
     over: Array
-    """(...): whether the game has ended, by a decision or because it ran out of rounds."""
+    """(...): whether the game has ended, with a decision or after its last round."""
     rewards: Array
     """(... agent): the rewards of the step, in the order of `protocol_handler.agent_names`."""
 
@@ -63,7 +63,7 @@ class _PlayedRound(NamedTuple):
 
 
 class Environment:
-    """The games of one protocol. `seed` is the spec's seed; the games' seeds are derived from it as in a run.
+    """Plays games of one protocol. The games' seeds are derived from the spec's `seed` as in a run.
 
     Raises:
         TypeError: `protocol_handler` is not a `Protocol`.
@@ -75,7 +75,7 @@ class Environment:
 
     @property
     def max_prompt_messages(self) -> int:
-        """The upper bound on the messages of a chat; `forward(data, environment)` pads prompts to this number."""
+        """An upper bound on the messages in a chat. `forward(data, environment)` pads prompts to this number."""
         return max_prompt_messages(self.protocol_handler)
 
     def reset(
@@ -86,7 +86,7 @@ class Environment:
         prover_stance: Any = None,
         repeat: int = 0,
     ) -> NestedArrayDict:
-        """Return the arrays of a first turn, of batch shape (n,).
+        """Return the arrays of the first turn of games, of batch shape (game).
 
         `datapoints` is a spec's dataset, `load_spec(...).dataset`, or a mapping of columns that include the label `y`.
         Seeds and stances are the same as in the run's rollouts of this `repeat`, unless they are passed as arguments
@@ -94,7 +94,7 @@ class Environment:
 
         Raises:
             ValueError: there are no datapoints or no labels. Or columns differ in length, have more than one dimension,
-                or have the name of a key of a timestep. Or the number of seeds or stances is wrong, or a stance is
+                or have a name that timesteps use. Or the number of seeds or stances is wrong, or a stance is
                 neither 0 nor 1.
         """
         points, numbers = _points_of(datapoints)
@@ -107,7 +107,7 @@ class Environment:
         return NestedArrayDict(
             {
                 **{name: object_array([point.columns[name] for point in points]) for name in columns},
-                **self._numbers(points, numbers, repeat),
+                **self._number_arrays(points, numbers, repeat),
                 "datapoint_id": object_array([point.id for point in points]),
                 **empty_histories(self.protocol_handler, (size,)),
                 **{name: np.zeros(size, dtype=bool) for name in _END_FLAGS},
@@ -116,8 +116,10 @@ class Environment:
             (size,),
         )
 
-    def _numbers(self, points: Sequence[Datapoint], overrides: Mapping[str, Any], repeat: int) -> dict[str, Array]:
-        """Return the seeds, stances and labels of first turns, each (game); the default is the same as in the run."""
+    def _number_arrays(
+        self, points: Sequence[Datapoint], overrides: Mapping[str, Any], repeat: int
+    ) -> dict[str, Array]:
+        """Return the arrays of integers of a first turn, each (game). The defaults are the values of the run."""
         numbers = {
             "seed": [derived_seed("rollout", self.seed, point.id, repeat) for point in points],
             "prover_stance": [point.prover_stance for point in points],
@@ -131,7 +133,7 @@ class Environment:
         return arrays
 
     def add_replies(self, arrays: NestedArrayDict, replies: Mapping[str, NestedArrayDict]) -> NestedArrayDict:
-        """Return the timestep for `step`: the arrays with the result of each agent's `forward` under `agents`.
+        """Return the timestep to pass to `step`: `arrays`, with the results of the agents' `forward` under `agents`.
 
         Raises:
             ValueError: an agent's reply is missing, or the protocol has no agent of that name.
@@ -141,7 +143,9 @@ class Environment:
         unknown = [f"{name!r}{did_you_mean(name, missing or names)}" for name in replies if name not in names]
         if missing or unknown:
             problems = [f"no reply of {comma_join(missing)}"] * bool(missing) + [f"no agent {name}" for name in unknown]
-            raise ValueError(f"{'; '.join(problems)}; pass the result of each agent's forward, by agent name")
+            raise ValueError(
+                f"{'; '.join(problems)}; pass a mapping from each agent's name to the result of its forward"
+            )
         timestep = NestedArrayDict(dict(arrays.items()), arrays.batch_size)
         axis = len(arrays.batch_size)
         for key in replies[names[0]]:
@@ -151,15 +155,15 @@ class Environment:
     def step(self, arrays: NestedArrayDict) -> EnvironmentStep:
         """Play one round of each game that is not over.
 
-        `arrays` are those of the turn, with the agents' actions under `agents`: `raw_message` and `decision`
-        (... agent), `message`, `retry_count` and `token_limit` (... agent channel); see `add_replies`. The method
-        completes them to a timestep in place: `agents`/`decision` becomes the decision that counts, which the protocol
-        may force, or 0 if the game was over; `next` becomes the state after the step.
+        `arrays` has the turn, with the agents' actions under `agents`: `raw_message` and `decision` (... agent),
+        `message`, `retry_count` and `token_limit` (... agent channel); see `add_replies`. The method also changes
+        `arrays` to a timestep: it sets `next` to the state after the step, and `agents`/`decision` to the decision that
+        counts. The protocol may force this decision; it is 0 if the game was over.
 
         Raises:
-            ValueError: there are no actions, an agent that must speak has no message, or a game has no such round.
+            ValueError: actions are missing, an agent that must speak has no message, or a game has no such round.
             AgentNotActiveInChannelError: an agent speaks that is not active in this round or channel, or two agents
-                speak in the same channel, but arrays hold one message for each.
+                speak in the same channel, but arrays have one message for each.
         """
         missing = [key for key in _ACTION_KEYS if ("agents", key) not in arrays]
         if missing:
@@ -169,18 +173,18 @@ class Environment:
         shape, size = arrays.batch_size, math.prod(arrays.batch_size)
         flat = arrays.reshape(size)
         played = [None if is_padding(flat, index) else self._play_round(flat, index) for index in range(size)]
-        following = self._following(flat, played).reshape(*shape)
+        next_arrays = self._next_arrays(flat, played).reshape(*shape)
         decision, rewards = (
             array.reshape(*shape, array.shape[-1]) for array in self._decision_and_rewards(flat, played)
         )
         arrays["agents", "decision"] = decision
         arrays["agents", "reward"] = rewards
-        arrays["next"] = following
+        arrays["next"] = next_arrays
         arrays["next", "agents", "reward"] = rewards
-        return EnvironmentStep(following, following["padding"], rewards)
+        return EnvironmentStep(next_arrays, next_arrays["padding"], rewards)
 
-    def _following(self, flat: NestedArrayDict, played: Sequence[_PlayedRound | None]) -> NestedArrayDict:
-        """Return the arrays of the next turn (game), given the round played in each game, or None if it was over."""
+    def _next_arrays(self, flat: NestedArrayDict, played: Sequence[_PlayedRound | None]) -> NestedArrayDict:
+        """Return the arrays of the next turn, of batch shape (game). `played` is None for a game that was over."""
         after = {name: flat[name].copy() for name in (*HISTORIES, "round", *_END_FLAGS)}
         for index, result in enumerate(played):
             if result is None:
@@ -198,7 +202,7 @@ class Environment:
     def _decision_and_rewards(
         self, flat: NestedArrayDict, played: Sequence[_PlayedRound | None]
     ) -> tuple[Array, Array]:
-        """Return the decisions that count and the rewards of this step, each (game agent); 0 if the game was over."""
+        """Return the decisions that count and the rewards, each (game agent). Both are 0 for a game that was over."""
         agents = self.protocol_handler.agent_names
         decision = flat["agents", "decision"].copy()
         rewards = np.zeros((len(played), len(agents)), dtype=np.float64)
@@ -211,6 +215,7 @@ class Environment:
         return decision, rewards
 
     def _play_round(self, flat: NestedArrayDict, index: int) -> _PlayedRound:
+        """Play the current round of one game, with the agents' actions as replies."""
         protocol, round_, seed = self.protocol_handler, int(flat["round"][index]), int(flat["seed"][index])
         check_round(protocol, round_)
         rounds = rounds_from_arrays(protocol, *(flat[name][index][:round_] for name in HISTORIES))
@@ -222,7 +227,7 @@ class Environment:
             prover_stance=int(flat["prover_stance"][index]),
             rounds=rounds,
         )
-        # `play` skips silent rounds, but here each of them is a step.
+        # `play` skips silent rounds. Here, a silent round is a step too, without replies.
         turn = next(game)
         finished = None
         if turn.round == round_:
@@ -247,11 +252,15 @@ class Environment:
             wrong_channels = messages.keys() - set(speakers.get(agent, ()))
             if wrong_channels or (agent not in speakers and not is_missing(raw)):
                 where = f" in {min(wrong_channels)!r}" if wrong_channels else ""
-                raise AgentNotActiveInChannelError(f"game {index}: {agent} does not speak{where} in round {round_}")
+                raise AgentNotActiveInChannelError(
+                    f"game {index}: {agent} does not speak{where} in round {round_}; remove its message"
+                )
             if agent not in speakers:
                 continue
             if is_missing(raw):
-                raise ValueError(f"game {index}: {agent} speaks in round {round_}, and agents/raw_message has no text")
+                raise ValueError(
+                    f"game {index}: {agent} must speak in round {round_}; put its text into agents/raw_message"
+                )
             decision = int(actions["decision"][index, column])
             replies[agent] = Reply(
                 raw,
@@ -263,7 +272,7 @@ class Environment:
         return replies
 
     def prompt_array_to_list(self, prompt: Array) -> list[ChatMessage]:
-        """Convert one chat of `forward`'s result, (message field), to a list of messages."""
+        """Return one chat as a list of messages. `prompt` is its part (message field) of `forward`'s result."""
         messages: list[Any] = []
         for row in prompt:
             message = {name: text for name, text in zip(PROMPT_FIELDS, row, strict=True) if text is not None}
@@ -275,7 +284,7 @@ class Environment:
 def first_turn(
     spec: Spec, datapoints: Dataset | Sequence[Datapoint] | Mapping[str, Any] | None = None, *, repeat: int = 0
 ) -> NestedArrayDict:
-    """Return the arrays of the first turn of a spec's games, of batch shape (game), for `OpenAiWholeAgent.forward`.
+    """Return the arrays of the first turn of a spec's games, for `OpenAiWholeAgent.forward`. The batch shape is (game).
 
     `datapoints` is the spec's dataset by default, or a mapping of columns that include the label `y`; see
     `Environment.reset`. Seeds and stances are the same as in the run's rollouts of this `repeat`.
@@ -293,7 +302,7 @@ def first_turn(
 
 
 def _integers(name: str, values: Any, size: int) -> Array:
-    """Return an array with one integer for each datapoint; a single value is repeated."""
+    """Return an array with one integer for each datapoint. A single value is used for all datapoints."""
     try:
         return np.broadcast_to(np.asarray(values, np.int64), size).copy()
     except (ValueError, TypeError):
@@ -324,9 +333,11 @@ def _points_of(
 
 
 def _points_of_columns(data: Mapping[str, Any]) -> tuple[list[Datapoint], Mapping[str, Any]]:
-    """Convert columns to datapoints, and return them with the seeds and stances among the columns."""
+    """Return the datapoints of a mapping of columns, and the seeds and stances among the columns."""
     if isinstance(data, NestedArrayDict) and len(data.batch_size) != 1:
-        raise ValueError(f"datapoints must have one dimension, (game), but the batch shape is {data.batch_size}")
+        raise ValueError(
+            f"datapoints must have one dimension, (game), but their batch shape is {data.batch_size}; reshape them"
+        )
     columns = {name: list(values) for name, values in data.items()}
     lengths = {name: len(values) for name, values in columns.items()}
     if len(set(lengths.values())) > 1:

@@ -1,6 +1,6 @@
 """Nested dictionaries of NumPy arrays with a shared batch shape.
 
-Text is in object arrays, with None for no message; numbers are in integer, float and boolean arrays.
+Text is in object arrays, with None for a missing message. Numbers are in integer, float and boolean arrays.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Key = str | tuple[str, ...]
 
 
 class NestedArrayDict(MutableMapping[Any, Any]):
-    """A nested dictionary of arrays whose leading dimensions are all `batch_size`.
+    """A nested dictionary of arrays. The shape of each array begins with `batch_size`.
 
     `data["round"]` and `data["agents", "decision"]` return a leaf, `data[0]` and `data[2:4]` a part of the batch.
     Iteration, `len` and `keys` are over the top-level names.
@@ -67,7 +67,7 @@ class NestedArrayDict(MutableMapping[Any, Any]):
             return
         array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=_dtype_of(value))
         if array.shape[: len(self.batch_size)] != self.batch_size:
-            raise ValueError(f"{key!r} has shape {array.shape}, which does not start with the batch {self.batch_size}")
+            raise ValueError(f"{key!r} has shape {array.shape}, which does not start with batch_size {self.batch_size}")
         self._data[key] = array
 
     def __delitem__(self, key: Key) -> None:
@@ -113,7 +113,7 @@ class NestedArrayDict(MutableMapping[Any, Any]):
         return self[key]
 
     def setdefault(self, key: Key, default: Any = None) -> Any:
-        """Return the value of a key as an array, after setting it to `default` if the key is missing."""
+        """Return the value of a key; if the key is missing, `default` is first stored as its value."""
         if key not in self:
             self[key] = default
         return self[key]
@@ -124,7 +124,7 @@ class NestedArrayDict(MutableMapping[Any, Any]):
         return self
 
     def reshape(self, *shape: int) -> NestedArrayDict:
-        """Return the same leaves with another batch shape of the same size."""
+        """Return the dictionary with another batch shape that has as many elements."""
         size = len(self.batch_size)
         return self._map(lambda array: array.reshape((*shape, *array.shape[size:])))
 

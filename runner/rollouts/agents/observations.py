@@ -1,4 +1,4 @@
-"""Conversion of arrays to an agent's observations, and of its replies to arrays."""
+"""Converts arrays to an agent's observations, and the agent's replies to arrays."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_round(protocol: Protocol, round_: int) -> None:
     """Check that a game of the protocol has this round.
 
     Raises:
-        ValueError: it does not.
+        ValueError: the game has no such round.
     """
     last = protocol.max_message_rounds - 1
     if not 0 <= round_ <= last:
@@ -43,7 +43,8 @@ def observation_of(
 ) -> Observation:
     """Return the observation of one game of a batch, with all rounds of its histories.
 
-    All other keys count as columns, except the label, which must never reach a template.
+    Keys that are not part of a timestep count as the datapoint's columns. The label does not: templates must never see
+    the label.
     """
     columns = {
         name: scalar(flat[name][index])
@@ -62,7 +63,7 @@ def observation_of(
 
 
 def turn_of(protocol: Protocol, flat: NestedArrayDict, index: int) -> Observation | None:
-    """Return the observation of a turn to be played, with the rounds before it; None if the game is over.
+    """Return the observation for a game's next turn, with the rounds before this turn; None if the game is over.
 
     Raises:
         ValueError: the game has no such round.
@@ -82,8 +83,8 @@ def is_padding(flat: NestedArrayDict, index: int) -> bool:
 def example_of(protocol: Protocol, flat: NestedArrayDict, index: int) -> Observation:
     """Return the observation for the training example of a step, with all messages up to the end of the step.
 
-    Its `rounds` are the histories under `next`, or else the top-level histories, which are then those of a finished
-    game. Its `round` is the one after them, or the game's last.
+    The rounds are read from the histories under `next`. Without these, the histories at the top level are used,
+    which must then be those of a finished game. The observation's `round` is the next round, or the game's last one.
 
     Raises:
         ValueError: the game has no such round.
@@ -101,9 +102,9 @@ def example_of(protocol: Protocol, flat: NestedArrayDict, index: int) -> Observa
 
 
 def _rounds_after(protocol: Protocol, flat: NestedArrayDict, index: int, observation: Observation) -> int:
-    """Return how many rounds had been played after a step.
+    """Return the number of rounds played before the end of a step.
 
-    Without the keys `next`/`round` and `padding`, a step was padding if an agent had to speak in it and none did.
+    Without the keys `next`/`round` and `padding`, a step counts as padding if an agent had to speak and none did.
     """
     round_ = observation.round
     if ("next", "round") in flat:
@@ -115,7 +116,7 @@ def _rounds_after(protocol: Protocol, flat: NestedArrayDict, index: int, observa
 
 
 def _rounds_played(rounds: Sequence[Round]) -> int:
-    """Return how many rounds a finished game had, which is up to the last round with a message."""
+    """Return the number of rounds of a finished game. Its last round is the last one with a message."""
     count = len(rounds)
     while count and _is_empty(rounds[count - 1 : count]):
         count -= 1
@@ -132,10 +133,10 @@ def actions(
     replies: Sequence[Reply | None],
     width: int | None = None,
 ) -> NestedArrayDict:
-    """Return the arrays that `forward` returns for one agent's replies to a batch (None: it does not speak).
+    """Return the arrays that `forward` returns for one agent's replies to a batch of games.
 
-    A reply's `retry_count` and `token_limit` are repeated in every channel, as in the original code. `prompt` has
-    `width` messages, or else as many as the longest chat.
+    A reply is None if the agent does not speak. Its `retry_count` and `token_limit` are repeated in every channel, as
+    in the original code. `prompt` is padded to `width` messages; if `width` is None, to the longest chat.
     """
     size, names = len(replies), protocol.channel_names
     longest = max((len(chat) for chat in chats), default=0)

@@ -1,4 +1,4 @@
-"""Votes: several answers to one question, combined into the majority's verdict."""
+"""Votes: several answers to the same prompt, combined into the majority's verdict."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from runner.game.protocols.protocol import Decision
 from runner.game.protocols.rounds import Reply
 
 WaitForReplies = Callable[[Sequence[asyncio.Task[Reply]]], Awaitable[object]]
-"""Waits until every task has replied or failed; raises an error that stops more than these replies."""
+"""Waits until each task has returned a reply or failed. Raises only errors that stop the whole run."""
 
 
 def majority(decisions: Sequence[int]) -> int:
-    """Return the decision of the majority of the votes that decide; in a tie, that of the first vote in the tie.
+    """Return the most frequent decision among the votes that decide; `Decision.NONE` if no vote decides.
 
-    Return `Decision.NONE` if no vote decides.
+    If two decisions are equally frequent, return the one of the earlier vote.
     """
     decided = [decision for decision in decisions if decision != Decision.NONE]
     if not decided:
@@ -31,32 +31,32 @@ async def reply_by_vote(
     votes: int,
     *,
     must_decide: bool,
-    together: WaitForReplies = asyncio.wait,
+    wait_for_replies: WaitForReplies = asyncio.wait,
 ) -> Reply:
-    """Collect the votes, and return the reply of the first vote of the majority with the decision of every vote.
+    """Collect the votes, and return the combined reply; see `combine_votes`.
 
-    If the verifier may continue the game and its first answer does, that answer is the reply and there is no vote.
-    Otherwise the remaining votes are requested concurrently; one without a decision counts as undecided.
+    `ask` requests the vote with a number. If the first answer does not decide and need not decide, it is the reply, and
+    there are no other votes. Otherwise, the other votes are requested concurrently.
     """
     first = await ask(0)
     if is_final(first, votes, must_decide=must_decide):
         return first
     tasks = [asyncio.create_task(ask(vote)) for vote in range(1, votes)]
     try:
-        await together(tasks)
+        await wait_for_replies(tasks)
     finally:
         await cancel_all(tasks)
-    # If several votes failed, this raises the failure of the first vote, not of the first in time.
+    # If several votes failed, this raises the error of the vote with the lowest number, not the earliest error.
     return combine_votes([first, *[task.result() for task in tasks]])
 
 
 def is_final(first: Reply, votes: int, *, must_decide: bool) -> bool:
-    """Return whether the first of several votes is already the reply, without other votes."""
+    """Return whether the first vote is already the reply, without other votes."""
     return votes == 1 or (first.decision == Decision.NONE and not must_decide)
 
 
 def combine_votes(replies: Sequence[Reply]) -> Reply:
-    """Return the reply of the first vote of the majority, with the decision of every vote."""
+    """Return the reply of the first vote for the majority's decision, with the decisions and counts of all votes."""
     decision = majority([reply.decision for reply in replies])
     majority_reply = next(reply for reply in replies if reply.decision == decision)
     return replace(

@@ -1,6 +1,6 @@
-"""The agent that the runner uses, with methods for users who call it on arrays (docs/reference/agent.md).
+"""The agent that the runner uses. It also has methods for users with arrays of games (docs/reference/agent.md).
 
-NumPy is imported only in methods that need arrays: a run has no arrays, and the import takes longer than a hundred
+NumPy is imported only in methods that need arrays. A run has no arrays, and the import takes longer than a hundred
 rollouts.
 """
 
@@ -30,13 +30,13 @@ __all__ = ["AgentRuntime", "Observation", "OpenAiWholeAgent", "ParsedChatComplet
 
 
 class SharedModelGroup(str):
-    """The name of a model group, with the model that its agents share."""
+    """The name of a model group, with the names of the group's model and base model as attributes."""
 
     __slots__ = ("base_model_name", "model_name")
     model_name: str
     """The name of the model that answers, which may be fine-tuned."""
     base_model_name: str
-    """The name of the model that it was fine-tuned from, or else of the model itself."""
+    """The name of the base model of a fine-tuned model; else `model_name` itself."""
 
     def __new__(cls, name: str, model_name: str, base_model_name: str) -> Self:
         group = super().__new__(cls, name)
@@ -50,7 +50,7 @@ class SharedModelGroup(str):
 class OpenAiWholeAgent(DirectAgent):
     """One agent of a protocol, played by one model over the whole chat.
 
-    The runner calls `respond`; `forward` does the same on arrays of any batch shape.
+    The runner calls `respond` for one turn. `forward` answers a batch of turns in arrays of any shape.
     """
 
     agent_level_in_keys: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class OpenAiWholeAgent(DirectAgent):
 
     @property
     def system_prompt_template(self) -> PromptTemplate:
-        """The agent's Jinja2 template: a string with the source, and a method `render(**variables)`."""
+        """The agent's Jinja2 template: a string with its source, which also has the method `render(**variables)`."""
         return self.settings.prompts.template(self.agent_name)
 
     @property
@@ -117,16 +117,16 @@ class OpenAiWholeAgent(DirectAgent):
         return self.forward(data, environment)
 
     def forward(self, data: NestedArrayDict, environment: Environment | None = None) -> NestedArrayDict:
-        """Answer for a batch of games at once.
+        """Answer the current turns of a batch of games, and return the answers as arrays.
 
         In: `round`, `seed`, `prover_stance` and the datapoint's columns (...), `message_history` and
         `message_agent_id` (... round channel), `raw_message_history` (... round agent). Entries of the histories for
-        `round` and later are ignored.
+        `round` and later rounds are ignored.
         Out: `message` (... channel), `raw_message` and `decision` (...), `prompt` (... message field) with the
         fields role, name and content, `retry_count` and `token_limit` (... channel), the same in every channel. If the
-        agent does not speak, or `padding` (...) is true because the game is over, each message is None and the
-        decision is 2. With an `environment`, prompts are padded to the number of messages that its games can need,
-        else to the longest prompt.
+        agent does not speak, or if the game is over (`padding` (...) is true), each message is None and the decision
+        is 2. With an `environment`, prompts are padded to `environment.max_prompt_messages`; without one, to
+        the longest prompt.
 
         Raises:
             TypeError: `environment` is not an `Environment`.
@@ -156,9 +156,9 @@ class OpenAiWholeAgent(DirectAgent):
 
         `timesteps` has `round` (...), the histories after the step under `next`, the label `y` (...), and otherwise the
         same keys as for `forward`. Any step of a game is accepted; a padding step stands for the end of the game.
-        Without histories under `next`, the top-level histories must be those of finished games. A step has no example
-        if the agent has said nothing yet and the last message must be its own. Labels replace only a verifier's last
-        message.
+        Without histories under `next`, the histories at the top level must be those of finished games. A step has no
+        example if the last message must be the agent's own and the agent has sent none yet. Labels replace only the
+        last message of a verifier.
 
         Raises:
             ValueError: a game has no such round. Or the label must replace the guess, but there is no label or
@@ -186,7 +186,7 @@ class OpenAiWholeAgent(DirectAgent):
     # State
 
     def get_state_dict(self) -> dict[str, Any]:
-        """Return the content of a checkpoint: the model's name, its base model, and every fine-tuning step."""
+        """Return the agent's model as a checkpoint: its name, its base model's name, and every fine-tuning step."""
         return {
             "model_name": self.model_name,
             "base_model_name": self.base_model_name,

@@ -127,7 +127,7 @@ class Accounting:
         """The totals of the calls in the tables. Replayed answers cost nothing."""
         self._failed_calls = 0
         """The number of failed calls in the tables, including those of earlier processes."""
-        self._copied: Counter[str] = Counter()
+        self._copied_answers: Counter[str] = Counter()
         """The number of rollouts whose verdict was copied from another run, by this run's id."""
         self.problems = GameProblems(plan)
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
@@ -229,7 +229,7 @@ class Accounting:
             progress.right += rollout.correct
         self._failed_calls += rollout.failed
         if rollout.origin is not None:
-            self._copied[rollout.origin] += 1
+            self._copied_answers[rollout.origin] += 1
         written.completions += rollout.completions
         written.add_tokens(rollout.tokens)
         for usd in rollout.usd:
@@ -271,7 +271,7 @@ class Accounting:
             "rollouts": self.progress.rollouts,
             "completions": spent.completions,
             "failed_calls": self.progress.failures,
-            "cost_usd": self._rounded(spent.usd),
+            "cost_usd": self._round_cost(spent.usd),
         }
 
     def finished(self, spent: UsageTotals) -> Counts:
@@ -283,15 +283,15 @@ class Accounting:
             "completion_tokens": self._written.completion_tokens,
             "cached_tokens": self._written.cached_tokens,
             "failed_calls": self._failed_calls,
-            "cost_usd": self._rounded(self._written.usd),
-            "cost_usd_at_most": self._rounded(spent.usd),
+            "cost_usd": self._round_cost(self._written.usd),
+            "cost_usd_at_most": self._round_cost(spent.usd),
             "transport_failed": self.transport_failed,
-            "answers_from": dict(sorted(self._copied.items())),
+            "answers_from": dict(sorted(self._copied_answers.items())),
         }
         for name in LATER_CLASSES:
             if count := getattr(self._written, name):
                 counts[name] = count  # type: ignore[literal-required]
         return counts
 
-    def _rounded(self, usd: float) -> float | None:
+    def _round_cost(self, usd: float) -> float | None:
         return round(usd, 9) if self._costs.is_priced else None

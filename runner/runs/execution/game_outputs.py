@@ -133,14 +133,12 @@ class WorkerOutputBuilder:
             if problem_free_counts is None:
                 return None
             output = self._builder.build(rollout)
-            numbers = output.measured._replace(added=self._interned(output.measured.added))
-            counted = self._interned(self._accounting.counted(rollout))
-            outputs.append(
-                WorkerRollout(output._replace(measured=numbers), counted, self._interned(problem_free_counts))
-            )
+            numbers = output.measured._replace(added=self._intern(output.measured.added))
+            counted = self._intern(self._accounting.counted(rollout))
+            outputs.append(WorkerRollout(output._replace(measured=numbers), counted, self._intern(problem_free_counts)))
         return WorkerGame(outputs)
 
-    def _interned(self, numbers: Any) -> Any:
+    def _intern(self, numbers: Any) -> Any:
         """Return the first object that was equal to this one, so that pickle writes equal values only once."""
         if len(self._intern_table) >= _MAX_INTERNED:
             self._intern_table.clear()

@@ -217,7 +217,7 @@ def allow_open_files(more: int) -> None:
 
 
 SPARE_FILES = 32
-"""The number of open files to reserve for a run's journal, tables, log, DNS and leaderboard, besides connections."""
+"""The number of open files to reserve for a run's journal, tables, log, DNS and leaderboard."""
 
 
 FILES_OF_RUN = 12

@@ -94,7 +94,7 @@ class ServerNotes:
         """Report that a server returned fewer answers to a call than requested."""
         self.note(
             f"the server of {group} ignores `n` and returns fewer answers to a call than requested; nip-run requests "
-            "the missing answers in separate calls, each of which pays for the prompt again"
+            "the missing answers in separate calls, and each call pays for the prompt again"
         )
 
     def answered(self, request: Request, completion: Completion) -> None:
@@ -116,7 +116,8 @@ class ServerNotes:
             self.gave_fewer(group)
         if sampling.get("logprobs") and _lacks_logprobs(completion):
             self.note(
-                f"the server of {group} returns no log-probabilities, although models.{group}.logprobs requests them"
+                f"the server of {group} returns no log-probabilities, although models.{group}.logprobs requests them; "
+                "use another server, or remove this setting"
             )
         if sampling.get("seed") is not None:
             self._compare(request, completion, sampling["seed"])

@@ -90,7 +90,7 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
                 f"run {run.run_id} is split into {describe_shards(parts)}; {_resume_advice(run, parts[0][0])}"
             )
     elif has_started:
-        merged = _merged_from(run)
+        merged = _merged_shard_count(run)
         if merged == shard.of and _is_complete(run, plan):
             return run
         if merged not in (None, shard.of):
@@ -111,7 +111,7 @@ def check_shards(plan: Plan, results: Results, run_id: str) -> RunFolder | None:
     return None
 
 
-def _merged_from(run: RunFolder) -> int | None:
+def _merged_shard_count(run: RunFolder) -> int | None:
     """Return the number of shards that a run was merged from; None if the run has no record of a merge.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 from runner.base.async_runner import run_sync
-from runner.models.shared_servers import Servers, connections_of
+from runner.models.server_states import Servers, connections_of
 from runner.rollouts.game_slots import Slots
 from runner.rollouts.plan import Plan
 from runner.rollouts.stop_switch import StopSwitch

@@ -13,7 +13,7 @@ from runner.base.storage.atomic_files import atomic_write
 from runner.base.text import counted
 from runner.results.finetune.files import REPORT, FineTuneFiles, Trees, remove_files
 from runner.results.folder import FINE_TUNE, RunFolder
-from runner.results.metrics import Metrics
+from runner.results.metric_computation import Metrics
 from runner.results.stopping_rule import StoppedDebates, StoppingDecision
 from runner.results.tables import PartFiles
 from runner.rollouts.plan import Plan

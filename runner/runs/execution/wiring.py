@@ -106,7 +106,7 @@ class Wiring:
             replayed = (
                 None
                 if self.replay is None
-                else ReplayModel(*replayed_run(self.replay.run), sent=partial(_sent, self.costs))
+                else ReplayModel(*replayed_run(self.replay.run), sent=partial(_sent_messages, self.costs))
             )
             is_full_replay = replayed is not None and self._until_round is None
             failures = replayed.failures if replayed is not None and is_full_replay else recorded.failures
@@ -124,7 +124,7 @@ class Wiring:
             connection = self._connect(replayed, cache, events, batches, recorded.answered)
             closing.push_async_callback(connection.close)
             closing.callback(in_flight.close)
-            complete = journaled(
+            complete = with_journal(
                 self.plan, self.costs, connection, journal, recorded, events, asks_again=not self.recorded_only
             )
             yield WiredLayers(
@@ -181,7 +181,7 @@ class Wiring:
     ) -> Connection:
         """Connect a full replay, or live models with an optional replay of the first rounds."""
         if self.recorded_only:
-            return Connection(_not_recorded)
+            return Connection(_refuse_unrecorded)
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
         self.add_open_files_note()
@@ -231,7 +231,7 @@ class Wiring:
         }  # fmt: skip
 
 
-def journaled(  # noqa: PLR0917 - these are the parts of a run
+def with_journal(  # noqa: PLR0917 - these are the parts of a run
     plan: Plan,
     costs: CallCosts,
     connection: Connection,
@@ -251,14 +251,14 @@ def journaled(  # noqa: PLR0917 - these are the parts of a run
         recorded,
         {name: parameters_hash(settings) for name, settings in costs.groups.items()},
         sharing=plan.sharing,
-        sent=partial(_sent, costs),
+        sent=partial(_sent_messages, costs),
         events=events,
         charge=costs.extra_charge,
         asks_again=asks_again,
     ).complete
 
 
-def _sent(costs: CallCosts, request: Request) -> Sequence[ChatMessage]:
+def _sent_messages(costs: CallCosts, request: Request) -> Sequence[ChatMessage]:
     return costs.groups[request.group].sent_messages(request.messages)
 
 
@@ -277,7 +277,7 @@ def failed_calls_in(
     return find
 
 
-async def _not_recorded(request: Request) -> Completion:
+async def _refuse_unrecorded(request: Request) -> Completion:
     """Raise the error for a request whose answer is missing from the journal."""
     sample = request.sample
     raise JournalError(

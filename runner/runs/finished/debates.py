@@ -57,6 +57,11 @@ def debate_notes(plan: Plan) -> list[str]:
 
 @lru_cache(maxsize=4)
 def _load_debates(path: Path, journal_sha256: str) -> Debates:
+    """Return the debates saved in a file or in a run's inputs; for any other run, build them from its games.
+
+    Raises:
+        UsageError: the run is a training run, played trees or forces its verdicts, or has no debate to judge.
+    """
     saved = path / "inputs" / DEBATES
     if is_file(path) or is_file(saved):
         return read_debates(path if is_file(path) else saved)
@@ -76,12 +81,17 @@ def _load_debates(path: Path, journal_sha256: str) -> Debates:
     if forced_decision(plan.spec.protocol, 0) is not None:
         raise UsageError(
             f"{manifest.run_id} has protocol.force_guess, so no verdict of a judge counts in its games; judge a run "
-            "without it"
+            "without protocol.force_guess"
         )
     return _build_debates(folder, plan, manifest, journal_sha256)
 
 
 def _build_debates(folder: RunFolder, plan: Plan, manifest: Manifest, journal_sha256: str) -> Debates:
+    """Rebuild a run's games from its journal, and return their debates.
+
+    Raises:
+        UsageError: no game has a debate to judge.
+    """
     reconstructor, protocol = Reconstructor(folder, plan), plan.spec.protocol
     omitted: Counter[str] = Counter()
     by_job: dict[tuple[str, int], Debate] = {}

@@ -12,7 +12,7 @@ from runner.runs.finished.problems import GameProblem, load_problems
 
 
 class PartProblem(NamedTuple):
-    """A problem, and the run in whose games it occurred."""
+    """A problem, and the run that has the affected games."""
 
     run_id: str
     problem: GameProblem

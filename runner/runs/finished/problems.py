@@ -24,10 +24,10 @@ from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Call, Outcome, Rollout
 
 CALLS_SHARE = 0.05
-"""The minimum share of calls or messages at which repeats, truncated answers and empty messages are reported."""
+"""Repeats, truncated answers and empty messages are reported from this share of the calls or messages on."""
 
 UNDECIDED_SHARE = 0.2
-"""The minimum share of rollouts at which undecided rollouts are reported."""
+"""Undecided rollouts are reported from this share of the rollouts on."""
 
 EXAMPLE_LENGTH = 120
 """The maximum number of characters of a quoted answer."""
@@ -51,7 +51,7 @@ class GameProblem:
     example: str = ""
     advice: str = ""
     show: str = ""
-    """The argument with which `nip-run show RUN` shows an example."""
+    """The argument of `nip-run show RUN` that shows an example."""
 
     def __str__(self) -> str:
         return "; ".join(part for part in (self.message, self.example, self.advice) if part)
@@ -194,6 +194,7 @@ class GameProblems:
         ]
 
     def _lost(self) -> Iterator[GameProblem]:
+        """Yield the problems of rollouts that failed in transport."""
         unanswered = self._ended.get(Outcome.TRANSPORT_FAILED, _Count())
         share = self.plan.spec.experiment.rollouts.max_transport_failed
         lost = unanswered.number + self._malformed.number
@@ -229,6 +230,7 @@ class GameProblems:
                 yield self._rollout_problem(outcome.value, count, message, example=example, advice=advice)
 
     def _undecided(self) -> Iterator[GameProblem]:
+        """Yield a problem if a large share of the rollouts ended undecided."""
         count = self._ended.get(Outcome.NO_DECISION, _Count())
         if count.rollout is None or count.number < UNDECIDED_SHARE * self._rollouts:
             return
@@ -291,6 +293,7 @@ class GameProblems:
                 yield GameProblem("repeats", count.number, self._answers, message, *self._describe_bad_answer(count))
 
     def _empty_messages(self) -> Iterator[GameProblem]:
+        """Yield a problem if many messages were left empty because no answer was usable."""
         count = self._left_empty
         if count.rollout is not None and count.number >= CALLS_SHARE * self._messages:
             reason = f"none of {self._attempts} answers was" if self._attempts > 1 else "the answer was not"

@@ -108,7 +108,10 @@ def find_rollout(folder: RunFolder, plan: Plan, name: str) -> Rollout:
     finally:
         reconstructor.close()
     if jobs and plan.shape is None:
-        raise RunError(f"rollout {jobs[0].rollout_id} is not finished; run the same command again to resume")
+        raise RunError(
+            f"rollout {jobs[0].rollout_id} of run {folder.run_id} is not finished; resume the run with "
+            f"nip-run {folder.path}"
+        )
     first = next(plan.jobs())
     raise UsageError(
         f"{folder.run_id} has no rollout {name!r}; the first one is {first.rollout_id} ({first.datapoint.id}), and "

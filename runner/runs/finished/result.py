@@ -15,8 +15,15 @@ from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
 from runner.results.manifest import Manifest, Status
-from runner.results.metric_table import ACCURACY, BALANCED_ACCURACY, CRITERION, METRICS, SENSITIVITY, SOUNDNESS_ERROR
-from runner.results.metrics import is_by_group
+from runner.results.metric_computation import is_by_group
+from runner.results.metric_definitions import (
+    ACCURACY,
+    BALANCED_ACCURACY,
+    CRITERION,
+    METRICS,
+    SENSITIVITY,
+    SOUNDNESS_ERROR,
+)
 from runner.results.tables import COLUMNS
 from runner.results.tasks import Task, describe_task_difference
 from runner.rollouts.rollout import Rollout
@@ -252,7 +259,7 @@ class FinishedRun:
         plan = played_plan(self.folder)
         reconstructor = Reconstructor(self.folder, plan)
         try:
-            rollouts, agents = [], {swapped: plan.agents(swapped=swapped) for swapped in plan.casts}
+            rollouts, agents = [], {swapped: plan.agents(swapped=swapped) for swapped in plan.swapped_values}
             for rollout in reconstructor.rollouts():
                 job = rollout.job
                 steps = timesteps(

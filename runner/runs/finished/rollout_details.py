@@ -115,6 +115,7 @@ class RolloutDetails:
         }
 
     def _round_json(self, number: int, played: Round | None) -> dict[str, Any]:
+        """Return one round for `to_json`. `played` is None for a last round that an error ended."""
         content = Round() if played is None else played
         speakers = self.speakers(number, played)
         return {

@@ -39,7 +39,7 @@ P = TypeVar("P", bound=RunPlan)
 def resolve_saved_spec(
     plan: P, results: Results, plan_of: Callable[[Spec], P], which: WhichRun
 ) -> tuple[P, str | None] | None:
-    """Return the plan of the run in whose folder a spec was saved, with a note or None; None for any other spec.
+    """Return the plan of the run that saved a spec in its folder, with a note or None; None for any other spec.
 
     A saved spec with overrides that change the identity is another run. If files in the run's folder were edited, the
     result is still the plan of this run, and opening the run will fail.

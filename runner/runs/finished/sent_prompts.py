@@ -71,7 +71,7 @@ def sent_chats(plan: Plan, rollouts: Sequence[Rollout], answered: Sequence[Answe
     chats: dict[SampleKey, Sequence[ChatMessage]] = {}
     for request in answered:
         if request.sample.attempt == request.sample.vote == 0:
-            chats[request.sample] = _verified_chat(request.agent.model_settings, request, request.asked)
+            chats[request.sample] = _verified_chat(request.agent.model_settings, request, request.request_record)
     if plan.shape is None:
         job_chats = {(sample.round, sample.agent): chat for sample, chat in chats.items()}
         return [job_chats for _ in rollouts]
@@ -120,7 +120,7 @@ def _prompts(reconstructor: Reconstructor, rollout: Rollout, agent: Agent) -> It
 def _chats(
     reconstructor: Reconstructor, rollout: Rollout, agent: Agent
 ) -> Iterator[tuple[int, Sequence[ChatMessage], SampleKey]]:
-    """Yield each round in which an agent was called, with the rendered chat and the key of the first attempt."""
+    """Yield each round with a call of the agent, the rendered chat, and the key of the first attempt."""
     job, settings = rollout.job, agent.model_settings
     for round_ in range(len(rollout.rounds) + 1):
         repeat = _recorded_repeat(reconstructor.plan.shape, job.number, round_)

@@ -112,18 +112,18 @@ class CalibrationRun:
 
     def _play(self, games: int, execution: Execution) -> MeasuredRun:
         self._number += 1
-        plan, run_id = self._reduced(games, execution), f"measured-{self._number}"
-        moments: list[_Moment] = []
+        plan, run_id = self._plan_with_games(games, execution), f"measured-{self._number}"
+        moments: list[_TimeSample] = []
 
         def watch(progress: Progress) -> None:
             if progress.jobs and (not moments or progress.jobs > moments[-1].jobs):
-                moments.append(_Moment(progress.jobs, progress.calls, time.perf_counter(), time.process_time()))
+                moments.append(_TimeSample(progress.jobs, progress.calls, time.perf_counter(), time.process_time()))
 
         started = time.perf_counter()
         run_games(plan, self.results, run_id, RunOptions(watch=watch))
-        return _measured(plan.size, moments, started, time.perf_counter(), self.results.run(run_id))
+        return _measured_run(plan.size, moments, started, time.perf_counter(), self.results.run(run_id))
 
-    def _reduced(self, games: int, execution: Execution) -> Plan:
+    def _plan_with_games(self, games: int, execution: Execution) -> Plan:
         """Return a plan of this many games on the first datapoints, with repeats if there are too few datapoints."""
         spec, experiment = self.plan.spec, self.plan.spec.experiment
         blocks = -(-games // len(self.plan.variants))
@@ -155,7 +155,7 @@ class CalibrationRun:
 
 
 @dataclass(frozen=True)
-class _Moment:
+class _TimeSample:
     """The state of a measured run at the end of a game: numbers of jobs and calls, and both clocks in seconds."""
 
     jobs: int
@@ -164,7 +164,14 @@ class _Moment:
     cpu: float
 
 
-def _measured(games: int, moments: list[_Moment], started: float, ended: float, folder: RunFolder) -> MeasuredRun:
+def _measured_run(
+    games: int, moments: list[_TimeSample], started: float, ended: float, folder: RunFolder
+) -> MeasuredRun:
+    """Return the speed and file sizes of a run, measured after its warm-up games. Times are in seconds.
+
+    Raises:
+        RunError: not all games were played.
+    """
     start = next((moment for moment in moments if moment.jobs >= WARM_UP_SHARE * games), None)
     if start is None or moments[-1].jobs < games or moments[-1].calls == start.calls:
         raise RunError(

@@ -59,7 +59,7 @@ class BreakingPoint:
     what: str
     """A description of the limit."""
     games: int
-    """The number of games at which a run reaches the limit."""
+    """The number of games that reaches the limit."""
     do: str
     """Advice on how to play more games."""
 
@@ -176,8 +176,8 @@ def duration_of(
     return Duration(
         games=plan.size, workers=options.workers, shards=options.shards, cores=cores,
         calls=(low.calls, high.calls),
-        prompt_tokens=_sums(mean_games, "prompt_tokens"),
-        completion_tokens=_sums(mean_games, "completion_tokens"),
+        prompt_tokens=_sum_of_groups(mean_games, "prompt_tokens"),
+        completion_tokens=_sum_of_groups(mean_games, "completion_tokens"),
         seconds=(low.seconds, high.seconds),
         calls_per_second=calls_per_second,
         tokens_per_second=calls_per_second * longest.tokens / longest.calls,
@@ -222,6 +222,11 @@ def _measure(
 
 
 def _check(plan: Plan, options: PlayOptions) -> None:
+    """Check that the duration of a plan with these options can be predicted.
+
+    Raises:
+        UsageError: an option is out of range, or the plan has trees, debates to judge or batches.
+    """
     for name in ("workers", "shards", "cores"):
         count = getattr(options, name)
         if count is not None and count < 1:
@@ -235,7 +240,7 @@ def _check(plan: Plan, options: PlayOptions) -> None:
             "workers, or split the run with --shards N"
         )
     if options.shards > MAX_SHARDS:
-        raise UsageError(f"--shards {options.shards}: the maximum is {MAX_SHARDS:,}")
+        raise UsageError(f"--shards {options.shards}: the maximum is {MAX_SHARDS:,}; use fewer shards")
     if not 0 < options.measure <= MAX_MEASURE_SECONDS:
         raise UsageError(
             f"--measure must be a number of seconds above 0 and up to {MAX_MEASURE_SECONDS:g}, not {options.measure:g}"
@@ -264,7 +269,7 @@ def _check(plan: Plan, options: PlayOptions) -> None:
         )
 
 
-def _sums(mean_games: tuple[MeanGames, MeanGames], name: str) -> Pair:
+def _sum_of_groups(mean_games: tuple[MeanGames, MeanGames], name: str) -> Pair:
     low, high = (games.games * sum(getattr(use, name) for use in games.groups.values()) for games in mean_games)
     return low, high
 
@@ -290,6 +295,7 @@ def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
 def _breaking_points(
     plan: Plan, games: MeanGames, games_a_day: int, games_on_disk: float, usd: Pair | None
 ) -> tuple[BreakingPoint, ...]:
+    """Return the numbers of games that reach a limit, smallest first."""
     breaks = [
         BreakingPoint(
             "the run takes more than a day", games_a_day,

@@ -81,6 +81,7 @@ def loopback_server(words: int, prompt_tokens: int) -> Iterator[LoopbackServer]:
 
 
 def _answer(content: str, prompt_tokens: int) -> bytes:
+    """Return an HTTP response with a chat completion of this content."""
     tokens = len(content) // 4 + 1
     body = json.dumps(
         {

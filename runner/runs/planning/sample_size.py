@@ -194,10 +194,10 @@ def _variance_of_run(run: RunFolder, *, run_is_baseline: bool) -> VarianceOfDiff
     split, groups = scores.split(), len(scores.groups)
     if split is None:
         source = f"twice the variance of {name}, not split by repeats, because the run has only one repeat"
-        total = _between_or_one_more_group(_total(scores, run), 0.0, groups, scores.largest_distance())
+        total = _nonzero_variance(_total(scores, run), 0.0, groups, scores.largest_distance())
         return _estimate(2 * total, 0.0, source, groups, split=False)
     parts = f"{decimal(split.between)} between groups, {decimal(split.within)} within"
-    between = _between_or_one_more_group(split.between, split.within, groups, scores.largest_distance())
+    between = _nonzero_variance(split.between, split.within, groups, scores.largest_distance())
     if run_is_baseline:
         source = f"the variance of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {parts}"
         return _estimate(2 * between + split.within / scores.repeats, split.within, source, groups)
@@ -217,16 +217,16 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifferenc
     groups, furthest = len(differences), 1 + abs(fmean(differences))
     if split is None:
         source = f"the variance between {both}, not split by repeats, because one of them has only one repeat"
-        return _estimate(_between_or_one_more_group(total, 0.0, groups, furthest), 0.0, source, groups, split=False)
+        return _estimate(_nonzero_variance(total, 0.0, groups, furthest), 0.0, source, groups, split=False)
     between, *within = split
     source = (
         f"the variance between {both}: {decimal(between)} between groups, {decimal(within[0])} and "
         f"{decimal(within[1])} within"
     )
-    return _estimate(_between_or_one_more_group(between, sum(within), groups, furthest), sum(within), source, groups)
+    return _estimate(_nonzero_variance(between, sum(within), groups, furthest), sum(within), source, groups)
 
 
-def _between_or_one_more_group(between: float, within: float, groups: int, furthest: float) -> float:
+def _nonzero_variance(between: float, within: float, groups: int, furthest: float) -> float:
     """Return the variance between groups; if no scores differ at all, add one group that differs by `furthest`."""
     return between if between + within > 0 else with_one_more_group(0.0, groups, furthest)
 

@@ -17,7 +17,7 @@ from typing import TypeVar, get_args
 from runner.base import package_data
 from runner.base.errors import UsageError
 from runner.base.text import comma_join
-from runner.documents.layer_merge import load_layers
+from runner.documents.layer_loading import load_layers
 from runner.game.prompts.chat_format import ChatFormat
 from runner.game.protocols.loader import load_protocol
 from runner.results.folder import RunFolder
@@ -32,7 +32,7 @@ from runner.spec.loader import Spec
 P = TypeVar("P", bound=RunPlan)
 
 MAX_COMBINATIONS = 16
-"""The maximum number of combinations of chat formats to try when searching for a started run, 0.1.0's first."""
+"""The maximum number of combinations of chat formats that are tried to find a started run. That of 0.1.0 is first."""
 
 
 def with_original_formats(

@@ -85,8 +85,8 @@ class _ParallelPlayer:
         self._interrupted = interruption(runs[0].run_id)
         self._notes: dict[str, None] = {}
         self._progress = asyncio.Event()
-        self._slots.wakes(self._progress)
-        shared.stop.wakes(self._progress)
+        self._slots.set_on_change(self._progress)
+        shared.stop.set_on_stop(self._progress)
 
     async def play(self) -> None:
         """Play all runs. Errors are only stored; `check` raises them."""
@@ -145,10 +145,11 @@ class _ParallelPlayer:
     def _can_start_another(self) -> bool:
         """Return whether another run can start: all started runs play games, and slots are still free."""
         in_play = [order for order, task in enumerate(self._tasks) if not task.done()]  # tasks are in the order of runs
-        all_playing = all(self._slots.has_come(order) for order in in_play)
+        all_playing = all(self._slots.has_started(order) for order in in_play)
         return len(in_play) < self._shared.at_once and all_playing and self._slots.has_free
 
     async def _play_one(self, order: int, *, is_last_try: bool = False) -> None:
+        """Play one run and store its result, or the error for `check`. A run that is in use is tried again later."""
         run = self._runs[order]
         try:
             result = await self._result(order, run, is_last_try=is_last_try)

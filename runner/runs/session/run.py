@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runner.base.errors import FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
+from runner.base.errors import DamagedRunError, FolderGoneError, NipRunError, RunDirectoryError, RunError, UsageError
 from runner.base.storage.atomic_files import atomic_write
 from runner.base.storage.safe_files import read_bounded
 from runner.base.text import counted
@@ -35,7 +35,9 @@ from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.execution.spending import spending
 from runner.runs.finished.debates import check_debates
 from runner.runs.finished.problems import load_problems
+from runner.runs.finished.reconstruction import saved_plan
 from runner.runs.finished.result import FinishedRun
+from runner.runs.finished.saved_spec import recorded_plan
 from runner.runs.finished.selection import ReplayOf
 from runner.runs.session.session import Session, interruption
 from runner.spec.loader import Spec
@@ -115,9 +117,14 @@ def open_session(
     Raises:
         UsageError: the run is finished, and the plan would remove some of its games.
         RunError: an error of the disk or the leaderboard, or the folder contains another run.
+        DamagedRunError: the shards were merged, but metrics or tables of the merged run are missing.
     """
     merged = check_shards(plan, results, run_id)
     if merged is not None:
+        if not has_outputs(merged):
+            raise DamagedRunError(
+                f"{merged.path} has lost its metrics or tables; nip-run merge {merged.run_id} rebuilds them for free"
+            )
         return FinishedRun.opened(merged)
     folder, manifest = results.open(plan, run_id)
     plan = plan.with_spec(replace(plan.spec, price_basis=manifest.price_basis))
@@ -191,8 +198,31 @@ def _is_finished(plan: Plan, folder: RunFolder, manifest: Manifest, replay: Repl
     share = plan.spec.experiment.rollouts.max_transport_failed
     has_allowed_loss = is_allowed_loss(manifest.transport_failed or 0, manifest.rollouts or 0, share)
     finished = manifest.status == Status.DONE and (has_allowed_loss or replay is not None)
-    finished = finished and folder.metrics.is_file() and all(folder.table(name).is_file() for name in COLUMNS)
-    return finished and is_unchanged(folder, manifest, plan)
+    return finished and has_outputs(folder) and is_unchanged(folder, manifest, plan)
+
+
+def has_outputs(folder: RunFolder) -> bool:
+    """Return whether a run's metrics and all its tables are there."""
+    return folder.metrics.is_file() and all(folder.table(name).is_file() for name in COLUMNS)
+
+
+def rebuild_outputs(folder: RunFolder, results: Results) -> FinishedRun:
+    """Rebuild the metrics and tables of a run that was played, which the caller has locked. No model is called.
+
+    Raises:
+        RunError: the journal or an input is missing, damaged or changed.
+        Interrupted: SIGINT or SIGTERM; call it again to rebuild them.
+    """
+    if not folder.journal.is_file():
+        raise RunError(f"{folder.journal} is missing, so the run's metrics and tables cannot be rebuilt; restore it")
+    plan = recorded_plan(saved_plan(folder).spec, folder, Plan)
+    session = Session(plan, folder, folder.manifest(), shared := SharedResources([plan]), recorded_only=True)
+    with interruptible(folder.run_id):
+        shared.play(session.play)
+        if shared.stop.stopping:
+            raise interruption(folder.run_id)
+        results.board.append(folder)
+    return session.result()
 
 
 def _folder_of_replayed_run(run_id: str, results: Results) -> Path:

@@ -30,7 +30,7 @@ from runner.results.tables import COLUMNS
 from runner.rollouts.engine import LEAD_FACTOR, MIN_LEAD, STOPS_ALL, Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
-from runner.rollouts.plan_order import FinishedJob, PlanOrderBuffer
+from runner.rollouts.reorder_buffer import FinishedJob, PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
 from runner.rollouts.transcript import RolloutTranscript
 from runner.rollouts.trees import NOT_COMPARABLE
@@ -151,6 +151,7 @@ class Session:
         self._context.run(self._accounting.warn, "signal", message)
 
     def _end(self, status: Status, error: Exception | None = None) -> None:
+        """Write the manifest of a run that did not finish."""
         # If this fails too, nothing is lost: the journal has all records, and the run is shown as interrupted.
         self._note_problems()
         with suppress(RunError):
@@ -159,6 +160,7 @@ class Session:
             self.folder.write_manifest(self.manifest)
 
     async def _play(self) -> None:
+        """Play the remaining games in this process or with workers, and write the run's files."""
         if self._wiring.calls_models:
             check_disk_space(self.plan, self.folder)
         workers = self._workers()
@@ -196,12 +198,13 @@ class Session:
         return None if execution.engine == "processes" and workers == 1 else workers
 
     def _engine(self, wired: WiredLayers) -> Engine:
+        """Return the engine that plays the games in this process."""
         plan = self.plan
         return Engine.of_plan(
             plan,
             wired.complete,
             failed_calls=wired.failed_calls,
-            ended=wired.ended,
+            on_end=wired.ended,
             siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,
@@ -247,7 +250,7 @@ class Session:
             window = window if self._decision is None else self._decision.ahead(concurrency)
             ordered = PlanOrderBuffer(sink, window, sinks.unsealed)
             if self._is_batched and self._shared.slots is not None:
-                self._shared.slots.come(self._order)
+                self._shared.slots.mark_started(self._order)
             with closing(ordered):
                 try:
                     await player.play_all(self.plan.jobs(), ordered, concurrency)
@@ -275,11 +278,12 @@ class Session:
 
     @property
     def _is_batched(self) -> bool:
-        """Whether calls go into batches. Then all games are played concurrently, so that a batch has calls of all."""
+        """Whether calls go into batches. If so, all games are played concurrently, to fill the batches."""
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
     def _finish(self, sinks: RecordSinks, records: Callable[[], int]) -> None:
+        """Write notes, problems and the manifest after all games."""
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))
         store_problems(self.folder, accounting.problems.all_problems())

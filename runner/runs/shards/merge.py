@@ -36,7 +36,7 @@ from runner.runs.execution.process import interruptible
 from runner.runs.execution.shard_consistency import MERGED
 from runner.runs.execution.shared_resources import SharedResources
 from runner.runs.finished.result import FinishedRun
-from runner.runs.session.run import relative_cache_path
+from runner.runs.session.run import has_outputs, rebuild_outputs, relative_cache_path
 from runner.runs.session.session import Session, interruption
 from runner.runs.shards.checks import check_parts
 from runner.runs.shards.parts import ShardPart, read_parts
@@ -59,7 +59,8 @@ def merge(
 ) -> FinishedRun:
     """Merge the shards of a run, from its folder and from the folders `others`, and return the merged run.
 
-    A run that is already merged is returned unchanged. No model is called, and no API key is needed.
+    A run that is already merged is returned unchanged, unless it has lost its metrics or tables: these are rebuilt. No
+    model is called, and no API key is needed.
 
     Raises:
         MergeError: shards are missing, duplicated, of another run, unfinished or edited; the error lists all problems.
@@ -95,6 +96,8 @@ def _merged_already(run: RunFolder, results: Results) -> FinishedRun:
             f"merged into it. Move {run.path / SHARDS} away to keep the run, or all other files in {run.path} to merge "
             "the shards"
         )
+    if not has_outputs(run):
+        return rebuild_outputs(run, results)
     if manifest.status in PLAYED:
         results.board.append_missing(run)
     return FinishedRun.opened(run)

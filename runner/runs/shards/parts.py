@@ -57,7 +57,7 @@ class ShardPart:
             NipRunError: the spec or the inputs cannot be read.
         """
         try:
-            key = (file_hash(self.folder.spec), *sorted(self.inputs.items()), *sorted(self._recorded_selection.items()))
+            key = (file_hash(self.folder.spec), *sorted(self.inputs.items()), *sorted(self._selection.items()))
         except OSError as error:
             raise RunError(f"cannot read {self.folder.spec}: {error.strerror}; restore the file") from error
         if key not in self.plans:
@@ -75,7 +75,7 @@ class ShardPart:
         return recorded_plan(spec if replayed is None else replace(spec, replayed=replayed), self.folder, Plan)
 
     @property
-    def _recorded_selection(self) -> dict[str, str]:
+    def _selection(self) -> dict[str, str]:
         """The values of the manifest that affect how the saved spec is read."""
         manifest = self.manifest
         return {"selection": repr(manifest.dataset_selection), "source": manifest.dataset_source_sha256}

@@ -45,6 +45,7 @@ class HeartbeatMonitor:
             self._fail(error)
 
     def _check(self, slot: WorkerSlot) -> None:
+        """Kill a worker that has games and sent nothing in the last checks."""
         worker = slot.worker
         if worker is None or not slot.leases:
             slot.silent = 0

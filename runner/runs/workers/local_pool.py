@@ -36,7 +36,7 @@ _OPEN_FILES = 3
 """The number of files that the writer opens for a worker: both ends of the socket (one only briefly), and stderr."""
 
 _STDERR_BYTES = 2000
-"""The number of bytes at the end of stderr in which the last line is searched."""
+"""The last line of stderr is searched in this number of bytes at its end."""
 
 
 class LocalPool:
@@ -87,13 +87,13 @@ class LocalWorker:
         self._kill_reason = ""
 
     async def connect(self, end: socket.socket, receive: Receive) -> None:
-        self._channel = await SocketChannel.open(end, receive, self._disconnected)
+        self._channel = await SocketChannel.open(end, receive, self._on_disconnect)
 
     def send(self, message: Any) -> None:
         if self._channel is not None:
             self._channel.send(message)
 
-    def _disconnected(self) -> None:
+    def _on_disconnect(self) -> None:
         """Report the exit of the process: its socket is closed, so it has ended or is about to end."""
         self._channel = None
         if self._on_exit is not None:

@@ -19,7 +19,7 @@ from runner.models.interface import Completion, Request, SampleKey, Usage
 from runner.models.layers.budget import Budget
 from runner.models.layers.lost_calls import InFlight
 from runner.models.retry_policy import Retry
-from runner.models.shared_servers import Servers
+from runner.models.server_states import Servers
 from runner.models.usage_totals import UsageTotals
 from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.workers.messages import CallEnded, Denied, Granted, PermitRequested

@@ -15,7 +15,7 @@ from typing import Any
 from runner.base.errors import BudgetExhausted, NipRunError, ProviderRefusal
 from runner.rollouts.engine import REFUSED_SECONDS, STOPS_ALL, UNREACHABLE_SECONDS
 from runner.rollouts.job import Job
-from runner.rollouts.plan_order import PlanOrderBuffer
+from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
 from runner.runs.workers import messages
 from runner.runs.workers.frames import Pickled
@@ -31,7 +31,7 @@ DRAIN_SECONDS = 10.0
 """The maximum time to wait until all workers have reported everything."""
 
 START_SECONDS = 15.0
-"""The time for which games are reserved for a starting worker. In a full cluster, the start takes longer."""
+"""The time that games stay reserved for a starting worker. In a full cluster, the start takes longer."""
 
 MAX_OFFLINE_GAMES = 16
 """The maximum number of concurrent games of a worker if no call waits for a server.
@@ -50,7 +50,7 @@ class GameScheduler:
         self._state, self._pool = state, pool
         self._slots = [WorkerSlot(number) for number in range(workers)]
         self._progress = asyncio.Event()
-        state.stop.wakes(self._progress)
+        state.stop.set_on_stop(self._progress)
         self._failure: BaseException | None = None
         self._exhausted: BudgetExhausted | None = None
         self._was_stopped = False
@@ -184,7 +184,7 @@ class GameScheduler:
     # Messages of workers
 
     def _receive(self, slot: WorkerSlot, batch: Sequence[Any]) -> None:
-        """Start to write a batch's records to the journal, and handle its other messages."""
+        """Handle a batch of messages from a worker. Records in it are appended to the journal."""
         slot.silent = 0
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
@@ -224,11 +224,13 @@ class GameScheduler:
         self._results.put(message.job_index, message.result)
 
     def _handle_unfinished(self, slot: WorkerSlot, message: messages.GameUnfinished) -> None:
+        """Handle a game that an error ended. An exhausted budget stops new games, other errors stop the run."""
         slot.leases.pop(message.job_index)
         slot.plays_alone = False
         error = message.failure.error()
         if isinstance(error, BudgetExhausted):
-            # Other games may go on, because their calls have budget reserved. New games must not start.
+            # No new games start. Games in progress continue: they can use what other calls have reserved and then do
+            # not need.
             self._exhausted = error
         elif isinstance(error, Stopped):
             self._was_stopped = True
@@ -253,6 +255,7 @@ class GameScheduler:
         task.add_done_callback(self._tasks.discard)
 
     async def _start(self, slot: WorkerSlot, start: Pickled) -> None:
+        """Start the worker process of a slot."""
         slot.calls = WorkerCalls(slot.send)
         loop = asyncio.get_running_loop()
         slot.waited_until = loop.time() + START_SECONDS

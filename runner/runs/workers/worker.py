@@ -13,7 +13,7 @@ from runner.base.async_runner import cancel_all
 from runner.base.errors import NipRunError
 from runner.models.client import Connection, connect
 from runner.models.layers.cache import Cache
-from runner.models.shared_servers import Servers
+from runner.models.server_states import Servers
 from runner.rollouts.engine import Engine
 from runner.rollouts.failed_calls import FailedCalls
 from runner.rollouts.job import Job
@@ -21,7 +21,7 @@ from runner.rollouts.stop_switch import StopSwitch
 from runner.runs.execution.game_outputs import WorkerOutputBuilder, fine_tune_of
 from runner.runs.execution.spending import run_costs
 from runner.runs.execution.unusable import AnswerJudge
-from runner.runs.execution.wiring import failed_calls_in, journaled, labels_for_dummy, replayed_run
+from runner.runs.execution.wiring import failed_calls_in, labels_for_dummy, replayed_run, with_journal
 from runner.runs.workers import messages
 from runner.runs.workers.channel import WorkerChannel
 from runner.runs.workers.record_keys import game_of_job
@@ -121,6 +121,7 @@ class _Player:
             self._channel.send(messages.Alive())
 
     def _connect(self) -> Connection:
+        """Return the connection to the models. Each call needs a permit of the writer."""
         plan = self._plan
         return connect(
             self._costs.groups,
@@ -139,9 +140,9 @@ class _Player:
         plan = self._plan
         return Engine.of_plan(
             plan,
-            journaled(plan, self._costs, self._connection, self._journal, self._records, self._events),
+            with_journal(plan, self._costs, self._connection, self._journal, self._records, self._events),
             failed_calls=failed_calls.take,
-            ended=lambda job: self._connection.release((job.datapoint.id, job.number)),
+            on_end=lambda job: self._connection.release((job.datapoint.id, job.number)),
             siblings=plan.siblings,
             sharing=plan.sharing,
             stop=self._stop,
@@ -168,6 +169,7 @@ class _Player:
         self._start_waiting()
 
     async def _play(self, job: Job) -> None:
+        """Play one game, and send its outputs or its error to the writer."""
         report: Any
         try:
             rollouts = await self._engine.play(job)
@@ -185,6 +187,7 @@ class _Player:
         self._tasks.add(task)  # without a reference, the task could be garbage-collected
 
     async def _end(self) -> None:
+        """Report the end of all games to the writer, and close all connections."""
         failure = None
         try:
             self._connection.check_answered()

@@ -89,7 +89,7 @@ class RemoteJournal:
         await written
 
     def flush(self) -> None:
-        """Send the records that no call waits for. The writer needs them before it receives the end of their game."""
+        """Send the records that no call waits for. The writer needs them before the message that their game ended."""
         if self._groups:
             self._send(None)
 

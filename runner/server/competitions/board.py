@@ -14,7 +14,7 @@ from runner.base.errors import NotPublished
 from runner.documents.releases.reference import Reference
 from runner.results.answer_origins import AnswerOrigins
 from runner.results.leaderboard.model import RankedRow, Unranked, rank
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 from runner.server.accounts.accounts import ANYBODY, Viewer
 from runner.server.competitions.row_copies import find_original_dataset
 from runner.server.competitions.scores import HELD_PART, OPEN_PART, published_score

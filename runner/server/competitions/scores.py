@@ -24,8 +24,8 @@ from runner.registry.fetched_release import get
 from runner.registry.transports.registry import Registry
 from runner.results.leaderboard.model import Unranked
 from runner.results.manifest import Manifest, verifiers_of
-from runner.results.metric_table import RANKING_METRIC, Show, metrics_shown
-from runner.results.metrics import Metrics
+from runner.results.metric_computation import Metrics
+from runner.results.metric_definitions import RANKING_METRIC, Show, metrics_shown
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 from runner.runs.finished.reconstruction import Reconstructor, played_plan

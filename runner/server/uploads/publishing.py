@@ -22,7 +22,7 @@ from runner.documents.releases.reference import Kind
 from runner.registry.transports.listing import small_file
 from runner.server.accounts.accounts import Viewer, viewer_of_account
 from runner.server.boards.verification_tiers import RECOMPUTED, SELF_REPORTED
-from runner.server.competitions.scoring import Scoring
+from runner.server.competitions.scoring_thread import Scoring
 from runner.server.competitions.storage import submit_run
 from runner.server.settings import Settings
 from runner.server.store.blobs import BlobStore

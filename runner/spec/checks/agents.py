@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.base.errors import Problem
 from runner.base.text import comma_join, did_you_mean
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.game.protocols.protocol import Protocol
 from runner.spec.sound_spec import SoundSpec
 
@@ -33,18 +33,20 @@ def _name_problems(agents: Mapping[str, Any], layered: LayeredData, protocol: Pr
 def _fine_tune_problems(fine_tune: Mapping[str, Any], layered: LayeredData, protocol: Protocol) -> Iterator[Problem]:
     for index, name in enumerate(fine_tune.get("agents") or ()):
         if name not in protocol.agent_names:
-            message = f"{protocol.name} has no agent {name!r}{did_you_mean(name, protocol.agent_names)}"
+            hint = did_you_mean(name, protocol.agent_names) or f"; choose from {comma_join(protocol.agent_names)}"
+            message = f"{protocol.name} has no agent {name!r}{hint}"
             yield Problem(layered.place(("fine_tune", "agents", index)), "fine_tune.agents", message)
     replaces = fine_tune.get("replace_verifier_guess_with_true_label")
     if replaces and not fine_tune.get("ensure_last_message_is_assistant", True):
         place = layered.place(("fine_tune", "replace_verifier_guess_with_true_label"))
-        yield Problem(place, "fine_tune", "replacing a guess needs ensure_last_message_is_assistant: true")
+        message = "replacing a guess needs ensure_last_message_is_assistant; set it to true"
+        yield Problem(place, "fine_tune", message)
 
 
 def group_problems(layered: LayeredData, sound: SoundSpec) -> Iterator[Problem]:
     models = layered.data.get("models")
     for name, settings in sound.mappings("agents"):
         if isinstance(models, dict) and "model" in settings and settings["model"] not in models:
-            hint = did_you_mean(settings["model"], models) or f"; there are {comma_join(models)}"
+            hint = did_you_mean(settings["model"], models) or f"; choose one of {comma_join(models)}"
             key_path = ("agents", name, "model")
             yield layered.problem_at(key_path, f"no model group {settings['model']!r}{hint}")

@@ -1,4 +1,4 @@
-"""Check the dataset columns that templates show."""
+"""Check the values of the dataset's columns that templates show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def column_problems(dataset: Dataset, prompts: PromptSet, place: Place) -> Itera
     for name in used:
         rows = [p.id for p in dataset.datapoints if not isinstance(p.columns[name], (str, int, float, list))]
         if rows:
-            message = f"a template shows the column {name!r}, which is neither text nor a number in: {list_some(rows)}"
+            message = (
+                f"a template shows the column {name!r}, which is neither text nor a number in: {list_some(rows)}; "
+                "correct these rows, or do not use the column in a template"
+            )
             yield Problem(
                 place, f"dataset.{name}", message, "dataset: a template shows a column without text or numbers"
             )

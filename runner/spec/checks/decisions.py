@@ -1,4 +1,4 @@
-"""Check that the texts of decisions are read back as the verdicts that they stand for."""
+"""Check the texts of a spec's `decision_format`: from each text, the parser must read the right verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from os.path import commonprefix
 
 from runner.base.errors import Problem
 from runner.documents.dataclass_schema import from_plain
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat, verdict_of
 from runner.game.protocols.protocol import Decision
 from runner.spec.sound_spec import SoundSpec
@@ -16,7 +16,7 @@ _SECTION = "decision_format"
 
 
 def decision_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> Iterator[Problem]:
-    """Yield a problem for each verdict that no answer can express. A spec that was played (`saved`) is not checked."""
+    """Yield a problem for each verdict that no answer can express. The spec of a saved run (`saved`) is not checked."""
     if saved or any(key.startswith(_SECTION) for key in sound.broken):
         return
     format_ = from_plain(DecisionFormat, sound.section(_SECTION))

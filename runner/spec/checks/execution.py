@@ -13,7 +13,7 @@ _ADDRESS = re.compile(r"auto|(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}")
 
 
 def execution_problems(experiment: Experiment, where: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for keys that contradict each other, and for groups whose calls need a single process."""
+    """Yield a problem for contradictory keys, and for model groups with batches, which need a single process."""
     execution = experiment.execution
     problems = (*_combination_problems(execution), *_batch_problems(experiment))
     for key, message in problems:
@@ -32,7 +32,10 @@ def _combination_problems(execution: Execution) -> Iterator[tuple[str, str]]:
     else:
         for name, value in (("workers", execution.workers), ("address", execution.address)):
             if value is not None:
-                yield f"execution.{name}", f"{name} is only for engine: ray; set execution.engine=ray, or remove it"
+                yield (
+                    f"execution.{name}",
+                    f"{name} works only with engine: ray; set execution.engine=ray, or remove execution.{name}",
+                )
     if execution.address is not None and (problem := _address_problem(execution.address)) is not None:
         yield "execution.address", problem
 

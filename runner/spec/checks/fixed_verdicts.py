@@ -11,9 +11,9 @@ FORCED_LABELS = "its verdicts are the labels, not answers: protocol.force_guess 
 
 
 def explain_fixed_verdicts(force_guess: str | None, verifiers: Iterable[tuple[str, str | None]]) -> str | None:
-    """Return the reason why verdicts say nothing about the verifier's answers; None if they do.
+    """Return why the verdicts do not come from the verifier's answers; None if they do.
 
-    `verifiers` has the provider and the model of each model that gives verdicts.
+    `verifiers` has the provider and the name of each model that plays the verifier.
     """
     if force_guess == "y":
         return FORCED_LABELS

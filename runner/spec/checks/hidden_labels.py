@@ -13,16 +13,16 @@ NO_LABELS = "the dataset has no labels, because its owner hides them, and"
 
 
 def unlabelled_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for each key that needs labels if there are none.
+    """Yield a problem for each key that needs labels, if the dataset has no labels.
 
     Games can be played and judged without labels.
     """
     if dataset.is_labelled:
         return
     needs_labels = {
-        "protocol.force_guess": (protocol.parameters.force_guess == "y", "this decision is the label"),
+        "protocol.force_guess": (protocol.parameters.force_guess == "y", "force_guess: y decides by the label"),
         "training": (experiment.kind == "training", "training needs to know which verdicts are right"),
-        "until": (experiment.until is not None, "the accuracy it depends on is unknown"),
+        "until": (experiment.until is not None, "the accuracy, by which a run stops early, is unknown"),
         "fine_tune": (experiment.fine_tune is not None, "examples need games with known rewards"),
         "rollouts.num_responses_per_timestep": (
             experiment.rollouts.num_responses_per_timestep is not None, "a tree's answers are compared by rewards"
@@ -30,4 +30,4 @@ def unlabelled_problems(experiment: Experiment, protocol: Protocol, dataset: Dat
     }  # fmt: skip
     for key, (is_set, reason) in needs_labels.items():
         if is_set:
-            yield Problem(at(key), key, f"{NO_LABELS} {reason}; set {key} to null, or play rows with labels")
+            yield Problem(at(key), key, f"{NO_LABELS} {reason}; set {key} to null, or use a dataset with labels")

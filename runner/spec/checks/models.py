@@ -1,4 +1,4 @@
-"""Check the model groups of a spec: keys that belong together, and what a budget must know about them."""
+"""Check the model groups of a spec: keys that need or exclude each other, and the prices that a budget needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.base.errors import Problem
 from runner.base.package_data import is_file, is_folder
 from runner.base.storage.journal import JOURNAL
 from runner.documents.dataclass_schema import from_plain
-from runner.documents.layered_data import LayeredData
+from runner.documents.merged_data import LayeredData
 from runner.game.protocols.answer_parser import DecisionFormat
 from runner.game.protocols.confidence import VerdictSettings
 from runner.game.protocols.protocol import Protocol
@@ -29,14 +29,11 @@ from runner.spec.checks.addresses import address_problem
 from runner.spec.sound_spec import SoundSpec
 
 MIN_ALTERNATIVES = 2
-"""At least this many of the likeliest tokens are needed to include both verdicts."""
+"""Minimum of `top_logprobs`, since the likeliest tokens must include the tokens of both verdicts."""
 
 
 def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> Iterator[Problem]:
-    """Yield the problems of each model group.
-
-    A spec that was played (`saved`) may have settings that are no longer accepted.
-    """
+    """Yield the problems of each model group. With `saved`, settings that new runs no longer accept are allowed."""
     for name, settings in sound.mappings("models"):
         if f"models.{name}.provider" in sound.broken:
             continue
@@ -54,7 +51,7 @@ def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> It
                 yield _problem(layered, name, key)(f"provider {settings['provider']} has no {key}; {alternative}")
         if settings.get("chat_format") in traits.lacks_formats:
             yield _problem(layered, name, "chat_format")(
-                f"provider {settings['provider']} supports no names of senders; set {traits.chat_format} or remove it"
+                f"provider {settings['provider']} has no sender names; set {traits.chat_format}, or remove chat_format"
             )
         if traits.needs_limit and settings.get("max_tokens") is None and settings.get("max_completion_tokens") is None:
             yield _problem(layered, name)(
@@ -62,7 +59,7 @@ def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> It
             )
         if settings.get("answer_words") is not None and not traits.drawn:
             yield _problem(layered, name, "answer_words")(
-                "only for provider dummy; remove it, and use agents.*.max_response_words to limit the words of a model"
+                "answer_words works only with provider dummy; remove answer_words, and set agents.*.max_response_words"
             )
         yield from _sharing_problems(layered, name, settings)
         yield from _server_problems(layered, name, settings)
@@ -73,7 +70,7 @@ def model_problems(layered: LayeredData, sound: SoundSpec, *, saved: bool) -> It
 
 
 def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec) -> Iterator[Problem]:
-    """Yield what prevents reading the probability of a verdict from the log-probabilities of its tokens."""
+    """Yield a problem for each setting that prevents reading the probability of a verdict from log-probabilities."""
     if not from_plain(VerdictSettings, sound.section("verdict")).reads_logprobs:
         return
     place = layered.place(("verdict", "confidence"))
@@ -100,7 +97,7 @@ def verdict_problems(layered: LayeredData, protocol: Protocol, sound: SoundSpec)
 
 
 def _is_set(key: str, value: Any) -> bool:
-    """Return whether a key changes the request. `n: 1` does not: every provider returns one answer per call."""
+    """Return whether a key changes the request. `n: 1` does not, since one answer per call is the default."""
     return not (value is None or value is False or (key == "n" and value == 1))
 
 
@@ -114,9 +111,9 @@ def _sharing_problems(layered: LayeredData, name: str, settings: Mapping[str, An
         return
     problem = _problem(layered, name, "share_prompts")
     if (settings.get("n") or 1) != 1:
-        yield problem("share_prompts sets n itself; remove n")
+        yield problem("share_prompts sets n for each call; remove n")
     if settings.get("batch"):
-        yield problem("a batch requests one answer per line; remove share_prompts")
+        yield problem("share_prompts does not work with batch; remove one of the two")
 
 
 def _server_problems(layered: LayeredData, name: str, settings: Mapping[str, Any]) -> Iterator[Problem]:
@@ -135,7 +132,7 @@ def _server_problems(layered: LayeredData, name: str, settings: Mapping[str, Any
                 yield problem(f"{url} is listed twice{spelled}; remove one")
             url_of_server.setdefault(server, url)
     if len(urls) > 1 and settings.get("batch"):
-        yield problem("a batch is sent to and read from one server; set one address")
+        yield problem("a batch needs exactly one server; set one address in base_url")
     for header, message in header_problems(settings.get("headers") or {}, name):
         yield _problem(layered, name, "headers", header)(message)
 
@@ -162,9 +159,9 @@ def _replay_problems(layered: LayeredData, name: str, settings: Mapping[str, Any
     if run is None:
         yield _problem(layered, name)(f"missing key: run (the folder of the run to replay); add models.{name}.run")
     elif saved and not package_data.exists(replay_folder(layered, name)):
-        return  # the run's own journal has all answers; it may have been downloaded without the run that it replays
+        return  # A saved run has all answers in its own journal, so the replayed run may be missing.
     elif not is_folder(replay_folder(layered, name)):
-        yield _problem(layered, name, "run")(f"no run folder {run!r}; `nip-run runs` lists all runs")
+        yield _problem(layered, name, "run")(f"no run folder {run!r}; list all runs with `nip-run runs`")
     elif not _can_be_read(replay_folder(layered, name) / JOURNAL):
         message = f"{run!r} has no readable {JOURNAL}; set the folder of a run with games"
         yield _problem(layered, name, "run")(message)
@@ -176,7 +173,7 @@ def _can_be_read(path: Path) -> bool:
 
 
 def budget_problems(layered: LayeredData, sound: SoundSpec, groups: Collection[str] | None = None) -> Iterator[Problem]:
-    """Yield what prevents computing the maximum cost of a call in advance, for all groups or only `groups`."""
+    """Yield a problem for each group, or each of `groups`, without a maximum cost of a call, which a budget needs."""
     budget = from_plain(BudgetSettings, sound.section("budget"))
     for name, data in sound.mappings("models"):
         if groups is not None and name not in groups:

@@ -23,11 +23,18 @@ def command_problems(command: Sequence[str]) -> list[str]:
         if name not in PLACEHOLDERS
     ]
     if not command or not command[0].strip():
-        problems.append("the program is missing: it must be the first argument")
+        problems.append("the program is missing; write it as the first argument")
     if any("\0" in argument for argument in command):
-        problems.append("an argument contains a NUL character, which cannot be passed to a program")
+        problems.append(
+            "an argument contains a NUL character, which cannot be passed to a program; remove the character"
+        )
     if "dataset" not in used:
-        problems.append("{dataset} is missing: the trainer would not know what to train on")
+        problems.append(
+            "{dataset} is missing: the trainer would not get the training file; add {dataset} as an argument"
+        )
     if "model_file" not in used and "output" not in used:
-        problems.append("{model_file} or {output} is missing: the trainer could not report the new model")
+        problems.append(
+            "{model_file} or {output} is missing: the trainer could not report the new model; add one of them as an "
+            "argument"
+        )
     return problems

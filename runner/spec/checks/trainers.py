@@ -1,4 +1,4 @@
-"""Check the trainers of a training spec: one for each trained model group, each with keys that its backend reads."""
+"""Check that each trained model group of a spec has a trainer, and each trainer only keys that its backend reads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.spec.training_settings import TrainerSettings, TrainingSettings
 
 
 def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
-    """Yield everything that is wrong with the choice of trained agents and trainers."""
+    """Yield the problems of the trained agents and of their trainers."""
     training = experiment.training
     assert training is not None
     users = {
@@ -47,13 +47,13 @@ def trainer_problems(experiment: Experiment, at: PlaceOf) -> Iterator[Problem]:
 
 
 def _untrained_problems(experiment: Experiment, group: str, agents: Sequence[str], at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for a used model group if it is unclear whether or how it is trained."""
+    """Yield a problem for a model group with both trained and frozen agents, and for one without a trainer."""
     assert experiment.training is not None
     frozen = [name for name in agents if experiment.agents[name].freeze]
     trained = [name for name in agents if name not in frozen]
     if frozen and trained:
         key = f"agents.{frozen[0]}.freeze"
-        message = f"{comma_join(trained)} would change the model that both use; give {frozen[0]} a separate model group"
+        message = f"training {comma_join(trained)} would change its model too; give {frozen[0]} a separate model group"
         yield Problem(at(key), key, message)
     if trained and not frozen and group not in experiment.training.trainers:
         freeze = comma_join(f"agents.{name}.freeze: true" for name in trained)
@@ -104,14 +104,14 @@ def _server_problems(trainer: TrainerSettings, model: ModelSettings, key: str, a
 def _min_examples_problems(training: TrainingSettings, trainer: TrainerSettings, at: PlaceOf) -> Iterator[Problem]:
     minimum, key = trainer.traits.min_examples, "training.min_examples"
     if training.min_examples < minimum:
-        yield Problem(at(key), key, f"`backend: {trainer.backend}` needs at least {minimum} examples; raise it")
+        yield Problem(at(key), key, f"`backend: {trainer.backend}` needs at least {minimum} examples; raise {key}")
 
 
 def _required_problems(trainer: TrainerSettings, key: str, at: PlaceOf) -> Iterator[Problem]:
     """Yield problems of keys that the backend requires."""
     for name in sorted(trainer.traits.requires):
         if getattr(trainer, name) is None:
-            yield Problem(at(key), f"{key}.{name}", f"required by `backend: {trainer.backend}`; add it")
+            yield Problem(at(key), f"{key}.{name}", f"required by `backend: {trainer.backend}`; add {key}.{name}")
     for message in command_problems(trainer.command) if trainer.command is not None else ():
         yield Problem(at(f"{key}.command"), f"{key}.command", message)
 
@@ -129,7 +129,7 @@ def _why_unread(trainer: TrainerSettings, name: str, method: str) -> str | None:
     if readers and trainer.backend not in readers:
         if name in HYPERPARAMETERS:
             return trainer.traits.instead
-        return f"only for {comma_join(f'`{backend}`' for backend in readers)}; remove it"
+        return f"{name} works only with {comma_join(f'`{backend}`' for backend in readers)}; remove {name}"
     if name == "beta" and method != "malt":
-        return f"only for malt (DPO), but {method} trains supervised; remove it"
+        return f"beta works only with malt (DPO), but {method} trains supervised; remove beta"
     return None

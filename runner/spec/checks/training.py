@@ -27,9 +27,9 @@ def training_problems(
     used: AbstractSet[str],
     names_datapoints: bool = True,
 ) -> Iterator[Problem]:
-    """Yield what is wrong with the training of a spec, as far as it is known before a game is played.
+    """Yield the problems of the section `training`.
 
-    `used` has the variables of the templates; `names_datapoints` is whether messages may name datapoints.
+    `used` has the variables of the templates. With `names_datapoints`, messages may name datapoints.
     """
     training = experiment.training
     if training is None:
@@ -41,7 +41,9 @@ def training_problems(
             )
         return
     if experiment.kind != "training":
-        yield Problem(at("training"), "training", "only for `kind: training`; set kind, or remove the section")
+        yield Problem(
+            at("training"), "training", "training works only with `kind: training`; set kind, or remove training"
+        )
     if training.rerun_tests is None:
         yield from _method_problems(experiment, protocol, at)
         yield from trainer_problems(experiment, at)
@@ -54,7 +56,7 @@ def _size_problems(training: TrainingSettings, dataset: Dataset, at: PlaceOf) ->
     requested, available = training.datapoints_per_iteration, len(dataset.datapoints)
     if requested is not None and requested > available:
         key = "training.datapoints_per_iteration"
-        yield Problem(at(key), key, f"{requested} is more than the {available} datapoints of the dataset; lower it")
+        yield Problem(at(key), key, f"{requested} is more than the {available} datapoints of the dataset; set fewer")
 
 
 def _method_problems(experiment: Experiment, protocol: Protocol, at: PlaceOf) -> Iterator[Problem]:
@@ -64,16 +66,18 @@ def _method_problems(experiment: Experiment, protocol: Protocol, at: PlaceOf) ->
     key = "rollouts.num_responses_per_timestep"
     if training.method == "malt":
         if trees is None or trees < 2:
-            yield Problem(at("training.method"), key, "malt needs at least two responses per step; set it to 2 or more")
+            yield Problem(
+                at("training.method"), key, f"malt needs at least two responses per step; set {key}=2 or more"
+            )
         if training.guess_replacement.proportion:
             name = "training.guess_replacement.proportion"
-            yield Problem(at(name), name, "only for expert_iteration, since malt replaces no guesses; remove it")
+            yield Problem(at(name), name, f"malt replaces no guesses, unlike expert_iteration; remove {name}")
         for changed_key in changed_keys(training.selection):
             name = f"training.selection.{changed_key}"
-            yield Problem(at(name), name, "only for expert_iteration, since malt selects no rollouts; remove it")
+            yield Problem(at(name), name, f"malt selects no rollouts, unlike expert_iteration; remove {name}")
         return
     if trees is not None:
-        yield Problem(at(key), key, "only for malt, since expert_iteration plays single games; remove it")
+        yield Problem(at(key), key, f"expert_iteration plays single games, unlike malt; remove {key}")
     selection = training.selection
     without_replacement = selection.method == "weighted_sampling" and not selection.replacement
     if without_replacement and selection.sample_size_factor > 1:
@@ -81,15 +85,15 @@ def _method_problems(experiment: Experiment, protocol: Protocol, at: PlaceOf) ->
         yield Problem(at(name), name, "a sample without replacement cannot be larger than all rollouts; lower it to 1")
     if training.guess_replacement.proportion and experiment.agents[protocol.verifier_name].freeze:
         name = "training.guess_replacement.proportion"
-        yield Problem(at(name), name, f"{protocol.verifier_name} is frozen and not trained on guesses; remove it")
+        yield Problem(at(name), name, f"{protocol.verifier_name} is frozen, so no guess is replaced; remove {name}")
 
 
 def _split_problems(
     experiment: Experiment, dataset: Dataset, test: Dataset | None, used: AbstractSet[str], at: PlaceOf
 ) -> Iterator[Problem]:
-    """Yield a problem for datapoints that are in both training and test: by id, or by the columns that templates use.
+    """Yield a problem if datapoints are in both training and test: with equal ids, or equal columns in templates.
 
-    On the Hub each split is a file with its own ids.
+    Ids are not compared on the Hub, where each split is a file with its own ids.
     """
     training = experiment.training
     if training is None or test is None:
@@ -100,23 +104,23 @@ def _split_problems(
     overlap = [p.id for p in test.datapoints if p.id in ids or _content_hash(p.columns, columns) in trained_contents]
     if overlap:
         key = "training.test.split"
-        message = f"these datapoints are also trained on: {list_some(overlap)}; set dataset.split"
+        message = f"these datapoints are also trained on: {list_some(overlap)}; set dataset.split to another split"
         yield Problem(at(key), key, message, f"{key}: some datapoints are also trained on; set dataset.split")
     else:
         yield from _group_problems(experiment, dataset, test, at)
 
 
 def _group_problems(experiment: Experiment, dataset: Dataset, test: Dataset, at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for groups that are in both training and test. On the Hub each split has its own group names."""
+    """Yield a problem if groups are in both training and test, except on the Hub, where splits have their own names."""
     if dataset.group_by is None or experiment.dataset.path.startswith(HUB):
         return
     overlap = sorted({point.group for point in dataset.datapoints} & {point.group for point in test.datapoints})
     if overlap:
         key = "training.test.split"
-        message = f"these groups are also trained on: {list_some(overlap)}; a group ({dataset.group_by}) has one split"
+        message = f"these groups are also trained on: {list_some(overlap)}; put each {dataset.group_by} in one split"
         yield Problem(at(key), key, message, f"{key}: some groups are also trained on; a group has one split")
 
 
 def _content_hash(columns: Mapping[str, object], names: Sequence[str]) -> str:
-    """Return a hash of what the templates show of a datapoint."""
+    """Return a hash of the columns of a datapoint that templates use."""
     return tagged_hash("shown", [columns.get(name) for name in names])

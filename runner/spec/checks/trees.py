@@ -1,4 +1,4 @@
-"""Compute the number of calls that trees of responses may take, and check that it is not too large."""
+"""Compute the number of calls that trees of responses may need, and check that the number is not too large."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tree_calls(protocol: Protocol, responses: int) -> int:
 
 
 def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, at: PlaceOf) -> Iterator[Problem]:
-    """Yield a problem for trees with more calls than the spec allows."""
+    """Yield a problem if the trees need more calls than the spec allows, or have more branches than can be stored."""
     rollouts = experiment.rollouts
     responses, key = rollouts.num_responses_per_timestep, "rollouts.num_responses_per_timestep"
     if responses is None:
@@ -36,7 +36,11 @@ def tree_problems(experiment: Experiment, protocol: Protocol, dataset: Dataset, 
             at(key), key,
             f"{trees} trees of {responses} answers per step and {protocol.max_message_rounds} rounds may take "
             f"{calls:,} calls, more than rollouts.max_calls ({rollouts.max_calls:,}); trees grow exponentially with "
-            "their rounds: reduce answers, rounds (protocol.max_message_rounds) or datapoints",
+            f"their rounds: reduce {key}, protocol.max_message_rounds or dataset.limit, or raise rollouts.max_calls",
         )  # fmt: skip
     elif responses**protocol.max_message_rounds * rollouts.per_datapoint > MAX_BRANCHES:
-        yield Problem(at(key), key, "a tree has more branches than can be numbered; reduce answers or rounds")
+        yield Problem(
+            at(key), key,
+            f"a tree has more than {MAX_BRANCHES:,} branches, which the tables cannot store; reduce {key} or "
+            "protocol.max_message_rounds",
+        )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Find the line of a CSV file that is ragged or has an unclosed quote.
+"""Find the line of a CSV file that has another number of fields than the header, or an unclosed quote.
 
-DuckDB reads a ragged file as a single column, or finds a header further down and skips the lines above. It reads a file
-with an unclosed quote as a file without quoting.
+DuckDB does not report these errors. It reads a file with different numbers of fields as a single column, or finds a
+header further down and skips the lines above it. In a file with an unclosed quote, it treats quotes as plain text.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ DELIMITERS = (",", ";", "\t", "|")
 MAX_FIELD = 1 << 27
 
 LineProblem = tuple[int, str]
-"""A line number, and what is wrong with the line."""
+"""A line number, and a message about the line."""
 
 
 def ragged_line(path: Path) -> LineProblem | None:
-    """Return the first line whose number of fields differs from the header's; None if there is none.
+    """Return the first line with another number of fields than the header; None if all have the same.
 
-    Also None if Python cannot read the file.
+    The result is also None if Python cannot read the file.
     """
 
     def find(file: TextIOWrapper) -> LineProblem | None:
@@ -37,9 +37,10 @@ def ragged_line(path: Path) -> LineProblem | None:
 
 
 def skipped_line(path: Path, width: int) -> LineProblem | None:
-    """Return the first row that is not a comment, if its width differs from the header that DuckDB found below it.
+    """Return the first row that is not a comment, if it is not the header, so that DuckDB has skipped it.
 
-    None if it is the header, or if Python cannot read the file.
+    `width` is the number of fields of DuckDB's header. The result is None if no row was skipped, or if Python cannot
+    read the file.
     """
 
     def find(file: TextIOWrapper) -> LineProblem | None:
@@ -57,8 +58,8 @@ def skipped_line(path: Path, width: int) -> LineProblem | None:
 def unclosed_quote(path: Path) -> LineProblem | None:
     """Return the first row with a quoted text that is not closed; None if there is none.
 
-    Also None if Python cannot read the file. A `.tsv` file may have no quoted text: a lone quote is an error only if
-    other fields are fully quoted.
+    The result is also None if Python cannot read the file. In a `.tsv` file, which may have quotes as plain text, a
+    single quote is an error only if other fields are completely quoted.
     """
 
     def find(file: TextIOWrapper) -> LineProblem | None:
@@ -107,7 +108,7 @@ def _first_row_of_other_width(width: int, rows: Any) -> LineProblem | None:
         if row and not row[0].startswith("#"):
             return (
                 line,
-                f"line {line}: the first row must be the header, but the header found below it has {width} fields",
+                f"line {line}: the header, with {width} fields, must be the first row; remove the rows above it",
             )
         line = rows.line_num + 1
     return None
@@ -119,6 +120,9 @@ def _first_ragged_row(rows: Any) -> LineProblem | None:
         if header_width is None:
             header_width = len(row)
         elif row and len(row) != header_width:
-            return line, f"line {line}: the row is ragged: it has {len(row)} fields, the header has {header_width}"
+            return (
+                line,
+                f"line {line}: the row has {len(row)} fields, but the header has {header_width}; correct the row",
+            )
         line = rows.line_num + 1
     return None

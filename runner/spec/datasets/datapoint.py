@@ -12,10 +12,10 @@ from runner.base.hashing import hash_parity, tagged_hash
 
 @dataclass(frozen=True)
 class Datapoint:
-    """One item: its id, its label, the columns that templates may show, and its group.
+    """One item of a dataset: its id, its label, the columns that templates may show, and its group.
 
-    If the dataset's owner hides the labels, all labels of the dataset are None. Without `dataset.group_by` the group is
-    the datapoint's id. The group is not part of the content hash, since no game depends on it.
+    If the dataset's owner hides the labels, all labels of the dataset are None. Without `dataset.group_by`, the
+    datapoint's id is the group. `content_hash` does not depend on the group, since no game depends on the group.
     """
 
     id: str
@@ -29,7 +29,7 @@ class Datapoint:
 
     @cached_property
     def prover_stance(self) -> int:
-        """The stance of a prover for this datapoint if the protocol randomizes stances."""
+        """The verdict that a prover argues for in games of this datapoint, if the protocol draws stances at random."""
         text = self.columns.get("solution")
         return hash_parity(text if isinstance(text, str) else self.id)
 

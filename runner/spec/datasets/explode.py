@@ -38,7 +38,7 @@ def columns_after_exploding(columns: Sequence[str], settings: Explode, where: Pl
     problems = []
     for name in settings.columns:
         if name not in columns:
-            hint = did_you_mean(name, columns) or "; it has " + comma_join(columns)
+            hint = did_you_mean(name, columns) or "; choose one of " + comma_join(columns)
             problems.append(_problem(where, f"columns.{name}", f"the file has no column {name!r}{hint}"))
     other_columns = [name for name in columns if name not in settings.columns and name != "label"]
     new_columns = {"into": settings.into, "number": settings.number, "row": settings.row}
@@ -54,14 +54,14 @@ def columns_after_exploding(columns: Sequence[str], settings: Explode, where: Pl
 
 @dataclass
 class SkippedElements:
-    """Counts of list elements that become no datapoint, and the numbers of their rows."""
+    """The numbers of empty and repeated list elements that are skipped, and the rows that contain them."""
 
     empty: int = 0
     repeated: int = 0
     rows: set[int] = field(default_factory=set)
 
     def notes(self) -> list[str]:
-        """Return one line that describes what was skipped; no line if nothing was."""
+        """Return one line that counts the skipped elements, or no line if none was skipped."""
         if not self.rows:
             return []
         counts = [f"{self.empty:,} empty" if self.empty else "", f"{self.repeated:,} repeated" if self.repeated else ""]
@@ -123,16 +123,16 @@ class _InvalidList(Exception):
 
 
 def _elements(value: Any, settings: Explode, skipped: SkippedElements, row: int) -> dict[str, int]:
-    """Return the distinct texts of a list, or of a JSON list, with their numbers; empty for an empty value."""
+    """Return the distinct texts of a list or a JSON list, each with its number; count other elements in `skipped`."""
     if value is None or value == "":
         return {}
     if isinstance(value, str):
         try:
             value = orjson.loads(value)
         except orjson.JSONDecodeError:
-            raise _InvalidList("is neither a list nor a JSON list") from None
+            raise _InvalidList("must be a list or a text with a JSON list") from None
     if not isinstance(value, list):
-        raise _InvalidList("is neither a list nor a JSON list")
+        raise _InvalidList("must be a list or a text with a JSON list")
     numbers: dict[str, int] = {}
     for number, element in enumerate(value, 1):
         if len(numbers) == settings.limit:
@@ -158,7 +158,7 @@ def _text(element: Any, key: str | None) -> str:
             raise _InvalidList(f"has an element without {key!r} (dataset.explode.element){did_you_mean(key, element)}")
         element = element[key]
     if not isinstance(element, str):
-        raise _InvalidList(f"has an element that is not text but {type(element).__name__}")
+        raise _InvalidList(f"must have elements that are texts, not {type(element).__name__}")
     return element
 
 

@@ -1,4 +1,4 @@
-"""Convert the values of a label column to 0 and 1."""
+"""Convert the values in a column of labels to 0 and 1."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MAX_LISTED = 5
 
 
 def parse_label(value: Any, meanings: Mapping[str, int], *, is_text: bool) -> int | None:
-    """Return the label, 0 or 1; None if it is unclear.
+    """Return the label that a value means, 0 or 1; None if the value means neither.
 
-    `meanings` has the spec's own words in lower case, which take precedence. `is_text`: the file format has no numbers,
-    as CSV.
+    `meanings` has the label of each word that the spec defines, in lower case; these take precedence. `is_text` is true
+    if the file's format stores numbers as text, as CSV does.
     """
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # JSON and Parquet may store whole numbers as floats
@@ -31,7 +31,7 @@ def parse_label(value: Any, meanings: Mapping[str, int], *, is_text: bool) -> in
 
 
 def contradictory_words(labels: Mapping[str, int]) -> list[list[str]]:
-    """Return groups of words in a spec that differ only in case but have different labels."""
+    """Return groups of the spec's words for labels that differ only in case, but have different labels."""
     by_word: dict[str, list[str]] = {}
     for spelling in labels:
         by_word.setdefault(spelling.strip().casefold(), []).append(spelling)
@@ -39,7 +39,10 @@ def contradictory_words(labels: Mapping[str, int]) -> list[list[str]]:
 
 
 def label_problems(rows: Iterable[tuple[str, Any]]) -> list[str]:
-    """Return a message about missing labels and one about unclear ones. Rows are given with a name."""
+    """Return a message about missing labels, and a message about unclear labels, if there are any.
+
+    `rows` has the name of each row with a problem, and the value of its label.
+    """
     by_value: dict[str, list[str]] = {}
     missing = []
     for row, value in rows:
@@ -47,7 +50,7 @@ def label_problems(rows: Iterable[tuple[str, Any]]) -> list[str]:
             missing.append(row)
         else:
             by_value.setdefault(repr(value)[:40], []).append(row)
-    problems = [f"rows without a label: {list_some(missing)}"] if missing else []
+    problems = [f"rows without a label: {list_some(missing)}; add labels or remove the rows"] if missing else []
     if by_value:
         first_values = list(by_value.items())[:_MAX_LISTED]
         values = "; ".join(f"{list_some(names, 1)} has {value}" for value, names in first_values)

@@ -1,4 +1,4 @@
-"""Check the size of a dataset while it is read, since a small file can unpack to a large dataset."""
+"""Check the size of a dataset while its file is read, since a small file can unpack to a large dataset."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from runner.spec.datasets.settings import DatasetLimits
 
 CELL_BYTES = 64
-"""Bytes that Python needs for one value of one row, even an empty one."""
+"""Bytes that Python needs for one value of one row, even if the value is empty."""
 
 
 class TooLarge(Exception):
@@ -16,15 +16,12 @@ class TooLarge(Exception):
 
     def __init__(self, size: str, name: str, limit: float) -> None:
         self.key = f"dataset.limits.{name}"
-        super().__init__(f"{size}, more than {self.key} ({limit:,}); raise the limit to read the file")
+        super().__init__(f"{size}, more than {self.key} ({limit:,}); raise {self.key} to read the file")
 
 
 @dataclass(frozen=True)
 class Meter:
-    """Compares the size of what is read with the limits.
-
-    Every method raises `TooLarge`.
-    """
+    """Compares the size of a dataset with the limits. Every method raises `TooLarge` if a limit is exceeded."""
 
     limits: DatasetLimits
 
@@ -36,7 +33,7 @@ class Meter:
             raise TooLarge(f"the file has {size:,} bytes", "bytes", self.limits.bytes)
 
     def check_shape(self, rows: int, columns: int) -> None:
-        """Check a table's size by its rows and columns, as if it were empty."""
+        """Check the numbers of rows and columns, and the memory that a table of this shape needs if it is empty."""
         if rows > self.limits.rows:
             raise TooLarge(f"the file has {rows:,} rows or more", "rows", self.limits.rows)
         if columns > self.limits.columns:

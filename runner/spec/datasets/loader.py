@@ -45,7 +45,7 @@ _MAX_LISTED = 5
 _UNKNOWN_COLUMN = re.compile('Referenced column "(.+?)" not found')
 _HINT_IF_MISSING = {
     "id": ", or set dataset.ids=rows",
-    "label": "; where its owner keeps the labels, it has a column 'label' that is empty in every row",
+    "label": "; if the dataset's owner hides the labels, add a column 'label' that is empty in every row",
 }
 """Alternatives if a required column is missing."""
 
@@ -60,7 +60,7 @@ class Dataset:
     group_by: str | None = None
     """The column that names the groups; None if unset."""
     notes: tuple[str, ...] = ()
-    """Notes on parts of the file that are not played although no setting excludes them."""
+    """Notes on parts of the file that are skipped, although no setting of the spec excludes them."""
 
     @property
     def is_labelled(self) -> bool:
@@ -100,15 +100,12 @@ def load_dataset(settings: DatasetSettings, path: Path | None, seed: int, where:
     if problems:
         raise SpecError(problems)
     if settings.balance == "label" and rows[0]["label"] is None:
-        raise _error(where, "cannot balance by label, since the dataset has no labels", "dataset.balance")
+        raise _error(where, "cannot balance by label, since the dataset has no labels; set none", "dataset.balance")
     points = [_datapoint(row, columns, group_by) for row in rows]
     played = tuple(select_datapoints(points, settings, seed))
     if not played:
-        raise _error(
-            where,
-            f"no datapoint is left after balancing {len(points)} rows; a label or group is missing",
-            "dataset.balance",
-        )
+        message = f"no datapoint is left after balancing {len(points)} rows; set none, or add rows of the other label"
+        raise _error(where, message, "dataset.balance")
     return Dataset(played, columns, sha256 or table.sha256, group_by, tuple(notes))
 
 
@@ -122,7 +119,7 @@ def _datapoint(row: Mapping[str, Any], columns: Sequence[str], group_by: str | N
 def _open_file(
     connection: duckdb.DuckDBPyConnection, settings: DatasetSettings, path: Path | None, where: PlaceOf
 ) -> Iterator[tuple[Path, str | None]]:
-    """Yield the dataset's file, and the hash of its content if that is not the hash of the file."""
+    """Yield the dataset's file, and for a dataset on the Hub the hash of its content, else None."""
     if settings.path.startswith(HUB):
         with hub_file(connection, settings.path.removeprefix(HUB), settings.split, settings.revision) as hub_data:
             yield hub_data
@@ -140,7 +137,7 @@ def _error(where: PlaceOf, message: str, key: str) -> SpecError:
 def _read_rows(
     connection: duckdb.DuckDBPyConnection, path: Path, settings: DatasetSettings, where: PlaceOf
 ) -> tuple[Table, list[str]]:
-    """Return the file's rows with columns renamed and with id and label, and notes on them."""
+    """Return a table with renamed columns and a row for each datapoint, and notes on skipped parts of the file."""
     try:
         table = read_table(connection, path, settings.limits)
     except TaskFailed as error:
@@ -159,7 +156,7 @@ def _read_rows(
             "dataset",
             f"the file has no column {name!r}"
             f"{did_you_mean(name, file_columns) or '; it has ' + comma_join(file_columns)}; "
-            f"map it with dataset.columns.{name}=..." + _HINT_IF_MISSING[name],
+            f"map one of its columns with dataset.columns.{name}=COLUMN" + _HINT_IF_MISSING[name],
         )
         for name in ("id", "label")
         if name in needed and name not in table.columns
@@ -170,8 +167,8 @@ def _read_rows(
     if settings.group_by is not None and settings.group_by not in table.columns:
         renamed_to = [name_ for name_, file_name in settings.columns.items() if file_name == settings.group_by]
         names = [settings.explode.row] if settings.explode and renamed_to == ["id"] else renamed_to
-        hint = f"; dataset.columns calls it {names[0]!r}" if names else did_you_mean(settings.group_by, table.columns)
-        hint = hint or f"; there are {comma_join(table.columns)}; dataset.group_by=null for none"
+        hint = f"; write its new name {names[0]!r}" if names else did_you_mean(settings.group_by, table.columns)
+        hint = hint or f"; choose one of {comma_join(table.columns)}, or set dataset.group_by=null"
         raise _error(where, f"no column {settings.group_by!r}{hint}", "dataset.group_by")
     return table, notes
 
@@ -186,10 +183,12 @@ def _check_names(table: Table, settings: DatasetSettings, where: PlaceOf) -> Non
     """Check that the column settings agree with the file and with each other."""
     duplicates = [file_column for file_column, count in Counter(settings.columns.values()).items() if count > 1]
     if duplicates:
-        raise _error(where, f"one column is mapped to two names: {comma_join(duplicates)}", "dataset.columns")
+        raise _error(
+            where, f"one column is mapped to two names: {comma_join(duplicates)}; remove one", "dataset.columns"
+        )
     for name, file_column in settings.columns.items():
         if file_column not in table.columns:
-            hint = did_you_mean(file_column, table.columns) or f"; it has {comma_join(table.columns)}"
+            hint = did_you_mean(file_column, table.columns) or f"; choose one of {comma_join(table.columns)}"
             message = f"the file has no column {file_column!r}{hint}"
             raise _error(where, message, f"dataset.columns.{name}")
     if settings.ids == "rows" and "id" in settings.columns:
@@ -203,11 +202,11 @@ def _check_names(table: Table, settings: DatasetSettings, where: PlaceOf) -> Non
         raise _error(where, f"{spellings}; remove one", "dataset.labels")
     label_keys = ["dataset.columns.label"] * ("label" in settings.columns) + ["dataset.labels"] * bool(settings.labels)
     if settings.explode is not None and label_keys:
-        raise _error(where, "dataset.explode.columns sets the labels; remove this", label_keys[0])
+        raise _error(where, f"dataset.explode.columns sets the labels; remove {label_keys[0]}", label_keys[0])
 
 
 def _make_datapoint_rows(table: Table, settings: DatasetSettings, where: PlaceOf) -> tuple[Table, list[str]]:
-    """Return a row for each datapoint, with its id and the number of its row in the file, and notes on them."""
+    """Return a row for each datapoint, with an id and the row number in the file, and notes on skipped elements."""
     notes: list[str] = []
     rows = [{**row, ROW_NUMBER: number} for number, row in enumerate(table.rows, 1)]
     columns = table.columns
@@ -219,12 +218,14 @@ def _make_datapoint_rows(table: Table, settings: DatasetSettings, where: PlaceOf
     if settings.explode is not None:
         missing = [row[ROW_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
         if missing:
-            raise _error(where, f"rows without an id: {list_some(missing)}", "dataset.path")
+            raise _error(where, f"rows without an id: {list_some(missing)}; set dataset.ids=rows", "dataset.path")
         columns = columns_after_exploding(columns, settings.explode, where)
         rows, skipped = explode_rows(rows, columns, settings.explode, Meter(settings.limits), where)
         notes = skipped.notes()
         if not rows:
-            raise _error(where, "all lists are empty, so there are no datapoints", "dataset.explode.columns")
+            raise _error(
+                where, "all lists are empty, so there are no datapoints; name other columns", "dataset.explode.columns"
+            )
     return replace(table, rows=rows, columns=columns), notes
 
 
@@ -244,7 +245,7 @@ def _select_rows(path: Path, table: Table, settings: DatasetSettings, where: Pla
     selected = [row for row in rows if row["split"] == settings.split]
     if not selected:
         splits = sorted({str(row["split"]) for row in rows})
-        raise _error(where, f"no row has this split; the file has {comma_join(splits)}", "dataset.split")
+        raise _error(where, f"no row has this split; choose one of {comma_join(splits)}", "dataset.split")
     return selected
 
 
@@ -279,9 +280,9 @@ def _filter_rows(
 
 
 def _convert_labels(rows: list[dict[str, Any]], table: Table, settings: DatasetSettings) -> list[str]:
-    """Replace each label by 0 or 1, and return what is wrong with unclear labels.
+    """Replace each label by 0 or 1, and return a message for each kind of unclear label.
 
-    A label column that is empty in every row means that the owner hides the labels: they become None.
+    If the label column is empty in every row, the dataset's owner hides the labels, so all become None.
     """
     if all(_is_empty(row["label"]) for row in table.rows):
         for row in rows:
@@ -307,7 +308,7 @@ def _describe_row(row: Mapping[str, Any], settings: DatasetSettings) -> str:
 
 
 def _group_problems(rows: list[dict[str, Any]], group_by: str | None, place: Place) -> Iterator[Problem]:
-    """Yield problems of group names: empty or nested values, and one group in several spellings."""
+    """Yield a problem for group names that are empty, nested or spelled in several ways, such as 1 and "1"."""
     if group_by is None:
         return
     empty = [row[ROW_NUMBER] for row in rows if row[group_by] is None or str(row[group_by]).strip() == ""]
@@ -336,7 +337,7 @@ def _row_problems(
 ) -> Iterator[Problem]:
     missing = [row[ROW_NUMBER] for row in rows if row["id"] is None or row["id"] == ""]
     if missing:
-        yield Problem(place, "dataset", f"rows without an id: {list_some(missing)}")
+        yield Problem(place, "dataset", f"rows without an id: {list_some(missing)}; set dataset.ids=rows")
     ids: dict[str, list[int]] = {}
     for row in rows:
         if row["id"] is not None and row["id"] != "":
@@ -354,7 +355,7 @@ def _row_problems(
 
 def _value_problem(name: str, value: Any) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
-        return f"column {name!r} contains a number that is not finite"
+        return f"column {name!r} contains NaN or infinity; remove such rows or values"
     if isinstance(value, (bytes, bytearray)):
-        return f"column {name!r} contains bytes; templates need text"
+        return f"column {name!r} contains bytes; convert the column to text"
     return canonical_problem(name, value)

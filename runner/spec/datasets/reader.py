@@ -1,7 +1,7 @@
 """Read a dataset file into rows with DuckDB's readers, keeping values as they are in the file.
 
-DuckDB guesses types and unifies them over a column. That is right for a condition in SQL, but wrong for a text that a
-model will see. So values are read separately from the table that a filter runs on (`typed_rows`).
+DuckDB guesses one type for each column. Guessed types suit a SQL condition, but would change values that a model sees.
+So this module reads values without guessing, and a filter runs on a separate table (`typed_rows`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def read_table(connection: duckdb.DuckDBPyConnection, path: Path, limits: Datase
     """Read a file in the format of its extension.
 
     Raises:
-        SpecError: the file is damaged, with the line, or has an unknown extension.
+        SpecError: the file has an invalid line, which the message names, or an unknown extension.
         TooLarge: the file exceeds a limit.
         Unreadable: reading took too much time or memory.
         duckdb.Error: DuckDB cannot read it.
@@ -63,7 +63,9 @@ def read_table(connection: duckdb.DuckDBPyConnection, path: Path, limits: Datase
     meter = Meter(limits)
     suffix = path.suffix.lower()
     if not is_file(path):
-        raise SpecError([Problem(Place(str(path)), "dataset.path", f"not a file: {path}")])
+        raise SpecError(
+            [Problem(Place(str(path)), "dataset.path", f"not a regular file: {path}; set dataset.path to a file")]
+        )
     if suffix in JSON:
         return _read_json(connection, path, meter)
     if suffix in CSV:
@@ -104,7 +106,7 @@ def _read_json(connection: duckdb.DuckDBPyConnection, path: Path, meter: Meter) 
 
 
 def _find_broken_line(path: Path, error: Exception) -> Problem:
-    """Return the first line of a JSONL file that is not JSON, since DuckDB counts lines differently or not at all."""
+    """Return a problem with the number of the first invalid line, which DuckDB's errors lack or count differently."""
     if (encoding_error := _find_encoding_error(path)) is not None:
         return encoding_error
     try:
@@ -122,7 +124,7 @@ def _find_broken_line(path: Path, error: Exception) -> Problem:
 
 
 def _find_encoding_error(path: Path) -> Problem | None:
-    """Return a problem for the first byte that is not UTF-8: its line and row, and how to convert the file."""
+    """Return a problem that names the first byte that is not UTF-8 and how to convert the file; None if all are."""
     is_csv, quotes, row = path.suffix.lower() in CSV, 0, 0
     for number, line in enumerate(_lines(path), 1):
         row += bool(line.strip()) and not (is_csv and quotes % 2)  # a quoted text may continue in the next line
@@ -212,7 +214,7 @@ def _read_parquet(connection: duckdb.DuckDBPyConnection, path: Path, meter: Mete
 
 
 def _all_rows(cursor: duckdb.DuckDBPyConnection, meter: Meter) -> tuple[tuple[str, ...], list[dict[str, Any]]]:
-    """Return the column names of a query result, and all its rows."""
+    """Return the column names and all rows of a query result."""
     columns = tuple(column[0] for column in cursor.description or ())
     rows: list[dict[str, Any]] = []
     while batch := cursor.fetchmany(BATCH_ROWS):
@@ -225,7 +227,7 @@ def _all_rows(cursor: duckdb.DuckDBPyConnection, meter: Meter) -> tuple[tuple[st
 def hub_file(
     connection: duckdb.DuckDBPyConnection, name: str, split: str | None, revision: str | None
 ) -> Iterator[tuple[Path, str]]:
-    """Yield a dataset of the Hugging Face Hub as a Parquet file, and its content's hash; needs the `datasets` package.
+    """Yield a dataset of the Hugging Face Hub as a temporary Parquet file, and the hash of its content.
 
     Raises:
         Unreadable: the package is not installed, or cannot load the dataset.
@@ -236,8 +238,10 @@ def hub_file(
         raise Unreadable("a dataset on the Hub needs an extra: pip install 'nip-run[hf]'") from error
     try:
         loaded = datasets.load_dataset(name, split=split or "train", revision=revision)
-    except Exception as error:  # the library raises its own, requests' and the hub's errors
-        raise Unreadable(f"cannot load {name!r} from the Hub: {error}") from error
+    except Exception as error:  # The library raises exceptions of several other packages.
+        raise Unreadable(
+            f"cannot load {name!r} from the Hub; check the dataset's path, split and revision: {error}"
+        ) from error
     connection.register("hub_rows", loaded.data.table)
     connection.execute("CREATE TABLE raw AS SELECT * FROM hub_rows")
     connection.unregister("hub_rows")
@@ -251,17 +255,18 @@ def hub_file(
 
 
 def canonical_problem(name: str, value: Any) -> str | None:
-    """Return why a value cannot be hashed and shown, because JSON lacks its type; None if it can."""
+    """Return a message if JSON has no type for a value, so that it cannot be hashed and shown; else None."""
     try:
         orjson.dumps(value)
     except (TypeError, ValueError) as error:
-        return f"column {name!r} contains a value that is not text, a number, a list or a mapping ({error})"
+        return f"column {name!r} contains a value that is not text, a number, a list or a mapping ({error}); convert it"
     return None
 
 
 def rename_columns(table: Table, names: Mapping[str, str]) -> Table:
-    """Return the table with columns renamed; `names` maps new names to the file's. A column that had a new name is
-    dropped.
+    """Return the table with renamed columns; `names` maps each new name to a column of the file.
+
+    A column of the file whose name is one of the new names is dropped, unless it is renamed itself.
     """
     new_names = {old: new for new, old in names.items()}
     names_kept = {name: new_names.get(name, name) for name in table.columns if name in new_names or name not in names}

@@ -1,4 +1,4 @@
-"""Select the datapoints that are played, in their order: shuffled, balanced and limited, with groups kept together."""
+"""Select the datapoints that are played: shuffle, balance and limit them, and keep groups together."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Unit = list[Datapoint]
 
 
 def select_datapoints(points: Sequence[Datapoint], settings: DatasetSettings, seed: int) -> list[Datapoint]:
-    """Return the datapoints that are played, in their order; empty if balancing leaves none.
+    """Return the datapoints that are played, in the order of play; empty if none is left after balancing.
 
-    A limit takes the first groups that fit completely, so that a longer run includes a shorter run's datapoints. It
-    splits a group only if the first group exceeds the limit.
+    A limit selects the first groups that fit completely, so that a run with a higher limit includes the datapoints of
+    one with a lower limit. A group is divided only if the first group exceeds the limit.
     """
     if settings.shuffle:
         points = sorted(points, key=lambda point: _shuffle_key(point, seed))
@@ -29,17 +29,17 @@ def select_datapoints(points: Sequence[Datapoint], settings: DatasetSettings, se
 
 
 def _shuffle_key(point: Datapoint, seed: int) -> tuple[int | str, ...]:
-    """Return the sort key of a datapoint: its group's random number, then its own."""
+    """Return the sort key of a datapoint: the random number of its group, then its own random number."""
     return (
         derived_seed("shuffle", seed, point.group), point.group, derived_seed("shuffle", seed, point.id), point.id,
     )  # fmt: skip
 
 
 def _balance(points: Sequence[Datapoint]) -> list[Unit]:
-    """Return units with equally many datapoints of both labels, as many in total as if there were no groups.
+    """Return units with equally many datapoints of both labels.
 
-    Within a group, the first datapoints of each label are paired and stay together. The surplus of its more frequent
-    label is paired with the surplus of other groups, in the order of the datapoints.
+    Within a group, the first datapoints of both labels are paired and stay together. The remaining datapoints of the
+    more frequent label are paired with remaining datapoints of other groups, in the order of the datapoints.
     """
     position = {point.id: index for index, point in enumerate(points)}
     units: list[Unit] = []
@@ -68,5 +68,5 @@ def _limit(units: list[Unit], limit: int, *, balanced: bool) -> list[Unit]:
     first = units[0]
     if not balanced:
         return [first[:limit]]
-    half = len(first) // 2  # zeros, then ones
+    half = len(first) // 2  # datapoints with label 0 come first, then those with label 1
     return [[*first[: limit // 2], *first[half : half + limit // 2]]]

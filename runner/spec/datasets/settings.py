@@ -11,7 +11,7 @@ from runner.documents.dataclass_schema import option
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetLimits:
-    """Bounds on a dataset: a file of some kilobytes can unpack to gigabytes, and a filter can run for hours."""
+    """Limits on a dataset, since a file of some kilobytes can unpack to gigabytes, and a filter can run for hours."""
 
     bytes: int = option("Maximum size of the unpacked file in bytes.", default=256 << 20, minimum=1)
     rows: int = option("Maximum number of rows.", default=1_000_000, minimum=1)
@@ -20,26 +20,28 @@ class DatasetLimits:
         "Seconds for the filter, and for measuring a Parquet file.", default=60.0, exclusiveMinimum=0, maximum=86_400
     )
     memory: int = option(
-        "Memory limit in bytes for the filter, and for measuring a Parquet file; both run in a separate process.",
+        "Memory limit in bytes for the filter, and for measuring a Parquet file, which run in a separate process.",
         default=2 << 30,
         minimum=1 << 29,
     )
 
 
-_RAISED = DatasetLimits(bytes=8 * DatasetLimits.bytes, rows=8 * DatasetLimits.rows, columns=8 * DatasetLimits.columns)
+_LIMITS_FOR_SAVED_RUNS = DatasetLimits(
+    bytes=8 * DatasetLimits.bytes, rows=8 * DatasetLimits.rows, columns=8 * DatasetLimits.columns
+)
 _MAX_LIMITS = DatasetLimits(bytes=64 << 30, rows=10**9, columns=10**6)
 
 
 def limits_for_saved_run(limits: DatasetLimits) -> DatasetLimits:
-    """Return the limits for the dataset of a saved run, which was played within `limits` or before limits existed.
+    """Return higher limits for the dataset of a saved run, which may have been played before limits existed.
 
-    The limits are not dropped, since the folder may be from somebody who wrote arbitrary values into it.
+    There are limits nevertheless, since somebody else may have written the folder.
     """
     raised = {
-        name: max(getattr(_RAISED, name), min(getattr(limits, name), getattr(_MAX_LIMITS, name)))
+        name: max(getattr(_LIMITS_FOR_SAVED_RUNS, name), min(getattr(limits, name), getattr(_MAX_LIMITS, name)))
         for name in ("bytes", "rows", "columns")
     }
-    return replace(_RAISED, **raised)
+    return replace(_LIMITS_FOR_SAVED_RUNS, **raised)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +80,7 @@ class DatasetSettings:
         path=True,
     )
     columns: Mapping[str, str] = option(
-        "Renames columns: new name to the file's name. Every dataset needs `id` and `label`.",
+        "Renames columns: each new name with the column's name in the file. Every dataset needs `id` and `label`.",
         factory=dict,
         example={"id": "task_id", "label": "is_correct"},
     )
@@ -111,7 +113,7 @@ class DatasetSettings:
         example="problem",
     )
     balance: Literal["none", "label"] = option(
-        "`label`: equally many datapoints of both labels, the first of each, paired within groups first.",
+        "`label`: equally many datapoints of both labels, the first ones of each, in pairs from one group if possible.",
         default="none",
     )
     shuffle: bool = option("Shuffle the datapoints by the spec's seed; otherwise keep the file's order.", default=False)

@@ -1,9 +1,8 @@
-"""A shard of a run, which a separate process can play: its datapoints and its share of each limit.
+"""Divide a run into shards, which separate processes can play: the datapoints and the limits of each shard.
 
-Groups stay whole, and so do the games of a block and all repeats of a datapoint. Groups are assigned in the order of
-their first datapoints, each to the first shard with the fewest datapoints so far. So shards depend only on the
-datapoints and the number of shards, differ in size by at most one group, and keep their datapoints if a longer run
-appends groups.
+A group of datapoints with all its games is never divided. Groups are assigned in the order of their first datapoints,
+each to the first shard with the fewest datapoints so far. So shards depend only on the datapoints and the number of
+shards, differ in size by at most one group, and keep their datapoints if a longer run appends groups.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _TEXT, _FOLDER_NAME = (re.compile(_PATTERN.replace("{}", between, 1)) for betwee
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shard:
-    """Shard `number` of `of`, counted from 1."""
+    """The shard with this number, from 1, of a run that is divided into `of` shards."""
 
     number: int
     of: int
@@ -41,7 +40,7 @@ class Shard:
         if shard is None or shard.number > shard.of:
             raise ValueError(f"{text!r} is not a shard; write K/N for shard K of N, such as 3/8, with K from 1 to N")
         if shard.of > MAX_SHARDS:
-            raise ValueError(f"{text!r}: at most {MAX_SHARDS:,} shards")
+            raise ValueError(f"{text!r} has more than {MAX_SHARDS:,} shards, the maximum; use fewer")
         return shard
 
     @classmethod
@@ -81,9 +80,9 @@ class Shard:
         return sizes
 
     def share(self, limit: int, sizes: Sequence[int]) -> int | None:
-        """Return this shard's share of a limit: proportional to its size, at least 1, in sum at most the limit.
+        """Return this shard's share of a limit, which is proportional to its size and at least 1.
 
-        None if the limit is too small to give each shard something.
+        The shares of all shards add up to the limit. None if the limit is smaller than the number of shards.
         """
         remaining = limit - self.of
         if remaining < 0 or not all(sizes):
@@ -93,7 +92,7 @@ class Shard:
 
 
 def _assign_groups(points: Sequence[Datapoint], shards: int) -> dict[str, int]:
-    """Return the number of the shard that has each group."""
+    """Return the number of each group's shard."""
     heap = [(0, number) for number in range(1, shards + 1)]
     shard_of_group = {}
     for group in group_datapoints(points):

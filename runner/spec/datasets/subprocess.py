@@ -19,15 +19,15 @@ _CODE = (
 
 
 class TaskFailed(Exception):
-    """Raised if DuckDB cannot do a task; the message is DuckDB's."""
+    """Raised if DuckDB reports an error; the message is DuckDB's."""
 
 
 class TaskEnded(Exception):
     """Raised if a task exceeded a limit; `key` is the spec key of the limit."""
 
-    def __init__(self, task: str, name: str, limit: float) -> None:
+    def __init__(self, message: str, name: str) -> None:
         self.key = f"dataset.limits.{name}"
-        super().__init__(f"{task} took more than {self.key} ({limit:,})")
+        super().__init__(f"{message}; raise {self.key}")
 
 
 def run_in_subprocess(task: str, path: Path, limits: DatasetLimits, **values: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def run_in_subprocess(task: str, path: Path, limits: DatasetLimits, **values: An
             capture_output=True, timeout=limits.seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        raise TaskEnded(f"{description}, in seconds,", "seconds", limits.seconds) from None
+        raise TaskEnded(f"{description} took more than {limits.seconds:,} seconds", "seconds") from None
     if process.returncode != 0:
         raise _process_error(description, process, limits)
     result: dict[str, Any] = orjson.loads(process.stdout)
@@ -59,5 +59,5 @@ def _process_error(description: str, process: subprocess.CompletedProcess[bytes]
     """Return the error for a process that ended without a result."""
     stderr = process.stderr.decode("utf-8", "replace").strip()
     if process.returncode < 0 or "MemoryError" in stderr or "bad_alloc" in stderr:
-        return TaskEnded(f"{description}, in bytes of memory,", "memory", limits.memory)
+        return TaskEnded(f"{description} took more than {limits.memory:,} bytes of memory", "memory")
     return RuntimeError(f"{description}: {stderr.splitlines()[-1] if stderr else f'exit code {process.returncode}'}")

@@ -1,7 +1,7 @@
 """Tasks on a dataset file in a separate process: measure its unpacked size, and select rows with a filter.
 
-Some DuckDB functions ignore interrupts and the memory limit. So this process has limits from the system, and its parent
-kills it after a timeout. It opens the dataset file, and no other file afterwards.
+Some DuckDB functions ignore interrupts and the memory limit. So the system limits this process, and the parent process
+kills it after a timeout. After the dataset file, it can open no other file.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, A
     """Return the numbers of the rows that pass the filter, which is a SQL condition."""
     create_typed_table(connection, path)
     if "own" in task:
-        _own_table(connection, Path(task["own"]), task["types"])
+        _create_own_table(connection, Path(task["own"]), task["types"])
     # Allow only the table in memory from here on, since the filter's author may not be trusted.
     connection.execute("SET enable_external_access=false; SET lock_configuration=true")
     new_names = {old: name for name, old in task["columns"].items()}
@@ -101,7 +101,7 @@ def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, A
     names = {name: new_names.get(name, name) for name in columns if name in new_names or name not in task["columns"]}
     added = {*added_types, *task.get("without", ())}
     selected = [f"source.{quote(name)} AS {quote(new)}" for name, new in names.items() if new not in added]
-    # The original names work too, unless SQL, which ignores case, would confuse them with another column.
+    # Original names work too, unless they equal another column's name in SQL, which ignores case.
     reserved = {name.casefold() for name in (*names.values(), *added)}
     renamed = [name for new, name in task["columns"].items() if new not in added and name.casefold() not in reserved]
     selected += [f"source.{quote(name)}" for name in renamed]
@@ -116,11 +116,11 @@ def _filter(connection: duckdb.DuckDBPyConnection, path: Path, task: dict[str, A
     connection.execute("SELECT setseed(0.5)")
     statement = f"SELECT number FROM (SELECT rowid + 1 AS number, ({task['filter']}\n) AS keep FROM data) WHERE keep"
     if len(connection.extract_statements(statement)) != 1 or not _is_condition(connection, task["filter"]):
-        return {"error": "must be one SQL condition"}
+        return {"error": "the filter must be one SQL condition"}
     return {"kept": [number for (number,) in connection.execute(statement).fetchall()]}
 
 
-def _own_table(connection: duckdb.DuckDBPyConnection, path: Path, types: Mapping[str, str]) -> None:
+def _create_own_table(connection: duckdb.DuckDBPyConnection, path: Path, types: Mapping[str, str]) -> None:
     """Create the table `own`, with the row number of each datapoint and its added columns."""
     columns = {_ROW_NUMBER_COLUMN: "BIGINT", **types}
     selected = ", ".join(
@@ -132,7 +132,7 @@ def _own_table(connection: duckdb.DuckDBPyConnection, path: Path, types: Mapping
 
 
 def _is_condition(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
-    """Return whether a text is a condition by itself and closes no bracket that it has not opened."""
+    """Return whether a text is one complete SQL condition, without a closing bracket that it has not opened."""
     import duckdb
 
     try:

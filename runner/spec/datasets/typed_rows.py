@@ -23,15 +23,16 @@ def create_typed_table(connection: duckdb.DuckDBPyConnection, path: Path) -> Non
     """Create the table `source` with the rows of a file of a known format, in their order."""
     suffix = path.suffix.lower()
     if suffix in JSON:
-        _typed_json(connection, path)
+        _load_json(connection, path)
     elif suffix in CSV:
-        _typed_csv(connection, path)
+        _load_csv(connection, path)
     else:
         values = parquet_query(connection, path)
         connection.execute(f"CREATE TABLE source AS {values}", [duckdb_pattern(path)])
 
 
-def _typed_json(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+def _load_json(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Create the table `source` from a JSON file."""
     columns = connection.execute(
         "DESCRIBE SELECT * FROM read_json(?, format=?, sample_size=-1, hive_partitioning=false)",
         [duckdb_pattern(path), json_format(path)],
@@ -43,7 +44,8 @@ def _typed_json(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     )
 
 
-def _typed_csv(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+def _load_csv(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """Create the table `source` from a CSV file."""
     reader = f"read_csv(?, {csv_options(path)}"
     columns = connection.execute(f"DESCRIBE SELECT * FROM {reader})", [duckdb_pattern(path)]).fetchall()
     types = {name: "VARCHAR" if type_.startswith((*_AS_TEXT, "BOOLEAN")) else type_ for name, type_, *_ in columns}
@@ -63,13 +65,13 @@ def begins_with_array(path: Path) -> bool:
 
 
 def csv_options(path: Path) -> str:
-    """Return the options of DuckDB's CSV reader. A .csv file is never unpacked, even if it contains an archive."""
+    """Return the options of DuckDB's CSV reader. A file is never unpacked, even if it is an archive."""
     options = "header=true, sample_size=-1, hive_partitioning=false, compression='none'"
     return options + (r", delim='\t'" if path.suffix.lower() == ".tsv" else "")
 
 
 def parquet_query(connection: duckdb.DuckDBPyConnection, path: Path) -> str:
-    """Return the query for the rows of a Parquet file; its parameter is the file."""
+    """Return SQL that selects the rows of a Parquet file, with the path as its parameter."""
     source = "read_parquet(?, hive_partitioning=false)"
     columns = connection.execute(f"DESCRIBE SELECT * FROM {source}", [duckdb_pattern(path)]).fetchall()
     return f"SELECT {select_list((name, type_) for name, type_, *_ in columns)} FROM {source}"

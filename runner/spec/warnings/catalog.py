@@ -33,7 +33,7 @@ def warnings_of(spec: Spec, *, today: date | None = None) -> list[str]:
 
 
 def asked_groups(spec: Spec) -> dict[str, ModelSettings]:
-    """Return the model groups that a run of the spec asks; if it judges another run's debates, only the judge's."""
+    """Return the model groups that a run of the spec calls: with `rejudge` only the judge's, else all agents'."""
     experiment, judge = spec.experiment, spec.protocol.verifier_name
     agents = {judge: experiment.agents[judge]} if experiment.rejudge is not None else experiment.agents
     return {agent.model: experiment.models[agent.model] for agent in agents.values()}
@@ -58,12 +58,12 @@ def _silent_templates(spec: Spec) -> Iterator[str]:
             and "headers" not in used
             and any(header.lower() not in text.lower() for header in _required_headers(spec.protocol, agent))
         ):
-            yield f"{never} `headers`: {agent} does not learn how to begin its message to each channel"
+            yield f"{never} `headers`, so {agent} does not learn how to start a message to each channel; add this"
         missing = [
             f"`{name}`" for name, form in _decision_texts(spec, agent).items() if not (name in used or form in text)
         ]
         if missing:
-            yield f"{never} {' and '.join(missing)}: {agent} does not learn how to write a decision"
+            yield f"{never} {' and '.join(missing)}, so {agent} does not learn how to write decisions; add this"
 
 
 def _decision_texts(spec: Spec, agent: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ def _replaced_confidence(spec: Spec) -> Iterator[str]:
     if fine_tune.agents is None or verifier in fine_tune.agents:
         yield (
             f"fine_tune.replace_verifier_guess_with_true_label: examples of {verifier} end with the label and without "
-            "a confidence; a model trained on them will not state a confidence"
+            "a confidence, so a model trained on them will not state one; set false to train the confidence too"
         )
 
 
@@ -101,10 +101,10 @@ def _required_headers(protocol: Protocol, agent: str) -> set[str]:
 
 
 def _unheard_rounds(spec: Spec) -> Iterator[str]:
-    """Warn about rounds that cost money but cannot affect a decision."""
+    """Warn about rounds whose calls cost money but cannot affect a decision."""
     protocol, fixed = spec.protocol, spec.protocol.file.fixed
     wasted_rounds = messages_without_influence(protocol)
-    if not wasted_rounds or spec.rejudged is not None:  # the debates are already played
+    if not wasted_rounds or spec.rejudged is not None:  # With `rejudge`, no such round is played.
         return
     agents = sorted({agent for agents in wasted_rounds.values() for agent in agents})
     rounds = list_some(list(wasted_rounds), MAX_LISTED_ROUNDS)
@@ -131,8 +131,8 @@ def _inherited_templates(spec: Spec) -> Iterator[str]:
     if inherited and spec.rejudged is not None:
         verb = "is" if len(inherited) == 1 else "are"
         yield (
-            f"{comma_join(inherited)} {verb} not in prompts {spec.experiment.prompts}, and {verb} taken from "
-            f"{spec.rejudged.run_id}"
+            f"{comma_join(inherited)} {verb} missing in prompts {spec.experiment.prompts}, and {verb} taken from "
+            f"run {spec.rejudged.run_id}"
         )
 
 

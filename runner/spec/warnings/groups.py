@@ -13,16 +13,16 @@ from runner.spec.datasets.loader import Dataset
 from runner.spec.loader import Spec
 
 _MIN_QUESTION_LENGTH = 40
-"""Texts of at least this many characters count as questions; shorter ones may be a topic or a difficulty."""
+"""Minimum length of a text that counts as a question. Shorter texts may be a topic or a difficulty."""
 
 _QUESTION_COLUMNS = (
     "question", "problem", "claim", "prompt", "statement", "query", "text", "sentence", "passage", "premise", "theorem",
     "puzzle", "instruction", "instructions", "problem_statement", "question_text",
 )  # fmt: skip
-"""Names of columns that contain questions of any length; the likeliest first."""
+"""Names of columns that contain questions of any length, in the order of preference."""
 
 Keys = Sequence[str]
-"""Hashes of the datapoints' content that may be shared."""
+"""A hash for each datapoint. Datapoints with equal hashes share their question."""
 
 
 def group_notes(spec: Spec) -> list[str]:
@@ -39,8 +39,8 @@ def group_notes(spec: Spec) -> list[str]:
     notes = list(_identical_notes(spec, used, same))
     for name in sorted(used, key=_question_rank):
         keys = [_question_key(point, name) for point in points]
-        sharing = _sharing(points, keys)
-        if len(sharing) > len(_sharing(points, same)):
+        sharing = _points_with_shared_key(points, keys)
+        if len(sharing) > len(_points_with_shared_key(points, same)):
             column = _find_group_column(dataset, keys, name)
             return [*notes, _sharing_note(spec, f"share their {name!r} with another", keys, column)]
     return notes
@@ -49,7 +49,7 @@ def group_notes(spec: Spec) -> list[str]:
 def _identical_notes(spec: Spec, used: Sequence[str], same: Keys) -> Iterator[str]:
     """Yield a warning if agents cannot distinguish some datapoints."""
     points = spec.dataset.datapoints
-    sharing = _sharing(points, same)
+    sharing = _points_with_shared_key(points, same)
     if not sharing:
         return
     labels: dict[str, set[int | None]] = {}
@@ -63,7 +63,7 @@ def _identical_notes(spec: Spec, used: Sequence[str], same: Keys) -> Iterator[st
 
 def _sharing_note(spec: Spec, description: str, keys: Keys, column: str | None) -> str:
     points = spec.dataset.datapoints
-    sharing = _sharing(points, keys)
+    sharing = _points_with_shared_key(points, keys)
     first, key = sharing[0]
     second = next(point for point, other_key in sharing[1:] if other_key == key)
     examples = "" if spec.fetched else f", as {first.id} and {second.id} do"
@@ -76,14 +76,14 @@ def _sharing_note(spec: Spec, description: str, keys: Keys, column: str | None) 
     )
 
 
-def _sharing(points: Sequence[Datapoint], keys: Keys) -> list[tuple[Datapoint, str]]:
+def _points_with_shared_key(points: Sequence[Datapoint], keys: Keys) -> list[tuple[Datapoint, str]]:
     """Return the datapoints whose key another datapoint also has, each with its key."""
     counts = Counter(keys)
     return [(point, key) for point, key in zip(points, keys, strict=True) if counts[key] > 1]
 
 
 def _question_key(point: Datapoint, name: str) -> str:
-    """Return a hash of a column's value if it is a question; otherwise of the datapoint's id, which is unique."""
+    """Return a hash of a column's value if it is a question, else a hash of the datapoint's unique id."""
     value = point.columns[name]
     return tagged_hash("question", value) if is_question(name, value) else tagged_hash("alone", point.id)
 
@@ -100,10 +100,9 @@ def _question_rank(name: str) -> tuple[int, str]:
 
 
 def _find_group_column(dataset: Dataset, keys: Keys, question: str) -> str | None:
-    """Return a column that identifies the groups of equal keys, preferably not the question itself; None if there is
-    none.
+    """Return a column that identifies the groups of equal keys, or None. Another column than the question is preferred.
 
-    A shorter name of a group is easier to read in tables.
+    Its values are usually shorter, so they are easier to read in tables.
     """
     names = [*(name for name in dataset.columns if name != question), question]
     return next((name for name in names if _identifies_groups(dataset.datapoints, keys, name)), None)
@@ -115,6 +114,6 @@ def _identifies_groups(points: Sequence[Datapoint], keys: Keys, name: str) -> bo
 
 
 def _group_name(columns: Mapping[str, Any], name: str) -> str | None:
-    """Return the name of a group by a column's value; None if the value cannot name a group."""
+    """Return the group's name in a column; None if the value cannot be a name."""
     value = columns[name]
     return None if value is None or isinstance(value, (list, dict)) or not str(value).strip() else str(value)

@@ -1,4 +1,4 @@
-"""Warn about a sampling seed that may make all retries and repeats return the same answer."""
+"""Warn about a fixed sampling seed, with which a server may return the same answer to all retries and repeats."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from runner.spec.assembly import Spec
 
 
 def fixed_seeds(spec: Spec) -> Iterator[str]:
-    """Warn about each model group whose seed may give all repeats and retries the same answer."""
+    """Warn about each model group on a server with a fixed seed, if a run repeats or retries prompts."""
     experiment = spec.experiment
     rollouts, attempts = experiment.rollouts, experiment.retry.invalid_response.attempts
     repeats = max(rollouts.per_datapoint, rollouts.num_responses_per_timestep or 1)
@@ -17,6 +17,6 @@ def fixed_seeds(spec: Spec) -> Iterator[str]:
         seed = settings.sampling().get("seed")
         if seed is not None and settings.traits.remote and max(repeats, attempts, experiment.votes) > 1:
             yield (
-                f"models.{group}.seed is fixed ({seed}): a server that respects it returns the same answer to "
-                "every retry and repeat of a prompt; remove the seed to get different answers"
+                f"models.{group}.seed is fixed ({seed}): a server that respects the seed returns the same answer to "
+                f"every retry and repeat of a prompt; remove models.{group}.seed to get different answers"
             )

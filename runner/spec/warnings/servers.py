@@ -1,4 +1,4 @@
-"""Warnings about the servers of model groups: keys that are not set, and temperatures that they do not accept."""
+"""Warnings about model groups on servers: API keys that are not set, and temperatures that a server does not accept."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MAX_TEMPERATURES: Mapping[str, float] = {
     "api.mistral.ai": 1.5,
     "generativelanguage.googleapis.com": 2.0,
 }
-"""The highest temperature by host, from each provider's API reference. Other servers are not checked."""
+"""The highest temperature that a host accepts, from each provider's API reference. Other hosts are not checked."""
 
 
 def unset_keys(spec: Spec) -> Iterator[str]:
-    """Warn about environment variables that the spec names and that are not set."""
+    """Warn about environment variables that the spec needs, but that are not set."""
     for group, settings in _called_models(spec):
         for variable in settings.variables:
             if not os.environ.get(variable, "").strip():
@@ -28,19 +28,22 @@ def unset_keys(spec: Spec) -> Iterator[str]:
 
 
 def temperatures_out_of_range(spec: Spec) -> Iterator[str]:
-    """Warn about temperatures above what the group's server accepts."""
+    """Warn about temperatures that are higher than the server of the model group accepts."""
     for group, settings in _called_models(spec):
         for host in dict.fromkeys(map(host_of, settings.server_urls)):
             highest = MAX_TEMPERATURES.get(host)
             if highest is not None and (settings.temperature or 0) > highest:
                 yield (
                     f"models.{group}.temperature: {settings.temperature:g} is out of range: {host} accepts 0 to "
-                    f"{highest:g}"
+                    f"{highest:g}; set a value in this range"
                 )
 
 
 def _called_models(spec: Spec) -> Iterator[tuple[str, ModelSettings]]:
-    """Yield the model groups on servers that a run of the spec asks; if it judges debates, only the judge's."""
+    """Yield the model groups on servers that a run of the spec calls.
+
+    A run that judges the debates of another run calls only the judge's group.
+    """
     judge = spec.protocol.verifier_name
     agents = spec.experiment.agents
     called = {agents[name].model for name in agents if spec.rejudged is None or name == judge}

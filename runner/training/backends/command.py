@@ -122,6 +122,11 @@ class CommandBackend:
             ) from error
 
     def _submit(self, job: FineTuneJob, notes: Sequence[JobNote], save_note: SaveNote) -> JobHandle:
+        """Start the trainer, unless it is running or has ended in this job, and return the handle of the attempt.
+
+        Raises:
+            RunError: the program is not on this machine, or cannot be started.
+        """
         attempt_notes = [record for record in notes if "attempt" in record]
         last = attempt_notes[-1] if attempt_notes else {"attempt": max(_count_logs(job.folder), 1), "after": ""}
         restart_reason = ""
@@ -131,7 +136,7 @@ class CommandBackend:
             if previous.state in (JobState.RUNNING, JobState.SUCCEEDED) or failed_here:
                 return last
             restart_reason = f"attempt {last['attempt']} {previous.facts['why']}"
-        command = self._filled_command(job)
+        command = self._command_for(job)
         is_restored = self._here is not None and os.sep in command[0] and (self._here / command[0]).is_file()
         if not is_restored and shutil.which(command[0]) is None:
             raise RunError(
@@ -166,7 +171,7 @@ class CommandBackend:
                 f"{_log_tail(job.folder)}"
             )
 
-    def _filled_command(self, job: FineTuneJob) -> list[str]:
+    def _command_for(self, job: FineTuneJob) -> list[str]:
         base_model = job.base_model
         if self._here is not None and base_model.startswith("."):  # the trainer runs in another folder
             base_model = str(Path(base_model).resolve())

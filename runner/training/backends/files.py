@@ -33,7 +33,7 @@ class FilesBackend:
 
     def __init__(self, manual_model: str | None = None) -> None:
         self._manual_model = manual_model
-        self._named_for: str | None = None
+        self._job_of_manual_model: str | None = None
 
     def submit(self, job: FineTuneJob, notes: Sequence[JobNote], save_note: SaveNote) -> JobHandle:
         """Write a README with instructions for the user.
@@ -69,7 +69,7 @@ class FilesBackend:
             f"train {job.base_model} on {job.dataset} ({job.method}; details in {job.folder / 'README.txt'}), then run "
             f"the same command again with {option}"
         )
-        if self._manual_model is None or self._named_for not in (None, job.key):
+        if self._manual_model is None or self._job_of_manual_model not in (None, job.key):
             return JobStatus(JobState.WAITING, message=instruction)
         # A name that was used before most likely means that the user repeated the previous command unchanged.
         if self._manual_model == job.base_model:
@@ -83,5 +83,5 @@ class FilesBackend:
         problem = name_problem(self._manual_model, job.base_model)
         if problem is not None:
             raise RunError(f"{option}: the name is not valid: {problem}")
-        self._named_for = job.key
+        self._job_of_manual_model = job.key
         return JobStatus(JobState.SUCCEEDED, self._manual_model, "named on the command line")

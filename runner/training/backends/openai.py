@@ -95,7 +95,7 @@ class OpenAiBackend:
         self._group, self._trainer, self._model = group, trainer, model
         self._policy, self._sleep, self._clock = policy, sleep, clock
         self._api = fine_tuning_api(model, group)
-        self._first_polls: dict[str, float] = {}
+        self._first_poll_times: dict[str, float] = {}
         self._jitter = random.Random()
 
     def submit(self, job: FineTuneJob, notes: Sequence[JobNote], save_note: SaveNote) -> JobHandle:
@@ -162,7 +162,7 @@ class OpenAiBackend:
             RunError: the validation takes too long.
         """
         max_minutes = self._trainer.validating_minutes
-        waited = self._clock() - self._first_polls.setdefault(name, self._clock())
+        waited = self._clock() - self._first_poll_times.setdefault(name, self._clock())
         if waited > max_minutes * 60:
             raise RunError(
                 f"{self._job(name)} is still validating its files after {max_minutes:g} minutes "
@@ -262,7 +262,7 @@ class OpenAiBackend:
             if not isinstance(api_error, TransientError):
                 raise self._permanent_error(failed, action, submitted) from cause
             requested = api_error.retry_after
-            per_day = submitted is not None and api_error.status == 429 and _mentions(_PER_DAY, failed.detail)
+            per_day = submitted is not None and api_error.status == 429 and _has_match(_PER_DAY, failed.detail)
             if (requested and requested + waited > MAX_SERVER_WAIT) or (per_day and not requested):
                 raise RunError(f"cannot {action}: {api_error}\n{_retry_advice(requested, per_day=per_day)}") from cause
             wait = requested or self._policy.wait(attempt, self._jitter)
@@ -287,7 +287,7 @@ class OpenAiBackend:
             )
         if submitted is not None and status in (400, 404) and detail.get("param") == "training_file":
             return _FileRefused(message)
-        if submitted is not None and (status in (403, 404, 405) or _mentions(_NO_TRAINING, detail)):
+        if submitted is not None and (status in (403, 404, 405) or _has_match(_NO_TRAINING, detail)):
             return ProviderRefusal(
                 f"{message}\nIf the provider does not accept fine-tuning jobs (for this model, or any more), set "
                 f"training.trainers.{submitted.group}.backend to `command` (your own trainer) or `files` (you train by "
@@ -310,7 +310,7 @@ def suffix_of(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text)[:MAX_SUFFIX].strip("-_.")
 
 
-def _mentions(pattern: re.Pattern[str], detail: Mapping[str, Any]) -> bool:
+def _has_match(pattern: re.Pattern[str], detail: Mapping[str, Any]) -> bool:
     return any(pattern.search(str(detail.get(key) or "")) for key in ("code", "message"))
 
 

@@ -86,7 +86,7 @@ def test_the_tail_of_another_journal_is_refused(tmp_path: Path, journal: Path, r
     """Of another run, and of another play of the same one; its lines have the numbers that belong there."""
     mine, theirs = lines(journal.read_bytes()), lines(_other(tmp_path, run=run).read_bytes())
     journal.write_bytes(b"".join([*mine[:-tail], *theirs[-tail:]]))
-    refused(journal, f"damaged at byte {len(b''.join(mine[:-tail]))}: this complete line is not a record")
+    refused(journal, f"damaged at byte {len(b''.join(mine[:-tail]))}: a line there was changed, or is from another log")
 
 
 def test_a_line_of_another_journal_in_the_middle_is_refused(tmp_path: Path, journal: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_whole_last_line_that_does_not_belong_is_not_cut_off(tmp_path: Path, j
         "begun again": [*mine, lines(_other(tmp_path).read_bytes())[0]],
     }
     journal.write_bytes(b"".join(changed[change]))
-    refused(journal, "this complete line is not a record")
+    refused(journal, "a line there was changed, or is from another log")
 
 
 def test_the_whole_journal_of_another_run_is_refused_by_its_name(tmp_path: Path) -> None:

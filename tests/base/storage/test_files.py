@@ -125,7 +125,7 @@ def test_a_link_to_a_folder_is_no_folder_of_ours(tmp_path: Path) -> None:
     there, path = tmp_path / "there", tmp_path / "parts"
     (there / "precious").mkdir(parents=True)
     path.symlink_to(there)
-    with pytest.raises(OSError, match="a link is where nip-run needs a folder; remove it"):
+    with pytest.raises(OSError, match="nip-run needs a folder here, but finds a link; remove that"):
         make_folder(path)
     with pytest.raises(OSError, match="nip-run needs a folder here"):
         remove_folder(path)

@@ -143,7 +143,7 @@ def test_a_parameter_that_the_protocol_fixes_is_refused_by_its_name(
     with pytest.raises(SpecError) as caught:
         load_protocol(name, parameters)
     assert [(problem.key, problem.message) for problem in caught.value.problems] == [
-        (f"protocol.{parameter}", f"{name} fixes {fixes}; leave it out")
+        (f"protocol.{parameter}", f"{name} fixes {fixes}; remove protocol.{parameter}")
     ]
 
 

@@ -31,17 +31,21 @@ def here(key: str) -> Place:
             "3:1: agents: exactly one agent must be the verifier; here second, verifier is"]),
         ("members: [speaker, verifier]", "members: [speaker, verifer]", [
             "9:29: channels.main.members.1: no agent 'verifer'; did you mean 'verifier'?",
-            "12:13: cycle.0.speak.verifier: verifier speaks in 'main', but is not a member of it"]),
+            ("12:13: cycle.0.speak.verifier: verifier speaks in 'main', but is not a member; "
+            "add it to channels.main.members")]),
         ("verifier: [main]", "verifer: [main]", [
             "12:13: cycle.0.speak.verifer: no agent 'verifer'; did you mean 'verifier'?"]),
         ("verifier: [main]", "verifier: [back_room]", [
-            "12:13: cycle.0.speak.verifier: verifier speaks in 'back_room', but is not a member of it"]),
+            ("12:13: cycle.0.speak.verifier: verifier speaks in 'back_room', but is not a member; "
+            "add it to channels.back_room.members")]),
         ("verifier: [main]", "verifier: [mian]", [
             "12:13: cycle.0.speak.verifier: no channel 'mian'; did you mean 'main'?"]),
-        ("verifier: [main]", "verifier: []", ["12:13: cycle.0.speak.verifier: a speaker needs at least one channel"]),
+        ("verifier: [main]", "verifier: []", [
+            "12:13: cycle.0.speak.verifier: a speaker needs at least one channel; add one"]),
         ("speaker: [main]}", "speaker: [main, back_room]}", [
-            "4:3: agents.speaker.headers: speaker speaks in 2 channels at once and has no header for 'back_room'",
-            "4:3: agents.speaker.headers: speaker speaks in 2 channels at once and has no header for 'main'"]),
+            ("4:3: agents.speaker.headers: speaker speaks in 2 channels at once and has no header for 'back_room'; "
+            "add one"),
+            "4:3: agents.speaker.headers: speaker speaks in 2 channels at once and has no header for 'main'; add one"]),
         ("human_name: Speaker", "human_name: Speaker, headers: {mian: 'X:'}", [
             "4:48: agents.speaker.headers: no channel 'mian'; did you mean 'main'?"]),
         ("human_name: Speaker", "human_name: Speaker, headers: {main: 'X:', back_room: 'x:'}", [
@@ -49,7 +53,7 @@ def here(key: str) -> Place:
         ("human_name: Speaker", "human_name: Speaker, channel_order: [mian]", [
             "4:48: agents.speaker.channel_order: no channel 'mian'; did you mean 'main'?"]),
         ("human_name: Speaker", "human_name: Speaker, channel_order: [main, [back_room, main]]", [
-            "4:48: agents.speaker.channel_order: a channel is listed twice"]),
+            "4:48: agents.speaker.channel_order: a channel is listed twice; remove one"]),
         ("human_name: Speaker", "human_name: The Speaker", [
             "4:27: agents.speaker.human_name: 'The Speaker' does not have the form ^[A-Za-z0-9_-]{1,64}$"]),
         ("name: council", "name: council\nfixed: [max_rounds]", [

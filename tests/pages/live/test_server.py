@@ -63,6 +63,7 @@ def test_head_is_as_get_without_the_page(view: View) -> None:
     assert head.headers == page.headers
 
 
+@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_the_token_is_in_a_file_that_only_the_user_can_read(

@@ -191,7 +191,7 @@ def _link(place: Path, aside: Path) -> None:
 @pytest.mark.parametrize("planted", ["run", "run/acme", "run/acme/tiny", ".incoming"])
 def test_nothing_is_written_through_a_planted_link(tmp_path: Path, planted: str) -> None:
     _link(tmp_path / "registry" / planted, tmp_path / "aside")
-    with pytest.raises(ReleaseError, match="a link is where nip-run needs a folder"):
+    with pytest.raises(ReleaseError, match="nip-run needs a folder here, but finds a link"):
         publish(tmp_path / "registry", bundle())
     assert list((tmp_path / "aside").iterdir()) == []
 

@@ -96,4 +96,4 @@ def test_a_run_that_stopped_is_compared_by_a_confidence_sequence(uneven: Path) -
         [SweepPoint("a", run, {}, seed) for seed, run in enumerate(("fixed", "stopped"))], Results(uneven)
     )
     assert (pooled.metrics["accuracy"].ci_low, pooled.stopped) == (None, ("stopped",))
-    assert "stopped once they were decided" in (pooled.metrics["accuracy"].reason or "")
+    assert "some seeds stopped early" in (pooled.metrics["accuracy"].reason or "")

@@ -45,6 +45,7 @@ def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path)
     assert both.stdout.count("datapoint p0 ") == 2
 
 
+@pytest.mark.gate
 def test_json_has_all_of_it(results: Path) -> None:
     done = said(results, "compare", "half", "good", "--by", "label", "--json", "--assert", "accuracy >= base")
     found = json.loads(done.stdout)
@@ -172,7 +173,7 @@ def test_two_transcripts_need_two_runs(results: Path) -> None:
     done = said(results, "show", "good", "p0", "same")
     assert (done.returncode, done.stderr) == (
         ExitCode.USAGE,
-        "to show two rollouts, name the run of each: nip-run show RUN ROLLOUT RUN ROLLOUT\n",
+        "two rollouts need a run each; write nip-run show RUN ROLLOUT RUN ROLLOUT\n",
     )
     both = json.loads(said(results, "show", "good", "p0", "same", "p1", "--json").stdout)
     assert [(one["run_id"], one["datapoint"]["id"]) for one in both] == [("good", "p0"), ("same", "p1")]

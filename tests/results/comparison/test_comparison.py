@@ -46,6 +46,7 @@ def test_no_evidence_is_said_with_what_could_have_been_seen(results: Path) -> No
     assert "underpowered: only differences of 20" in pair.verdict
 
 
+@pytest.mark.gate
 def test_several_comparisons_have_intervals_that_agree_with_their_corrected_p_values(results: Path) -> None:
     """Not an interval at 95 % next to a corrected p-value, which contradict each other."""
     found = compare("good", "fair", "same", "often", results=results)
@@ -64,6 +65,7 @@ def test_several_comparisons_have_intervals_that_agree_with_their_corrected_p_va
     assert "adjusted" not in alone.verdict
 
 
+@pytest.mark.gate
 def test_equivalence_is_tested_within_a_margin(results: Path) -> None:
     close, wide = (only(compare("good", "same", results=results, margin=margin)) for margin in (0.02, 0.3))
     assert close.equivalence is not None
@@ -406,6 +408,7 @@ def test_planted_verdicts_are_what_is_read(tmp_path: Path) -> None:
     assert (pair.base_value, pair.other_value, pair.datapoints) == (0.5, 0.0, 2)
 
 
+@pytest.mark.gate
 def test_equal_names_of_models_at_two_servers_are_pointed_out(tmp_path: Path) -> None:
     with serving() as first, serving() as second:
         path = solo_spec(tmp_path, size=4)

@@ -267,7 +267,7 @@ def test_an_export_for_verl_equals_the_file_of_the_run(tmp_path: Path) -> None:
         (("--format", "openai", "--method", "rl"), "--format openai does not support --method rl; choose sft"),
         (("--format", "verl", "--true-labels"), "--true-labels works only with sft"),
         (("--format", "trl", "--method", "dpo", "--only-correct"), "--only-correct selects whole games"),
-        (("--format", "trl", "--true-labels"), "fine_tune.ensure_last_message_is_assistant: false"),
+        (("--format", "trl", "--true-labels"), "fine_tune.ensure_last_message_is_assistant=true"),
     ],
 )
 def test_an_export_that_cannot_be_is_bad_usage(tmp_path: Path, words: tuple[str, ...], message: str) -> None:

@@ -193,7 +193,9 @@ def test_a_prompt_ends_with_somebody_else(key: tuple[str, str]) -> None:
 
     assert problem(PROMPT) is None
     assert problem(CHAT[:1]) is None
-    assert str(problem(CHAT)).startswith("the prompt ends with the assistant's own message; --chat-format alternating")
+    assert str(problem(CHAT)).startswith(
+        "the prompt ends with an assistant message; add a user message after it with --chat-format"
+    )
     assert problem([CHAT[2], *CHAT[1:2]]) == "the chat begins with the assistant"
     assert problem([]) == "no prompt"
 
@@ -353,10 +355,10 @@ def test_a_full_file_takes_no_more_and_says_so(tmp_path: Path) -> None:
     file = ExampleFile(tmp_path / "m.sft.jsonl", replace(openai, max_bytes=300))
     texts = ["a", "b" * 200, "c"]
     assert [file.add(example_with(openai, text), SOURCE) for text in texts] == [
-        None, "the file is full: openai takes 300 bytes", "the file is full: openai takes 300 bytes",
+        None, *["the file is full: openai accepts at most 300 bytes"] * 2,
     ]  # fmt: skip
     row = file.close()
-    assert (row["examples"], row["left_out"]) == (1, {"the file is full: openai takes 300 bytes": 2})
+    assert (row["examples"], row["left_out"]) == (1, {"the file is full: openai accepts at most 300 bytes": 2})
     assert (tmp_path / "m.sft.jsonl").stat().st_size <= 300
 
 

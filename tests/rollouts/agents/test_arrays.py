@@ -42,7 +42,7 @@ def test_every_leaf_starts_with_the_batch_shape(shape: tuple[int, ...]) -> None:
     assert data["b", "c"].shape == (*shape, 4)
     assert data["b"].batch_size == shape
     if shape:
-        with pytest.raises(ValueError, match="does not start with the batch"):
+        with pytest.raises(ValueError, match="does not start with batch_size"):
             data["d"] = np.zeros((9, *shape))
 
 

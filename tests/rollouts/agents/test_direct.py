@@ -131,7 +131,7 @@ def test_a_chat_holds_nothing_that_came_later(tmp_path: Path) -> None:
 def test_what_cannot_be_built_or_said_is_named(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
     verifier, prover = agent_of(spec), agent_of(spec, "prover")
-    with pytest.raises(AgentNotActiveInChannelError, match="prover has no message in rounds 0 to 0"):
+    with pytest.raises(AgentNotActiveInChannelError, match="prover has sent no message up to round 0"):
         prover._build_chat_messages_prompt(
             **histories("Why?"), round_id=0, ensure_last_message_is_assistant=True, **POINT
         )

@@ -180,7 +180,7 @@ def test_who_speaks_out_of_turn_or_not_at_all_is_named() -> None:
     protocol = load_protocol("nip")
     environment = Environment(protocol)
     assert environment.step(turn(protocol, verifier="Why?")).arrays["message_history"][0, 0, 0] == "Why?"
-    with pytest.raises(ValueError, match="game 0: verifier speaks in round 0"):
+    with pytest.raises(ValueError, match="game 0: verifier must speak in round 0"):
         environment.step(turn(protocol))
     with pytest.raises(AgentNotActiveInChannelError, match="prover does not speak in 'main' in round 0"):
         environment.step(turn(protocol, verifier="Why?", prover="So."))
@@ -201,7 +201,7 @@ def test_replies_are_added_to_a_copy_and_a_missing_or_misspelt_one_is_named() ->
     timestep = environment.add_replies(arrays, dict.fromkeys(protocol.agent_names, reply))
     assert timestep["agents", "raw_message"].tolist() == [["Why?", "Why?"]]
     assert ("agents", "raw_message") not in arrays
-    with pytest.raises(ValueError, match=r"^no reply of prover, verifier; pass the result of each agent's forward"):
+    with pytest.raises(ValueError, match=r"^no reply of prover, verifier; pass a mapping from each agent's name"):
         environment.add_replies(arrays, {})
     with pytest.raises(ValueError, match=r"^no reply of verifier; no agent 'verifer'; did you mean 'verifier'"):
         environment.add_replies(arrays, {"prover": reply, "verifer": reply})

@@ -14,6 +14,7 @@ from runner.spec.loader import load_spec
 from tests.support.specs import spec_file
 
 
+@pytest.mark.gate
 def test_a_measured_run_plays_twice_the_first_games_at_least_and_counts_all_its_calls(tmp_path: Path) -> None:
     fixed = {"min_message_rounds": 5, "max_message_rounds": 5, "verifier_first": True}
     plan = Plan(load_spec(spec_file(tmp_path, "http://127.0.0.1:9/v1", size=4, protocol=fixed)))

@@ -21,7 +21,7 @@ from runner.results.game_measurements import GameMeasurement
 from runner.results.tables import Rows
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
-from runner.rollouts.plan_order import HELD_CHARACTERS, PlanOrderBuffer
+from runner.rollouts.reorder_buffer import HELD_CHARACTERS, PlanOrderBuffer
 from runner.runs.execution.accounting import CountedRollout
 from runner.runs.execution.game_outputs import RolloutOutput, WorkerGame, WorkerRollout
 from runner.runs.workers import messages

@@ -222,7 +222,7 @@ def test_what_raylets_report_is_kept_from_the_output_by_a_switch_that_ray_still_
         return capsys.readouterr().out
 
     assert "one" in report("one")
-    with connection._silence_ray(ray):
+    with connection._without_ray_output(ray):
         assert not report("two")
     assert "three" in report("three")
 

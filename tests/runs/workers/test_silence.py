@@ -155,6 +155,7 @@ def test_a_worker_without_games_is_left_alone() -> None:
     assert watched(_hang, leases=0) == ([], [])
 
 
+@pytest.mark.gate
 def test_a_writer_that_was_stopped_itself_hears_first_what_waits_for_it() -> None:
     assert watched(_stand_still) == ([], [])
 

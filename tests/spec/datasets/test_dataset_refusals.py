@@ -23,7 +23,8 @@ def test_a_label_that_is_not_0_or_1_names_its_row(tmp_path: Path, label: Any) ->
 
 
 def test_rows_without_a_label_are_named(tmp_path: Path) -> None:
-    assert refusal(tmp_path, jsonl({**A, "label": None}, B)) == "dataset.path: rows without a label: a (row 1)"
+    message = refusal(tmp_path, jsonl({**A, "label": None}, B))
+    assert message == "dataset.path: rows without a label: a (row 1); add labels or remove the rows"
 
 
 def test_true_and_false_are_labels(tmp_path: Path) -> None:
@@ -34,7 +35,7 @@ def test_true_and_false_are_labels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("row_id", [None, ""])
 def test_a_row_without_an_id_is_named_by_its_number(tmp_path: Path, row_id: str | None) -> None:
     message = refusal(tmp_path, jsonl(A, {**B, "id": row_id}, {**B, "id": row_id}))
-    assert message == "dataset.path: rows without an id: 2, 3"
+    assert message == "dataset.path: rows without an id: 2, 3; set dataset.ids=rows"
 
 
 def test_ids_that_stand_twice_are_named(tmp_path: Path) -> None:

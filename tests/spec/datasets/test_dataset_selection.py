@@ -105,7 +105,7 @@ def test_a_filter_cannot_undo_the_split(tmp_path: Path) -> None:
     content = jsonl({**A, "split": "train"}, {**B, "split": "test"})
     assert ids(load(tmp_path, content, split="test", filter="label = 0 OR label = 1")) == ["b"]
     said = refusal(tmp_path, content, split="test", filter="1 = 1) OR (1 = 1")
-    assert said.startswith("dataset.filter: must be one SQL condition")
+    assert said.startswith("dataset.filter: the filter must be one SQL condition")
 
 
 @pytest.mark.full
@@ -123,7 +123,7 @@ def test_a_split_keeps_its_rows(tmp_path: Path) -> None:
 
 def test_a_missing_split_says_which_there_are(tmp_path: Path) -> None:
     content = jsonl({**A, "split": "train"}, {**B, "split": "test"})
-    assert refusal(tmp_path, content, split="val") == "dataset.split: no row has this split; the file has test, train"
+    assert refusal(tmp_path, content, split="val") == "dataset.split: no row has this split; choose one of test, train"
     assert refusal(tmp_path, jsonl(A, B), split="val").startswith("dataset.split: the file has no column 'split'")
 
 

@@ -111,7 +111,7 @@ def test_a_balanced_limit_takes_whole_rows(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"columns": {"solutoins": 1}}, "columns.solutoins: the file has no column 'solutoins'; did you mean"),
-        ({"columns": {"difficulty": 1}}, "'difficulty' is neither a list nor a JSON list, in rows 1, 2, 3, 4"),
+        ({"columns": {"difficulty": 1}}, "'difficulty' must be a list or a text with a JSON list, in rows 1, 2, 3, 4"),
         ({"columns": {"solutions": 1}}, "has lists of mappings (solution); set dataset.explode.element"),
         ({"columns": {"solutions": 1}, "element": "solutoin"}, "without 'solutoin' (dataset.explode.element); did you"),
         ({"columns": {"solutions": 1}, "element": "solution", "into": "question"}, "already has a column 'question'"),
@@ -130,9 +130,9 @@ def test_an_element_that_is_no_text_is_refused_with_its_row(tmp_path: Path) -> N
     rows = [{"id": 1, "s": ["x"]}, {"id": 2, "s": ["x", None]}, {"id": 3, "s": "[1]"}, {"id": 4, "s": "["}]
     said = refusal(tmp_path, jsonl(*rows), explode=Explode(columns={"s": 1}))
     assert said.split("\n") == [
-        "dataset.explode.columns.s: column 's' has an element that is not text but NoneType, in row 2",
-        "dataset.explode.columns.s: column 's' has an element that is not text but int, in row 3",
-        "dataset.explode.columns.s: column 's' is neither a list nor a JSON list, in row 4",
+        "dataset.explode.columns.s: column 's' must have elements that are texts, not NoneType, in row 2",
+        "dataset.explode.columns.s: column 's' must have elements that are texts, not int, in row 3",
+        "dataset.explode.columns.s: column 's' must be a list or a text with a JSON list, in row 4",
     ]
 
 

@@ -213,7 +213,7 @@ def test_a_group_is_not_trained_and_tested_on(tmp_path: Path) -> None:
     path = training_spec(tmp_path)
     rows = [{**row, "topic": "both" if row["id"].endswith("3") else row["id"]} for row in rows_of(path)]
     path.with_name("data.jsonl").write_text(jsonl(*rows), "utf-8")
-    with pytest.raises(SpecError, match="these groups are also trained on: both; a group"):
+    with pytest.raises(SpecError, match="these groups are also trained on: both; put each topic in one split"):
         load_spec(path, ["dataset.group_by=topic"])
 
 

@@ -112,7 +112,7 @@ class RegistryApi:
                 body = orjson.loads(response.content)
             except orjson.JSONDecodeError:
                 if response.is_success:
-                    raise TransferError("no nip-run registry answers at this address; check it") from None
+                    raise TransferError("no nip-run registry answers at this address; check the address") from None
         wait = min(requested_wait(response.headers), self.timeouts.longest_wait)
         return ApiResponse(response.status_code, body if isinstance(body, dict) else {}, response.content, wait)
 

@@ -65,7 +65,7 @@ class _Connection:
             return
         # Ray's processes end together with the thread that started them, so this thread must live until `close`.
         thread = self._closing.enter_context(ThreadPoolExecutor(1, "nip-run-ray"))
-        self._closing.enter_context(_silence_ray(ray))
+        self._closing.enter_context(_without_ray_output(ray))
         self._closing.callback(lambda: thread.submit(ray.shutdown).result())
         self._address, self._cpus, self._is_open = address, execution.count, True
         await _connect_in(thread, ray, execution)
@@ -184,7 +184,7 @@ def _set_cluster_token() -> None:
 
 
 @contextmanager
-def _silence_ray(ray: Any) -> Iterator[None]:
+def _without_ray_output(ray: Any) -> Iterator[None]:
     """Prevent Ray from writing to this command's output while the block runs."""
     logger, worker = logging.getLogger("ray"), ray._private.worker  # noqa: SLF001 - Ray has no public option
     level, printing = logger.level, getattr(worker, "_worker_logs_enabled", None)

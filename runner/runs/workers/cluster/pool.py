@@ -128,7 +128,7 @@ class RayWorker:
             self._next_number += 1
 
     async def _live(self) -> None:
-        """Wait until an actor is placed, and receive its messages until it is gone; try other nodes if one fails."""
+        """Receive the worker's messages until it ends. After an unusable node or an early error of Ray, try again."""
         ray_error = self._pool.ray.exceptions.RayError
         try:
             while True:

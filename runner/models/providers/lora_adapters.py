@@ -2,7 +2,7 @@
 
 vLLM has these endpoints if it runs with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`. It loads an
 adapter from a path in its own file system. If an adapter of the same name is already loaded, even from the same path,
-vLLM answers with an error. `/v1/models` lists the loaded adapters, with the path as `root`; after a restart, none.
+vLLM answers with an error. `/v1/models` lists the loaded adapters, with the path as `root`. After a restart, none is.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class ServerAdapter:
         """Unload the adapter, if the server has it. Raises the errors of `load`."""
         status, message = await self._call_endpoint(client, "unload_lora_adapter", {"lora_name": self.adapter.name})
         if status not in (None, 404):
-            raise RunError(f"{self._label} cannot unload the adapter {self.adapter.name!r}: {message}")
+            raise RunError(
+                f"{self._label} cannot unload the adapter {self.adapter.name!r}: {message}. See the server's log"
+            )
 
     async def restore(self, client: Client, since: float) -> bool:
         """Load the adapter again if the server has lost it, and return whether the server has it now.

@@ -1,4 +1,4 @@
-"""The buffer that puts rollouts into the order of the plan."""
+"""The buffer that passes rollouts on in the order of the plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from runner.rollouts.rollout import Rollout
 HELD_CHARACTERS = 8 << 20
 """The number of characters of answers that may wait in memory.
 
-A character takes up to four bytes, and the messages of a game repeat the text of its answers.
+A character takes up to four bytes, and a game has the text of each answer a second time in its messages.
 """
 
 
 class CompactOutputs(Protocol):
-    """The outputs built from a job's rollouts, which replace the rollouts and can be pickled."""
+    """The outputs of a job, built from its rollouts to take less room. They can be pickled."""
 
     @property
     def size(self) -> int:
@@ -34,25 +34,25 @@ FinishedJob = Sequence[Rollout] | CompactOutputs
 
 
 class PlanOrderBuffer:
-    """Passes the rollouts of each job to `sink` in the order of the plan; at most `window` jobs wait for their turn.
+    """Passes the rollouts of each job to `sink` in the order of the plan. At most `window` jobs wait for their turn.
 
-    They wait in memory up to `HELD_CHARACTERS`, and then in an unnamed temporary file in `folder`.
+    Rollouts wait in memory up to `HELD_CHARACTERS`, and beyond that in an unnamed temporary file in `folder`.
     """
 
     def __init__(self, sink: Callable[[FinishedJob], None], window: int, folder: Path) -> None:
         self._sink = sink
         self.window = window
-        """The caller may change it at any time."""
+        """The number of jobs that may wait. The caller may change this number at any time."""
         self._next = 0
-        self._early: dict[int, tuple[FinishedJob, int]] = {}
+        self._waiting_jobs: dict[int, tuple[FinishedJob, int]] = {}
         """The jobs that wait in memory, each with its size in characters."""
         self._held_characters = 0
         self._file = _RolloutFile(folder)
         self.ended = False
-        """Whether `end` was called, which stops passing on rollouts."""
+        """Whether `end` was called: no more rollouts are passed to `sink`."""
 
     def has_room(self, index: int) -> bool:
-        """Whether the job with this index may start, because it is not too far ahead of the slowest one."""
+        """Whether the job with this index may start: it is in the window after the first unfinished job."""
         return index < self._next + self.window
 
     def put(self, index: int, rollouts: FinishedJob) -> None:
@@ -71,7 +71,7 @@ class PlanOrderBuffer:
             ready = self._take(self._next)
 
     def end(self) -> None:
-        """Pass nothing more on."""
+        """Pass no more rollouts to `sink`."""
         self.ended = True
 
     def _store(self, index: int, rollouts: FinishedJob) -> None:
@@ -80,12 +80,12 @@ class PlanOrderBuffer:
             self._file.put(index, rollouts)
         else:
             self._held_characters += size
-            self._early[index] = (rollouts, size)
+            self._waiting_jobs[index] = (rollouts, size)
 
     def _take(self, index: int) -> FinishedJob | None:
-        if index not in self._early:
+        if index not in self._waiting_jobs:
             return self._file.take(index)
-        rollouts, size = self._early.pop(index)
+        rollouts, size = self._waiting_jobs.pop(index)
         self._held_characters -= size
         return rollouts
 
@@ -102,25 +102,25 @@ def _text_length(rollout: Rollout) -> int:
     )
 
 
-class _Piece(NamedTuple):
-    """The position of a job's rollouts in the file; the jobs stay in memory, because the plan refers to them anyway."""
+class _StoredRollouts(NamedTuple):
+    """The position of the rollouts of one job in the file."""
 
     offset: int
     size: int
     jobs: Sequence[Job] | None
-    """The jobs of the rollouts, or None if the file has the outputs built from them instead."""
+    """The jobs of the rollouts, which stay in memory, or None if the file has the outputs built from the rollouts."""
 
 
 _FIELDS = [field.name for field in fields(Rollout) if field.name != "job"]
 
 
 class _RolloutFile:
-    """Rollouts in a temporary file, which is created when needed and truncated whenever it has become empty."""
+    """Stores rollouts in a temporary file. The file is created when needed, and truncated after the last was taken."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file: IO[bytes] | None = None
-        self._pieces: dict[int, _Piece] = {}
+        self._stored: dict[int, _StoredRollouts] = {}
         self._end = 0
 
     def put(self, index: int, rollouts: FinishedJob) -> None:
@@ -138,23 +138,23 @@ class _RolloutFile:
             self._file.flush()
         except OSError as error:
             raise self._write_error(error) from error
-        self._pieces[index] = _Piece(self._end, len(data), jobs)
+        self._stored[index] = _StoredRollouts(self._end, len(data), jobs)
         self._end += len(data)
 
     def take(self, index: int) -> FinishedJob | None:
         """Remove and return a job's rollouts; None if they are not stored here."""
-        piece = self._pieces.pop(index, None)
+        piece = self._stored.pop(index, None)
         if piece is None or self._file is None:
             return None
         try:
             self._file.seek(piece.offset)
             data = self._file.read(piece.size)
-            if not self._pieces:
+            if not self._stored:
                 self._file.truncate(0)
                 self._end = 0
         except OSError as error:
             raise self._write_error(error) from error
-        content: Any = pickle.loads(data)  # noqa: S301 - this process wrote the data, and the file has no name
+        content: Any = pickle.loads(data)  # noqa: S301 - this process wrote the data, and no other can open the file
         if piece.jobs is None:
             outputs: CompactOutputs = content
             return outputs
@@ -165,8 +165,8 @@ class _RolloutFile:
 
     def _write_error(self, error: OSError) -> RunError:
         return RunError(
-            f"cannot write finished rollouts to {self._folder}: {error.strerror}. Fix this and run the same command "
-            "again: paid answers are in the journal"
+            f"cannot store finished rollouts in a temporary file in {self._folder}: {error.strerror}. Free space there "
+            "or make the folder writable, and run the same command again. All paid answers are in the journal"
         )
 
     def close(self) -> None:

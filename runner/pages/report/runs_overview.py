@@ -18,7 +18,7 @@ from runner.pages.sweeps import short_names
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.sweep_table import NOT_ON_BOARD, SweepPoint, SweepRow, SweepValue, sweep_rows
 from runner.results.manifest import Manifest
-from runner.results.metric_table import RANKING_METRIC
+from runner.results.metric_definitions import RANKING_METRIC
 
 ROUTE = "runs"
 

@@ -1,10 +1,9 @@
-"""Metrics of a run: rollouts in, estimates with intervals and errors clustered by the datapoints' groups out.
+"""Compute the metrics of a run from its rollouts: estimates with intervals, clustered by groups of datapoints.
 
-Without `dataset.group_by`, a datapoint is its own group. Rollouts are streamed. For plain means, memory holds one
-count, sum and sum of squares for each metric and group; metrics of all verdicts and confidences together, such as d'
-and AUROC, need a few bytes a rollout (`JudgedGames`). Sources: Miller 2024 (arXiv 2411.00640) for the clustered error;
-Wilson 1927 at the effective sample size, corrected by Student's t, for proportions. `benchmarks/coverage.py`
-measures the coverage of the intervals.
+Without `dataset.group_by`, each datapoint is a group. Rollouts are streamed: a mean needs a count, a sum and a sum of
+squares for each group, and metrics such as d' and AUROC need a few bytes for each rollout (`JudgedGames`). The
+clustered error follows Miller 2024 (arXiv 2411.00640). The interval of proportions follows Wilson 1927 at the effective
+sample size, corrected by Student's t. `benchmarks/coverage.py` measures the coverage of the intervals.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from runner.game.protocols.protocol import Protocol
 from runner.results.estimates import Estimate, estimate, interval_methods
 from runner.results.game_measurements import ORIGINAL_LIMITED, GameMeasurement, measure_game
-from runner.results.metric_table import Metric, Source, metrics_of
+from runner.results.metric_definitions import Metric, Source, metrics_of
 from runner.results.streaming_means import ClusterSums
 from runner.results.verdict_columns import JudgedGames
 from runner.rollouts.rollout import Outcome, Rollout
@@ -31,11 +30,11 @@ _ORIGINAL_NAMES = (
     ("episode_length", "episode_length"), ("accuracy", "accuracy"), ("accuracy_0", "0_accuracy"),
     ("accuracy_1", "1_accuracy"), ("decision", "decision"),
 )  # fmt: skip
-"""The metrics of whole games under the names of the original implementation."""
+"""Metrics of whole games, each with its name in the original implementation."""
 
 
 class Metrics:
-    """Collects rollouts and returns estimates. `seats` are the two that exchange their players in swapped games."""
+    """Counts rollouts and computes the metrics. `seats` are the two seats that the run swaps, if any."""
 
     def __init__(self, protocol: Protocol, seats: tuple[str, str] | None = None) -> None:
         load_scipy()
@@ -45,7 +44,7 @@ class Metrics:
         self._judged = JudgedGames(protocol, seats)
 
     def add(self, rollout: Rollout) -> None:
-        """Count one rollout. A rollout that failed in transport only counts as an outcome."""
+        """Count one rollout. A rollout that was lost in transport only counts as an outcome."""
         self.count(measure_game(self._protocol, rollout))
 
     def count(self, game: GameMeasurement) -> None:
@@ -62,7 +61,7 @@ class Metrics:
             tally.add(cluster, values)
 
     def estimates(self) -> list[Estimate]:
-        """Return all metrics in a fixed order, those of the whole game first."""
+        """Return all metrics in a fixed order, metrics of the whole game first."""
         rows = [self._estimate(None, metric) for metric in metrics_of(Source.GAMES, Source.DATAPOINTS)]
         for agent in self._protocol.agent_names:
             rows.extend(self._estimate(agent, metric) for metric in metrics_of(Source.AGENTS))
@@ -89,7 +88,7 @@ class Metrics:
         return Estimate(agent, name, mean.value, mean.stderr, low, high, mean.n, mean.clusters, reason)
 
     def _possible_ends(self, agent: str | None, metric: Metric, tally: ClusterSums) -> tuple[float, float] | None:
-        """Return the two possible values of a mean, if no others occur."""
+        """Return the two possible values of the metric, if it has two and no other values occur."""
         return None if metric.two_values is None else two_ends(tally.values, metric.two_values(self._protocol, agent))
 
     def original_statistics(self, prefix: str = "") -> dict[str, float | None]:
@@ -136,7 +135,7 @@ class Metrics:
 
 
 def is_by_group(metrics: Mapping[str, Any]) -> bool:
-    """Tell whether the clusters in a `metrics.json` are groups of several datapoints."""
+    """Return whether the clusters in a `metrics.json` are groups of several datapoints."""
     return str(metrics.get("interval", "")).endswith("by group")
 
 

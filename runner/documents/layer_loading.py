@@ -12,7 +12,7 @@ from runner.base.errors import NipRunError, Place, Problem
 from runner.base.text import did_you_mean, did_you_mean_file
 from runner.documents.fetched_files import path_refusal
 from runner.documents.interpolation import resolve
-from runner.documents.layered_data import FileRead, LayeredData
+from runner.documents.merged_data import FileRead, LayeredData
 from runner.documents.overrides import Override, apply_override
 from runner.documents.plain_values import KeyPath
 from runner.documents.renamed_keys import rename_document

@@ -1,11 +1,11 @@
-"""The table of metrics: everything the project knows about each of its numbers.
+"""The table of metrics. All code and documentation about a metric is derived from its entry.
 
 A new metric is one entry here. It then appears in `metrics.json`, on the board, in `compare` and sweeps, on pages, in
 exports, in shell completion and in `docs/reference/metrics.md`. The module imports nothing heavy, since command-line
 help and completion read it.
 
-The functions `compute` take the arguments that `Source` lists. They return a `Share`, a `Quantity`, or None if the
-metric does not apply; those of games and agents return the values of one rollout.
+The function `compute` of an entry takes the arguments that `Source` lists. It returns a `Share`, a `Quantity`, or None
+if the metric does not apply; for games and agents it returns the values of one rollout.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ RANKING_METRIC = ACCURACY
 """The metric that leaderboards rank by."""
 
 CONFIDENCE_KINDS = ("stated", "logprob")
-"""The kinds of P(accept); metrics of forecasts exist once for each kind."""
+"""The kinds of P(accept). There is a metric of each kind for every entry with `Source.FORECASTS`."""
 
 
 class Source(Enum):
-    """The input that a metric is computed from, which is also the arguments of its `compute`."""
+    """The input of a metric. The docstring of each member lists the arguments of `Metric.compute`."""
 
     GAMES = "all games"
-    """`GameFacts` of one rollout; returns its values, whose mean is the metric."""
+    """`GameFacts` of one rollout. `compute` returns the rollout's values; the metric is the mean of all values."""
     AGENTS = "each agent"
-    """`AgentFacts` of one agent in one rollout; returns its values, whose mean is the metric."""
+    """`AgentFacts` of one agent in one rollout. `compute` returns its values; the metric is the mean of all values."""
     DATAPOINTS = "datapoints"
-    """`Verdicts` of all games; part of every run, like the means above."""
+    """`Verdicts` of all games. Like the means above, every run has these metrics."""
     VERDICTS = "verdicts"
     """`Verdicts` of all games."""
     BLOCKS = "blocks"
@@ -68,7 +68,7 @@ class Source(Enum):
 
 
 class Show(Flag):
-    """The places that show this metric although they have room for only a few."""
+    """Places with room for only a few metrics that show this one."""
 
     NOWHERE = 0
     SUMMARY = auto()
@@ -101,26 +101,26 @@ class Metric:
     """Whether each value is 0 or 1, so that the mean has Wilson's interval."""
     needs_labels: bool = True
     needs_calls: bool = False
-    """Whether it is counted from rounds and calls, which the table `rollouts` does not have."""
+    """Whether the metric is counted from rounds and calls, which the table `rollouts` does not have."""
     depends_on_plays: bool = False
-    """Whether it changes with the number of plays of each datapoint."""
+    """Whether the expected value changes with the number of plays of each datapoint."""
     two_values: Callable[[Protocol, str | None], tuple[float, float]] | None = None
-    """The possible values of a mean that usually has only two; it then has the interval of a share."""
+    """Two values. If all scores are one of them, the mean has the interval of a share."""
     rule: IntervalRule = IntervalRule()
     method: str = ""
     """The computation of the interval, in the words of the documentation and (for verdicts) of `metrics.json`."""
     coverage_of: str = ""
-    """The metric whose measured coverage stands for this one, if this one is not measured itself."""
+    """A similar metric whose interval coverage was measured, if the coverage of this one was not."""
     sql: str = ""
-    """The score of a row of `rollouts`, NULL if the row does not count. `{agent}` and `{kind}` are filled in."""
+    """SQL for the score of a row of `rollouts`, NULL if it does not count. `{agent}` and `{kind}` are filled in."""
     label: int | None = None
     """The label of the only datapoints that have a score."""
     is_balanced: bool = False
     """Whether both labels have the same weight, however many datapoints have each."""
     not_compared: str = ""
-    """The reason why runs are not compared by it. A metric needs this or `sql`."""
+    """The reason why runs are not compared by this metric. A metric needs this or `sql`."""
     has_worst: bool = False
-    """Whether `--worst` can find the worst of several systems by it."""
+    """Whether `--worst` can find the worst of several systems by this metric."""
     is_minor: bool = False
     """Whether short lists leave it out."""
     show: Show = Show.NOWHERE
@@ -142,13 +142,13 @@ class Metric:
 
     @property
     def is_exported_score(self) -> bool:
-        """Whether other tools' records of results have it: a score of whole games with a best value."""
+        """Whether exports for other tools include the metric as a score of the run."""
         sources = (Source.GAMES, Source.VERDICTS, Source.FORECASTS)
         return self.better != 0 and not self.is_minor and self.source in sources
 
     @property
     def is_mean_of_rollouts(self) -> bool:
-        """Whether it is the mean of `sql` over rollouts, so that seeds can be pooled by sums."""
+        """Whether the metric is the mean of `sql` over rollouts, so that sums of several seeds can be added."""
         return self.source in (Source.GAMES, Source.AGENTS) and bool(self.sql)
 
     @property
@@ -172,7 +172,7 @@ class Metric:
 
 _WILSON = "Wilson 1927 at the effective sample size of the clustered error"
 _MOVER = "of two shares, each by Wilson 1927 at its effective sample size, put together by Zou and Donner 2008"
-_STUDENT = "Student's t"
+_STUDENT_T = "Student's t"
 _TWO_VALUES = "that of a share if it is one of two values, else Student's t"
 _SIGNAL = (
     f"z of H and F, of decided games, with half a game added (Hautus 1995); error: delta method; interval: {_MOVER}"
@@ -181,14 +181,14 @@ _BINS = (
     "10 bins of equal width; interval: bounds of a norm by the bins' clustered covariance; error of ECE: "
     "linearised, too small where the judge is nearly calibrated"
 )
-_BY_LABEL = IntervalRule(needs_each_label=True)
-_FORECAST = IntervalRule(fewest_clusters=100, is_measured=True)
+_NEEDS_BOTH_LABELS = IntervalRule(needs_each_label=True)
+_FORECAST_RULE = IntervalRule(fewest_clusters=100, is_measured=True)
 _CORRECT = "correct::INT::DOUBLE"
 _ACCEPTED = "(decision = 1)::INT::DOUBLE"
 _UNDECIDED = "(decision = 2)::INT::DOUBLE"
 _NOT_STORED = "rounds and calls are not in the table of rollouts"
-_OF_BLOCKS = "it needs the games of whole blocks"
-_OF_ALL = "it is not a mean over rollouts"
+_NEEDS_BLOCKS = "the metric needs the games of whole blocks"
+_NO_MEAN = "the metric is not a mean over rollouts"
 
 
 def _reward_values(protocol: Protocol, agent: str | None) -> tuple[float, float]:
@@ -305,7 +305,7 @@ _TABLE = (
         source=Source.DATAPOINTS,
         compute=lambda verdicts: verdicts.worst_datapoint,
         rule=IntervalRule(never="the lowest of several has no interval"),
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
     ),
     Metric(
         name="episode_length",
@@ -318,7 +318,7 @@ _TABLE = (
         better=0,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT,
+        method=_STUDENT_T,
         coverage_of="calls_per_message",
         not_compared=_NOT_STORED,
     ),
@@ -333,14 +333,14 @@ _TABLE = (
         better=0,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT,
+        method=_STUDENT_T,
         coverage_of="calls_per_message",
         sql="rounds::DOUBLE",
         show=Show.COMPARISON,
     ),
     Metric(
         name=REWARD,
-        description="what the agent was paid in a game",
+        description="the agent's reward in a game",
         over="all games, by agent",
         source=Source.AGENTS,
         compute=lambda agent: agent.reward,
@@ -364,7 +364,7 @@ _TABLE = (
         better=-1,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT,
+        method=_STUDENT_T,
         coverage_of="calls_per_message",
         not_compared=_NOT_STORED,
     ),
@@ -393,7 +393,7 @@ _TABLE = (
         better=-1,
         needs_labels=False,
         needs_calls=True,
-        method=_STUDENT,
+        method=_STUDENT_T,
         not_compared=_NOT_STORED,
     ),
     Metric(
@@ -403,7 +403,7 @@ _TABLE = (
         source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.balanced_accuracy,
         is_proportion=True,
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=f"interval: {_MOVER}",
         sql=_CORRECT,
         is_balanced=True,
@@ -419,9 +419,9 @@ _TABLE = (
         unit="standard deviations",
         low=-math.inf,
         high=math.inf,
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=_SIGNAL,
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
         symbol="d'",
         exported_name="d_prime",  # elsewhere, sensitivity is the true positive rate
@@ -436,9 +436,9 @@ _TABLE = (
         low=-math.inf,
         high=math.inf,
         better=0,
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=_SIGNAL,
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
         symbol="c",
     ),
@@ -502,7 +502,7 @@ _TABLE = (
         source=Source.VERDICTS,
         compute=lambda verdicts: verdicts.pair_score if verdicts.grouped else None,
         method=f"interval: {_WILSON}",
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
     ),
     Metric(
         name="always_failed",
@@ -513,7 +513,7 @@ _TABLE = (
         better=-1,
         depends_on_plays=True,
         method=f"interval: {_WILSON}",
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         has_worst=True,
         show=Show.SUMMARY,
     ),
@@ -529,7 +529,7 @@ _TABLE = (
             "the majority of k plays, the largest odd k up to 99 that nine in ten datapoints were played as often as: "
             f"the mean over all choices of k plays, a tie of decided verdicts half right; interval: {_WILSON}"
         ),
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
     ),
     *(
@@ -542,7 +542,7 @@ _TABLE = (
             better=0,
             needs_labels=False,
             method=f"interval: {_WILSON}",
-            not_compared=_OF_BLOCKS,
+            not_compared=_NEEDS_BLOCKS,
         )
         for stance in (0, 1)
     ),
@@ -557,12 +557,12 @@ _TABLE = (
         low=-1.0,
         better=0,
         needs_labels=False,
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=(
             "P(verdict = stance of the first seat) - P(verdict = stance of the other), mean over both ways to give the "
             f"stances and both labels: P(accept) by the first seat's stance; interval: {_MOVER}"
         ),
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="swap_effect",
@@ -575,7 +575,7 @@ _TABLE = (
         better=0,
         needs_labels=False,
         method=f"interval: {_MOVER}",
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="expected_score",
@@ -585,7 +585,7 @@ _TABLE = (
         compute=lambda verdicts, stances: verdicts.agreement(stances),
         needs_labels=False,
         method=f"P(verdict = what the agent argues), of the entry of `agents` in either seat; interval: {_WILSON}",
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="score_difference",
@@ -596,9 +596,9 @@ _TABLE = (
         compute=lambda verdicts, stances: verdicts.agreement_gain(stances),
         unit="difference of shares",
         low=-1.0,
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=f"interval: {_MOVER}",
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="score_difference_logprob",
@@ -610,10 +610,10 @@ _TABLE = (
         unit="nats",
         low=math.log(0.001),
         high=-math.log(0.001),
-        rule=_BY_LABEL,
+        rule=_NEEDS_BOTH_LABELS,
         method=f"interval: {_MOVER}",
         coverage_of="score_difference",
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="seat_score",
@@ -624,7 +624,7 @@ _TABLE = (
         better=0,
         needs_labels=False,
         method=f"P(verdict = what the seat argues), over both players; interval: {_WILSON}",
-        not_compared=_OF_BLOCKS,
+        not_compared=_NEEDS_BLOCKS,
     ),
     Metric(
         name="brier",
@@ -634,7 +634,7 @@ _TABLE = (
         compute=lambda forecasts: forecasts.brier,
         unit="",
         better=-1,
-        rule=_FORECAST,
+        rule=_FORECAST_RULE,
         method=f"interval: {_WILSON}",
         sql="(confidence_{kind} - y) * (confidence_{kind} - y)",
         show=Show.COMPARISON | Show.COMPETITION,
@@ -650,7 +650,7 @@ _TABLE = (
             better=better,
             rule=rule,
             method=method,
-            not_compared=_OF_ALL,
+            not_compared=_NO_MEAN,
             is_minor=True,
         )
         for part, better, rule, method in (
@@ -666,14 +666,14 @@ _TABLE = (
     ),
     Metric(
         name="log_score",
-        description="mean of -ln P(label), P held between 0.001 and 0.999",
+        description="mean of -ln P(label), P limited to 0.001 to 0.999",
         over="games with a probability",
         source=Source.FORECASTS,
         compute=lambda forecasts: forecasts.scaled_log_score,
         unit="nats",
         high=-math.log(0.001),
         better=-1,
-        rule=_FORECAST,
+        rule=_FORECAST_RULE,
         method=f"-ln P(label), P from 0.001 to 0.999; interval: {_WILSON}",
         not_compared="compare by the Brier score",
         is_minor=True,
@@ -687,7 +687,7 @@ _TABLE = (
         unit="",
         better=-1,
         method=_BINS,
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
     ),
     *(
@@ -700,7 +700,7 @@ _TABLE = (
             unit="",
             better=-1,
             method=f"{bias}; {_BINS}",
-            not_compared=_OF_ALL,
+            not_compared=_NO_MEAN,
             is_minor=True,
         )
         for name, description, compute, bias in (
@@ -730,7 +730,7 @@ _TABLE = (
             high=math.inf,
             better=0,
             method="logistic regression of labels on log odds (Cox 1958); interval: Student's t, jackknife of clusters",
-            not_compared=_OF_ALL,
+            not_compared=_NO_MEAN,
             is_minor=True,
         )
         for part, unit, description in (
@@ -747,7 +747,7 @@ _TABLE = (
         unit="",
         rule=IntervalRule(needs_each_label=True, is_open_with_any_bound=True),
         method=f"Mann-Whitney, error clustered (Obuchowski 1997); interval: {_WILSON}",
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
         show=Show.COMPETITION,
     ),
     Metric(
@@ -763,7 +763,7 @@ _TABLE = (
             f"probability; interval: {_WILSON}"
         ),
         coverage_of="undecided_0",
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
     ),
     Metric(
         name="confidence_disagreement",
@@ -775,7 +775,7 @@ _TABLE = (
         needs_labels=False,
         method=f"interval: {_WILSON}",
         coverage_of="undecided_0",
-        not_compared=_OF_ALL,
+        not_compared=_NO_MEAN,
     ),
     *(
         Metric(
@@ -833,7 +833,7 @@ def game_shares() -> list[str]:
 
 
 def metric_named(name: str) -> Metric | None:
-    """Return the metric with the name of an option, `AGENT.NAME` for one of an agent; None if there is none."""
+    """Return the metric with this name, which is `AGENT.NAME` for a metric of an agent; None if there is none."""
     agent, _, base_name = name.rpartition(".")
     metric = METRICS.get(base_name)
     if metric is None or metric.is_per_agent != bool(agent):
@@ -861,7 +861,7 @@ def check_metrics(names: Iterable[str], measured: Collection[str], agents: Colle
     available = [*option_names(sorted(agents)), *measured]
     for name in names:
         if name not in available and not ("." in name and not agents and metric_named(name) is not None):
-            hint = did_you_mean(name, available) or f"; there are: {comma_join(available)}"
+            hint = did_you_mean(name, available) or f"; choose one of: {comma_join(available)}"
             raise UsageError(f"no metric {name!r}{hint}")
 
 
@@ -869,7 +869,7 @@ def compared_metric(name: str, agents: Collection[str]) -> Metric:
     """Return a metric that runs of these agents are compared by.
 
     Raises:
-        UsageError: there is none of this name, or runs are not compared by it.
+        UsageError: no metric has this name, or runs are not compared by it.
     """
     names = option_names(agents, compared=True)
     metric = metric_named(name)
@@ -877,12 +877,12 @@ def compared_metric(name: str, agents: Collection[str]) -> Metric:
         return metric
     if metric is not None and metric.not_compared and metric.agent in (None, *agents):
         raise UsageError(f"runs are not compared by {name!r}: {metric.not_compared}. Compare by: {comma_join(names)}")
-    hint = did_you_mean(name, names) or f"; there are: {comma_join(names)}"
+    hint = did_you_mean(name, names) or f"; choose one of: {comma_join(names)}"
     raise UsageError(f"no metric {name!r} to compare by{hint}")
 
 
 def exported_name(agent: str | None, name: str) -> str:
-    """Return the name of a metric in other tools: `METRIC`, or `AGENT.METRIC` for one agent's."""
+    """Return the name of a metric in other tools: `METRIC`, or `AGENT.METRIC` for a metric of one agent."""
     metric = METRICS.get(name)
     exported = name if metric is None else metric.exported_name or name
     return exported if agent is None else f"{agent}.{exported}"
