@@ -38,7 +38,7 @@ WITHOUT_ROWS = "the release was published without the rows of its dataset, which
 PUBLISHED = "published"
 """Folder in a results folder where `reproduce` stores releases, as OWNER/NAME/VERSION."""
 
-MAX_SMALL = 2 << 20
+MAX_SMALL_BYTES = 2 << 20
 
 _TEMPORARY_FOLDER = re.compile(r"\.nip-run-[0-9a-f]{16}\.(got|new|old)")
 """Matches temporary folders of `get`, which remain if `get` is killed."""
@@ -178,14 +178,14 @@ def fetched_folders(results: Results) -> list[Path]:
     return sorted(folder for folder in (results.path / PUBLISHED).glob("*/*/*") if is_fetched(folder))
 
 
-def read_small(path: Path, most: int = MAX_SMALL, name: str | None = None) -> bytes:
+def read_small(path: Path, max_bytes: int = MAX_SMALL_BYTES, name: str | None = None) -> bytes:
     """Return the content of a small file of a fetched folder; `name` is its name in messages.
 
     Raises:
-        ReleaseError: the file is missing, or larger than `most` bytes.
+        ReleaseError: the file is missing, or larger than `max_bytes` bytes.
     """
     try:
-        return read_bounded(path, most)
+        return read_bounded(path, max_bytes)
     except OSError as error:
         raise ReleaseError(f"cannot read {name or path}: {error.strerror}") from error
 

@@ -97,23 +97,23 @@ class Listing:
             return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
         return ReleaseEntry(reference, sha256, yanked, (folder, SIGNATURE_FOLDER) in yanked_or_signed)
 
-    def _read_small(self, path: str, most: int) -> bytes:
-        return small_file(self._transport.open(path), path, most)
+    def _read_small(self, path: str, max_bytes: int) -> bytes:
+        return small_file(self._transport.open(path), path, max_bytes)
 
 
-def small_file(file: IO[bytes], path: str, most: int) -> bytes:
+def small_file(file: IO[bytes], path: str, max_bytes: int) -> bytes:
     """Return the content of a file of a registry, and close the file; `path` is its name in messages.
 
     Raises:
-        ReleaseError: the file cannot be read, or has more than `most` bytes.
+        ReleaseError: the file cannot be read, or has more than `max_bytes` bytes.
     """
     with file:
         try:
-            data = file.read(most + 1)
+            data = file.read(max_bytes + 1)
         except OSError as error:
             raise ReleaseError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(data) > most:
-        raise ReleaseError(f"{path} is larger than {most:,} bytes, the maximum for this file")
+    if len(data) > max_bytes:
+        raise ReleaseError(f"{path} is larger than {max_bytes:,} bytes, the maximum for this file")
     return data
 
 
