@@ -19,7 +19,7 @@ from runner.documents.releases.bundle import staging_folder
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.registry.recomputed_run import write_tables
-from runner.registry.signing import check_release
+from runner.registry.signing import check_release_signature
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.transports.staging import remove_abandoned
 from runner.results.folder import RunFolder
@@ -38,7 +38,7 @@ WITHOUT_ROWS = "the release was published without the rows of its dataset, which
 PUBLISHED = "published"
 """Folder in a results folder where `reproduce` stores releases, as OWNER/NAME/VERSION."""
 
-MAX_SMALL = 2 << 20
+MAX_SMALL_BYTES = 2 << 20
 
 _TEMPORARY_FOLDER = re.compile(r"\.nip-run-[0-9a-f]{16}\.(got|new|old)")
 """Matches temporary folders of `get`, which remain if `get` is killed."""
@@ -89,9 +89,9 @@ def get(
         ReleaseError: the release is damaged, or not signed with `signer_key`; nothing was written.
     """
     entry = registry.find(reference)
-    signed = check_release(registry, entry, signer_key)
+    signature_note = check_release_signature(registry, entry, signer_key)
     notes = [] if entry.yanked is None else [f"{entry.reference} was yanked: {entry.yanked}"]
-    notes += [] if signed is None else [signed]
+    notes += [] if signature_note is None else [signature_note]
     target = (folder or Path(entry.reference.name)).absolute()
     with replace_folder(target) as temporary:
         also = {MARKER: marker_bytes(str(entry.reference), entry.sha256, registry.where)}
@@ -178,14 +178,14 @@ def fetched_folders(results: Results) -> list[Path]:
     return sorted(folder for folder in (results.path / PUBLISHED).glob("*/*/*") if is_fetched(folder))
 
 
-def read_small(path: Path, most: int = MAX_SMALL, name: str | None = None) -> bytes:
+def read_small(path: Path, max_bytes: int = MAX_SMALL_BYTES, name: str | None = None) -> bytes:
     """Return the content of a small file of a fetched folder; `name` is its name in messages.
 
     Raises:
-        ReleaseError: the file is missing, or larger than `most` bytes.
+        ReleaseError: the file is missing, or larger than `max_bytes` bytes.
     """
     try:
-        return read_bounded(path, most)
+        return read_bounded(path, max_bytes)
     except OSError as error:
         raise ReleaseError(f"cannot read {name or path}: {error.strerror}") from error
 

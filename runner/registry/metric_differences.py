@@ -87,6 +87,7 @@ class _Difference:
 
     @property
     def sort_key(self) -> int:
+        """A smaller number for a more important difference: values, then the unchanged fields, then the others."""
         if self.kind != _Kind.CHANGED:
             return 3
         return (self.field != "value") + (self.field not in _UNCHANGED_FIELDS)

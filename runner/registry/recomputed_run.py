@@ -28,7 +28,7 @@ from runner.runs.finished.reconstruction import Reconstructor, played_plan
 SPARE_GAMES = 100_000
 """Number of games that a run may plan beyond its answers if it stopped early or judges debates."""
 
-SPARE_SHARE = 1_000
+SPARE_GAMES_PER_ANSWER = 1_000
 """Number of games that such a run may plan for each of its answers, in addition to `SPARE_GAMES`."""
 
 
@@ -89,7 +89,7 @@ def check_claims(folder: RunFolder, plan: Plan, records: int) -> None:
     planned = plan.blocks * len(plan.variants)
     limit = records
     if plan.debates is not None or plan.spec.experiment.until is not None or manifest.status not in PLAYED:
-        limit = SPARE_SHARE * records + SPARE_GAMES
+        limit = SPARE_GAMES_PER_ANSWER * records + SPARE_GAMES
     if planned > limit or (manifest.rollouts or 0) > max(records, 1) * (plan.shape.branches if plan.shape else 1):
         raise RunDirectoryError(
             f"{folder.path} is not the run that was played: its manifest and spec claim "

@@ -43,6 +43,7 @@ def write_rollouts(folder: RunFolder) -> Path:
     target = process_spill() / f"{TABLE}-{secrets.token_hex(8)}.jsonl"
     columns = list(read_tables(f"SELECT column_name, column_type FROM (DESCRIBE {TABLE})", tables, {}))
     names = [str(name) for name, _ in columns]
+    # Tables store JSON as strings, so only COLUMNS has the type. Earlier versions wrote the type JSON into the table.
     nested = {str(name) for name, kind in columns if kind == "JSON" or COLUMNS[TABLE].get(str(name)) == "JSON"}
     try:
         with create(target) as file:

@@ -26,7 +26,7 @@ from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.rollout import Outcome, Rollout
 
-_COMPARED = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
+_COMPARED_FIELDS = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -76,23 +76,23 @@ class RolloutChecker:
         Raises:
             ReleaseError: the row is not the game at its position in the plan, or contradicts that game.
         """
-        name = str(row["rollout_id"])
+        rollout_id = str(row["rollout_id"])
         job = next(self._jobs, None)
-        if job is None or job.rollout_id != name:
-            raise ReleaseError(f"rollout {name!r} is not game {self._row_count} of its spec")
+        if job is None or job.rollout_id != rollout_id:
+            raise ReleaseError(f"rollout {rollout_id!r} is not game {self._row_count} of its spec")
         self._row_count += 1
-        self._check_bounds(row, name)
+        self._check_bounds(row, rollout_id)
         rollout = _parse_rollout(row, job)
         expected = {"run_id": self._manifest.run_id, "datapoint_id": job.datapoint.id, "y": job.datapoint.label}
         expected |= {"repeat": job.repeat, "seed": job.seed, "correct": rollout.correct}
         for column, value in expected.items():
             if not is_same(row[column], value):
-                raise ReleaseError(f"rollout {name}: {column} is {row[column]!r}, but must be {value!r}")
+                raise ReleaseError(f"rollout {rollout_id}: {column} is {row[column]!r}, but must be {value!r}")
         self._metrics.add(rollout)
         if self._decision is not None:
             self._decision.add([rollout])
 
-    def _check_bounds(self, row: Mapping[str, Any], name: str) -> None:
+    def _check_bounds(self, row: Mapping[str, Any], rollout_id: str) -> None:
         """Check that the values of a row have the types of their columns and are within the limits of a game.
 
         Raises:
@@ -100,12 +100,14 @@ class RolloutChecker:
         """
         for column, value in row.items():
             if not _TYPE_CHECKS[COLUMNS["rollouts"][column]](value):
-                raise ReleaseError(f"rollout {name}: {column} has the impossible value {str(value)[:40]!r}")
+                raise ReleaseError(f"rollout {rollout_id}: {column} has the impossible value {str(value)[:40]!r}")
         if not 0 <= (row["rounds"] or 0) <= self._max_rounds:
-            raise ReleaseError(f"rollout {name}: {row['rounds']} rounds, but a game has at most {self._max_rounds}")
+            raise ReleaseError(
+                f"rollout {rollout_id}: {row['rounds']} rounds, but a game has at most {self._max_rounds}"
+            )
         rewards = row["rewards"] if isinstance(row["rewards"], dict) else {}
         if any(_is_number(value) and abs(value) > self._max_reward for value in rewards.values()):
-            raise ReleaseError(f"rollout {name}: a reward exceeds {self._max_reward:g}, the maximum of a game")
+            raise ReleaseError(f"rollout {rollout_id}: a reward exceeds {self._max_reward:g}, the maximum of a game")
 
     def summary(self) -> dict[str, Any]:
         """Return the metrics of all rows as JSON types.
@@ -125,15 +127,16 @@ class RolloutChecker:
         return json_summary
 
 
-_REWARDS = (
+_REWARD_PARAMETERS = (
     "prover_reward", "verifier_reward", "verifier_incorrect_penalty", "verifier_terminated_penalty",
     "verifier_no_guess_reward",
 )  # fmt: skip
+"""The parameters of a protocol from which rewards are computed."""
 
 
 def _max_reward(parameters: Parameters, rounds: int) -> float:
     """Return an upper bound on the absolute value of an agent's reward in a game."""
-    return (1 + rounds) * sum(abs(float(getattr(parameters, name))) for name in _REWARDS)
+    return (1 + rounds) * sum(abs(float(getattr(parameters, name))) for name in _REWARD_PARAMETERS)
 
 
 def _parse_rollout(row: Mapping[str, Any], job: Job) -> Rollout:
@@ -198,7 +201,9 @@ def describe_differences(published: Mapping[str, Any], recomputed: Mapping[str, 
         name = key[1] if key[0] is None else f"{key[0]}.{key[1]}"
         if expected is None or actual is None:
             lines.append(f"{name} is {'not published' if actual is None else 'published, but cannot be recomputed'}")
-        elif differing_fields := [field for field in _COMPARED if not is_same(actual.get(field), expected[field])]:
+        elif differing_fields := [
+            field for field in _COMPARED_FIELDS if not is_same(actual.get(field), expected[field])
+        ]:
             field = differing_fields[0]
             lines.append(f"{name}: {field} is {actual.get(field)!r}, but {expected[field]!r} in the records")
     return sorted(lines)

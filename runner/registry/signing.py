@@ -21,7 +21,7 @@ from typing import Any
 from runner.base.errors import ReleaseError, TakenError, UsageError
 from runner.base.storage.safe_files import create, read_bounded
 from runner.documents.releases.manifest import MANIFEST, digest
-from runner.registry.transports.listing import SIGNATURE
+from runner.registry.transports.listing import SIGNATURE_FOLDER
 from runner.registry.transports.registry import Registry, ReleaseEntry
 
 SIGNATURE_FILE = "release.json.sig"
@@ -40,6 +40,7 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
     try:
         registry.add_signature(entry, signature)
     except TakenError as error:
+        # Two signatures with one key differ, because they contain random numbers. So check whose the existing one is.
         with _public_part(key) as public:
             try:
                 check(manifest, registry.signature(entry), public)
@@ -49,7 +50,7 @@ def sign_release(registry: Registry, entry: ReleaseEntry, key: Path) -> None:
                 ) from error
 
 
-def check_release(registry: Registry, entry: ReleaseEntry, signer_key: Path | None) -> str | None:
+def check_release_signature(registry: Registry, entry: ReleaseEntry, signer_key: Path | None) -> str | None:
     """Check the signature of a release and return a note about it; None if it is not signed and no key is given.
 
     Raises:
@@ -67,7 +68,9 @@ def check_release(registry: Registry, entry: ReleaseEntry, signer_key: Path | No
     try:
         check(manifest, registry.signature(entry), signer_key)
     except ReleaseError as error:
-        raise type(error)(f"{entry.reference} in {registry.where}: {SIGNATURE}/{SIGNATURE_FILE}: {error}") from error
+        raise type(error)(
+            f"{entry.reference} in {registry.where}: {SIGNATURE_FOLDER}/{SIGNATURE_FILE}: {error}"
+        ) from error
     return f"{entry.reference} is signed with the key of {signer_key}"
 
 
@@ -83,10 +86,10 @@ def sign(manifest: bytes, key: Path) -> list[tuple[str, bytes]]:
     except Exception as error:  # the library and its dependencies raise many types
         raise UsageError(_describe_bad_key(key, "private", error)) from error
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
-        signed, signature = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
-        _write(signed, manifest)
-        config.set_hashing_config(_hashing_config(hashing)).sign(signed, signature)
-        return [(SIGNATURE_FILE, read_bounded(signature, 1 << 20))]
+        manifest_path, signature_path = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
+        _write(manifest_path, manifest)
+        config.set_hashing_config(_hashing_config(hashing)).sign(manifest_path, signature_path)
+        return [(SIGNATURE_FILE, read_bounded(signature_path, 1 << 20))]
 
 
 def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None:
@@ -104,12 +107,12 @@ def check(manifest: bytes, files: Mapping[str, bytes], public_key: Path) -> None
     if SIGNATURE_FILE not in files:
         raise ReleaseError("the file is missing; ask the publisher to sign the release again")
     with tempfile.TemporaryDirectory(prefix="nip-run-") as folder:
-        signed, signature = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
-        _write(signed, manifest)
-        _write(signature, files[SIGNATURE_FILE])
+        manifest_path, signature_path = Path(folder, MANIFEST), Path(folder, SIGNATURE_FILE)
+        _write(manifest_path, manifest)
+        _write(signature_path, files[SIGNATURE_FILE])
         try:
             with redirect_stdout(io.StringIO()):  # the library prints warnings there
-                config.set_hashing_config(_hashing_config(hashing)).verify(signed, signature)
+                config.set_hashing_config(_hashing_config(hashing)).verify(manifest_path, signature_path)
             signed_hashes = _signed_hashes(files[SIGNATURE_FILE])
         except Exception as error:
             reason = str(error).strip().rstrip(".") or type(error).__name__

@@ -13,10 +13,10 @@ from sqlalchemy import select
 
 from runner.base.errors import NewerFormatError, ReleaseError, UsageError
 from runner.base.text import counted
-from runner.documents.releases.bundle import PIECE
+from runner.documents.releases.bundle import PIECE_BYTES
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
 from runner.registry.transports.folder import FolderTransport
-from runner.registry.transports.listing import SIGNATURE
+from runner.registry.transports.listing import SIGNATURE_FOLDER
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
 from runner.server.accounts.accounts import account_id, add_account, viewer_of_account
@@ -127,12 +127,12 @@ def _import(server: Service, registry: Registry, family: Sequence[StoredRelease]
     folders = [folder for stored in family for folder in _folders(registry, stored, sources)]
     uploads = server.publishing.uploads
     upload = uploads.declare(viewer, Declaration(folders))
-    for sha256, (_, have) in upload.missing.items():
+    for sha256, (_, received) in upload.missing.items():
         with sources[sha256]() as source:
-            writer = uploads.receive(viewer, upload.id, sha256, have)
+            writer = uploads.receive(viewer, upload.id, sha256, received)
             try:
-                source.seek(have)
-                while piece := source.read(PIECE):
+                source.seek(received)
+                while piece := source.read(PIECE_BYTES):
                     writer.write(piece)
                 writer.end()
             finally:
@@ -160,9 +160,9 @@ def _folders(
     files = [declare(path, digest(data), len(data)) for path, data in generated]
     files += [declare(file.path, file.sha256, file.size) for file in release.files]
     yield DeclaredFolder(entry.reference, "", files)
-    added = {} if entry.yanked is None else {YANKED: {YANKED_FILE: yanked_file(entry.yanked)}}
+    additions = {} if entry.yanked is None else {YANKED: {YANKED_FILE: yanked_file(entry.yanked)}}
     if entry.signed:
-        added[SIGNATURE] = registry.signature(entry)
-    for part, contents in added.items():
+        additions[SIGNATURE_FOLDER] = registry.signature(entry)
+    for part, contents in additions.items():
         part_files = [declare(name, digest(data), len(data), part) for name, data in contents.items()]
         yield DeclaredFolder(entry.reference, part, part_files)

@@ -154,7 +154,7 @@ def run_bounded_check(settings: Settings, work: Callable[..., dict[str, Any]], *
         limit, option = f"takes longer than {settings.check_seconds:g} seconds", "--check-seconds"
     elif outcome.status is TaskStatus.OUT_OF_MEMORY:
         limit, option = f"needs more memory than {settings.check_bytes >> 20:,} MiB", "--check-memory"
-    else:
+    else:  # finished, with an error that the work raised
         raise ReleaseError(outcome.value["error"])
     advice = f"use a smaller dataset or run, or ask the administrator to raise {option} of nip-run serve"
     raise ReleaseError(f"reading the release {limit}, the limit of this server; {advice}")

@@ -149,12 +149,12 @@ def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], refere
 
 def _replace_files(connection: Connection, release: int, folder: DeclaredFolder) -> bool:
     """Replace the rows of a release's own files if they are wrong; return whether they were."""
-    of_release = files.c.release_id == release, files.c.part == ""
-    stored = {(row.path, row.sha256, row.size) for row in connection.execute(select(files).where(*of_release))}
+    own_files = files.c.release_id == release, files.c.part == ""  # without the yank and the signature
+    stored = {(row.path, row.sha256, row.size) for row in connection.execute(select(files).where(*own_files))}
     declared = {(f"{folder.path}/{file.path}", file.sha256, file.size) for file in folder.files}
     if stored == declared:
         return False
-    connection.execute(delete(files).where(*of_release))
+    connection.execute(delete(files).where(*own_files))
     rows = [
         {"path": path, "release_id": release, "part": "", "sha256": sha256, "size": size}
         for path, sha256, size in sorted(declared)

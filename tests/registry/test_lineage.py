@@ -46,7 +46,7 @@ def rollouts_behind(subject: LineageSession, *others: LineageSession) -> tuple[i
 def marks(subject: LineageSession, *others: LineageSession) -> list[str]:
     lineage = Lineage([subject, *others])
     ancestry = lineage.ancestry(subject)
-    return describe_marks(subject, ancestry, lineage.contact(subject, ancestry))
+    return describe_marks(subject, ancestry, lineage.training_overlap(subject, ancestry))
 
 
 def test_effort_is_summed_along_the_chain_and_a_base_model_has_none() -> None:

@@ -14,7 +14,7 @@ from runner.api import run
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import Kind, identifier_problem
 from runner.models.settings import ModelSettings
-from runner.registry.bundles.models import MAX_WEIGHTS, model_drafts
+from runner.registry.bundles.models import MAX_WEIGHTS_BYTES, model_drafts
 from runner.registry.bundles.run_facts import sources_of_manifest
 from runner.registry.components.parts import model_entry
 from runner.registry.draft import Draft, Naming
@@ -118,7 +118,7 @@ def test_weights_stay_here_without_a_licence_or_where_they_are_large_and_their_h
     weights = Path(by_command.run(LEARN).manifest().agents[1]["model"])
     with (weights / "shards" / "w0.bin").open("r+b") as file:
         before = file.read()
-        file.truncate(MAX_WEIGHTS + 1)
+        file.truncate(MAX_WEIGHTS_BYTES + 1)
     try:
         changed = model_drafts(folder, Naming("acme", licence="MIT"))[0]
     finally:

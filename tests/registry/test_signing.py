@@ -15,7 +15,7 @@ from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import MANIFEST, Release
 from runner.documents.releases.reference import Kind
 from runner.registry.check_notes import CheckNote
-from runner.registry.signing import SIGNATURE_FILE, check, check_release, sign, sign_release
+from runner.registry.signing import SIGNATURE_FILE, check, check_release_signature, sign, sign_release
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.verify import find_release_problems
@@ -149,9 +149,12 @@ def test_a_release_is_signed_once_and_by_one_key(library: None, registry: Regist
     with pytest.raises(TakenError, match="is already signed with another key"):
         sign_release(registry, only(registry), other)
     assert registry.signature(only(registry)) == first
-    assert check_release(registry, only(registry), public) == f"run/acme/signed@1 is signed with the key of {public}"
+    assert (
+        check_release_signature(registry, only(registry), public)
+        == f"run/acme/signed@1 is signed with the key of {public}"
+    )
     with pytest.raises(ReleaseError, match=r"run/acme/signed@1 in file:.*does not match this manifest and the key"):
-        check_release(registry, only(registry), other_public)
+        check_release_signature(registry, only(registry), other_public)
 
 
 def wrong(registry: Registry, public: Path) -> list[str]:
@@ -172,15 +175,15 @@ def test_every_64th_byte_flipped_in_a_signature_is_found_and_named(
         assert len(told) == 1, at
         assert f"signature/{SIGNATURE_FILE}: the signature does not match this manifest" in told[0], (at, told)
     path.write_bytes(good)
-    assert check_release(registry, only(registry), public) is not None
+    assert check_release_signature(registry, only(registry), public) is not None
 
 
 def test_where_no_key_is_given_a_signature_is_told_and_where_one_is_given_there_must_be_one(registry: Registry) -> None:
-    assert check_release(registry, only(registry), None) is None
+    assert check_release_signature(registry, only(registry), None) is None
     with pytest.raises(ReleaseError, match=r"is not signed, but --signer-key requires a signature; ask its publisher"):
-        check_release(registry, only(registry), Path("key.pub"))
+        check_release_signature(registry, only(registry), Path("key.pub"))
     registry.add_signature(only(registry), [(SIGNATURE_FILE, b"{}")])
-    note = check_release(registry, only(registry), None)
+    note = check_release_signature(registry, only(registry), None)
     assert note == "run/acme/signed@1 is signed, but not checked; check it with --signer-key"
     assert note in [line for line in find_release_problems(registry, only(registry)) if isinstance(line, CheckNote)]
 

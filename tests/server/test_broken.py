@@ -52,7 +52,7 @@ def test_a_request_that_breaks_the_server_is_answered_counted_and_logged_as_othe
     headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     assert headers.items() >= DEFAULTS.items()
     assert b"nobody thought of it" not in sent[1]["body"]
-    assert app.state.numbers.requests["GET", "/broken", 500] == 1
+    assert app.state.request_metrics.requests["GET", "/broken", 500] == 1
     said = [one for one in caplog.records if one.name == "nip_run.server"]
     assert [vars(one)["status"] for one in said if one.getMessage() == "request"] == [500]
     assert any(one.exc_info for one in said)

@@ -100,7 +100,7 @@ def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
     held = held.killed()  # when all was sent, and nothing was committed
     upload, _ = held.begun("council")
     assert (upload.state, upload.missing) == (OPEN, {})
-    assert held.publishing.uploads.set_state(upload.id, CHECKING, [], only=OPEN)
+    assert held.publishing.uploads.set_state(upload.id, CHECKING, [], if_state=OPEN)
     for sha256 in contents:  # when it was committed, and its blobs were kept, and not shown
         path = held.publishing.uploads.pieces.complete_file(upload.id, sha256)
         assert path is not None
@@ -118,7 +118,7 @@ def test_an_upload_goes_on_after_a_kill_at_every_step_of_it(held: Held) -> None:
     assert (again.id, again.state) == (upload.id, PUBLISHED)
     other, contents = held.begun("emptied")
     held.send(other, contents)
-    assert held.publishing.uploads.set_state(other.id, CHECKING, [], only=OPEN)
+    assert held.publishing.uploads.set_state(other.id, CHECKING, [], if_state=OPEN)
     held.publishing.uploads.pieces.clear(other.id)  # somebody empties the folder
     held.publishing.start()
     assert held.ended(other) == OPEN

@@ -22,7 +22,8 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST, FileEntry, Re
 Content = bytes | Path
 """The bytes of a file, or the path of the file that has them."""
 
-PIECE = 1 << 16
+PIECE_BYTES = 1 << 16
+"""The number of bytes to read from a file at a time."""
 
 _MEDIA_TYPES: Mapping[str, str] = {
     ".json": "application/json", ".jsonl": "application/jsonl", ".yaml": "application/yaml", ".md": "text/markdown",
@@ -87,7 +88,7 @@ def _hash_entry(path: str, content: Content) -> FileEntry:
     try:
         with open_content(content) as file:
             sha256, size = hashlib.sha256(), 0
-            while piece := file.read(PIECE):
+            while piece := file.read(PIECE_BYTES):
                 sha256.update(piece)
                 size += len(piece)
     except OSError as error:
@@ -113,7 +114,7 @@ def checked_copy(source: IO[bytes], entry: FileEntry, write: Callable[[bytes], o
         ReleaseError: the file cannot be read, or its size or hash differs from the manifest.
     """
     sha256, size = hashlib.sha256(), 0
-    while size <= entry.size and (piece := _read(source, min(PIECE, entry.size - size + 1), entry.path)):
+    while size <= entry.size and (piece := _read(source, min(PIECE_BYTES, entry.size - size + 1), entry.path)):
         size += len(piece)
         if size > entry.size:
             raise ReleaseError(f"{entry.path} is damaged: it is longer than the {entry.size:,} bytes in {MANIFEST}")

@@ -47,7 +47,7 @@ class Protocol:
 
     file: ProtocolFile
     parameters: Parameters
-    is_turned: bool = True
+    declares_verifier_first: bool = True
     """Whether the file declares `verifier_first`, which then rotates the cycle. Otherwise it follows from the cycle."""
     exchanges_stances: bool = False
     """Whether opposed provers exchange their stances in some games, since each game sets the first prover's stance."""
@@ -58,7 +58,10 @@ class Protocol:
         """Return the protocol as if its file declared this `verifier_first`."""
         file = replace(self.file, parameters=replace(self.file.parameters, verifier_first=verifier_first))
         return replace(
-            self, file=file, parameters=replace(self.parameters, verifier_first=verifier_first), is_turned=True
+            self,
+            file=file,
+            parameters=replace(self.parameters, verifier_first=verifier_first),
+            declares_verifier_first=True,
         )
 
     def with_given_stance(self) -> Protocol:

@@ -16,7 +16,7 @@ from runner.pages.report.games import FORMAT
 NOTHING: Mapping[str, Any] = {"format": FORMAT, "runs": [], "live": False, "notes": None}
 """The script's data on a page without dynamic content."""
 
-POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )

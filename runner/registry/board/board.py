@@ -159,7 +159,7 @@ def _read_sessions(
                 stated = session.datapoints
                 read = partial(cache.datapoints, registry, entry, release)
                 # The inputs show what was played; the manifest's hashes are used only for releases without inputs.
-                session = session.with_points(lambda read=read, stated=stated: read() or stated)  # type: ignore[misc]
+                session = session.with_datapoint_lookup(lambda read=read, stated=stated: read() or stated)  # type: ignore[misc]
             yield entry.sha256, session
 
 
@@ -229,12 +229,12 @@ def _with_shared_release(row: LeaderboardRow, listed: Mapping[str, ReleaseEntry]
 
 def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     """Return the rows with one list per task; the database puts the rows of some tasks below another task's list."""
-    last: dict[str | None, int] = {}
+    last_list: dict[str | None, int] = {}
     lists: dict[tuple[str | None, str | None], int] = {}
     started: set[tuple[str | None, int]] = set()
     for row in rows:
         benchmark, number = row.benchmark, row.list
-        last[benchmark] = max(last.get(benchmark, 0), number)
+        last_list[benchmark] = max(last_list.get(benchmark, 0), number)
         if (benchmark, number) not in started:  # the first row of a list defines the list's task
             started.add((benchmark, number))
             lists[benchmark, row.task] = number
@@ -242,9 +242,10 @@ def separate_tasks(rows: Sequence[LeaderboardRow]) -> list[LeaderboardRow]:
     for row in rows:
         benchmark, task = row.benchmark, row.task
         if (benchmark, task) not in lists:
-            last[benchmark] += 1
-            lists[benchmark, task] = last[benchmark]
+            last_list[benchmark] += 1
+            lists[benchmark, task] = last_list[benchmark]
         own_list = replace(row, list=lists[benchmark, task])
+        # A row that was unranked only because its task differs from that of the list is the first of its own list.
         is_alone = any(reason.is_reason_of(row) for reason in OTHER_TASK)
         placed.append(replace(own_list, rank=1, rank_last=1, reason=None) if is_alone else own_list)
     return sorted(placed, key=lambda row: (str(row.benchmark), row.list))
@@ -296,7 +297,7 @@ def _published_row(
     """Return the row of a run with the run's own id, its release, and the training behind its models."""
     session = sessions[entry.sha256]
     ancestry: Ancestry = lineage.ancestry(session)
-    contact = lineage.contact(session, ancestry)
+    overlap = lineage.training_overlap(session, ancestry)
     is_published = any(mark.startswith((NOT_RECOMPUTED, WITHHELD)) for mark in cached.marks)
     shared = () if row.shared_note is None else (row.shared_note,)
     return PublishedRow(
@@ -306,9 +307,9 @@ def _published_row(
         owner=entry.reference.owner,
         signed=entry.signed,
         effort=total_json(ancestry),
-        trained_on=None if contact is None else {**vars(contact), "shown": str(contact)},
+        trained_on=None if overlap is None else {**vars(overlap), "shown": str(overlap)},
         lineage=[origin_json(origin) for origin in ancestry.origins],
         tier=entry.tier or DEFAULT_TIER,
         numbers=AS_PUBLISHED if is_published else RECOMPUTED,
-        marks=[*cached.marks, *shared, *describe_relations(session), *describe_marks(session, ancestry, contact)],
+        marks=[*cached.marks, *shared, *describe_relations(session), *describe_marks(session, ancestry, overlap)],
     )

@@ -1,7 +1,7 @@
-"""Cache of the files that a board reads from a registry: manifests, and the checked metrics and rows of benchmark runs.
+"""Cache of the files that a board reads from a registry: manifests, and the checked files of benchmark runs.
 
-The key is the hash of the release's manifest: nothing is read twice, and later changes in the registry have no effect.
-A cached run has this hash as its run id, so that ids are unique.
+Releases are cached by the hash of their manifest. So nothing is read twice, and later changes in the registry have no
+effect. A cached run has this hash as its run id, so that ids are unique.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ from runner.spec.origin import MARKER
 from runner.version import __version__
 
 DATA = "data/"
-SMALL = ("data/manifest.json", "data/metrics.json", "data/spec.yaml")
-MAX_SMALL, MAX_INPUT, MAX_ROLLOUTS = 16 << 20, 256 << 20, 4 << 30
+SMALL_FILES = ("data/manifest.json", "data/metrics.json", "data/spec.yaml")
+MAX_SMALL_BYTES, MAX_INPUT_BYTES, MAX_ROLLOUTS_BYTES = 16 << 20, 256 << 20, 4 << 30
+"""Maximum sizes of each of `SMALL_FILES`, of each file of a run's inputs, and of its rollouts."""
 _CHECKED = "checked.json"
+"""The result of a check, in the folder of the checked run. Its key `by` is the version of nip-run that checked it."""
 STAGES = "data/stages.jsonl"
 
 
@@ -80,6 +82,7 @@ class BoardCache:
     def at(cls, path: Path) -> Self:
         """Return the cache in the folder `path`, and create the folder. Raises as `of`."""
         try:
+            # kept: checked benchmark runs; inputs: datapoints of other runs; trained: checked training runs.
             for name in ("manifests", "kept", "inputs", "refused", "trained"):
                 make_folders(path / name)
             atomic_write(path / MARKER, b"{}\n")  # marks the folder's contents as untrusted
@@ -100,7 +103,7 @@ class BoardCache:
         return release
 
     def session(self, entry: ReleaseEntry, release: Release) -> LineageSession:
-        """Return the published run or model that a manifest describes. Raises as `session_of_release`."""
+        """Return a manifest's run or model with the facts for its lineage. Raises as `session_of_release`."""
         return session_of_release(entry, release)
 
     def has_manifest(self, entry: ReleaseEntry) -> bool:
@@ -108,16 +111,16 @@ class BoardCache:
         return (self.path / "manifests" / f"{entry.sha256}.json").is_file()
 
     def files_to_read(self, entry: ReleaseEntry, release: Release) -> list[str]:
-        """Return the files that `run` will read from the registry, in this order; none if its result is cached."""
+        """Return the files that `run` will read from the registry, in order; none if the release has been checked."""
         results = (self.path / "kept" / entry.sha256 / _CHECKED, self.path / "refused" / f"{entry.sha256}.json")
         if any(path.is_file() for path in results):
             return []
-        rows = DATA + ROLLOUTS_FILE
+        rollouts = DATA + ROLLOUTS_FILE
         first = [file.path for file in release.files if _is_read_first(file.path)]
-        return [*first, rows] if release.file(rows) is not None else first
+        return [*first, rollouts] if release.file(rollouts) is not None else first
 
     def run(self, registry: Registry, entry: ReleaseEntry, release: Release) -> CachedRun:
-        """Return a benchmark run whose metrics were checked, with the files that its row is computed from.
+        """Return a benchmark run with the files from which its row of the board is computed, and check its metrics.
 
         Raises:
             RefusedRelease: the release is intact, but its metrics do not follow from its records.
@@ -129,7 +132,10 @@ class BoardCache:
         def check() -> dict[str, Any]:
             fetch(registry, entry, release, folder.path, _is_read_first)
             if rollouts is not None:
-                fetch(registry, entry, release, folder.path, lambda path: path == rollouts.path, most=MAX_ROLLOUTS)
+                fetch(
+                    registry, entry, release, folder.path, lambda path: path == rollouts.path,
+                    max_bytes=MAX_ROLLOUTS_BYTES,
+                )  # fmt: skip
             with _refuse_malformed(entry, folder):
                 marks, run_id = check_run(folder, release, entry.sha256, has_rollouts=rollouts is not None)
             return {"marks": marks, "run_id": run_id}
@@ -147,7 +153,7 @@ class BoardCache:
         folder = RunFolder(self.path / "trained" / entry.sha256)
 
         def check() -> dict[str, Any]:
-            fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL, STAGES))
+            fetch(registry, entry, release, folder.path, lambda path: path in (*SMALL_FILES, STAGES))
             with _refuse_malformed(entry, folder):
                 for problem in find_kind_problems(folder, release.facts):
                     raise RefusedRelease(problem)
@@ -196,7 +202,7 @@ class BoardCache:
             return content_hashes(RunFolder(folder))
         except MemoryError:
             raise
-        except Exception:  # noqa: BLE001 - malformed inputs must not affect the other rows
+        except Exception:  # noqa: BLE001 - malformed inputs must not affect other runs
             remove_folder(folder)
             return None
 
@@ -206,7 +212,7 @@ class BoardCache:
 
 
 def _is_read_first(path: str) -> bool:
-    return path in SMALL or path.startswith("data/inputs/")
+    return path in SMALL_FILES or path.startswith("data/inputs/")
 
 
 @contextmanager
@@ -233,7 +239,7 @@ def fetch(
     target: Path,
     is_selected: Callable[[str], bool],
     *,
-    most: int = MAX_INPUT,
+    max_bytes: int = MAX_INPUT_BYTES,
 ) -> None:
     """Copy the selected files of a release's run into a folder, and check their hashes.
 
@@ -244,7 +250,7 @@ def fetch(
     for file in release.files:
         if not is_selected(file.path):
             continue
-        if file.size > (MAX_SMALL if file.path in SMALL else most):
+        if file.size > (MAX_SMALL_BYTES if file.path in SMALL_FILES else max_bytes):
             raise ReleaseError(f"{entry.reference}: {file.path} has {file.size:,} bytes, too large for a board")
         path = target / file.path.removeprefix(DATA)
         make_folders(path.parent)

@@ -36,8 +36,10 @@ NOT_RECOMPUTED = "not recomputed"
 """Prefix of the mark of a row whose metrics are those that were published, without a check."""
 
 
-def check_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bool) -> tuple[tuple[str, ...], str]:
-    """Check that a run agrees with its release, and write its table of rollouts with `key` as the run's id.
+def check_run(
+    folder: RunFolder, release: Release, cached_id: str, *, has_rollouts: bool
+) -> tuple[tuple[str, ...], str]:
+    """Check that a run agrees with its release, and write its table of rollouts with `cached_id` as the run's id.
 
     Returns:
         The marks of the run's row, and the published id of the run.
@@ -65,13 +67,13 @@ def check_run(folder: RunFolder, release: Release, key: str, *, has_rollouts: bo
         atomic_write(folder.metrics, orjson.dumps(numbers))
         game_metrics = {row["metric"]: row["value"] for row in numbers["metrics"] if row["agent"] is None}
         accuracy = game_metrics.get(RANKING_METRIC)
-        _write_rows(folder, key)
+        _write_rows(folder, cached_id)
     stated = release.facts.get("accuracy")
     if not is_same((stated or {}).get("value"), accuracy):
         raise ReleaseError(
             f"the release says accuracy {(stated or {}).get('value')}, but the run's records give {accuracy}"
         )
-    folder.write_manifest(replace(manifest, run_id=key))
+    folder.write_manifest(replace(manifest, run_id=cached_id))
     return marks, manifest.run_id
 
 
@@ -99,10 +101,10 @@ def _recompute_metrics(
     plan, manifest = played_plan(folder, withheld), folder.manifest()
     if plan.shape is not None:
         return (f"{NOT_RECOMPUTED}: a tree",), dict(published)
-    records = RolloutChecker(folder, plan)
+    checker = RolloutChecker(folder, plan)
     for row in read_rows(folder.path / ROLLOUTS_FILE):
-        records.add(row)
-    recomputed = records.summary()
+        checker.add(row)
+    recomputed = checker.summary()
     if plan.debates is not None and plan.debates.stopped is not None:
         return (f"{NOT_RECOMPUTED}: the run judges the debates of a run that had stopped",), dict(published)
     differences = describe_differences(published, recomputed)
@@ -112,14 +114,14 @@ def _recompute_metrics(
     return marks if differences else (), merge_metrics(published, recomputed)
 
 
-def _write_rows(folder: RunFolder, key: str) -> None:
-    """Write a run's rows with `key` as run id to the Parquet table that a board reads, through small JSON files."""
+def _write_rows(folder: RunFolder, cached_id: str) -> None:
+    """Write a run's rows with `cached_id` as run id to the table that a board reads, through small JSON files."""
     paths: list[Path] = []
     longest = size = rows = 0
     file: IO[bytes] | None = None
     try:
         for row in read_rows(folder.path / ROLLOUTS_FILE):
-            line = orjson.dumps({**row, "run_id": key}, option=orjson.OPT_APPEND_NEWLINE)
+            line = orjson.dumps({**row, "run_id": cached_id}, option=orjson.OPT_APPEND_NEWLINE)
             if file is None or rows >= PART_ROWS or size + len(line) > PART_BYTES:
                 if file is not None:
                     file.close()

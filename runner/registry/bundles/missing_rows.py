@@ -23,6 +23,7 @@ OPTION = "dataset.path"
 
 def lacks_rows(fetched: FetchedRelease) -> bool:
     """Return whether the rows of a release's dataset are neither published nor added to the release's folder."""
+    # A release that is published without its rows has a pin, a file that identifies the rows by hash.
     return fetched.release.file(PIN) is not None and not (fetched.folder / ROWS).is_file()
 
 
@@ -42,7 +43,9 @@ def describe_missing_rows(fetched: FetchedRelease) -> str:
 
 
 def add_rows(fetched: FetchedRelease, file: Path) -> None:
-    """Add the dataset rows that were played to a fetched folder, from a dataset's file or another run's stored rows.
+    """Add to a fetched folder the dataset rows that were played.
+
+    `file` is the original dataset, or the file with the rows of another run.
 
     Raises:
         UsageError: the file is missing or has other rows, or the release already has the rows.
@@ -66,6 +69,7 @@ def add_rows(fetched: FetchedRelease, file: Path) -> None:
             if not fetched.is_training_run:
                 write_tables(run)
             return
+    # If only one of the two settings failed, the other could read the file, and the problem would mislead.
     problem = f": {problems[0]}" if len(problems) > 1 else ""
     raise UsageError(
         f"{file} does not have the rows that were played (by hash){problem}; {describe_missing_rows(fetched)}"

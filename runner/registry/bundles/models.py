@@ -34,7 +34,7 @@ from runner.training.stage_log import read_stages
 from runner.training.stages import Switched
 from runner.training.weights import Weights, is_path, public_model_name, weights_at
 
-MAX_WEIGHTS = 64 << 20
+MAX_WEIGHTS_BYTES = 64 << 20
 """Maximum size of weights in bytes. Of larger weights only the hash is published."""
 MAX_WEIGHT_FILES = 200
 
@@ -151,14 +151,14 @@ def _settings(group: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _find_weights(model: str, recorded: str | None) -> tuple[Weights | None, list[str]]:
+def _find_weights(model: str, recorded_sha256: str | None) -> tuple[Weights | None, list[str]]:
     """Return the weights and no notes; None with a note if they are missing on this machine, unreadable or changed."""
     name = public_model_name(model)
     try:
         weights = weights_at(model)
     except OSError as error:
         return None, [f"the weights {name} cannot be read: {error.strerror}; only their hash is published"]
-    if weights is not None and recorded not in (None, weights.sha256):
+    if weights is not None and recorded_sha256 not in (None, weights.sha256):
         return None, [f"the weights {name} were changed after the training and are not published"]
     if weights is None and is_path(model):
         return None, [f"the weights {name} are not on this machine and are not published"]
@@ -167,20 +167,21 @@ def _find_weights(model: str, recorded: str | None) -> tuple[Weights | None, lis
 
 def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[str, Content], list[str]]:
     """Return the weight files to publish, or a note with the reason why they are not published."""
-    root, name = Path(model).expanduser(), public_model_name(model)
-    paths = {name: root / name if name else root for name, _, _ in weights.files}
+    root, model_name = Path(model).expanduser(), public_model_name(model)
+    paths = {name: root / name if name else root for name, _, _ in weights.files}  # "" if the weights are one file
     names = {name: f"weights/{name or root.name}" for name in paths}
     if naming.licence is None:
         reason = "no license was given (--license)"
-    elif weights.size > MAX_WEIGHTS or len(paths) > MAX_WEIGHT_FILES:
-        reason = f"{weights.size:,} bytes in {len(paths)} files; at most {MAX_WEIGHTS:,} in {MAX_WEIGHT_FILES} are sent"
+    elif weights.size > MAX_WEIGHTS_BYTES or len(paths) > MAX_WEIGHT_FILES:
+        limit = f"at most {MAX_WEIGHTS_BYTES:,} in {MAX_WEIGHT_FILES} are sent"
+        reason = f"{weights.size:,} bytes in {len(paths)} files; {limit}"
     elif any(path.is_symlink() for path in paths.values()):
         reason = "they include symbolic links"
     elif invalid := next((name for name in names.values() if path_problem(name)), None):
         reason = f"{invalid} is not a valid path in a release"
     else:
         return {names[name]: path for name, path in paths.items()}, []
-    return {}, [f"the weights {name} are not published, only their hash: {reason}"]
+    return {}, [f"the weights {model_name} are not published, only their hash: {reason}"]
 
 
 def _address(start_settings: Mapping[str, Any], model: str) -> str | None:
@@ -226,8 +227,8 @@ def _ancestor_of(group: Mapping[str, Any]) -> str | None:
 
 def _describe(group: str, run_id: str, base: str, continues: str | None) -> str:
     """Return a one-line description of a model."""
-    past = f"trained from {base}" if continues is None else f"continues {continues}, its base is {base}"
-    return f"Model group {group} of {run_id}, {past}"
+    origin = f"trained from {base}" if continues is None else f"continues {continues}, its base is {base}"
+    return f"Model group {group} of {run_id}, {origin}"
 
 
 def _training_iterations(group: Mapping[str, Any]) -> set[int]:

@@ -22,6 +22,7 @@ from runner.spec.origin import DATA
 
 FILE = "README.md"
 MAX_MODELS = 40
+"""Maximum number of agents in the table of models."""
 
 
 def build_readme(

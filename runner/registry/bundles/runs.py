@@ -48,7 +48,7 @@ ROWS = f"{DATA}/inputs/dataset.jsonl"
 REPLAYED = "inputs/replayed"
 """Replaces the folder of a replayed run in a published spec. Its answers are in the replay's own journal."""
 
-_LOGS = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "manifest.json")
+_RUN_FILES = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "manifest.json")
 _INPUTS = ("protocol.yaml", DEBATES, baseline_scores.FILE)
 
 
@@ -61,7 +61,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
     manifest = with_sources(folder.manifest(), naming.sources)
     spec = ModelSource(folder.path).spec
     metrics = folder.read_metrics() if folder.metrics.is_file() else {}
-    points = datapoints_of(folder)
+    datapoints = datapoints_of(folder)
     release = Release(
         kind=Kind.RUN,
         owner=naming.owner,
@@ -70,10 +70,10 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         description=naming.description or str(spec.get("description") or ""),
         licence=naming.licence,
         visibility=naming.visibility,
-        identity=identity_of(folder, manifest, points),
+        identity=identity_of(folder, manifest, datapoints),
         sources=sources_of_manifest(manifest),
         links=_links(folder, results, naming),
-        facts=facts_of(folder, manifest, metrics, points),
+        facts=facts_of(folder, manifest, metrics, datapoints),
     )
     has_rows = naming.dataset_licence != NO_ROWS
     contents: dict[str, Content] = {
@@ -83,7 +83,7 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
         SAVED_SPEC: parameters.SPEC.encode(),
         run_data.FILE: run_data.build_run_data(manifest, metrics),
         readme.FILE: _readme(release, folder, has_rows=has_rows),
-        **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, points)}),
+        **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, datapoints)}),
     }
     if not manifest.is_training_run and manifest.status in PLAYED:
         contents[f"{DATA}/{ROLLOUTS_FILE}"] = write_rollouts(folder)
@@ -140,7 +140,7 @@ def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]
     names |= {INDEX} if stored else set()
     prompts = sorted(path for path in (inputs / "prompts").iterdir() if path.name.endswith(SUFFIX))
     contents: dict[str, Content] = {f"{DATA}/{SAVED_SPEC}": _spec(folder, spec)}
-    contents |= {f"{DATA}/{name}": folder.path / name for name in _LOGS if (folder.path / name).is_file()}
+    contents |= {f"{DATA}/{name}": folder.path / name for name in _RUN_FILES if (folder.path / name).is_file()}
     contents |= {f"{DATA}/inputs/{name}": inputs / name for name in _INPUTS if (inputs / name).is_file()}
     contents |= {f"{DATA}/inputs/{FOLDER}/{name}": trainers / name for name in sorted(names)}
     return contents | {f"{DATA}/inputs/prompts/{path.name}": path for path in prompts}
@@ -197,7 +197,7 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
             yield orjson.loads(line)
 
 
-def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
+def _pin(manifest: Manifest, datapoints: list[PlayedDatapoint]) -> bytes:
     """Return JSON that identifies the dataset rows that were played by source and hashes, without their content."""
     source = sources_of_manifest(manifest).get("dataset")
     pin = {
@@ -214,7 +214,7 @@ def _pin(manifest: Manifest, points: list[PlayedDatapoint]) -> bytes:
                 "sha256": point.sha256,
                 "group_sha256": point.group_sha256,
             }
-            for point in points
+            for point in datapoints
         ],
     }
     return orjson.dumps(pin, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -77,11 +77,11 @@ def load_withheld(folder: RunFolder) -> Dataset:
     atomic_write(folder.path / WITHHELD, b"".join(lines))
     columns = tuple(sorted(template_variables(folder) - VARIABLES.keys()))
     empty = dict.fromkeys(columns, "")
-    points = tuple(
+    datapoints = tuple(
         _WithheldDatapoint(point.id, point.label, empty, point.group, row["sha256"])
         for point, row in zip(played, rows, strict=True)
     )
-    return Dataset(points, columns, manifest.dataset_source_sha256 or "", group_by)
+    return Dataset(datapoints, columns, manifest.dataset_source_sha256 or "", group_by)
 
 
 def _played_datapoint(row: Mapping[str, Any], label: int | None) -> PlayedDatapoint:
@@ -101,6 +101,7 @@ def _pinned_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
         for row in read_pin(path)["rows"]:
             needed = row["sha256"], row["content_sha256"]
+            # The other hashes may be null. Then the check is given a hash that it checks anyway.
             hashes = [*needed, row["group_sha256"] or needed[0], row.get("all_columns_sha256") or needed[0]]
             if type(row["id"]) is not str or any(_SHA256.fullmatch(digest) is None for digest in hashes):
                 raise ValueError("a row has no id or hash")

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import orjson
 
-from runner.documents.releases.bundle import PIECE, Content, open_content
+from runner.documents.releases.bundle import PIECE_BYTES, Content, open_content
 
 FILE = "croissant.json"
 
@@ -47,7 +47,7 @@ _CONTEXT: Mapping[str, Any] = dict(
 _FORMATS = {".jsonl": "application/jsonlines", ".csv": "text/csv", ".parquet": "application/x-parquet"}
 _TYPES = {"text": "sc:Text", "integer": "sc:Integer", "number": "sc:Float", "boolean": "sc:Boolean", "json": "sc:Text"}
 _SPDX = "https://spdx.org/licenses/"
-NO_LICENSE = "not stated: nobody may assume that they may use it"
+LICENSE_NOT_STATED = "not stated: nobody may assume that they may use it"
 
 
 def croissant_of(
@@ -61,8 +61,8 @@ def croissant_of(
 ) -> bytes:
     """Return the Croissant file of a dataset.
 
-    `files` has the contents of the files with rows, all in one format, by path in the release. `columns` maps each
-    column to `text`, `integer`, `number`, `boolean`, or `json` for nested or mixed values. `published` is a date such
+    `files` maps the path of each file with rows to its content; all have the same format. `columns` maps each column to
+    its kind: `text`, `integer`, `number`, `boolean`, or `json` for nested or mixed values. `published` is a date such
     as `2026-11-22`.
 
     Raises:
@@ -75,8 +75,8 @@ def croissant_of(
         "conformsTo": "http://mlcommons.org/croissant/1.1",
         "name": name,
         "description": description or name,
-        "license": NO_LICENSE if licence is None else _license_url(licence),
-        "version": "1.0.0",
+        "license": LICENSE_NOT_STATED if licence is None else _license_url(licence),
+        "version": "1.0.0",  # required; the release has its own version, and its files never change
         **({} if published is None else {"datePublished": published}),
         "distribution": distribution,
         "recordSet": [
@@ -94,7 +94,10 @@ def croissant_of(
 
 
 def column_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the kind of each column in order of appearance; a column with only nulls is text."""
+    """Return the kind of each column in order of appearance.
+
+    Nulls do not count. Integers and floats together are `number`, other mixtures `json`, and only nulls `text`.
+    """
     kinds: dict[str, str | None] = {}
     for row in rows:
         for name, value in row.items():
@@ -114,14 +117,14 @@ def _kind_of(value: Any) -> str | None:
 
 def _license_url(licence: str) -> str:
     """Return the URL of an SPDX license, or the given text for any other."""
-    is_spdx = all(char.isalnum() or char in ".-+" for char in licence) and any(char in "-." for char in licence)
-    return f"{_SPDX}{licence}" if is_spdx or licence in ("MIT", "Zlib", "ISC") else licence
+    looks_like_spdx = all(char.isalnum() or char in ".-+" for char in licence) and any(char in "-." for char in licence)
+    return f"{_SPDX}{licence}" if looks_like_spdx or licence in ("MIT", "Zlib", "ISC") else licence
 
 
 def _describe_file(path: str, content: Content) -> dict[str, Any]:
     hashed, size = hashlib.sha256(), 0
     with open_content(content) as file:
-        while piece := file.read(PIECE):
+        while piece := file.read(PIECE_BYTES):
             hashed.update(piece)
             size += len(piece)
     return {
@@ -135,12 +138,12 @@ def _describe_file(path: str, content: Content) -> dict[str, Any]:
     }
 
 
-def _describe_field(column: str, kind: str, file: str) -> dict[str, Any]:
+def _describe_field(column: str, kind: str, file_id: str) -> dict[str, Any]:
     return {
         "@type": "cr:Field",
         "@id": f"datapoints/{quote(column, safe='')}",
         "name": column,
         **({"description": "JSON: nested, or of several types."} if kind == "json" else {}),
         "dataType": _TYPES[kind],
-        "source": {"fileObject": {"@id": file}, "extract": {"column": column}},
+        "source": {"fileObject": {"@id": file_id}, "extract": {"column": column}},
     }

@@ -78,7 +78,9 @@ def protocol_file(path: Path) -> tuple[bytes, Protocol]:
 
 def _plain_protocol(protocol: Protocol) -> dict[str, Any]:
     data: dict[str, Any] = to_plain(protocol.file)
-    if not protocol.is_turned:  # with this key, a protocol's file would declare that either agent can be first
+    if (
+        not protocol.declares_verifier_first
+    ):  # with this key, a protocol's file would declare that either agent can be first
         del data["parameters"]["verifier_first"]
     without_null_values: dict[str, Any] = without_nulls(data)
     return without_null_values

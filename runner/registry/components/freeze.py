@@ -65,11 +65,11 @@ class FrozenPin:
 
 
 def pins_of(specs: Iterable[Spec]) -> list[FrozenPin]:
-    """Return the pins of all points of a spec, without duplicates, sorted by part."""
+    """Return the pins of all points of a spec's sweep, without duplicates, sorted by part."""
     pins: dict[FrozenPin, None] = {}
     for spec in specs:
-        for slot, use in spec.components.items():
-            pins[FrozenPin(slot, release=use.release, sha256=use.sha256)] = None
+        for key, use in spec.components.items():
+            pins[FrozenPin(key, release=use.release, sha256=use.sha256)] = None
         for part, source in sources_of(spec).items():
             pins[FrozenPin(part, source)] = None
     return sorted(pins, key=lambda pin: (pin.part, pin.description))

@@ -170,6 +170,7 @@ class Installer:
 
 _NEEDED_ROLES = ("protocol", "prompts", "dataset", "extends")
 _NEEDED_ROLE_PREFIXES = ("agent:", "trainer:", "model:", "extends:")
+"""Roles, and starts of roles, of the links to releases that a component cannot be used without."""
 
 
 def find_dependencies(release: Release) -> Iterator[tuple[Reference, str | None]]:

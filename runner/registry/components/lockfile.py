@@ -30,16 +30,18 @@ WRITE_LOCK = ".nip-run.lock.held"
 
 FORMAT = 1
 MAX_BYTES = 1 << 20
-MAX_WHERE = 1_000
+MAX_WHERE_CHARACTERS = 1_000
 WAIT_SECONDS = 30.0
+"""Maximum time to wait until another process has written the lock."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONFLICT = re.compile(rb"^(<<<<<<<|=======|>>>>>>>)", re.MULTILINE)
+"""Matches the markers that git writes into a file with a merge conflict."""
 
 
 @dataclass(frozen=True)
 class LockedPin:
-    """The hash and registry of the release that a reference means."""
+    """A pin: the hash and the registry of the release that a reference means."""
 
     sha256: str
     where: str
@@ -63,8 +65,8 @@ class Lock:
             ReleaseError: the lock is damaged.
         """
         start = folder.absolute()
-        while (got := fetched_folder([start])) is not None and got != got.parent:
-            start = got.parent
+        while (release_folder := fetched_folder([start])) is not None and release_folder != release_folder.parent:
+            start = release_folder.parent
         candidates = (up / LOCK for up in ancestors(start))
         path = next((path for path in candidates if is_file(path)), Path.cwd() / LOCK)
         return cls.read(path)
@@ -188,7 +190,7 @@ def _parse_pin(name: str, entry: Any) -> LockedPin:
     sha256, where = entry["sha256"], entry["where"]
     if not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
         raise ValueError(f"{name}: sha256 must be 64 hexadecimal digits")
-    if not isinstance(where, str) or not 0 < len(where) <= MAX_WHERE:
+    if not isinstance(where, str) or not 0 < len(where) <= MAX_WHERE_CHARACTERS:
         raise ValueError(f"{name}: invalid value of where: {str(where)[:60]!r}")
     return LockedPin(sha256, where)
 

@@ -76,16 +76,18 @@ def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
     if len(trainers) < len(specs):
         raise UsageError(f"{path} trains nothing; to publish a trainer, name a spec with kind: training")
     group = _select_part(part, list(trainers[0]), "trainer", path)
-    settings = _shared_value([point[group] for point in trainers], f"training.trainers.{group}", path)
+    settings = _shared_value(
+        [trainers_of_point[group] for trainers_of_point in trainers], f"training.trainers.{group}", path
+    )
     content = _explicit_settings(settings, set())
-    stored, missing = trainer_contents({group: settings}, specs[0])
+    stored_scripts, notes_on_missing = trainer_contents({group: settings}, specs[0])
     identity = {name: value for name, value in to_plain(settings).items() if name != "files"}
     folder = f"{FOLDER}/{group}/"
-    files = {name.removeprefix(folder): data.hex() for name, data in stored.items() if name.startswith(folder)}
+    files = {name.removeprefix(folder): data.hex() for name, data in stored_scripts.items() if name.startswith(folder)}
     identity |= {"stored": files} if files else {}
     return UnnamedComponent(
         _spec_files(Kind.TRAINER, specs[0]),
-        {"trainer.yaml": dump(content).encode(), **stored},
+        {"trainer.yaml": dump(content).encode(), **stored_scripts},
         {"trainer": tagged_hash("trainer", identity)},
         {
             "backend": settings.backend,
@@ -93,7 +95,7 @@ def build_trainer(path: Path, naming: Naming, part: str | None) -> UnnamedCompon
             "runs_a_command": settings.command is not None,
             "method": None if sections[0] is None else sections[0].method,
         },
-        notes=missing,
+        notes=notes_on_missing,
         description=f"A trainer: {settings.backend}, for {'' if sections[0] is None else sections[0].method}",
     )
 

@@ -34,8 +34,10 @@ from runner.training.plan import plan_of
 from runner.training.weights import is_path, public_model_name
 
 _DATASET, _PROMPTS, _PROTOCOL = "dataset.path", "prompts", "protocol.use"
-_NAMES: Mapping[str, Kind] = {_PROTOCOL: Kind.PROTOCOL, _PROMPTS: Kind.PROMPTS, _DATASET: Kind.DATASET}
-_USES: Mapping[str, Kind] = {"models": Kind.MODEL, "agents": Kind.AGENT, "training.trainers": Kind.TRAINER}
+_FILE_KEYS: Mapping[str, Kind] = {_PROTOCOL: Kind.PROTOCOL, _PROMPTS: Kind.PROMPTS, _DATASET: Kind.DATASET}
+"""Keys that name a file, a folder or a release, with the kind of the release."""
+_USE_SECTIONS: Mapping[str, Kind] = {"models": Kind.MODEL, "agents": Kind.AGENT, "training.trainers": Kind.TRAINER}
+"""Sections whose entries can name a release with the key `use`, with the kind of the release."""
 
 _RUN_KEYS = re.compile(
     r"rejudge(\.run)?|until\.compare|models\.[^.]+\.(run|from_run|from_group)|training\.(from|rerun_tests)(\..*)?"
@@ -46,12 +48,15 @@ _UNSAFE_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent:  # noqa: ARG001 - as all builders
-    """Return the component of a spec, merged with its bases; the sweep stays, and each `base_url` is removed."""
+    """Return the component of a spec, merged with its bases.
+
+    The sweep stays. A placeholder replaces each `base_url`.
+    """
     find = finder_of(path)
     specs = load_specs(path, (), find_component=find)
     layered = read_spec_data(path, find)
-    models = [group for spec in specs for group in spec.experiment.models.values()]
-    published_names = renamed_models(name for group in models for name in (group.name, group.base_model) if name)
+    model_groups = [group for spec in specs for group in spec.experiment.models.values()]
+    published_names = renamed_models(name for group in model_groups for name in (group.name, group.base_model) if name)
     files = _ReleaseFiles(layered, find, published_names)
     data = files.rewrite(layered.data)
     _keep_chat_formats(data, specs[0], files)
@@ -60,20 +65,20 @@ def build_spec(path: Path, naming: Naming, part: str | None) -> UnnamedComponent
     for name in list(trainers):
         if f"training.trainers.{name}" in files.uses:  # the trainer's own release has its files
             del trainers[name]
-    stored, missing = trainer_contents(trainers, specs[0])
+    stored_scripts, notes_on_missing = trainer_contents(trainers, specs[0])
     return UnnamedComponent(
         parts_of(specs[0]),
-        {"spec.yaml": dump(data).encode(), **files.contents, **stored},
+        {"spec.yaml": dump(data).encode(), **files.contents, **stored_scripts},
         _identity(specs),
         _facts(specs, published_names),
         links=tuple(files.links()),
-        notes=(*dict.fromkeys(files.notes), *missing),
+        notes=(*dict.fromkeys(files.notes), *notes_on_missing),
         description=specs[0].experiment.description or f"Spec {specs[0].experiment.name}",
     )
 
 
 def _identity(specs: list[Spec]) -> dict[str, str]:
-    """Return the identity of the runs of all points, and of the game and dataset if all points share them."""
+    """Return a hash of the runs of all points of the sweep, and of the game and dataset if all points share them."""
     plans = [plan_of(spec) for spec in specs]
     shared = {
         "game": {plan.games.game_hash for plan in plans},
@@ -104,7 +109,7 @@ def _facts(specs: list[Spec], published_names: Mapping[str, str]) -> dict[str, A
 
 
 def _keep_chat_formats(data: dict[str, Any], loaded: Spec, files: _ReleaseFiles) -> None:
-    """Write each chat format into the data that was a default for a `base_url` that is removed."""
+    """Set the `chat_format` of groups that have none, because the address that chose it is not published."""
     for group in files.groups_without_url:
         group_data, settings = data["models"][group], loaded.experiment.models.get(group)
         if settings is not None and settings.chat_format is not None:
@@ -122,7 +127,7 @@ class _ReleaseFiles:
     contents: dict[str, Content] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     groups_without_url: list[str] = field(default_factory=list)
-    """Model groups whose `base_url` was removed."""
+    """Model groups whose `base_url` was replaced by a placeholder."""
     uses: dict[str, ComponentUse] = field(default_factory=dict)
     """The installed releases that the spec uses, by the key that names them."""
     _release_paths: dict[tuple[str, Path], str] = field(default_factory=dict)
@@ -147,17 +152,20 @@ class _ReleaseFiles:
 
     def links(self) -> Iterator[ReleaseLink]:
         """Yield the releases that the spec names."""
-        for slot, use in sorted(self.uses.items()):
-            role, _, name = slot.partition(".")
+        for key, use in sorted(self.uses.items()):
+            section, _, name = key.partition(".")
             roles = {
                 "agents": f"agent:{name}",
                 "training": f"trainer:{name.rpartition('.')[2]}",
                 "models": f"model:{name}",
             }
-            yield ReleaseLink(role=roles.get(role, role), release=use.release, sha256=use.sha256)
+            yield ReleaseLink(role=roles.get(section, section), release=use.release, sha256=use.sha256)
 
     def _rewrite_sweep(self, value: Any, at: KeyPath) -> Any:
-        """Rewrite a sweep, which maps dotted keys of the spec to lists of values."""
+        """Rewrite a sweep: a mapping of dotted keys to lists of values, also under `zip`, or a list of its points.
+
+        A point is a mapping of dotted keys to single values.
+        """
         if isinstance(value, list):
             return [self._rewrite_sweep(point, (*at, index)) for index, point in enumerate(value)]
         if not isinstance(value, dict):
@@ -182,19 +190,20 @@ class _ReleaseFiles:
         if isinstance(value, dict):
             return {name: self._rewrite_value(item, f"{key}.{name}", (*at, name)) for name, item in value.items()}
         if isinstance(value, list) and key.endswith(".base_url") and all(isinstance(url, str) for url in value):
-            return self._rewrite_text(value[0], key, at) if value else value
+            return self._rewrite_text(value[0], key, at) if value else value  # one placeholder for all addresses
         if not isinstance(value, str):
             return value
         return self._rewrite_text(value, key, at)
 
     def _rewrite_text(self, value: str, key: str, at: KeyPath) -> str:
         """Return the text to publish for the value of a dotted key."""
+        # models.NAME.base_url has these parts: above = models.NAME, section = models, entry = NAME, last = base_url.
         above, _, last = key.rpartition(".")
         section, _, entry = above.rpartition(".")
-        if key in _NAMES:
+        if key in _FILE_KEYS:
             return self._rewrite_name(value, key, at)
-        if last == USE and section in _USES:
-            return self._use_release(above, _USES[section], value)
+        if last == USE and section in _USE_SECTIONS:
+            return self._use_release(above, _USE_SECTIONS[section], value)
         if last == "base_url" and section == "models":
             self.groups_without_url += [entry] if at[0] == "models" else []
             self.notes.append(f"{key} was removed: users set the address of their own server")
@@ -212,19 +221,19 @@ class _ReleaseFiles:
             return value
         path = find_protocol(value, folder) if key == _PROTOCOL else package_data.find_file(value, folder)
         if path is None and is_reference(value):
-            return self._use_release(key.partition(".")[0], _NAMES[key], value)
+            return self._use_release(key.partition(".")[0], _FILE_KEYS[key], value)
         if path is None:
             raise ReleaseError(
                 f"{self.layered.place(at)}: {key}: there is no file or release {value!r}; correct the name"
             )
         return self._add_path(key, path.resolve())
 
-    def _use_release(self, slot: str, kind: Kind, value: str) -> str:
+    def _use_release(self, key: str, kind: Kind, value: str) -> str:
         """Return the reference, with its version, of an installed release."""
         try:
-            use = self.uses[slot] = self.find(kind, value)
+            use = self.uses[key] = self.find(kind, value)
         except NipRunError as error:
-            raise ReleaseError(f"{slot}: {error}") from error
+            raise ReleaseError(f"{key}: {error}") from error
         return use.release
 
     def _add_path(self, key: str, path: Path) -> str:
@@ -256,3 +265,4 @@ _CONTENTS: Mapping[str, Callable[[Path], Mapping[str, Content]]] = {
     _PROMPTS: template_files,
     _DATASET: lambda path: {"": path},
 }
+"""Functions that return the files of a path for each key, by their path inside it; "" is the path itself."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from runner.registry.lineage.lineage import Ancestry, Contact, Total
+from runner.registry.lineage.lineage import Ancestry, Total, TrainingOverlap
 from runner.registry.lineage.model_origins import ModelMaker, ModelOrigin, Proof
 from runner.registry.lineage.sessions import LineageSession
 
@@ -13,12 +13,12 @@ NO_WEIGHTS = "weights not known"
 """The mark of a run with a trained model that only a name identifies; `legend` explains it."""
 
 
-def describe_marks(session: LineageSession, ancestry: Ancestry, contact: Contact | None) -> list[str]:
+def describe_marks(session: LineageSession, ancestry: Ancestry, overlap: TrainingOverlap | None) -> list[str]:
     """Return the marks of a run: warnings about its training data, ancestors and files, the most serious first."""
     missing = _missing_runs(ancestry.origins)
     marks = []
-    if contact is not None and (contact.trained_on or (contact.at_least and not missing)):
-        marks.append(str(contact))
+    if overlap is not None and (overlap.trained_on or (overlap.at_least and not missing)):
+        marks.append(str(overlap))
     for origin in ancestry.origins:
         if origin.is_undeclared and origin.makers:
             marks.append(f"ancestor {describe_makers(origin)}, which its own lineage omits")

@@ -14,7 +14,7 @@ from typing import Any
 from runner.base.errors import UsageError
 from runner.base.text import did_you_mean
 from runner.registry.lineage.descriptions import describe_marks, origin_json, total_json
-from runner.registry.lineage.lineage import Ancestry, Contact, Lineage
+from runner.registry.lineage.lineage import Ancestry, Lineage, TrainingOverlap
 from runner.registry.lineage.model_origins import ModelOrigin
 from runner.registry.lineage.relations import (
     Originals,
@@ -40,7 +40,7 @@ class HistoryRow:
     own_training: Ancestry
     """The run's own training, without its ancestors."""
     ancestry: Ancestry
-    contact: Contact | None
+    overlap: TrainingOverlap | None
     published: tuple[LineageSession, ...]
     """The releases of the run and of the models that it made."""
     replays: tuple[LineageSession, ...] = ()
@@ -95,7 +95,7 @@ class HistoryRow:
             "effort": total_json(self.own_training),
             "cumulative": total_json(self.ancestry),
             "accuracy": session.facts.get("accuracy"),
-            "trained_on": None if self.contact is None else {**asdict(self.contact), "shown": str(self.contact)},
+            "trained_on": None if self.overlap is None else {**asdict(self.overlap), "shown": str(self.overlap)},
             "lineage": [origin_json(origin) for origin in self.origins],
             "after": [run_id for run_id, _ in self.after],
             "depth": self.depth,
@@ -251,15 +251,15 @@ def _build_row(
     origins_of_groups = (lineage.origin_of(session, group) for group in groups)
     origins = tuple(origin for origin in origins_of_groups if origin is not None)
     ancestry = lineage.ancestry(session, groups)
-    contact = lineage.contact(session, ancestry)
+    overlap = lineage.training_overlap(session, ancestry)
     own_training = ancestry.of_run(session.run) if session.trains else Ancestry()
     marks = list(describe_dependencies(session))
     for copy in copies:
-        marks += describe_marks(copy, ancestry, contact)
+        marks += describe_marks(copy, ancestry, overlap)
     published = tuple(copy for copy in copies if copy.owner is not None)
     played = lineage.trained_on(own_training)[0] if session.trains else session.datapoints
     return HistoryRow(
-        session, groups, origins, own_training, ancestry, contact, published, _unique_replays(replays),
+        session, groups, origins, own_training, ancestry, overlap, published, _unique_replays(replays),
         datapoints=len(played) if played else None, marks=tuple(dict.fromkeys(marks)),
     )  # fmt: skip
 
@@ -278,25 +278,27 @@ def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
     A single descendant has the depth of its ancestor; several descendants are one level deeper. A test is below the
     training run that it is a part of, so that rows are in the order of time. A cycle starts with its oldest row.
     """
-    parents = {(row.session.run_id, row.session.owner): key for key, row in rows.items()}
+    key_of_run = {(row.session.run_id, row.session.owner): key for key, row in rows.items()}
     below: dict[RunKey | None, list[RunKey]] = {}
     for key, row in sorted(rows.items(), key=lambda item: (item[1].session.started_at, item[0])):
-        below.setdefault(parents.get(_parent_run(row.session)) or (row.after[0] if row.after else None), []).append(key)
-    rest = dict(rows)
+        above = key_of_run.get(_parent_run(row.session)) or (row.after[0] if row.after else None)
+        below.setdefault(above, []).append(key)
+    remaining = dict(rows)
     starts = below.get(None, [])
-    while rest:
-        pending = [(key, 0) for key in reversed(starts)] or [(min(rest, key=lambda key: _start_of(rest[key])), 0)]
+    while remaining:  # rows that are still there after the first iteration form cycles
+        oldest = min(remaining, key=lambda key: _start_of(remaining[key]))
+        pending = [(key, 0) for key in reversed(starts)] or [(oldest, 0)]
         starts = []
         while pending:
             key, depth = pending.pop()
-            if key not in rest:
+            if key not in remaining:
                 continue
-            row = rest.pop(key)
+            row = remaining.pop(key)
             row.depth = depth
             yield row
             children = below.get(key, [])
-            inner = depth + 1 if len(children) > 1 else depth
-            pending.extend((child, inner) for child in reversed(children))
+            child_depth = depth + 1 if len(children) > 1 else depth
+            pending.extend((child, child_depth) for child in reversed(children))
 
 
 def _parent_run(session: LineageSession) -> tuple[str, str | None]:

@@ -25,7 +25,7 @@ class Total:
 
 
 @dataclass(frozen=True)
-class Contact:
+class TrainingOverlap:
     """How many of a benchmark's datapoints its models were trained on."""
 
     trained_on: int
@@ -37,8 +37,8 @@ class Contact:
     def __str__(self) -> str:
         if self.at_least and not self.trained_on:
             return f"trained on an unknown number of its {self.datapoints} datapoints"
-        least = "at least " if self.at_least else ""
-        return f"trained on {least}{self.trained_on} of its {self.datapoints} datapoints"
+        bound = "at least " if self.at_least else ""
+        return f"trained on {bound}{self.trained_on} of its {self.datapoints} datapoints"
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Lineage(OriginIndex):
                 run_id, effort, owners = run_id or old.run_id, _max_effort(old.effort, effort), owners | old.owners
             ancestry.trained[key] = TrainedGames(run_id, effort, owners)
 
-    def contact(self, session: LineageSession, ancestry: Ancestry | None = None) -> Contact | None:
+    def training_overlap(self, session: LineageSession, ancestry: Ancestry | None = None) -> TrainingOverlap | None:
         """Return how many datapoints of a benchmark its models were trained on.
 
         None if the session is not a benchmark, has no training behind it, or its datapoints are unknown.
@@ -151,17 +151,17 @@ class Lineage(OriginIndex):
         if not measured:
             return None
         trained, at_least = self.trained_on(training)
-        return Contact(len(trained & measured), len(measured), at_least)
+        return TrainingOverlap(len(trained & measured), len(measured), at_least)
 
     def trained_on(self, ancestry: Ancestry) -> tuple[set[str], bool]:
         """Return the content hashes of the datapoints that models were trained on, and whether there may be more."""
         trained: set[str] = set()
         at_least = bool(ancestry.unknown)
         for (run, _), games in ancestry.trained.items():
-            datapoints = (part.datapoints for part in self._parts(games.run_id, run[0], games.owners))
-            parts = [points for points in datapoints if points is not None]
-            at_least |= not parts
-            trained.update(*parts)
+            parts = self._parts(games.run_id, run[0], games.owners)
+            known_datapoints = [part.datapoints for part in parts if part.datapoints is not None]
+            at_least |= not known_datapoints
+            trained.update(*known_datapoints)
         return trained, at_least
 
     def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[LineageSession]:

@@ -131,18 +131,19 @@ def links_of_manifest(manifest: Manifest) -> tuple[ReleaseLink, ...]:
 
 
 _ROLES = {"agents": "agent", "training.trainers": "trainer"}
+"""The role of the links to the components of a section."""
 
 
 def _component_links(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
-    """Yield links to components, which are keyed by their place in the spec, such as `extends:0`, `agents.verifier`.
+    """Yield links to components, whose keys are their places in the spec, such as `extends:0`, `agents.verifier`.
 
     Models are left out: they have links with the role `input`.
     """
-    for slot, use in sorted(components.items()):
-        section, _, name = slot.rpartition(".")
+    for key, use in sorted(components.items()):
+        section, _, name = key.rpartition(".")
         if section == "models":
             continue
-        role = f"{_ROLES[section]}:{name}" if section in _ROLES else slot.partition(":")[0]
+        role = f"{_ROLES[section]}:{name}" if section in _ROLES else key.partition(":")[0]
         yield ReleaseLink(role=role, release=use.get("release"), sha256=use.get("sha256"), identity=use.get("identity"))
 
 
@@ -182,13 +183,13 @@ def trained_as_recorded(folder: RunFolder, source: ModelSource | None = None) ->
         if isinstance(agents, dict)
     }
     return [
-        _group(source, stages, group, users.get(group, []), games)
+        _group_facts(source, stages, group, users.get(group, []), games)
         for group in sorted(source.groups)
         if users.get(group)
     ]
 
 
-def _group(
+def _group_facts(
     source: ModelSource, stages: Stages, group: str, agents: list[str], games: list[dict[str, Any]]
 ) -> dict[str, Any]:
     settings = source.groups[group]
@@ -218,7 +219,7 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
     """Return the models that a training run made for a model group, in the order of iterations."""
     training = source.spec.get("training") or {}
     models: list[dict[str, Any]] = []
-    names: dict[str, int] = {}
+    iteration_of: dict[str, int] = {}
     for record in sorted(stages.all(Switched), key=lambda record: record.iteration):
         outcome = record.outcomes.get(group) or {}
         if outcome.get("outcome") != GroupResult.TRAINED:
@@ -228,13 +229,13 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
             {
                 **shown_step(step),
                 "iteration": iteration,
-                "from_iteration": names.get(step["from_model"]),
+                "from_iteration": iteration_of.get(step["from_model"]),
                 "trained_on": [*range(iteration + 1)] if training.get("on_all_previous_rollouts") else [iteration],
                 "examples": outcome.get("examples"),
                 "trained_tokens": outcome.get("trained_tokens"),
             }
         )
-        names[step["model"]] = iteration
+        iteration_of[step["model"]] = iteration
     return models
 
 

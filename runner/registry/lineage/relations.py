@@ -104,13 +104,13 @@ class Originals:
     def first_of(self, session: LineageSession) -> LineageSession:
         """Return the original of a replay; the session itself if it is not a replay, or its original is missing."""
         chain = [session]
-        while (original := self._of(chain[-1])) is not None:
+        while (original := self._replayed_session(chain[-1])) is not None:
             if original in chain:
                 return session
             chain.append(original)
         return chain[-1]
 
-    def _of(self, session: LineageSession) -> LineageSession | None:
+    def _replayed_session(self, session: LineageSession) -> LineageSession | None:
         """Return the session that a session replays; None if it is missing.
 
         The session is found by the hash of its release, because other runs may have the same run id. Without a hash the
@@ -146,9 +146,10 @@ def _with_local_identity(session: LineageSession, local: LineageSession | None) 
 
 
 def _looks_like(published: LineageSession, local: LineageSession) -> bool:
+    """Return whether a redacted release has the same facts and datapoints as a local run."""
     if not published.facts.get("cleaned") or published.facts.get("finished_at") is None:
         return False
     if any(published.facts.get(name) != local.facts.get(name) for name in _UNCHANGED_FACTS):
         return False
-    local_points, published_points = local.datapoints, published.datapoints
-    return local_points is None or published_points is None or local_points == published_points
+    local_datapoints, published_datapoints = local.datapoints, published.datapoints
+    return local_datapoints is None or published_datapoints is None or local_datapoints == published_datapoints

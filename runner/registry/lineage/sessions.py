@@ -21,7 +21,7 @@ from runner.results.manifest import PLAYED
 from runner.results.metric_definitions import RANKING_METRIC
 from runner.results.tasks import played_datapoints
 
-Points = Callable[[], frozenset[str] | None]
+DatapointLookup = Callable[[], frozenset[str] | None]
 """A function that returns the content hashes of the datapoints that a run played, or None if they are not known."""
 
 
@@ -43,7 +43,7 @@ class LineageSession:
     sha256: str | None = None
     private: bool = False
     yanked: str | None = None
-    points: Points = field(default=lambda: None)
+    look_up_datapoints: DatapointLookup = field(default=lambda: None)
     published_weights: str | None = None
     """The hash of the weights whose files are in a model release; None if it has no weights."""
     where: str | None = None
@@ -55,11 +55,11 @@ class LineageSession:
 
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
-        return self.points()
+        return self.look_up_datapoints()
 
-    def with_points(self, points: Points) -> Self:
+    def with_datapoint_lookup(self, lookup: DatapointLookup) -> Self:
         """Return the session with another function that looks up its datapoints."""
-        return replace(self, points=points)
+        return replace(self, look_up_datapoints=lookup)
 
     @property
     def run(self) -> tuple[str, str]:
@@ -136,7 +136,7 @@ def _walk_order(file: tuple[str, int, str]) -> list[tuple[bool, str]]:
     return [(index < len(parts) - 1, part) for index, part in enumerate(parts)]
 
 
-_FACTS = (
+_RUN_FACTS = (
     "name", "kind", "benchmark", "seed", "status", "started_at", "finished_at", "parent_run_id", "iteration",
     "rollouts", "completions", "prompt_tokens", "completion_tokens", "cost_usd", "replay_of", "rejudge_of",
 )  # fmt: skip
@@ -151,7 +151,7 @@ def session_of_folder(folder: RunFolder) -> LineageSession:
     manifest = folder.manifest()
     trained = trained_facts(folder)
     facts = {
-        **{name: getattr(manifest, name) for name in _FACTS},
+        **{name: getattr(manifest, name) for name in _RUN_FACTS},
         "models": {row["agent"]: row["model"] for row in manifest.agents},
         "accuracy": _accuracy(folder) if manifest.status in PLAYED else None,
         "stopped": None,
@@ -169,7 +169,7 @@ def session_of_folder(folder: RunFolder) -> LineageSession:
         facts,
         groups,
         links_of_manifest(manifest),
-        points=lambda: content_hashes(folder),
+        look_up_datapoints=lambda: content_hashes(folder),
         sent_hashes=sent_hashes(folder),
     )
 

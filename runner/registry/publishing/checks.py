@@ -38,7 +38,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.spec.origin import DATA
 
-MAX_TEMPLATE = 1 << 20
+MAX_TEMPLATE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ def _check_pinned(subject: Subject) -> Iterator[str]:
         if subject.force or reason.partition(":")[0] not in with_remote:
             yield CheckNote(f"not pinned: {reason}")
         else:
-            later = " (then add --pin SPEC)" if subject.release.kind in (Kind.RUN, Kind.MODEL) else ""
-            yield f"{reason}{later}, or publish it as not pinned with --force"
+            hint = " (then add --pin SPEC)" if subject.release.kind in (Kind.RUN, Kind.MODEL) else ""
+            yield f"{reason}{hint}, or publish it as not pinned with --force"
 
 
 def _check_versions(subject: Subject) -> Iterator[str]:
@@ -216,7 +216,7 @@ def _check_readable(subject: Subject) -> Iterator[str]:
 
 
 def _check_template(file: Path, path: str) -> Iterator[str]:
-    for line, message in scan_template(read_bounded(file, MAX_TEMPLATE).decode("utf-8", "replace")).refused:
+    for line, message in scan_template(read_bounded(file, MAX_TEMPLATE_BYTES).decode("utf-8", "replace")).refused:
         yield f"{path}:{line}: {message}; nip-run refuses such a file from others"
 
 
@@ -231,8 +231,8 @@ def _check_numbers(subject: Subject) -> Iterator[str]:
 
 def _check_manifest(subject: Subject) -> Iterator[str]:
     """The manifest is valid, with the names, number and sizes of its files."""
-    Release.from_bytes(subject.bundle.manifest)
-    yield from ()
+    Release.from_bytes(subject.bundle.manifest)  # raises ReleaseError
+    yield from ()  # makes this function a generator, as all checks
 
 
 def _check_terms(subject: Subject) -> Iterator[str]:

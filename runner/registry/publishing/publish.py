@@ -92,7 +92,7 @@ def prepare_releases(
         batch = [draft.release for family in families for draft in family]
 
         for drafts in families:
-            family = [_resolve(draft, registry) for draft in drafts]
+            family = [_resolve_parent(draft, registry) for draft in drafts]
             work = Path(stack.enter_context(TemporaryDirectory(prefix=".nip-run-")))
             for number, (raw, draft) in enumerate(zip(family, redact_drafts(family, work), strict=True)):
                 marked = _with_hashes(_with_notes(draft), prepared)
@@ -101,7 +101,7 @@ def prepare_releases(
         yield prepared
 
 
-def _resolve(draft: Draft, registry: Registry | None) -> Draft:
+def _resolve_parent(draft: Draft, registry: Registry | None) -> Draft:
     """Return the draft with the version and hash of its parent release (`child_of`), if the registry has the parent."""
     links = tuple(_resolve_link(link, registry, draft.release.kind) for link in draft.release.links)
     return draft if links == draft.release.links else replace(draft, release=replace(draft.release, links=links))
@@ -150,20 +150,22 @@ def list_failures(releases: Sequence[ReadyRelease]) -> list[str]:
             for failure in outcome.failures:
                 cause = failure.occurrences[0].cause if isinstance(failure, PrivateText) else failure
                 causes.setdefault((outcome.check, cause), []).append((str(release.draft.release.reference), failure))
-    return [_describe_cause(check, failures, names=len(releases) > 1) for (check, _), failures in causes.items()]
+    return [
+        _describe_cause(check, failures, name_releases=len(releases) > 1) for (check, _), failures in causes.items()
+    ]
 
 
-def _describe_cause(check: str, failures: Sequence[tuple[str, str]], *, names: bool) -> str:
-    """Describe the failures of a check with the same cause; with `names`, say which releases have it."""
+def _describe_cause(check: str, failures: Sequence[tuple[str, str]], *, name_releases: bool) -> str:
+    """Describe the failures of a check with the same cause; with `name_releases`, say which releases have it."""
     reference, message = failures[0]
-    if not names:
+    if not name_releases:
         return f"{check}: {message}"
     if isinstance(message, PrivateText):
         texts = [(release, text) for release, text in failures if isinstance(text, PrivateText)]
         message = PrivateText.from_occurrences(
-            replace(in_file, file=f"{release}:{in_file.file}")
+            replace(occurrence, file=f"{release}:{occurrence.file}")
             for release, text in texts
-            for in_file in text.occurrences
+            for occurrence in text.occurrences
         )
         return f"{check}: {message}"
     more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""

@@ -48,8 +48,8 @@ _BASE_URL_OVERRIDE = re.compile(rf"base_url\s*[=:]\s*[\"']?(\[[^\]]*|{_URL.patte
 _PUBLIC_HOSTS = ("api.openai.com", "api.anthropic.com")
 
 
-def redact_drafts(drafts: Sequence[Draft], work: Path) -> list[Draft]:
-    """Return redacted drafts that belong together, such as a training run and its parts; new files are in `work`.
+def redact_drafts(drafts: Sequence[Draft], work_folder: Path) -> list[Draft]:
+    """Redact drafts that belong together, such as a training run and its parts; new files are in `work_folder`.
 
     Raises:
         ReleaseError: a draft cannot be redacted; nothing may be published.
@@ -57,7 +57,9 @@ def redact_drafts(drafts: Sequence[Draft], work: Path) -> list[Draft]:
     strings = [pair for draft in drafts for pair in _structured_strings(draft)]
     models = renamed_models(text for key, text in strings if key in MODEL_KEYS)
     urls = _private_urls(strings)
-    return [_redact(draft, RedactionRules(models, urls), work / f"{number}") for number, draft in enumerate(drafts)]
+    return [
+        _redact(draft, RedactionRules(models, urls), work_folder / f"{number}") for number, draft in enumerate(drafts)
+    ]
 
 
 def rules_for(draft: Draft) -> RedactionRules:
@@ -94,18 +96,18 @@ def _read(content: Content) -> bytes:
         return file.read()
 
 
-def _redact(draft: Draft, rules: RedactionRules, work: Path) -> Draft:
-    """Return a redacted draft; its new files are written to `work`."""
+def _redact(draft: Draft, rules: RedactionRules, work_folder: Path) -> Draft:
+    """Return a redacted draft; its new files are written to `work_folder`."""
     release = _without_logins(draft.release)
     if release.kind not in _REDACTED_KINDS:
         return replace(draft, release=release)
     rehashed: RehashedRun | None = None
     if SPEC in draft.contents:
-        rehashed = rehash_run(run_folder(lay_out(draft.all_contents, work / "original")), rules)
+        rehashed = rehash_run(run_folder(lay_out(draft.all_contents, work_folder / "original")), rules)
         rules.hashes.update(rehashed.hashes)
-    make_folders(work / "redacted")
+    make_folders(work_folder / "redacted")
     contents = {
-        path: _redact_content(path, content, rules, rehashed, work / "redacted" / f"{number}")
+        path: _redact_content(path, content, rules, rehashed, work_folder / "redacted" / f"{number}")
         for number, (path, content) in enumerate(draft.contents.items())
     }
     release = replace(
@@ -116,7 +118,7 @@ def _redact(draft: Draft, rules: RedactionRules, work: Path) -> Draft:
         facts=rules.redact_value(release.facts),
     )
     if draft.derived:
-        folder = lay_out({**draft.withheld, **contents}, work / "published")
+        folder = lay_out({**draft.withheld, **contents}, work_folder / "published")
         contents |= {path: build(release, folder) for path, build in draft.derived.items()}
     counts = rules.summary() or release.facts.get("cleaned", [])
     return replace(draft, release=replace(release, facts={**release.facts, "cleaned": counts}), contents=contents)
@@ -144,6 +146,7 @@ def _redact_content(
 
 
 def _keep_hash(_: object, recorded: str) -> str:
+    """Return the recorded hash, for logs of a release without a spec, whose hashes cannot be recomputed."""
     return recorded
 
 
@@ -213,6 +216,7 @@ _BY_SUFFIX: Mapping[str, Callable[[str, bytes, RedactionRules], bytes]] = {
 
 
 def _without_logins(release: Release) -> Release:
+    """Return a release whose sources are public; see `public_source`."""
     return replace(release, sources={part: public_source(source) for part, source in release.sources.items()})
 
 

@@ -24,7 +24,9 @@ MODEL, CACHE, ANSWER_FIELD, COMMENT = "model path", "cache path", "field of an a
 
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "0.0.0.0", "::1", "host.docker.internal"))  # noqa: S104 - a name
 _ABSOLUTE = re.compile(r"(?:file:|~?/|~[a-z][\w-]*/|[A-Za-z]:[\\/])[^\s]+")
+"""Matches an absolute path, or one in a home folder, without blanks."""
 _WITH_BLANKS = re.compile(r"(?:file:|~?/|[A-Za-z]:[\\/])[^\n]+")
+"""Matches such a path with blanks. It would match sentences, too, so it is only used for the keys in `_PATH_KEYS`."""
 _PATH_KEYS = frozenset(
     ("path", "model", "base_model", "from_model", "use", "prompts", "run", "cache", "extends", "file")
 )
@@ -41,6 +43,7 @@ _CLUSTER_KEY = "execution.address"
 """The address of a Ray cluster; other keys named `address` hold files."""
 _OVERRIDE_KEY = re.compile(r"[+~]{0,2}[A-Za-z_][\w.-]*")
 _HOME = re.compile(r"(?:.*[\\/])?(?:home|users|homes)[\\/][^\\/]+[\\/]*", re.IGNORECASE)
+"""Matches the path of a home folder, whose last part is a person's name."""
 
 
 def is_open(key: str) -> bool:

@@ -13,14 +13,14 @@ from typing import IO
 from runner.base.errors import NotPublished, ReleaseError, TakenError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_below, remove_folder
-from runner.documents.releases.bundle import PIECE, Content, checked_copy, entries_by_path, open_content
+from runner.documents.releases.bundle import PIECE_BYTES, Content, checked_copy, entries_by_path, open_content
 from runner.documents.releases.manifest import FileEntry
 from runner.documents.releases.paths import MAX_SEGMENTS
 from runner.registry.transports.interface import AddResult, StoredFile
 from runner.registry.transports.local_path import local_path
 from runner.registry.transports.staging import INCOMING, remove_abandoned
 
-DEEPEST = 4 + MAX_SEGMENTS
+MAX_DEPTH = 4 + MAX_SEGMENTS
 """Maximum number of names in a path: 4 for the release's folder, and those inside it. No file is deeper."""
 
 
@@ -46,7 +46,7 @@ class FolderTransport:
                     continue
                 with suppress(FileNotFoundError):  # another process may remove the entry at the same time
                     if entry.is_dir(follow_symlinks=False):
-                        if path.count("/") + 1 < DEEPEST:
+                        if path.count("/") + 1 < MAX_DEPTH:
                             pending.append(path)
                     elif entry.is_file(follow_symlinks=False):
                         yield StoredFile(path, entry.stat(follow_symlinks=False).st_size)
@@ -159,7 +159,7 @@ def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> 
         with suppress(PermissionError):
             os.fchmod(file.fileno(), mode & 0o644)
         if entry is None:
-            while piece := source.read(PIECE):
+            while piece := source.read(PIECE_BYTES):
                 file.write(piece)
         else:
             try:

@@ -98,7 +98,7 @@ class HttpClient(httpx2.Client):
         return request.method != "PATCH"
 
     def _check_request(self, request: httpx2.Request) -> None:
-        """Prepare each request, also after a redirect."""
+        """Prepare each request, also after a redirect: no token for other servers, no compression, and time limits."""
         if request.url.origin != self._base.origin:
             for name in ("authorization", "cookie"):
                 request.headers.pop(name, None)
@@ -143,7 +143,7 @@ class _LimitedBody(httpx2.SyncByteStream):
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file that is read while it arrives. If the connection breaks, the next request asks for the rest."""
+    """A file that is read while it arrives. If the connection breaks, another request asks for the rest."""
 
     def __init__(
         self, client: HttpClient, url: str, name: str, check: Callable[[httpx2.Response], object],
@@ -153,6 +153,7 @@ class _RemoteFile(io.RawIOBase):
         self._etag: str | None = None
         self._position = self._failures = 0
         self._rest = memoryview(b"")
+        """Bytes that have arrived and that the caller has not read yet."""
         self._request()
 
     def _request(self) -> None:
@@ -168,8 +169,8 @@ class _RemoteFile(io.RawIOBase):
             response.close()
             raise
         self._etag, self._pieces = etag, response.iter_raw()
-        # A server without support for ranges sends the whole file again.
-        self._skipped = self._position if response.status_code == 200 else 0
+        # A server without support for ranges sends the whole file again, so skip the bytes that were read before.
+        self._bytes_to_skip = self._position if response.status_code == 200 else 0
 
     def readable(self) -> bool:
         return True
@@ -180,8 +181,8 @@ class _RemoteFile(io.RawIOBase):
                 piece = self._next_piece()
                 if piece is None:
                     return 0
-                repeated = min(self._skipped, len(piece))
-                self._skipped -= repeated
+                repeated = min(self._bytes_to_skip, len(piece))
+                self._bytes_to_skip -= repeated
                 if rest := memoryview(piece)[repeated:]:
                     self._rest, self._position, self._failures = rest, self._position + len(rest), 0
         except TransferError as error:

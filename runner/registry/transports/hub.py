@@ -32,14 +32,14 @@ from runner.registry.transports.timeouts import BUSY, HUB_TIMEOUTS, Timeouts, re
 from runner.version import __version__
 
 DEFAULT_BRANCH = "main"
-MOST_FILES = 1_000_000
+MAX_FILES = 1_000_000
 ATTEMPTS = 20
 """Maximum number of attempts to publish while others publish, too."""
-IN_MEMORY = 1 << 20
-"""Files up to this size are read at once; larger ones stay open while they are sent."""
+IN_MEMORY_BYTES = 1 << 20
+"""Files up to this size are read into memory; larger ones stay open while they are sent."""
 
-_TYPE = "dataset"
-_CONFLICT = (409, 412)
+_REPOSITORY_TYPE = "dataset"
+_CONFLICT_STATUSES = (409, 412)
 _LOOPBACK = re.compile(r"http://(127(\.[0-9]+){3}|localhost|\[::1\])(:[0-9]+)?")
 _PLACE = re.compile(
     r"(?P<repository>[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95})"
@@ -146,7 +146,7 @@ class HubSession:
         """Open a file at a commit to read. Raises: NotPublished, ReleaseError: see `map_errors`."""
         with self.map_errors(f"read {path}"):
             url = self._hub.hf_hub_url(
-                self._repository, path, repo_type=_TYPE, revision=commit, endpoint=self._endpoint
+                self._repository, path, repo_type=_REPOSITORY_TYPE, revision=commit, endpoint=self._endpoint
             )
             headers = self._hub.utils.build_hf_headers(
                 token=self.api.token, library_name="nip-run", library_version=__version__
@@ -161,7 +161,7 @@ class HubSession:
         # Files are passed open: the library could send a path with another package than our client.
         additions = [self._hub.CommitOperationAdd(path_in_repo=path, path_or_fileobj=file) for path, file in files]
         # With more threads the library would read files of the same content from one open file at the same time.
-        options |= {"repo_type": _TYPE, "num_threads": 1}
+        options |= {"repo_type": _REPOSITORY_TYPE, "num_threads": 1}
         # If the repository has a .gitignore, the Hub would omit the files that it matches, without an error.
         self.api.preupload_lfs_files(self._repository, additions, gitignore_content="", free_memory=False, **options)
         try:
@@ -169,7 +169,7 @@ class HubSession:
                 self._repository, additions, commit_message=message, parent_commit=parent, **options
             )
         except self._hub.errors.HfHubHTTPError as error:
-            if error.response.status_code in _CONFLICT:
+            if error.response.status_code in _CONFLICT_STATUSES:
                 return None
             raise
 
@@ -265,7 +265,7 @@ class HubTransport:
     """A `Transport` for a repository of the Hub. A publish is one commit on the newest one, or in a pull request."""
 
     def __init__(
-        self, place: str, *, pull_request: bool = False, timeouts: Timeouts | None = None, most_files: int = MOST_FILES
+        self, place: str, *, pull_request: bool = False, timeouts: Timeouts | None = None, max_files: int = MAX_FILES
     ) -> None:
         match = _PLACE.fullmatch(place)
         if match is None or ".." in place:
@@ -274,10 +274,11 @@ class HubTransport:
             )
         self._repository, self._revision = match["repository"], match["revision"] or DEFAULT_BRANCH
         self._is_commit = _COMMIT.fullmatch(self._revision) is not None
-        self._pull_request, self._most_files = pull_request, most_files
+        self._pull_request, self._max_files = pull_request, max_files
         self._hub = HubSession(self.where, self._repository, timeouts or HUB_TIMEOUTS)
         self._commit: str | None = None
-        self._small: dict[str, bytes] = {}
+        self._checksums: dict[str, bytes] = {}
+        """The contents of checksum files, by path."""
 
     @property
     def where(self) -> str:
@@ -291,9 +292,9 @@ class HubTransport:
         files = []
         for file in self._list(folder):
             files.append(file)
-            if len(files) > self._most_files:
+            if len(files) > self._max_files:
                 raise ReleaseError(
-                    f"{self.where} has more than {self._most_files:,} files, too many for a registry. Ask its owner to "
+                    f"{self.where} has more than {self._max_files:,} files, too many for a registry. Ask its owner to "
                     "split it."
                 )
         if not folder:
@@ -307,7 +308,7 @@ class HubTransport:
             return
         with suppress(NotPublished), self._hub.map_errors("list the files"):
             tree = self._hub.api.list_repo_tree(
-                self._repository, folder or None, recursive=True, revision=commit, repo_type=_TYPE
+                self._repository, folder or None, recursive=True, revision=commit, repo_type=_REPOSITORY_TYPE
             )
             for entry in tree:
                 if hasattr(entry, "size"):
@@ -319,22 +320,20 @@ class HubTransport:
     def _read_checksums(self, files: Sequence[StoredFile]) -> None:
         """Read the checksum files of all releases in parallel; a listing opens them one after the other."""
         paths = [file.path for file in files if file.path.endswith(f"/{CHECKSUM}") and (file.size or 0) <= 1_000]
-        if len(paths) < 3:
+        if len(paths) < 3:  # too few to be worth the threads
             return
 
         def read(path: str) -> None:
-            with (
-                suppress(ReleaseError),
-                self.open(path) as file,
-            ):  # the listing opens the file again, and gets the error
-                self._small[path] = file.read(1_001)
+            # After an error, the listing opens the file again and gets the error.
+            with suppress(ReleaseError), self.open(path) as file:
+                self._checksums[path] = file.read(1_001)  # one byte more than the limit, so that the listing notices
 
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(read, paths))
 
     def open(self, path: str) -> IO[bytes]:
-        if path in self._small:
-            return io.BytesIO(self._small[path])
+        if path in self._checksums:
+            return io.BytesIO(self._checksums[path])
         commit = self._current_commit()
         if commit is None or not _is_inside(path):
             raise NotPublished(f"{self.where} has no file {path}")
@@ -378,27 +377,27 @@ class HubTransport:
         )
 
     def _newest_for_publishing(self, *, private: bool) -> str:
-        """Return the newest commit; create the repository if it does not exist."""
+        """Return the newest commit, and read from it; create the repository if it does not exist."""
         try:
             head, is_private = self._hub.newest_commit(self._revision)
         except RepositoryNotFound:
             if not self._hub.has_token:
                 raise
             with self._hub.map_errors("create the repository"):
-                self._hub.api.create_repo(self._repository, repo_type=_TYPE, private=private, exist_ok=True)
+                self._hub.api.create_repo(self._repository, repo_type=_REPOSITORY_TYPE, private=private, exist_ok=True)
             head, is_private = self._hub.newest_commit(self._revision)
         if private and not is_private:
             raise ReleaseError(
                 f"{self.where} is public, and this release is private. Publish it to a private repository, or without "
                 "--private."
             )
-        self._read_at(head)
+        self._set_commit(head)
         return head
 
-    def _read_at(self, commit: str) -> None:
+    def _set_commit(self, commit: str) -> None:
         if commit != self._commit:
             self._commit = commit
-            self._small.clear()
+            self._checksums.clear()
 
     def _check_added(self, info: Any, paths: Sequence[str]) -> AddResult:
         """Check that a commit has all published files, and return the result of the publish."""
@@ -411,7 +410,7 @@ class HubTransport:
         if self._pull_request:
             note = f"others see the release once pull request {info.pr_url} is merged"
             return AddResult(commit, note, f"hf:{self._repository}@{commit}")
-        self._read_at(commit)
+        self._set_commit(commit)
         folders = {path.rpartition("/")[0] for path in paths}
         stored = {file.path for folder in folders for file in self._list(folder)}
         if missing := [path for path in paths if path not in stored]:
@@ -438,7 +437,7 @@ def _is_private(manifest: Content) -> bool:
 def _open(content: Content, stack: ExitStack) -> io.BufferedIOBase:
     """Open the content of a file to send; `stack` closes it."""
     try:
-        if isinstance(content, Path) and content.stat().st_size > IN_MEMORY:
+        if isinstance(content, Path) and content.stat().st_size > IN_MEMORY_BYTES:
             file = stack.enter_context(open_content(content))
             assert isinstance(file, io.BufferedIOBase)
             return file

@@ -12,7 +12,7 @@ from runner.documents.releases.versions import Key, version_order
 from runner.registry.transports.interface import BulkTransport, IndexedRelease, Transport
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
 
-SIGNATURE = "signature"
+SIGNATURE_FOLDER = "signature"
 _FOLDER_NAMES = 4
 """The number of names in the path of a release: kind, owner, name, version."""
 
@@ -76,7 +76,7 @@ class Listing:
             folder, inside = "/".join(parts[:_FOLDER_NAMES]), parts[_FOLDER_NAMES:]
             if inside == [CHECKSUM] and (reference := Reference.of_folder(folder)) is not None:
                 references.append(reference)
-            elif inside == [YANKED, YANKED_FILE] or (len(inside) > 1 and inside[0] == SIGNATURE):
+            elif inside == [YANKED, YANKED_FILE] or (len(inside) > 1 and inside[0] == SIGNATURE_FOLDER):
                 yanked_or_signed.add((folder, inside[0]))
         return {reference: self._entry(reference, yanked_or_signed) for reference in references}
 
@@ -95,25 +95,25 @@ class Listing:
                 yanked = read_yanked(self._read_small(f"{folder}/{YANKED}/{YANKED_FILE}", MAX_BYTES))
         except ReleaseError as error:
             return ReleaseEntry(reference, "", unreadable=f"{reference} in {self._transport.where}: {error}")
-        return ReleaseEntry(reference, sha256, yanked, (folder, SIGNATURE) in yanked_or_signed)
+        return ReleaseEntry(reference, sha256, yanked, (folder, SIGNATURE_FOLDER) in yanked_or_signed)
 
-    def _read_small(self, path: str, most: int) -> bytes:
-        return small_file(self._transport.open(path), path, most)
+    def _read_small(self, path: str, max_bytes: int) -> bytes:
+        return small_file(self._transport.open(path), path, max_bytes)
 
 
-def small_file(file: IO[bytes], path: str, most: int) -> bytes:
+def small_file(file: IO[bytes], path: str, max_bytes: int) -> bytes:
     """Return the content of a file of a registry, and close the file; `path` is its name in messages.
 
     Raises:
-        ReleaseError: the file cannot be read, or has more than `most` bytes.
+        ReleaseError: the file cannot be read, or has more than `max_bytes` bytes.
     """
     with file:
         try:
-            data = file.read(most + 1)
+            data = file.read(max_bytes + 1)
         except OSError as error:
             raise ReleaseError(f"cannot read {path}: {error.strerror or error}") from error
-    if len(data) > most:
-        raise ReleaseError(f"{path} is larger than {most:,} bytes, the maximum for this file")
+    if len(data) > max_bytes:
+        raise ReleaseError(f"{path} is larger than {max_bytes:,} bytes, the maximum for this file")
     return data
 
 

@@ -18,7 +18,7 @@ from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, dige
 from runner.documents.releases.reference import Digest, Kind, Reference
 from runner.documents.releases.versions import version_order
 from runner.registry.transports.interface import AddResult, BulkTransport, Transport
-from runner.registry.transports.listing import SIGNATURE, Listing, ReleaseEntry, small_file
+from runner.registry.transports.listing import SIGNATURE_FOLDER, Listing, ReleaseEntry, small_file
 from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
 
 __all__ = ("Published", "Registry", "ReleaseEntry", "version_order")
@@ -106,6 +106,7 @@ class Registry:
         )
 
     def _is_genuine(self, entry: ReleaseEntry) -> bool:
+        """Return whether the manifest of a release can be read and has the release's name."""
         try:
             self.read(entry)
         except (ReleaseError, NewerFormatError):
@@ -158,18 +159,18 @@ class Registry:
                 f"{path} is missing; the release is incomplete. If this registry is a copy, copy it again"
             ) from error
 
-    def content(self, entry: ReleaseEntry, release: Release, path: str, most: int) -> bytes:
+    def content(self, entry: ReleaseEntry, release: Release, path: str, max_bytes: int) -> bytes:
         """Read and check a small file of a release.
 
         Raises:
             NotPublished: the release has no such file.
-            ReleaseError: it is damaged, or larger than `most` bytes.
+            ReleaseError: it is damaged, or larger than `max_bytes` bytes.
         """
         file = release.file(path)
         if file is None:
             raise NotPublished(f"{entry.reference} has no file {path}")
-        if file.size > most:
-            raise ReleaseError(f"{entry.reference}: {path} has {file.size:,} bytes; at most {most:,} are allowed")
+        if file.size > max_bytes:
+            raise ReleaseError(f"{entry.reference}: {path} has {file.size:,} bytes; at most {max_bytes:,} are allowed")
         pieces: list[bytes] = []
         try:
             with self.open(entry, path) as source:
@@ -212,7 +213,7 @@ class Registry:
         prefix = f"{entry.reference.folder}/"
         for stored in self._transport.list_files(prefix):
             path = stored.path.removeprefix(prefix)
-            if path not in expected and path.partition("/")[0] != SIGNATURE:
+            if path not in expected and path.partition("/")[0] != SIGNATURE_FOLDER:
                 yield path
 
     def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[Published], AddResult]:
@@ -282,17 +283,19 @@ class Registry:
         Raises:
             TakenError: it has a signature.
         """
-        added = self._transport.add({f"{entry.reference.folder}/{SIGNATURE}": list(files)}, f"Sign {entry.reference}")
+        added = self._transport.add(
+            {f"{entry.reference.folder}/{SIGNATURE_FOLDER}": list(files)}, f"Sign {entry.reference}"
+        )
         self._listing.forget()
         return added
 
-    def signature(self, entry: ReleaseEntry, most: int = 1 << 20) -> dict[str, bytes]:
+    def signature(self, entry: ReleaseEntry, max_bytes: int = 1 << 20) -> dict[str, bytes]:
         """Return the files of a release's signature by name; empty if it is not signed.
 
         Raises:
-            ReleaseError: there are too many files, or one is larger than `most` bytes.
+            ReleaseError: there are too many files, or one is larger than `max_bytes` bytes.
         """
-        prefix = f"{entry.reference.folder}/{SIGNATURE}/"
+        prefix = f"{entry.reference.folder}/{SIGNATURE_FOLDER}/"
         paths = [stored.path for stored in islice(self._transport.list_files(prefix), MAX_SIGNATURES + 1)]
         if len(paths) > MAX_SIGNATURES:
             raise ReleaseError(
@@ -302,7 +305,7 @@ class Registry:
         files = {}
         for path in paths:
             with suppress(NotPublished):
-                files[path.removeprefix(prefix)] = small_file(self._transport.open(path), path, most)
+                files[path.removeprefix(prefix)] = small_file(self._transport.open(path), path, max_bytes)
         return files
 
 

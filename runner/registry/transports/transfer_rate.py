@@ -15,7 +15,7 @@ from runner.registry.transports.timeouts import Timeouts
 
 T = TypeVar("T")
 
-_PIECE = 1 << 14
+_STEP_BYTES = 1 << 14
 """Number of bytes that are sent in one step. It is small, so that a slow receiver is noticed soon."""
 
 
@@ -52,26 +52,26 @@ class TransferRate:
         left = self.seconds_left
         if left <= 0:
             raise self._too_slow_error()
-        started, moved = self._clock(), 0
+        started, byte_count = self._clock(), 0
         try:
             result = step(left if timeout is None else min(timeout, left))
-            moved = size(result)
+            byte_count = size(result)
         except Exception as error:
             self._count(started, 0)
             if self.seconds_left <= 0:
                 raise self._too_slow_error() from error
             raise
-        self._count(started, moved)
+        self._count(started, byte_count)
         return result
 
     def sleep(self, seconds: float) -> None:
         """Sleep before another attempt; this time counts as waiting for the server. Raises as `wait`."""
         self.wait(lambda left: time.sleep(min(seconds, left)), None)
 
-    def _count(self, started: float, moved: int) -> None:
+    def _count(self, started: float, byte_count: int) -> None:
         with self._lock:
             self._waited += self._clock() - started
-            self._bytes += moved
+            self._bytes += byte_count
 
     def _too_slow_error(self) -> Exception:
         return self._error(
@@ -120,8 +120,8 @@ class _LimitedStream:
             self._stream.write(piece, left)
             return len(piece)
 
-        for start in range(0, len(buffer), _PIECE):
-            self._rate.wait(partial(write, buffer[start : start + _PIECE]), timeout, int)
+        for start in range(0, len(buffer), _STEP_BYTES):
+            self._rate.wait(partial(write, buffer[start : start + _STEP_BYTES]), timeout, int)
 
     def start_tls(
         self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None

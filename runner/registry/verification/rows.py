@@ -30,8 +30,9 @@ KEYS: Mapping[str, Sequence[str]] = {
 """The columns that identify a row of each table."""
 
 _LATER_COLUMNS = frozenset((*LATER_CLASSES, "service_tier", "usage_estimated"))
+"""Columns of `completions` that earlier versions did not write."""
 
-_WITHOUT_RUN_ID = frozenset(("run_id",))
+_RUN_ID_COLUMN = frozenset(("run_id",))
 
 
 def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False) -> Iterator[str]:
@@ -61,7 +62,7 @@ def find_published_differences(
         yield f"{ROLLOUTS_FILE} is missing"
         return
     yield from _compare_rows(
-        ROLLOUTS_FILE, "rollouts", partial(_published_rows, path, other_version), recomputed, _WITHOUT_RUN_ID
+        ROLLOUTS_FILE, "rollouts", partial(_published_rows, path, other_version), recomputed, _RUN_ID_COLUMN
     )
 
 

@@ -34,7 +34,7 @@ from runner.registry.metric_differences import (
 )
 from runner.registry.recomputed_run import recompute_run
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.signing import check_release
+from runner.registry.signing import check_release_signature
 from runner.registry.skipped_releases import describe_error
 from runner.registry.transports.registry import Registry, ReleaseEntry
 from runner.registry.verification.kinds import find_kind_problems
@@ -66,8 +66,8 @@ def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: P
     """
     problems = list(registry.find_problems(entry))
     try:
-        signed = check_release(registry, entry, signer_key)
-        yield from () if signed is None else (CheckNote(signed),)
+        signature_note = check_release_signature(registry, entry, signer_key)
+        yield from () if signature_note is None else (CheckNote(signature_note),)
     except ReleaseError as error:
         problems.append(str(error))
     if not problems:
@@ -221,7 +221,8 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
     yield from problems
     if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
         yield f"manifest.json has no format, but nip-run {manifest.version}, which played the run, writes one"
-    # Every version that records `answers_from` also writes the hashes of a finished run's files.
+    # Every version that records `answers_from` also writes the hashes of a finished run's files. Releases lack them:
+    # only the run of a release has `folder.name`.
     is_sealed = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
     if is_sealed and not folder.sums.is_file():
         yield f"{folder.sums.name} is missing, so changes to the tables and metrics cannot be detected"

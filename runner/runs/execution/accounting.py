@@ -127,7 +127,9 @@ class Accounting:
         self._written = UsageTotals()
         """The totals of the calls in the tables. Replayed answers cost nothing."""
         self._failed_calls = 0
+        """The number of failed calls in the tables, including those of earlier processes."""
         self._copied_answers: Counter[str] = Counter()
+        """The number of rollouts whose verdict was copied from another run, by this run's id."""
         self.problems = GameProblems(plan)
         self._max_lost = plan.spec.experiment.rollouts.max_transport_failed
         self._max_unusable = plan.spec.experiment.rollouts.max_unusable
@@ -181,13 +183,13 @@ class Accounting:
         self.progress.last_error = str(error)
         self._watch(self.progress)
 
-    def warn(self, server: str, message: str | None) -> None:
-        """Show a warning about a server; the message None means that the problem is solved."""
-        log.warning("%s", message or f"{server} answers again")
+    def warn(self, subject: str, message: str | None) -> None:
+        """Show a warning about a subject, such as a server; the message None means that the server answers again."""
+        log.warning("%s", message or f"{subject} answers again")
         if message is None:
-            self.progress.warnings.pop(server, None)
+            self.progress.warnings.pop(subject, None)
         else:
-            self.progress.warnings[server] = message
+            self.progress.warnings[subject] = message
         self._watch(self.progress)
 
     def report_note(self, note: str) -> None:

@@ -17,8 +17,10 @@ from runner.spec.origin import DATA
 _SCORES = "SELECT datapoint_id, sum(correct::INTEGER), count(correct) FROM rollouts GROUP BY datapoint_id ORDER BY 1"
 
 
-def load_baseline(plan: Plan, results: Results, run_id: str) -> BaselineScores | None:
+def load_baseline(plan: Plan, results: Results, new_run_id: str) -> BaselineScores | None:
     """Return the scores of the run that `until.compare` names; None if the spec does not set it.
+
+    `new_run_id` is the id of the run to play, which must not be compared with itself.
 
     Raises:
         UsageError: the named run does not exist, is not finished, or shares no datapoint with the plan.
@@ -27,7 +29,8 @@ def load_baseline(plan: Plan, results: Results, run_id: str) -> BaselineScores |
     until = plan.spec.experiment.until
     if until is None or until.compare is None:
         return None
-    spec, folders = plan.spec, [results.run(run_id).path]
+    # A resumed run, a saved spec and a downloaded spec have the baseline's scores in their folder: prefer these.
+    spec, folders = plan.spec, [results.run(new_run_id).path]
     if spec.path is not None:
         folders += [spec.path.parent, *([] if spec.fetched is None else [spec.path.parent / DATA])]
     for folder in folders:
@@ -44,7 +47,7 @@ def load_baseline(plan: Plan, results: Results, run_id: str) -> BaselineScores |
     except UsageError as error:
         raise UsageError(f"until.compare: {error}") from None
     other_id = other_run.manifest().run_id
-    if other_id == run_id:
+    if other_id == new_run_id:
         raise UsageError(
             f"until.compare: run {other_id} is the run to play; name another run (`nip-run runs` lists them)"
         )
@@ -69,13 +72,14 @@ def finished_spec(run: RunFolder, name: str) -> Spec:
         raise RunError(f"{name}: its saved spec cannot be read: {error.problems[0]}; name another run") from error
 
 
-def scores_of_run(other_run: RunFolder, plan: Plan, name: str, requested_as: str = "") -> BaselineScores:
+def scores_of_run(other_run: RunFolder, plan: Plan, name: str, name_in_spec: str = "") -> BaselineScores:
     """Return the scores of a finished run on the datapoints that it shares with a plan.
 
-    Every error message starts with `name`.
+    Every error message starts with `name`. `name_in_spec` is the value of `until.compare`, if the spec sets it.
 
     Raises:
-        UsageError: the run is not finished, played trees, has fixed verdicts, or shares no datapoint with the plan.
+        UsageError: the run is not finished, shares no datapoint with the plan, sampled several responses per step
+            (trees), or has verdicts that do not come from a verifier's answers.
         RunError: files of the run are damaged.
     """
     other_spec = finished_spec(other_run, name)
@@ -92,7 +96,7 @@ def scores_of_run(other_run: RunFolder, plan: Plan, name: str, requested_as: str
             key, (right, games) = datapoint_key(point, columns), played[point.id]
             before = sums.get(key, (0, 0))
             sums[key] = (before[0] + right, before[1] + games)
-    scores = BaselineScores(other_run.manifest().run_id, requested_as, columns, sums)
+    scores = BaselineScores(other_run.manifest().run_id, name_in_spec, columns, sums)
     if not scores.count_shared(plan.spec.dataset.datapoints):
         raise UsageError(
             f"{name} shares no datapoint with this spec: every datapoint differs in its label or in a column that "

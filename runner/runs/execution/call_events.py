@@ -62,8 +62,8 @@ class RunCallEvents(CallEvents):
     def server_down(self, server: str, message: str | None) -> None:
         self.accounting.warn(server, message)
 
-    def unlike(self, group: str, server: str, calls: int, said: str) -> None:
-        self.server_notes.unlike(group, server, calls, said)
+    def unlike(self, group: str, server: str, calls: int, error_text: str) -> None:
+        self.server_notes.unlike(group, server, calls, error_text)
 
     def recorded(self, request: Request, completion: Completion) -> None:
         self.accounting.count_new(self.judge.judge(request, completion))

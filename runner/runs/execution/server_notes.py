@@ -21,7 +21,7 @@ MAX_PROMPTS = 4096
 SUSPICIOUS_PAIRS = 5
 """The number of equal pairs of short answers to report; fewer are often chance, for example with bare verdicts."""
 
-LONG = 200
+LONG_ANSWER = 200
 """The minimum length in characters of two answers to report as equal at their first occurrence."""
 
 _ALTERED = {
@@ -69,13 +69,13 @@ class ServerNotes:
             log.warning("%s", line)
             self._on_note(line)
 
-    def unlike(self, group: str, server: str, calls: int, said: str) -> None:
+    def unlike(self, group: str, server: str, calls: int, error_text: str) -> None:
         """Report that one server of a group refused `calls` more calls that the group's other servers accepted.
 
-        `said` is the server's last error. The note gives the total number of refused calls.
+        `error_text` is the server's last error. The note gives the total number of refused calls.
         """
         key = group, server
-        before, first_error, note = self._unlike.get(key, (0, said, ""))
+        before, first_error, note = self._unlike.get(key, (0, error_text, ""))
         total = before + calls
         count = "1 call" if total == 1 else f"{total:,} calls"
         new_note = (
@@ -143,7 +143,7 @@ class ServerNotes:
             pairs.is_settled = True
             return
         pairs.equal += 1
-        if len(texts) >= LONG or pairs.equal >= SUSPICIOUS_PAIRS:
+        if len(texts) >= LONG_ANSWER or pairs.equal >= SUSPICIOUS_PAIRS:
             pairs.is_settled = True
             times = "the only time" if pairs.equal == 1 else f"all {pairs.equal} times"
             self.note(

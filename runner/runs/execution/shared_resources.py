@@ -30,15 +30,18 @@ class SharedResources:
     """The resources of one run, or of several concurrent runs."""
 
     def __init__(self, plans: Sequence[Plan], at_once: int = 1) -> None:
-        """Prepare to play up to `at_once` runs concurrently, or only one if the limit of open files is too low."""
+        """Prepare to play up to `at_once` runs concurrently.
+
+        Only one run is played at a time if a spec uses workers, or if the limit of open files is too low.
+        """
         concurrency = max(plan.share.rollouts.concurrency for plan in plans)
         if any(plan.spec.experiment.execution.by_workers for plan in plans):
             at_once = 1  # each run has its own workers, which use all cores of the machine
-        calls = _connections(plans, concurrency, at_once)
+        calls = _max_concurrent_calls(plans, concurrency, at_once)
         if calls < concurrency and at_once > 1:
-            at_once, calls = 1, _connections(plans, concurrency, 1)
+            at_once, calls = 1, _max_concurrent_calls(plans, concurrency, 1)
         self.at_once = at_once
-        self.few_files = _few_files(calls, concurrency)
+        self.open_files_note = _open_files_note(calls, concurrency)
         """The note to report if the limit of open files allows fewer calls than the spec; otherwise None."""
         self.stop = StopSwitch()
         self.servers = Servers(calls, self.stop.sleep)
@@ -72,18 +75,23 @@ class SharedResources:
             run.stopping(f"{status if calls else 'stopping'}; press Ctrl-C again to stop immediately")
 
 
-def _connections(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
-    """Return the maximum number of concurrent calls whose connections the limit of open files allows."""
+def _max_concurrent_calls(plans: Sequence[Plan], concurrency: int, runs: int) -> int:
+    """Return how many calls can be concurrent within `concurrency` and the limit of open files.
+
+    `runs` is the number of concurrent runs, which need open files, too.
+    """
     groups = (settings for plan in plans for settings in used_models(plan).values())
     server_sets = {tuple(map(connections_of, settings.each_server)) for settings in groups if settings.is_called_live}
-    # All connections of a group may be open at one server while as many stay idle at the server used before.
-    pools = sum(min(len(servers), 2) for servers in server_sets)
-    if not pools:
+    # One connection per call, and a second one for groups with several servers: idle at the server used before.
+    connections_per_call = sum(min(len(servers), 2) for servers in server_sets)
+    if not connections_per_call:
         return concurrency
-    return min(concurrency, max(connections_within_limits(concurrency * pools, runs) // pools, 1))
+    return min(
+        concurrency, max(connections_within_limits(concurrency * connections_per_call, runs) // connections_per_call, 1)
+    )
 
 
-def _few_files(calls: int, concurrency: int) -> str | None:
+def _open_files_note(calls: int, concurrency: int) -> str | None:
     if calls >= concurrency:
         return None
     return (

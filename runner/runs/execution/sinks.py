@@ -31,64 +31,64 @@ class RecordSinks:
         self._metrics = Metrics(plan.spec.protocol, plan.seats)
         self._scores = Scores()
         stopped = None if plan.debates is None else plan.debates.stopped
-        self._selected = None if stopped is None else StoppedDebates(plan, stopped)
+        self._stopped_debates = None if stopped is None else StoppedDebates(plan, stopped)
         self._statistics = None if self._shape is None else TreeStatistics(plan.spec.protocol, self._shape)
-        self._parts = PartFiles(folder.path)
-        self._settings = fine_tune_of(plan)
+        self._table_parts = PartFiles(folder.path)
+        self._fine_tune = fine_tune_of(plan)
         trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
-        self._files: FineTuneFiles | None = None
-        if self._settings:
+        self._fine_tune_files: FineTuneFiles | None = None
+        if self._fine_tune:
             try:
-                self._files = FineTuneFiles(
-                    folder.make(FINE_TUNE), self._settings, plan.players(), folder.run_id, trees,
+                self._fine_tune_files = FineTuneFiles(
+                    folder.make(FINE_TUNE), self._fine_tune, plan.players(), folder.run_id, trees,
                     swapped=plan.players(swapped=True) if plan.seats else {},
                 )  # fmt: skip
             except BaseException:
                 self.discard()
                 raise
 
-        examples = None if self._files is None else self._files.examples
+        examples = None if self._fine_tune_files is None else self._fine_tune_files.examples
         self._builder = OutputBuilder(plan.spec.protocol, folder.run_id, examples)
 
     @property
     def unsealed(self) -> Path:
         """The folder with the tables until `seal` moves them."""
-        return self._parts.folder
+        return self._table_parts.folder
 
     def add(self, rollout: Rollout) -> None:
         """Add one rollout to all files, except for the results that `end_job` adds."""
         self.put(self._builder.build(rollout))
-        if self._selected is not None:
-            self._selected.add(rollout)
+        if self._stopped_debates is not None:
+            self._stopped_debates.add(rollout)
 
     def put(self, output: RolloutOutput) -> None:
         """Add the outputs of one rollout to the tables, metrics and examples."""
-        self._parts.add(output.rows)
+        self._table_parts.add(output.rows)
         self._metrics.count(output.measured)
         score = output.score
         if score is not None and self._shape is None:
             self._scores.add(score.group, Play(*score[1:5]), score.correct)
-        if self._files is not None:
-            self._files.put(output.examples)
+        if self._fine_tune_files is not None:
+            self._fine_tune_files.put(output.examples)
 
     def end_job(self, rollouts: Sequence[Rollout]) -> None:
         """Add the results that need all rollouts of a job, such as the branches of a tree."""
         root = build_tree(rollouts, self._shape) if self._shape is not None else None
         if root is not None and self._statistics is not None:
             self._statistics.add(root)
-        if self._files is not None:
-            self._files.add_preferences(rollouts)
+        if self._fine_tune_files is not None:
+            self._fine_tune_files.add_preferences(rollouts)
 
     def discard(self) -> None:
         """Discard the unfinished files; the next process that resumes the run writes them again."""
         with suppress(RunError):
-            self._parts.close()
-        if self._files is not None:
-            self._files.discard()
+            self._table_parts.close()
+        if self._fine_tune_files is not None:
+            self._fine_tune_files.discard()
 
     def seal(self, at_once: int = 1) -> None:
         """Move the tables to their final location, writing `at_once` of them concurrently."""
-        self._parts.seal(at_once)
+        self._table_parts.seal(at_once)
 
     def finish(self, decision: StoppingDecision | None = None) -> list[str]:
         """Write the metrics, move the fine-tune files to their final location, and return notes for the user."""
@@ -100,14 +100,14 @@ class RecordSinks:
             "variance": variance_section(self._scores),
         }
         summary = summary if decision is None else decision.applied(summary)
-        summary = summary if self._selected is None else self._selected.applied(summary)
+        summary = summary if self._stopped_debates is None else self._stopped_debates.applied(summary)
         atomic_write(self._folder.metrics, orjson.dumps(summary, option=orjson.OPT_INDENT_2))
-        if self._files is None or self._settings is None:
+        if self._fine_tune_files is None or self._fine_tune is None:
             remove_files(self._folder.fine_tune)
             return []
-        report = self._files.close()
+        report = self._fine_tune_files.close()
         unwritten = sum(not row["written"] for row in report)
-        min_examples, report_path = self._settings.min_examples, f"{FINE_TUNE}/{REPORT}"
+        min_examples, report_path = self._fine_tune.min_examples, f"{FINE_TUNE}/{REPORT}"
         note = (
             f"{counted(unwritten, 'fine-tune file')} not written because of fewer than {min_examples} examples "
             f"(fine_tune.min_examples); see {report_path}"

@@ -99,8 +99,8 @@ async def record_lost_calls(folder: RunFolder, journal: Journal) -> UsageTotals:
     if abandoned.max_cost.completions:
         for _, sequence, record in read_records(folder.journal):
             abandoned.see(sequence, record)
-    most = abandoned.max_cost
-    if most.completions:
+    max_cost = abandoned.max_cost
+    if max_cost.completions:
         await journal.append(abandoned.lost().to_json())
     folder.in_flight.unlink(missing_ok=True)
-    return most
+    return max_cost

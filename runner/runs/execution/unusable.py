@@ -17,6 +17,7 @@ WARNING_SHARE: Final = 0.5
 _Z: Final = 2.576
 """The number of standard errors of that confidence."""
 EXAMPLE_LENGTH: Final = 120
+"""The maximum number of characters of a quoted answer, and of the reason why it is unusable."""
 
 
 class AnswerCounts(NamedTuple):

@@ -143,9 +143,9 @@ class Wiring:
 
     async def journal(self, closing: AsyncExitStack) -> Journal:
         """Open the run's journal, and record in it the calls that an earlier process left in flight."""
-        run, shard = self.plan.identity, self.plan.shard
-        first = log_header(run, self.folder.run_id, None if shard is None else shard.pair)
-        journal = Journal(self.folder.journal, first=first, run=run, durable=self.is_durable)
+        identity, shard = self.plan.identity, self.plan.shard
+        header = log_header(identity, self.folder.run_id, None if shard is None else shard.pair)
+        journal = Journal(self.folder.journal, first=header, run=identity, durable=self.is_durable)
         closing.push_async_callback(journal.close)
         if journal.opened.torn_bytes:
             self.notes.append(
@@ -157,10 +157,10 @@ class Wiring:
         self._note_lost(await record_lost_calls(self.folder, journal))
         return journal
 
-    def _note_lost(self, most: UsageTotals) -> None:
-        if most.completions:
-            amount = f"${most.usd:.4f} is" if self.costs.is_priced else f"{most.tokens} tokens are"
-            calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
+    def _note_lost(self, max_cost: UsageTotals) -> None:
+        if max_cost.completions:
+            amount = f"${max_cost.usd:.4f} is" if self.costs.is_priced else f"{max_cost.tokens} tokens are"
+            calls = "1 call was" if max_cost.completions == 1 else f"{max_cost.completions} calls were"
             self.notes.append(f"{calls} in flight when the run was interrupted; {amount} counted as their maximum cost")
 
     def _cache(self, closing: AsyncExitStack, journal: str | None) -> Cache | None:
@@ -184,7 +184,7 @@ class Wiring:
             return Connection(_refuse_unrecorded)
         if replayed is not None and self._until_round is None:
             return Connection(replayed.complete, (replayed.close,))
-        self.note_few_files()
+        self.add_open_files_note()
         live = connect(
             self.costs.groups,
             self.plan.spec.experiment.retry,
@@ -204,9 +204,9 @@ class Wiring:
         both = ReplayThenLive(replayed, live, self._until_round)
         return Connection(both.complete, (both.close,), live.check_answered, live.release)
 
-    def note_few_files(self) -> None:
+    def add_open_files_note(self) -> None:
         """Add a note if the limit of open files allows fewer concurrent calls than the spec."""
-        note = self.shared.few_files
+        note = self.shared.open_files_note
         if note is not None and any(settings.is_called_live for settings in self.costs.groups.values()):
             self.notes.append(note)
             self.accounting.warn("open files", note)
@@ -241,7 +241,10 @@ def with_journal(  # noqa: PLR0917 - these are the parts of a run
     *,
     asks_again: bool = True,
 ) -> Complete:
-    """Wrap a connection in a function that answers from the records if possible, and records all other answers."""
+    """Wrap a connection in a function that answers from the records if possible, and records all other answers.
+
+    With `asks_again`, calls that are recorded as failed in transport are made again.
+    """
     return JournaledCompleter(
         connection.complete,
         journal,

@@ -30,7 +30,7 @@ UNDECIDED_SHARE = 0.2
 """Undecided rollouts are reported from this share of the rollouts on."""
 
 EXAMPLE_LENGTH = 120
-"""The maximum length of a quoted answer."""
+"""The maximum number of characters of a quoted answer."""
 
 FILE = "troubles.json"
 """The file with the problems in a run's folder."""
@@ -70,14 +70,14 @@ def load_problems(folder: RunFolder) -> list[GameProblem]:
     return [GameProblem(**row) for row in read_json(file)["troubles"]] if file.is_file() else []
 
 
-def store_problems(folder: RunFolder, troubles: Sequence[GameProblem]) -> None:
+def store_problems(folder: RunFolder, problems: Sequence[GameProblem]) -> None:
     """Write the problems to a file of their own, or delete the file if there are none.
 
-    They are not in `metrics.json`, so that its content stays the same as in earlier versions.
+    They are not in `metrics.json`, so that its content stays the same as in earlier versions. The key is `troubles`.
     """
     file = folder.path / FILE
-    if troubles:
-        data = {"troubles": [trouble.to_json() for trouble in troubles]}
+    if problems:
+        data = {"troubles": [problem.to_json() for problem in problems]}
         atomic_write(file, json.dumps(data, indent=2).encode())
     else:
         file.unlink(missing_ok=True)
@@ -111,7 +111,7 @@ class GameProblems:
     """Rollouts that ended because a server refused a request as malformed, which would happen again."""
     _repeats: dict[str, _Count] = field(default_factory=dict)
     """Repeated calls, by the fault of the previous answer."""
-    _cut: _Count = field(default_factory=_Count)
+    _truncated: _Count = field(default_factory=_Count)
     """Answers that were truncated at the token limit."""
     _left_empty: _Count = field(default_factory=_Count)
     """Messages that were left empty because no answer was usable."""
@@ -148,7 +148,7 @@ class GameProblems:
             if _fault(call) == EMPTY:
                 self._without_content.add(rollout, call)
             elif call.finish_reason == "length":
-                self._cut.add(rollout, call)
+                self._truncated.add(rollout, call)
             previous = call
         for played in rollout.rounds:
             self._messages += sum(map(played.counts, played.raw))
@@ -203,14 +203,14 @@ class GameProblems:
             retry_advice = f"rollouts.max_transport_failed ({share:g}) allows this loss"
         for count, advice in ((unanswered, retry_advice), (self._malformed, "")):
             if count.rollout is not None:
-                message = f"{self._of_rollouts(count)} failed in transport; the first error: {count.rollout.error}"
-                yield self._of_all("transport_failed", count, message, advice=advice)
+                message = f"{self._rollout_count(count)} failed in transport; the first error: {count.rollout.error}"
+                yield self._rollout_problem("transport_failed", count, message, advice=advice)
 
     def lost_example(self) -> str:
-        """Return words for the first rollout that failed in transport, with its error."""
+        """Describe the first rollout that failed in transport, with its error."""
         counts = (self._ended.get(Outcome.TRANSPORT_FAILED), self._malformed)
         rollout = next(count.rollout for count in counts if count is not None and count.rollout is not None)
-        return f"{_describe(rollout)}: {rollout.error}"
+        return f"{_describe_rollout(rollout)}: {rollout.error}"
 
     def _ended_early(self) -> Iterator[GameProblem]:
         """Yield the problems that ended games early, without a verdict."""
@@ -225,9 +225,9 @@ class GameProblems:
         ):
             count = self._ended.get(outcome, _Count())
             if count.rollout is not None:
-                message = f"{self._of_rollouts(count)} {reason}, {NOT_RIGHT}"
-                example = f"{_describe(count.rollout)}: {count.rollout.error}"
-                yield self._of_all(outcome.value, count, message, example=example, advice=advice)
+                message = f"{self._rollout_count(count)} {reason}, {NOT_RIGHT}"
+                example = f"{_describe_rollout(count.rollout)}: {count.rollout.error}"
+                yield self._rollout_problem(outcome.value, count, message, example=example, advice=advice)
 
     def _undecided(self) -> Iterator[GameProblem]:
         """Yield a problem if a large share of the rollouts ended undecided."""
@@ -237,17 +237,17 @@ class GameProblems:
         verifier, format_ = self.plan.spec.protocol.verifier_name, self.plan.spec.experiment.decision_format
         answers = [played.raw[verifier] for played in count.rollout.rounds if verifier in played.raw]
         if answers and not answers[-1].strip():
-            advice = self._about_content(verifier, count.rollout)
+            advice = self._advice_on_empty_answers(verifier, count.rollout)
         else:
             advice = (
                 f"a verdict is an answer with {format_.accept!r} or {format_.reject!r}: check that the template of "
                 f"{verifier} asks for one of them, also in the last round"
             )
-        yield self._of_all(
+        yield self._rollout_problem(
             Outcome.NO_DECISION.value,
             count,
-            f"{self._of_rollouts(count)} ended undecided, {NOT_RIGHT}",
-            example=f"{_describe(count.rollout)}: the last answer of {verifier} is {_start(answers[-1])}"
+            f"{self._rollout_count(count)} ended undecided, {NOT_RIGHT}",
+            example=f"{_describe_rollout(count.rollout)}: the last answer of {verifier} is {_quote_start(answers[-1])}"
             if answers
             else "",
             advice=advice,
@@ -258,18 +258,18 @@ class GameProblems:
         count = self._without_content
         if count.rollout is None or count.call is None or count.number < CALLS_SHARE * self._answers:
             return
-        yield self._of_calls(
+        yield self._call_problem(
             "no_content",
             count,
             f"{count.number} of {self._answers} calls returned {EMPTY}",
-            self._about_content(count.call.agent, count.rollout),
+            self._advice_on_empty_answers(count.call.agent, count.rollout),
             fault=f": the answer has no content (finish_reason {count.call.finish_reason!r})",
         )
 
     def _estimated_usage(self) -> Iterator[GameProblem]:
         count = self._estimated
         if count.number:
-            yield self._of_calls(
+            yield self._call_problem(
                 "estimated_usage",
                 count,
                 f"the token usage of {count.number} of {self._answers} calls is estimated from their text, because the "
@@ -277,7 +277,7 @@ class GameProblems:
                 "the provider's bill may differ; a budget counts each of these calls at its maximum cost",
             )
 
-    def _about_content(self, agent: str, rollout: Rollout) -> str:
+    def _advice_on_empty_answers(self, agent: str, rollout: Rollout) -> str:
         """Return advice about an agent whose model returned no content in a rollout."""
         group = self.plan.groups(swapped=rollout.job.swapped)[agent]
         key = self.plan.spec.experiment.models[group].limit_key
@@ -290,7 +290,7 @@ class GameProblems:
         for fault, count in self._repeats.items():
             if count.number >= CALLS_SHARE * self._answers:
                 message = f"{count.number} of {self._answers} calls were repeated because of {fault}"
-                yield GameProblem("repeats", count.number, self._answers, message, *self._bad_answer(count))
+                yield GameProblem("repeats", count.number, self._answers, message, *self._describe_bad_answer(count))
 
     def _empty_messages(self) -> Iterator[GameProblem]:
         """Yield a problem if many messages were left empty because no answer was usable."""
@@ -309,12 +309,12 @@ class GameProblems:
             )
 
     def _truncated_answers(self) -> Iterator[GameProblem]:
-        count = self._cut
+        count = self._truncated
         if count.rollout is None or count.call is None or count.number < CALLS_SHARE * self._answers:
             return
         agent = count.call.agent
         group = self.plan.groups(swapped=count.rollout.job.swapped)[agent]
-        yield self._of_calls(
+        yield self._call_problem(
             "cut",
             count,
             f"{count.number} of {self._answers} answers were truncated at the token limit",
@@ -326,14 +326,14 @@ class GameProblems:
         for note, count in self._unsure.items():
             is_bound = note.endswith(BOUND)
             finding = "have a bounded confidence" if is_bound else "lack a confidence"
-            yield self._of_all(
+            yield self._rollout_problem(
                 "confidence_bounded" if is_bound else "confidence_unknown",
                 count,
-                f"{self._of_rollouts(count)} {finding} ({note})",
-                advice=self._about_confidence(note),
+                f"{self._rollout_count(count)} {finding} ({note})",
+                advice=self._advice_on_confidence(note),
             )
 
-    def _about_confidence(self, note: str) -> str:
+    def _advice_on_confidence(self, note: str) -> str:
         """Return advice for verdicts with unknown confidence."""
         verifier = self.plan.spec.protocol.verifier_name
         if note == UNREADABLE:
@@ -345,10 +345,10 @@ class GameProblems:
             return f"raise models.{group}.top_logprobs" if top_logprobs < MAX_TOP_LOGPROBS else ""
         return ""
 
-    def _of_rollouts(self, count: _Count) -> str:
+    def _rollout_count(self, count: _Count) -> str:
         return f"{count.number} of {self._rollouts} rollouts"
 
-    def _of_all(
+    def _rollout_problem(
         self, kind: str, count: _Count, message: str, *, example: str = "", advice: str = "", show: str = ""
     ) -> GameProblem:
         assert count.rollout is not None
@@ -356,14 +356,14 @@ class GameProblems:
             kind, count.number, self._rollouts, message, example, advice, show or count.rollout.job.rollout_id
         )
 
-    def _of_calls(self, kind: str, count: _Count, message: str, advice: str, *, fault: str = "") -> GameProblem:
+    def _call_problem(self, kind: str, count: _Count, message: str, advice: str, *, fault: str = "") -> GameProblem:
         rollout, call = count.rollout, count.call
         assert rollout is not None
         assert call is not None
-        example = f"{call.agent} in round {call.round} of {_describe(rollout)}{fault}"
+        example = f"{call.agent} in round {call.round} of {_describe_rollout(rollout)}{fault}"
         return GameProblem(kind, count.number, self._answers, message, example, advice, rollout.job.rollout_id)
 
-    def _bad_answer(self, count: _Count) -> tuple[str, str, str]:
+    def _describe_bad_answer(self, count: _Count) -> tuple[str, str, str]:
         """Return an example, advice and the rollout id for the first unusable answer of a count."""
         rollout, call = count.rollout, count.call
         assert rollout is not None
@@ -375,8 +375,8 @@ class GameProblems:
                 agents[call.agent].read(Choice(call.raw_message, call.finish_reason), call.round)
             except GenerationError as error:
                 reason = str(error)
-        quote = "" if call.raw_message is None else f" answered {_start(call.raw_message)}"
-        example = f"{call.agent} in round {call.round} of {_describe(rollout)}{quote}: {reason}"
+        quote = "" if call.raw_message is None else f" answered {_quote_start(call.raw_message)}"
+        example = f"{call.agent} in round {call.round} of {_describe_rollout(rollout)}{quote}: {reason}"
         return (
             example,
             f"change the template of {call.agent} so that it asks for the format that the protocol parses",
@@ -391,11 +391,11 @@ def _fault(call: Call) -> str:
     return UNPARSABLE if (call.raw_message or "").strip() else EMPTY
 
 
-def _describe(rollout: Rollout) -> str:
+def _describe_rollout(rollout: Rollout) -> str:
     return f"rollout {rollout.job.rollout_id} ({in_one_line(rollout.job.datapoint.id)})"
 
 
-def _start(text: str) -> str:
+def _quote_start(text: str) -> str:
     """Return the start of an answer in one line and in quotes."""
     line = in_one_line(text.strip())
     return f"'{line}'" if len(line) <= EXAMPLE_LENGTH else f"'{line[:EXAMPLE_LENGTH]}...'"

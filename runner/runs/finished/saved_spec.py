@@ -4,8 +4,9 @@ A saved spec refers to the copies of files in `inputs/`. The dataset's copy has 
 spec alone would have another identity than the run. If the copies in the run's own folder are unchanged, this module
 takes the dataset's source and selection from the manifest. Then the identity is that of the run.
 
-The saved spec is another run with `again`, in a copy of the folder, or with other results. The spec of a fetched run
-refers to copies, too. If it is unedited, it has the identity of the published run.
+The saved spec starts another run if `again` is set, if it is in a copy of the folder, or if the command names another
+results folder. The spec of a fetched run refers to copies, too. If it is unedited, it has the identity of the published
+run.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def resolve_saved_spec(
         return None if run_id is not None else _new_run_in_other_results(plan, folder, results)
     manifest = _read_manifest(run_folder)
     if manifest.run_id != folder.run_id:
-        return None  # a copy of another run's folder
+        return None  # the folder is a copy of another run's folder
     _check_limit(plan.spec, manifest)
     own_plan = _own_plan(plan.spec, run_folder, manifest, plan_of)
     if own_plan.identity == manifest.identity:

@@ -53,7 +53,7 @@ class PlayOptions:
 
 
 @dataclass(frozen=True)
-class BreakingPoints:
+class BreakingPoint:
     """A limit that a larger run would reach."""
 
     what: str
@@ -96,7 +96,7 @@ class Duration:
     """The free bytes on the disk of the results."""
     memory_bytes: float
     """The bytes of memory of each process, estimated by the peak of this process during the measurement."""
-    breaks: tuple[BreakingPoints, ...]
+    breaks: tuple[BreakingPoint, ...]
     """The limits that a larger run would reach, the nearest first."""
     measured: tuple[str, ...]
     """Sentences that describe the measurements."""
@@ -133,9 +133,9 @@ class _Measurements:
         )
         if self.workers is None:
             return costs
-        used = min(workers, cores)
-        scale = min(self.worker_count, cores_here()) / used
-        return replace(costs, cores=self.workers.call * scale + server / used, writer=self.workers.call_cpu)
+        used_cores = min(workers, cores)
+        scale = min(self.worker_count, cores_here()) / used_cores  # the measured workers used another number of cores
+        return replace(costs, cores=self.workers.call * scale + server / used_cores, writer=self.workers.call_cpu)
 
 
 def duration_of(
@@ -167,25 +167,25 @@ def duration_of(
     )
     costs = measured.costs(options.start, options.workers, cores)
     low, high = (predict(games, costs, players) for games in mean_games)
-    journal = measured.one_process.journal_bytes if measured.server is None else measured.server.journal_bytes
-    journal = journal if earlier is None else earlier.journal_bytes or journal
+    journal_bytes = measured.one_process.journal_bytes if measured.server is None else measured.server.journal_bytes
+    journal_bytes = journal_bytes if earlier is None else earlier.journal_bytes or journal_bytes
     usd, free, longest = _cost(plan, earlier), shutil.disk_usage(results.disk).free, mean_games[1]
-    pace = high.bounds[0].calls_per_second
-    disk = longest.calls * (journal + measured.one_process.table_bytes)
-    breaks = _breaking_points(plan, longest, games_within(DAY, longest, costs, players), free / disk, usd)
+    calls_per_second = high.bounds[0].calls_per_second
+    bytes_per_game = longest.calls * (journal_bytes + measured.one_process.table_bytes)
+    breaks = _breaking_points(plan, longest, games_within(DAY, longest, costs, players), free / bytes_per_game, usd)
     return Duration(
         games=plan.size, workers=options.workers, shards=options.shards, cores=cores,
         calls=(low.calls, high.calls),
         prompt_tokens=_sum_of_groups(mean_games, "prompt_tokens"),
         completion_tokens=_sum_of_groups(mean_games, "completion_tokens"),
         seconds=(low.seconds, high.seconds),
-        calls_per_second=pace,
-        tokens_per_second=pace * longest.tokens / longest.calls,
+        calls_per_second=calls_per_second,
+        tokens_per_second=calls_per_second * longest.tokens / longest.calls,
         bottleneck="start and end" if high.around > high.play else high.bounds[0].name,
         bounds=tuple(high.bounds),
         servers_known=not live or longest.waited is not None,
         cost_usd=usd,
-        journal_bytes=high.calls * journal,
+        journal_bytes=high.calls * journal_bytes,
         table_bytes=high.calls * measured.one_process.table_bytes,
         free_bytes=free,
         memory_bytes=_peak_memory(),
@@ -260,7 +260,7 @@ def _check(plan: Plan, options: PlayOptions) -> None:
             f"models.{batched[0]}.batch: the duration of a batch depends on the provider and cannot be predicted; plan "
             f"with models.{batched[0]}.batch=false"
         )
-    check_engine(plan.spec.experiment.execution, asks=True)
+    check_engine(plan.spec.experiment.execution, calls_models=True)
     groups = len({point.group for point in plan.spec.dataset.datapoints})
     if options.shards > groups:
         raise UsageError(
@@ -294,15 +294,15 @@ def _cost(plan: Plan, earlier: EarlierRun | None) -> Pair | None:
 
 def _breaking_points(
     plan: Plan, games: MeanGames, games_a_day: int, games_on_disk: float, usd: Pair | None
-) -> tuple[BreakingPoints, ...]:
+) -> tuple[BreakingPoint, ...]:
     """Return the numbers of games that reach a limit, smallest first."""
     breaks = [
-        BreakingPoints(
+        BreakingPoint(
             "the run takes more than a day", games_a_day,
             "raise the lowest limit (the first one above); if this is the cores or the writer, use shards on more "
             "machines",
         ),
-        BreakingPoints(
+        BreakingPoint(
             "journal, tables and fine-tune files fill the disk", int(games_on_disk),
             "use --results DIR on a larger disk, shards on other machines, or fine_tune=null and nip-run export later",
         ),
@@ -314,7 +314,7 @@ def _breaking_points(
         ("budget.tokens", budget.tokens, games.tokens),
     ):
         if limit is not None and each:
-            breaks.append(BreakingPoints(f"{key} is used up", int(limit / each), f"raise {key}, or play fewer games"))
+            breaks.append(BreakingPoint(f"{key} is used up", int(limit / each), f"raise {key}, or play fewer games"))
     return tuple(sorted(breaks, key=lambda point: point.games))
 
 

@@ -126,7 +126,7 @@ class Prediction:
 
 def predict(games: MeanGames, costs: Costs, players: Players) -> Prediction:
     """Predict the duration of the games. Each shard has its own machine, and one machine merges all shards."""
-    shard_games = -(-games.games // players.shards)
+    shard_games = -(-games.games // players.shards)  # rounded up
     at_once = max(min(players.concurrency // players.shards, shard_games), 1)
     calls, total_calls = shard_games * games.calls, games.games * games.calls
     bounds = [*_rates(games, players, shard_games), *_servers(games, at_once), *_machine(costs, players)]
@@ -176,6 +176,6 @@ def _machine(costs: Costs, players: Players) -> Iterator[Bound]:
     if costs.cores is None or costs.writer is None:
         yield Bound(CORE, 1 / costs.core, f"{1e3 * costs.core:.2f} ms a call")
         return
-    used = min(players.cores, players.workers)
-    yield Bound(CORES, 1 / costs.cores, f"{1e3 * costs.cores * used:.2f} ms a call on each of {used}")
+    used_cores = min(players.cores, players.workers)
+    yield Bound(CORES, 1 / costs.cores, f"{1e3 * costs.cores * used_cores:.2f} ms a call on each of {used_cores}")
     yield Bound(WRITER, 1 / costs.writer, f"{1e3 * costs.writer:.2f} ms a call")

@@ -26,6 +26,8 @@ FROM completions c JOIN (
 ) r USING (rollout_id)
 WHERE c.latency_ms IS NOT NULL GROUP BY ALL
 """
+"""The query for the answered calls of each agent: their number, tokens, seconds, and bytes of answers."""
+
 _CHAINS = """
 WITH all_calls AS (FROM completions UNION ALL BY NAME SELECT NULL::INTEGER AS vote WHERE false),
 votes AS (
@@ -80,11 +82,11 @@ def find_similar_run(plan: Plan, results: Results, like: str | None) -> EarlierR
     own_run = results.run(plan.run_id)
     if own_run.manifest_path.is_file() and _mismatch(own_run.manifest(), plan) is None:
         return read_statistics(own_run, plan)
-    models = _models(plan)
+    models = _models_of_plan(plan)
     similar = [
         (manifest.started_at, folder.run_id, folder)
         for folder in results.runs()
-        if _mismatch(manifest := folder.manifest(), plan) is None and _models_of(manifest) == models
+        if _mismatch(manifest := folder.manifest(), plan) is None and _models_of_run(manifest) == models
     ]
     return read_statistics(max(similar, key=lambda entry: entry[:2])[-1], plan) if similar else None
 
@@ -119,7 +121,7 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
                 f"{folder.path} has an agent {agent!r} that is not in this spec; name another run with --like RUN"
             )
         use = groups[plan.groups(swapped=swapped)[agent]]
-        use.update(calls=count, prompt=prompt or 0, completion=completion or 0, said=size or 0)
+        use.update(calls=count, prompt=prompt or 0, completion=completion or 0, answer_bytes=size or 0)
         calls, seconds = calls + count, seconds + waited
     ((games, waits, longest, steps),) = read_tables(_CHAINS, tables, {})
     if not calls or not games:
@@ -132,19 +134,19 @@ def read_statistics(folder: RunFolder, plan: Plan) -> EarlierRun:
     return EarlierRun(
         folder.run_id,
         MeanGames(plan.size, uses, steps, waits, longest, seconds / calls),
-        {name: counts["said"] / counts["calls"] for name, counts in groups.items()},
+        {name: counts["answer_bytes"] / counts["calls"] for name, counts in groups.items()},
         journal / calls,
         _reported_rates(folder),
         _in_flight(folder.manifest(), seconds),
     )
 
 
-def _models(plan: Plan) -> set[tuple[str, str, str]]:
+def _models_of_plan(plan: Plan) -> set[tuple[str, str, str]]:
     agents, models = plan.spec.experiment.agents, plan.spec.experiment.models
     return {(name, models[agent.model].provider, models[agent.model].name) for name, agent in agents.items()}
 
 
-def _models_of(manifest: Manifest) -> set[tuple[str, str, str]]:
+def _models_of_run(manifest: Manifest) -> set[tuple[str, str, str]]:
     return {(row["agent"], row["provider"], row["model"]) for row in manifest.agents}
 
 

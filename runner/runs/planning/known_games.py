@@ -19,7 +19,7 @@ def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, Mean
         games = replace(earlier.games, games=plan.size)
         return games, games
     protocol = plan.spec.protocol
-    first = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
+    fewest_rounds = next(i for i in range(protocol.max_message_rounds) if protocol.can_ever_decide(i)) + 1
     priced, size = estimate_costs(plan), plan.size
     shortest, longest = (
         MeanGames(
@@ -35,7 +35,7 @@ def known_games(plan: Plan, earlier: EarlierRun | None) -> tuple[MeanGames, Mean
             longest=None,
             latency=None,
         )
-        for end, rounds in ((0, first), (1, protocol.max_message_rounds))
+        for end, rounds in ((0, fewest_rounds), (1, protocol.max_message_rounds))
     )  # fmt: skip
     return shortest, longest
 

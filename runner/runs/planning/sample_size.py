@@ -1,9 +1,10 @@
 """Computes the numbers of datapoints and repeats that detect a difference between two systems, and their cost.
 
-Two systems are compared on the same datapoints by the differences of their group scores. The variance of these
+Two systems are compared by the differences of their scores on each group of related datapoints. The variance of these
 differences comes from earlier runs, which are assumed to be representative. Without earlier runs, it is the largest
-possible variance. If all groups of the earlier runs agree, which may be chance, one group that differs is added. The
-number of groups follows from the power formula in `runner.statistics.variance_components`.
+possible variance. If all groups have the same score or difference, perhaps by chance, their variance is 0; then one
+group that differs is added. The number of groups follows from the power formula in
+`runner.statistics.variance_components`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class VarianceOfDifference:
     groups: int | None = None
     """The number of groups in the runs from which the variance was estimated; None if it was not estimated."""
     uncertainty: tuple[float, float] | None = None
-    """The 95 % confidence interval of the factor between the true variance and the estimate."""
+    """The 95 % confidence interval of the true variance divided by the estimate."""
 
     def of(self, repeats: int) -> float:
         """Return the variance with this number of repeats."""
@@ -124,49 +125,54 @@ def sample_size_of(
         raise UsageError(
             "samples of a tree are not independent games; plan without trees: rollouts.num_responses_per_timestep=null"
         )
-    points = list(plan.spec.dataset.datapoints)
+    datapoints = list(plan.spec.dataset.datapoints)
     if against is not None:
         other_run = results.find(against)
         other_scores = scores_of_run(other_run, plan, f"run {against}")
-        points = [point for point in points if other_scores.score(point) is not None]
-        variance = _variance_of_run(other_run, is_fixed=True)
+        datapoints = [point for point in datapoints if other_scores.score(point) is not None]
+        variance = _variance_of_run(other_run, run_is_baseline=True)
     else:
         variance = _variance_from_runs([results.find(name) for name in from_runs])
-    groups = len(group_datapoints(points))
+    groups = len(group_datapoints(datapoints))
     # If the variance is not split, more rows would wrongly suggest that repeats do not help.
     repeat_counts = (*REPEATS, plan.spec.experiment.rollouts.per_datapoint) if variance.split else (1,)
     rows = tuple(_row(plan, detect, variance, repeats, groups) for repeats in sorted(set(repeat_counts)))
-    return SampleSize(detect, variance, len(points), groups, rows)
+    return SampleSize(detect, variance, len(datapoints), groups, rows)
 
 
 def _row(plan: Plan, detect: float, variance: VarianceOfDifference, repeats: int, groups: int) -> Needed:
     """Return the datapoints, games, calls and cost for a number of repeats; the dataset has this many groups."""
-    step = 1 / repeats
-    needed = groups_needed(detect, variance.of(repeats), step)
+    score_step = 1 / repeats  # the change of a datapoint's score if one game ends differently
+    needed = groups_needed(detect, variance.of(repeats), score_step)
     experiment = plan.spec.experiment
     rollouts = replace(experiment.rollouts, per_datapoint=1)
     single_repeat_plan = plan.with_spec(replace(plan.spec, experiment=replace(experiment, rollouts=rollouts)))
-    points_per_group = len(plan.spec.dataset.datapoints) / len(group_datapoints(plan.spec.dataset.datapoints))
-    points = round(needed * points_per_group)
-    share = points / len(plan.spec.dataset.datapoints) * repeats
+    datapoints_per_group = len(plan.spec.dataset.datapoints) / len(group_datapoints(plan.spec.dataset.datapoints))
+    needed_datapoints = round(needed * datapoints_per_group)
+    # Calls and costs are estimated for one repeat of the whole dataset; with more games, the scale exceeds 1.
+    scale = needed_datapoints / len(plan.spec.dataset.datapoints) * repeats
     priced = estimate_costs(single_repeat_plan)
     costs = [row.cost_usd for row in priced if row.cost_usd is not None]
     return Needed(
         repeats,
         needed,
-        points,
-        round(single_repeat_plan.size * share),
-        (round(sum(row.calls[0] for row in priced) * share), round(sum(row.calls[1] for row in priced) * share)),
-        (sum(low for low, _ in costs) * share, sum(high for _, high in costs) * share)
+        needed_datapoints,
+        round(single_repeat_plan.size * scale),
+        (round(sum(row.calls[0] for row in priced) * scale), round(sum(row.calls[1] for row in priced) * scale)),
+        (sum(low for low, _ in costs) * scale, sum(high for _, high in costs) * scale)
         if len(costs) == len(priced)
         else None,
         needed <= groups,
-        smallest_difference(groups, lambda _: variance.of(repeats), step),
+        smallest_difference(groups, lambda _: variance.of(repeats), score_step),
     )
 
 
 def _variance_from_runs(runs: Sequence[RunFolder]) -> VarianceOfDifference:
-    """Return the variance from no, one or two runs: of two systems like the one run, or between the two runs."""
+    """Return the variance of the difference between two systems.
+
+    Without runs, this is the largest possible variance. With one run, both systems are similar to that run, but
+    independent. With two runs, each system is similar to one of them.
+    """
     if not runs:
         return VarianceOfDifference(
             UNKNOWN, 0.0,
@@ -176,11 +182,14 @@ def _variance_from_runs(runs: Sequence[RunFolder]) -> VarianceOfDifference:
         )  # fmt: skip
     if len(runs) == 2:
         return _paired_variance(*runs)
-    return _variance_of_run(*runs, is_fixed=False)
+    return _variance_of_run(*runs, run_is_baseline=False)
 
 
-def _variance_of_run(run: RunFolder, *, is_fixed: bool) -> VarianceOfDifference:
-    """Return the variance between two independent systems like a run. If `is_fixed`, one of them is the run itself."""
+def _variance_of_run(run: RunFolder, *, run_is_baseline: bool) -> VarianceOfDifference:
+    """Return the variance of the difference between two independent systems that are similar to a run.
+
+    If `run_is_baseline`, one of them is the run itself, which is not played again.
+    """
     scores, name = _scores(run), run.run_id
     split, groups = scores.split(), len(scores.groups)
     if split is None:
@@ -189,7 +198,7 @@ def _variance_of_run(run: RunFolder, *, is_fixed: bool) -> VarianceOfDifference:
         return _estimate(2 * total, 0.0, source, groups, split=False)
     parts = f"{decimal(split.between)} between groups, {decimal(split.within)} within"
     between = _nonzero_variance(split.between, split.within, groups, scores.largest_distance())
-    if is_fixed:
+    if run_is_baseline:
         source = f"the variance of {name} ({scores.repeats:g} repeats) and of a similar, independent system: {parts}"
         return _estimate(2 * between + split.within / scores.repeats, split.within, source, groups)
     source = f"twice the variance of {name}, for independent systems: {parts}"
@@ -197,13 +206,14 @@ def _variance_of_run(run: RunFolder, *, is_fixed: bool) -> VarianceOfDifference:
 
 
 def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifference:
-    """Return the variance between two runs on the same datapoints."""
+    """Return the variance of the difference between two runs on the same datapoints."""
     first_scores, second_scores = _scores(first), _scores(second)
     total, split = paired_total(first_scores, second_scores), paired_split(first_scores, second_scores)
     both = f"{first.run_id} and {second.run_id}"
     if total is None:
         raise UsageError(f"runs {both} share fewer than two groups of datapoints; name two runs on the same dataset")
     differences = paired_differences(first_scores, second_scores)
+    # A difference is between -1 and 1, so no other group can be further from the mean of these groups.
     groups, furthest = len(differences), 1 + abs(fmean(differences))
     if split is None:
         source = f"the variance between {both}, not split by repeats, because one of them has only one repeat"
@@ -217,7 +227,7 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifferenc
 
 
 def _nonzero_variance(between: float, within: float, groups: int, furthest: float) -> float:
-    """Return the variance between groups; if all scores are equal, add one group that differs by `furthest`."""
+    """Return the variance between groups; if no scores differ at all, add one group that differs by `furthest`."""
     return between if between + within > 0 else with_one_more_group(0.0, groups, furthest)
 
 

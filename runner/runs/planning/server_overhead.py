@@ -26,7 +26,7 @@ CALLS = 1024
 """The number of measured calls."""
 WARM_UP = 256
 """The number of calls before the measurement, which open the connections."""
-AT_ONCE = 64
+CONCURRENCY = 64
 """The number of concurrent calls."""
 
 
@@ -71,7 +71,7 @@ def _settings_for_server(settings: ModelSettings, address: str) -> ModelSettings
 def _with_models(plan: Plan, settings: ModelSettings) -> Plan:
     experiment = plan.spec.experiment
     models = dict.fromkeys(experiment.models, settings)
-    rollouts = replace(experiment.rollouts, concurrency=AT_ONCE)
+    rollouts = replace(experiment.rollouts, concurrency=CONCURRENCY)
     return Plan(
         replace(
             plan.spec, experiment=replace(experiment, models=models, rollouts=rollouts), cache=None, resumed_run_id=None
@@ -100,7 +100,7 @@ def _measure(  # noqa: PLR0917 - only `server_overhead` calls this function
                     await asyncio.sleep(0)
 
             async def send_concurrently(count: int) -> None:
-                await asyncio.gather(*(send_calls(count // AT_ONCE) for _ in range(AT_ONCE)))
+                await asyncio.gather(*(send_calls(count // CONCURRENCY) for _ in range(CONCURRENCY)))
 
             await send_concurrently(WARM_UP)
             started = clock()
@@ -121,6 +121,7 @@ def _requests(plan: Plan, group: str, prompt_tokens: float) -> Iterator[Request]
     while True:
         point = points[number % len(points)]
         chat = list(agents[name].prompt(Observation(first, (), point.columns)))
+        # A token has about 4 characters.
         missing = int(prompt_tokens * 4) - sum(len(message["content"]) for message in chat)
         if missing > 0:
             chat.append({"role": "user", "content": ("word " * (missing // 5 + 1))[:missing]})

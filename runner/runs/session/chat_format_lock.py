@@ -1,9 +1,9 @@
-"""Resumes a run with its original chat formats and order of turns, if its spec does not set them.
+"""Find the chat formats and order of turns that an existing run started with, if its spec does not set them.
 
 Two things can change the meaning of a spec between the start of a run and its resumption:
 
-- If a spec sets no `chat_format`, the address of the model's server decides the format. The address may change between
-  processes, and nip-run 0.1.0 used the format `openai` for every address.
+- If a spec sets no `chat_format`, the address of the model's server (`base_url`) decides the format. The address may
+  change between processes, and nip-run 0.1.0 used the format `openai` for every address.
 - If a protocol file sets no `verifier_first`, nip-run plays its cycle as written. In 0.1.0, `true` was the default.
 """
 
@@ -57,25 +57,25 @@ def with_original_formats(
         if original is None:
             return _with_replayed_formats(plan, which.replay), None
         note = (
-            f"the replay of run {which.replay.run.name} uses {_turn_order_key(original.spec)}, because the run started "
-            "with this value"
+            f"the replay of run {which.replay.run.name} uses {_turn_order_override(original.spec)}, because the run "
+            "started with this value"
         )
         return _with_replayed_formats(original, which.replay), note
     if which.again or _has_started(plan, results, which.run_id):
         return plan, None
-    for candidate, (original_keys, current_keys) in _possible_original_plans(plan):
+    for candidate, (original_settings, current_settings) in _possible_original_plans(plan):
         if candidate.run_id not in other_run_ids and _has_started(candidate, results, which.run_id):
             run_id = which.run_id or candidate.run_id
             note = (
-                f"run {run_id} started with {original_keys} and resumes with this value; a new run of this spec has "
-                f"{current_keys}"
+                f"run {run_id} started with {original_settings} and resumes with this value. A new run of this spec "
+                f"would have {current_settings}"
             )
             return candidate, note
     return plan, None
 
 
 def _possible_original_plans(plan: P) -> Iterator[tuple[P, tuple[str, str]]]:
-    """Yield each plan that the spec may have meant when its run started, with the words of `_describe_difference`."""
+    """Yield each plan that the spec may have meant when its run started, with the texts of `_describe_difference`."""
     spec = plan.spec
     reordered_spec = _with_0_1_0_turn_order(spec)
     for original in [
@@ -90,24 +90,26 @@ def _possible_original_plans(plan: P) -> Iterator[tuple[P, tuple[str, str]]]:
 def _with_0_1_0_turn_order(spec: Spec) -> Spec | None:
     """Return the spec with the order of turns that 0.1.0 played; None if the order is the same today."""
     protocol = spec.protocol
-    if protocol.is_turned or protocol.parameters.verifier_first:
+    if protocol.declares_verifier_first or protocol.parameters.verifier_first:
         return None
     return replace(spec, protocol=protocol.with_verifier_first(verifier_first=True))
 
 
 def _with_replayed_turn_order(plan: P, replay: ReplayOf) -> P | None:
     """Return the plan with the replayed run's order of turns; None if the plan already has this order or sets one."""
-    reordered_spec, saved = _with_0_1_0_turn_order(plan.spec), RunFolder(replay.run).spec
-    if reordered_spec is None or not saved.is_file():
+    reordered_spec, spec_path = _with_0_1_0_turn_order(plan.spec), RunFolder(replay.run).spec
+    if reordered_spec is None or not spec_path.is_file():
         return None
-    section = load_layers(saved, str(saved), (), package_data.find_file, RENAMED_KEYS).data.get("protocol")
+    layers = load_layers(spec_path, str(spec_path), overrides=(), find=package_data.find_file, names=RENAMED_KEYS)
+    section = layers.data.get("protocol")
     if not isinstance(section, dict) or section.get("verifier_first") is not True:
         return None
-    cycle = load_protocol(str(section.get("use")), folder=saved.parent).file.cycle
+    # The replayed run has the order of the reordered spec only if both protocols also have the same cycle of turns.
+    cycle = load_protocol(str(section.get("use")), folder=spec_path.parent).file.cycle
     return plan.with_spec(reordered_spec) if cycle == reordered_spec.protocol.file.cycle else None
 
 
-def _turn_order_key(spec: Spec) -> str:
+def _turn_order_override(spec: Spec) -> str:
     """Return the override that sets a spec's order of turns."""
     return f"protocol.verifier_first={str(spec.protocol.parameters.verifier_first).lower()}"
 
@@ -140,16 +142,18 @@ def _format_problems(spec: Spec, replay: ReplayOf, played: Mapping[str, ChatSett
             continue
         current_format = ChatSettings.of(spec.experiment.models[agent.model])
         if current_format.in_chats() != played[name].in_chats():
-            recorded, current = (_format_keys(agent.model, settings) for settings in (played[name], current_format))
+            recorded, current = (
+                _format_overrides(agent.model, settings) for settings in (played[name], current_format)
+            )
             yield f"that run called {name} with {recorded}, but this spec has {current}; add {recorded} to the command"
 
 
-def _format_keys(group: str, settings: ChatSettings) -> str:
+def _format_overrides(group: str, settings: ChatSettings) -> str:
     """Return the overrides that select this format for a model group."""
-    chat_format_key = f"models.{group}.chat_format={settings.chat_format}"
+    chat_format_override = f"models.{group}.chat_format={settings.chat_format}"
     if settings.chat_format != "alternating":
-        return chat_format_key
-    return f"{chat_format_key} models.{group}.system_role={'user' if settings.in_first_turn else 'system'}"
+        return chat_format_override
+    return f"{chat_format_override} models.{group}.system_role={'user' if settings.in_first_turn else 'system'}"
 
 
 def _format_combinations(spec: Spec) -> Iterator[dict[str, ChatFormat]]:
@@ -185,17 +189,17 @@ def _has_started(plan: RunPlan, results: Results, run_id: str | None) -> bool:
 
 
 def _describe_difference(spec: Spec, original: Spec, formats: Mapping[str, ChatFormat]) -> tuple[str, str]:
-    """Return words for the values of the original spec, and for today's values and how to start a run with them."""
+    """Describe the settings of the original spec, and the current ones with how to start a run with them."""
     models = spec.experiment.models
     differing = [group for group, format_ in formats.items() if models[group].chat_format != format_]
-    original_keys = [f"models.{group}.chat_format={formats[group]}" for group in differing]
+    original_settings = [f"models.{group}.chat_format={formats[group]}" for group in differing]
     current, advice = [], ""
     if differing:
         current.append(" ".join(f"models.{group}.chat_format={models[group].chat_format}" for group in differing))
         current[-1] += " (chosen by its base_url)"
-        advice = "set this value, or add --again,"
+        advice = "set this value or add --again"
     if spec.protocol is not original.protocol:
-        original_keys.append(_turn_order_key(original))
+        original_settings.append(_turn_order_override(original))
         current.append("the turns in the order of its protocol file")
         advice = "add --again"
-    return comma_join(original_keys), f"{' and '.join(current)}: {advice} to start a new run"
+    return comma_join(original_settings), f"{' and '.join(current)}; to start one, {advice}"

@@ -10,7 +10,7 @@ from runner.rollouts.estimate import answer_bytes
 from runner.rollouts.plan import Plan
 from runner.runs.execution.spending import used_models
 
-TABLES = 2
+TABLE_COPIES = 2
 """The number of copies of an answer in the tables while games are played: one as a call, one as a message."""
 
 
@@ -29,7 +29,7 @@ def check_disk_space(plan: Plan, folder: RunFolder) -> None:
     if answers <= written:
         return  # the answers are longer than estimated, so the size of the remaining ones is unknown
     fine_tune = plan.spec.experiment.fine_tune
-    needed = answers - written + answers * (TABLES + (0 if fine_tune is None else len(fine_tune.formats)))
+    needed = answers - written + answers * (TABLE_COPIES + (0 if fine_tune is None else len(fine_tune.formats)))
     try:
         disk = os.statvfs(folder.path)
     except OSError as error:

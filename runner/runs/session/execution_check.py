@@ -10,17 +10,17 @@ from runner.base.errors import UsageError
 from runner.results.leaderboard.results_folder import Results
 from runner.spec.experiment import Execution
 
-_UNPACKED = ("runtime_resources", "working_dir_files")
+_RAY_JOB_FOLDER = ("runtime_resources", "working_dir_files")
 """The end of the path under which a Ray session unpacks the working folders of its jobs."""
 
 
-def check_engine(execution: Execution, *, asks: bool) -> None:
-    """Check that the engine of `execution` is installed; `asks` says whether the run calls models.
+def check_engine(execution: Execution, *, calls_models: bool) -> None:
+    """Check that the engine of `execution` is installed; `calls_models` is whether the run calls models.
 
     Raises:
         UsageError: the engine is not installed.
     """
-    if execution.engine == "ray" and asks:
+    if execution.engine == "ray" and calls_models:
         from runner.runs.workers.cluster.connection import ray_package  # most runs have no cluster
 
         ray_package()
@@ -33,7 +33,7 @@ def check_results_are_permanent(results: Results) -> None:
         UsageError: the results are in such a folder.
     """
     parts = results.path.resolve().parts
-    if _UNPACKED in pairwise(parts):
+    if _RAY_JOB_FOLDER in pairwise(parts):
         raise UsageError(
             f"{results.path} is in the working folder of a Ray job, which Ray deletes with all runs in it when the job "
             "ends; use --results DIR with a permanent folder"

@@ -25,7 +25,7 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.session.run import RunOptions, open_session, recording_failure
 from runner.runs.session.session import interruption
 
-AT_ONCE = 16
+MAX_CONCURRENT_RUNS = 16
 """The maximum number of concurrent runs, because each keeps several files open."""
 
 
@@ -52,7 +52,7 @@ def run_together(runs: Sequence[GamesRun], results: Results, on_finish: OnFinish
         BudgetExhausted, ProviderRefusal, Interrupted, RunError: the error of the run that failed first; see
             `run_games`. `on_finish` was called for all finished runs before.
     """
-    shared = SharedResources([run.plan for run in runs], min(AT_ONCE, len(runs)))
+    shared = SharedResources([run.plan for run in runs], min(MAX_CONCURRENT_RUNS, len(runs)))
     player = _ParallelPlayer(runs, results, shared, on_finish)
     with interruptible(runs[0].run_id):
         try:
@@ -74,6 +74,7 @@ class _ParallelPlayer:
         self._slots = shared.slots
         self._tasks: list[asyncio.Task[None]] = []
         self._done: dict[int, FinishedRun] = {}
+        """The results that were not passed to `on_finish` yet, by the position of the run."""
         self._reported_count = 0
         self._failed: BaseException | None = None
         """The error that stopped all runs: that of the first run that failed."""
@@ -181,7 +182,7 @@ class _ParallelPlayer:
                     raise
                 return None
             session = open_session(
-                run.plan, results, run.run_id, run.options, self._shared, order=order, compared=baseline
+                run.plan, results, run.run_id, run.options, self._shared, order=order, baseline=baseline
             )
             if isinstance(session, FinishedRun):
                 return session

@@ -81,11 +81,11 @@ def run_games(
         Interrupted: SIGINT or SIGTERM; run again to resume.
         RunError: an error of the disk, the journal or the leaderboard.
     """
-    compared = load_baseline(plan, results, run_id)  # before the lock creates a folder, because this may fail
+    baseline = load_baseline(plan, results, run_id)  # before the lock creates a folder, because this may fail
     with nullcontext() if options.locked else results.lock(run_id), interruptible(run_id):
         shared = SharedResources([plan])
         shared.servers.adapters = options.adapters
-        session = open_session(plan, results, run_id, options, shared, part=part, compared=compared)
+        session = open_session(plan, results, run_id, options, shared, part=part, baseline=baseline)
         if isinstance(session, FinishedRun):
             return session
         with recording_failure(session, results):
@@ -107,11 +107,11 @@ def open_session(
     *,
     order: int = 0,
     part: TrainingPart | None = None,
-    compared: BaselineScores | None = None,
+    baseline: BaselineScores | None = None,
 ) -> Session | FinishedRun:
     """Return the session that plays the rest of a run, or the run's result if the run is finished.
 
-    The caller has locked the run. `order` is the run's position among the runs that share resources, and `compared` is
+    The caller has locked the run. `order` is the run's position among the runs that share resources, and `baseline` is
     the result of `load_baseline`.
 
     Raises:
@@ -131,7 +131,7 @@ def open_session(
     replay = options.replay
     if replay is None and plan.spec.resumed_run_id == run_id and manifest.replay_of is not None:
         replay = ReplayOf(_folder_of_replayed_run(manifest.replay_of.run_id, results), manifest.replay_of.until_round)
-    source = _source_of(replay, folder, manifest)
+    source = _replay_source(replay, folder, manifest)
     if _is_finished(plan, folder, manifest, replay):
         if plan.shard is None:
             results.board.append_missing(folder)
@@ -142,11 +142,11 @@ def open_session(
             f"{folder.path} is a part of the training run {manifest.parent_run_id}; resume the training run with "
             f"nip-run {results.run(manifest.parent_run_id).path}, or add --again to play the part as a new run"
         )
-    changes = _notes_on_size(plan, folder, manifest) if part is None else []
+    size_notes = _notes_on_size(plan, folder, manifest) if part is None else []
     check_debates(plan, folder)
     if plan.shard is None:
         results.board.check()
-    _write_inputs(plan, folder, compared)
+    _write_inputs(plan, folder, baseline)
     manifest = replace(
         updated_manifest(manifest, plan).with_recorded("replay_of", "cache"),
         replay_of=source,
@@ -164,20 +164,20 @@ def open_session(
         replay=replay,
         watch=options.watch,
         on_rollout=options.on_rollout,
-        compared=compared,
+        baseline=baseline,
     )
-    session.notes.extend(changes)
+    session.notes.extend(size_notes)
     return session
 
 
-def _write_inputs(plan: Plan, folder: RunFolder, compared: BaselineScores | None) -> None:
+def _write_inputs(plan: Plan, folder: RunFolder, baseline: BaselineScores | None) -> None:
     """Write the spec and inputs of a run to its folder, if they are not there yet."""
     mark_as_fetched(plan.spec, folder)
     if not folder.manifest_path.is_file():
         write_initial_files(plan.spec, folder)
     write_inputs(plan, folder)
-    if compared is not None:
-        compared.write(folder)
+    if baseline is not None:
+        baseline.write(folder)
 
 
 def _own_budget(plan: Plan, folder: RunFolder) -> Budget | None:
@@ -254,9 +254,10 @@ def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[st
             )
         datapoints, repeats = len(plan.points), plan.spec.experiment.rollouts.per_datapoint
         raise UsageError(
-            f"run {folder.run_id} is finished with {_games(change.datapoints, change.per_datapoint, other=repeats)}, "
-            f"but this spec selects only {_games(datapoints, repeats, other=change.per_datapoint)}; add --run-id NAME, "
-            "or --again, to play a new run"
+            f"run {folder.run_id} is finished with "
+            f"{_describe_size(change.datapoints, change.per_datapoint, other=repeats)}, but this spec selects only "
+            f"{_describe_size(datapoints, repeats, other=change.per_datapoint)}; add --run-id NAME, or --again, to "
+            "play a new run"
         )
     group_by = plan.spec.dataset.group_by
     by = f"group_by={group_by}" if group_by else "datapoint, because group_by is not set"
@@ -265,16 +266,16 @@ def _notes_on_size(plan: Plan, folder: RunFolder, manifest: Manifest) -> list[st
     )
 
 
-def _games(datapoints: int, repeats: int, *, other: int) -> str:
-    """Return words for the size of a run, such as "10 rollouts of 5 datapoints" or just "5 datapoints".
+def _describe_size(datapoints: int, repeats: int, *, other: int) -> str:
+    """Describe the size of a run, such as "10 rollouts of 5 datapoints" or just "5 datapoints".
 
-    The words name rollouts if `repeats` (rollouts per datapoint) is above 1 here or in the run compared with (`other`).
+    The text names rollouts if `repeats` (rollouts per datapoint) is above 1 here or in the run compared with (`other`).
     """
     points = "1 datapoint" if datapoints == 1 else f"{datapoints:,} datapoints"
     return points if repeats == other == 1 else f"{counted(datapoints * repeats, 'rollout')} of {points}"
 
 
-def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -> ReplaySource | None:
+def _replay_source(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -> ReplaySource | None:
     """Return the source of a run's replay, or None for a live run.
 
     Raises:
@@ -295,7 +296,7 @@ def _source_of(replay: ReplayOf | None, folder: RunFolder, manifest: Manifest) -
 
 
 def _describe_source(source: ReplaySource | None) -> str:
-    """Return words for the source of a run's answers."""
+    """Describe the source of a run's answers."""
     if source is None:
         return "a live run"
     return f"a replay of {source.run_id}" + ("" if source.until_round is None else f" until round {source.until_round}")

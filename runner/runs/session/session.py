@@ -71,7 +71,7 @@ class Session:
         replay: ReplayOf | None = None,
         watch: Watch | None = None,
         on_rollout: Callable[[RolloutTranscript], None] | None = None,
-        compared: BaselineScores | None = None,
+        baseline: BaselineScores | None = None,
         recorded_only: bool = False,
     ) -> None:
         """Prepare a session.
@@ -87,9 +87,9 @@ class Session:
         if plan.shape is not None and manifest.parent_run_id is None:
             self.notes.append(NOT_COMPARABLE)
         rule = plan.spec.experiment.until
-        self._decision = None if rule is None else StoppingDecision(plan, rule, compared)
-        if compared is not None:
-            self.notes.extend(compared.notes(plan.spec.dataset.datapoints))
+        self._decision = None if rule is None else StoppingDecision(plan, rule, baseline)
+        if baseline is not None:
+            self.notes.extend(baseline.notes(plan.spec.dataset.datapoints))
         self._stop = shared.stop if rule is None else shared.stop.branch()
         costs = run_costs(plan)
         self._accounting = Accounting(plan, costs, watch)
@@ -97,7 +97,7 @@ class Session:
             plan, folder, costs, self._accounting, shared, self._stop, self.notes, budget, replay, recorded_only
         )
         self._context = copy_context()
-        self._recorded: Manifest | None = None
+        self._earlier_manifest: Manifest | None = None
         """The manifest before this session."""
         self._cores = 1
         """The number of cores to use for sealing the tables after the games."""
@@ -109,7 +109,7 @@ class Session:
             Interrupted, BudgetExhausted, ProviderRefusal, RunError: the run did not finish; all answers are saved.
             FolderGoneError: the run's folder was moved or deleted; the message says where the answers are.
         """
-        self._recorded = self.folder.manifest() if self.folder.manifest_path.is_file() else None
+        self._earlier_manifest = self.folder.manifest() if self.folder.manifest_path.is_file() else None
         self.manifest = replace(self.manifest, status=Status.RUNNING)
         self.folder.write_manifest(self.manifest)
         self.folder.unseal()
@@ -165,9 +165,7 @@ class Session:
             check_disk_space(self.plan, self.folder)
         workers = self._workers()
         if workers is not None:
-            from runner.runs.workers.writer_setup import (
-                scheduler_of,
-            )  # imported here, because most runs have no workers
+            from runner.runs.workers.writer_setup import scheduler_of  # most runs have no workers
 
             self._cores = min(workers, cores_here())
             makes_outputs = self._on_rollout is None and not needs_rollouts(self.plan)
@@ -247,6 +245,7 @@ class Session:
                 ordered.window = self._decision.ahead(concurrency)
 
         try:
+            # The window is the number of games that may be played ahead of the first unfinished one.
             window = max(MIN_LEAD, LEAD_FACTOR * concurrency)
             window = window if self._decision is None else self._decision.ahead(concurrency)
             ordered = PlanOrderBuffer(sink, window, sinks.unsealed)
@@ -292,10 +291,10 @@ class Session:
         self.lost = accounting.lost()
         spent = spending(self.plan, self.folder)
         counts = accounting.finished(spent)
-        recorded = self._recorded
-        if recorded is not None and recorded.status in PLAYED and recorded.completions == counts["completions"]:
+        earlier = self._earlier_manifest
+        if earlier is not None and earlier.status in PLAYED and earlier.completions == counts["completions"]:
             # Nothing new was played. Keep the recorded cost, because prices may have changed since.
-            counts |= {"cost_usd": recorded.cost_usd, "cost_usd_at_most": recorded.cost_usd_at_most}
+            counts |= {"cost_usd": earlier.cost_usd, "cost_usd_at_most": earlier.cost_usd_at_most}
         if self._decision is not None and self._decision.decided:
             extra = spent.completions - counts["completions"]
             if extra > 0:

@@ -33,15 +33,15 @@ def check_parts(run_id: str, parts: Sequence[ShardPart], earlier_problems: Seque
     if not parts:
         raise MergeError(run_id, [*problems, "no shard has started here; play the first with nip-run SPEC --shard 1/N"])
     counts = Counter((part.manifest.identity, part.shard.of) for part in parts)
-    (identity, of), _ = max(counts.items(), key=lambda item: item[1])
-    members = [part for part in parts if (part.manifest.identity, part.shard.of) == (identity, of)]
+    (identity, shard_count), _ = max(counts.items(), key=lambda item: item[1])
+    members = [part for part in parts if (part.manifest.identity, part.shard.of) == (identity, shard_count)]
     problems.extend(_describe_mismatch(part, members[0]) for part in parts if part not in members)
     problems.extend(
         f"{part} belongs to {other_run_id}, another run of the same spec; leave out this folder"
         for part in members
         if (other_run_id := split_part(part.manifest.run_id)[0]) != run_id
     )
-    problems.extend(_check_numbers(members, of, parts))
+    problems.extend(_check_numbers(members, shard_count, parts))
     problems.extend(_check_finished(members))
     problems.extend(_check_inputs(members))
     for part in members:
@@ -68,7 +68,7 @@ def _describe_mismatch(part: ShardPart, member: ShardPart) -> str:
     )
 
 
-def _check_numbers(members: Sequence[ShardPart], of: int, parts: Sequence[ShardPart]) -> Iterator[str]:
+def _check_numbers(members: Sequence[ShardPart], shard_count: int, parts: Sequence[ShardPart]) -> Iterator[str]:
     """Yield a problem for each shard that exists several times, is missing, or is in the wrong folder."""
     by_number: dict[int, list[ShardPart]] = {}
     for part in members:
@@ -76,16 +76,17 @@ def _check_numbers(members: Sequence[ShardPart], of: int, parts: Sequence[ShardP
     for number, same_number in sorted(by_number.items()):
         if len(same_number) > 1:
             places = comma_join([str(part.folder.path) for part in same_number])
-            yield f"shard {number}/{of} exists {len(same_number)} times: {places}; leave out all of them except one"
-    missing = [number for number in range(1, of + 1) if number not in by_number]
+            shard = f"shard {number}/{shard_count}"
+            yield f"{shard} exists {len(same_number)} times: {places}; leave out all of them except one"
+    missing = [number for number in range(1, shard_count + 1) if number not in by_number]
     if missing:
-        listed = ", ".join(f"{number}/{of}" for number in missing[:_MAX_LISTED])
+        listed = ", ".join(f"{number}/{shard_count}" for number in missing[:_MAX_LISTED])
         more = f" and {len(missing) - _MAX_LISTED} more" if len(missing) > _MAX_LISTED else ""
         yield f"missing: {listed}{more}; play the missing shards, or add their folders to the command"
     for part in parts:
-        named_by = Shard.of_folder(part.folder.path.name)
-        if named_by is not None and named_by != part.shard:
-            yield f"{part} is in the folder of shard {named_by}; rename the folder to {part.shard.folder}"
+        folder_shard = Shard.of_folder(part.folder.path.name)
+        if folder_shard is not None and folder_shard != part.shard:
+            yield f"{part} is in the folder of shard {folder_shard}; rename the folder to {part.shard.folder}"
 
 
 def _check_finished(members: Sequence[ShardPart]) -> Iterator[str]:
@@ -122,7 +123,7 @@ def _check_inputs(members: Sequence[ShardPart]) -> Iterator[str]:
         except RunError as error:
             yield f"{part}: {error}"
     usual_inputs = _most_frequent([inputs for _, inputs in readable])
-    leaves: list[tuple[ShardPart, Mapping[str, Any]]] = []
+    spec_values: list[tuple[ShardPart, Mapping[str, Any]]] = []
     for part, inputs in readable:
         if names := _differing_keys(inputs, usual_inputs):
             yield (
@@ -134,18 +135,18 @@ def _check_inputs(members: Sequence[ShardPart]) -> Iterator[str]:
             if part.plan.identity != part.manifest.identity:
                 yield f"{part}: its spec.yaml or inputs/ were edited after the shard was played; restore them"
                 continue
-            leaves.append((part, part.spec_leaves))
+            spec_values.append((part, part.spec_values))
         except NipRunError as error:
             yield f"{part}: its spec cannot be read: {error}"
-    yield from _check_specs(leaves)
+    yield from _check_specs(spec_values)
 
 
-def _check_specs(leaves: Sequence[tuple[ShardPart, Mapping[str, Any]]]) -> Iterator[str]:
+def _check_specs(spec_values: Sequence[tuple[ShardPart, Mapping[str, Any]]]) -> Iterator[str]:
     """Yield a problem for each part whose spec differs from most parts in a value that must be the same."""
-    usual = _most_frequent([values for _, values in leaves])
-    for part, values in leaves:
-        if keys := _differing_keys(values, usual):
-            listed = ", ".join(f"{key} ({values.get(key)!r}, elsewhere {usual.get(key)!r})" for key in keys[:6])
+    usual_values = _most_frequent([values for _, values in spec_values])
+    for part, values in spec_values:
+        if keys := _differing_keys(values, usual_values):
+            listed = ", ".join(f"{key} ({values.get(key)!r}, elsewhere {usual_values.get(key)!r})" for key in keys[:6])
             yield f"{part} was played with a different spec: {listed}; play this shard again with the others' spec"
 
 

@@ -1,8 +1,9 @@
 """Merges the shards of a run: joins their journals, and builds all other files from the joined journal.
 
-The files are built in a staging folder and moved to the run's folder, the manifest last. A merge that is killed has no
-visible effect and can be repeated. The joined journal has the records of all shards, in the order of the shard numbers.
-Its first record is derived from the first records of the shards, so the same shards give the same journal everywhere.
+A part is the folder of one shard. The files are built in a staging folder and moved to the run's folder, the manifest
+last. A merge that is killed has no visible effect and can be repeated. The joined journal has the records of all
+shards, in the order of the shard numbers. Its first record is derived from the first records of the shards, so the same
+shards give the same journal everywhere.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from runner.spec.origin import MARKER
 STAGING = ".merging"
 """The name of the staging folder in the run's folder."""
 
-PIECE = 4 << 20
+PIECE_BYTES = 4 << 20
 """The number of bytes to read or write at a time."""
 
 
@@ -175,22 +176,22 @@ class _Merge:
     def _write_journal(self) -> None:
         """Write the journal with the records of all parts."""
         identity, path = self._first.manifest.identity, self._staged.journal
-        firsts = [first_record(part.folder.journal) for part in self._parts]
-        number = tagged_hash("merged", [None if record is None else record.get("journal") for record in firsts])[:16]
-        header = log_header(identity, self._run.run_id, journal=number)
-        first = encode(0, header)
-        seed, sequence = log_seed(first, header), 1
+        first_records = [first_record(part.folder.journal) for part in self._parts]
+        journals = [None if record is None else record.get("journal") for record in first_records]
+        header = log_header(identity, self._run.run_id, journal=tagged_hash("merged", journals)[:16])
+        first_line = encode(0, header)
+        seed, sequence = log_seed(first_line, header), 1
         try:
             with create(path) as file:
-                buffered = [first]
-                size = len(first)
-                for part, part_first in zip(self._parts, firsts, strict=True):
+                buffered = [first_line]
+                size = len(first_line)
+                for part, part_header in zip(self._parts, first_records, strict=True):
                     for record in _records(part):
-                        _add_origin(record, part_first)
+                        _add_origin(record, part_header)
                         buffered.append(encode(sequence, record, seed))
                         size += len(buffered[-1])
                         sequence += 1
-                        if size > PIECE:
+                        if size > PIECE_BYTES:
                             file.write(b"".join(buffered))
                             buffered, size = [], 0
                 file.write(b"".join(buffered))
@@ -205,7 +206,7 @@ class _Merge:
             with create(self._staged.log) as file:
                 for part in self._parts:
                     with suppress(FileNotFoundError), open_to_read(part.folder.log) as log:
-                        while piece := log.read(PIECE):
+                        while piece := log.read(PIECE_BYTES):
                             file.write(piece)
         except OSError as error:
             raise RunError(
@@ -294,10 +295,10 @@ def _records(part: ShardPart) -> Iterator[dict[str, Any]]:
         yield abandoned.lost().to_json()
 
 
-def _add_origin(record: dict[str, Any], first: Mapping[str, Any] | None) -> None:
+def _add_origin(record: dict[str, Any], header: Mapping[str, Any] | None) -> None:
     """Add the number of the part's journal to an answer, because caches that the part filled refer to this number."""
-    if record.get("kind") == CallRecord.KIND and "of" not in record and first is not None and "journal" in first:
-        record.setdefault(ORIGIN, first["journal"])
+    if record.get("kind") == CallRecord.KIND and "of" not in record and header is not None and "journal" in header:
+        record.setdefault(ORIGIN, header["journal"])
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -314,7 +315,7 @@ def _copy(path: Path, target: Path) -> None:
 
     def pieces() -> Iterator[bytes]:
         with open_to_read(path) as file:
-            while piece := file.read(PIECE):
+            while piece := file.read(PIECE_BYTES):
                 yield piece
 
     atomic_write(target, pieces())

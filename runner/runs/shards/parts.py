@@ -81,7 +81,7 @@ class ShardPart:
         return {"selection": repr(manifest.dataset_selection), "source": manifest.dataset_source_sha256}
 
     @cached_property
-    def spec_leaves(self) -> dict[str, Any]:
+    def spec_values(self) -> dict[str, Any]:
         """The values of the part's spec by dotted key, without the keys that may differ between shards."""
         return flatten_spec(resolved_spec(self.plan), self.plan.spec.replayed, LOCAL_KEYS)
 

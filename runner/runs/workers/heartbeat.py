@@ -29,16 +29,16 @@ class HeartbeatMonitor:
         slots: Sequence[WorkerSlot],
         state: WriterState,
         fail: Callable[[Exception], None],
-        every: float = ALIVE_SECONDS,
+        interval_seconds: float = ALIVE_SECONDS,
     ) -> None:
-        """Prepare the monitor. `fail` is called with an error that ends `watch`, such as one raised by `on_note`."""
-        self._slots, self._state, self._fail, self._every = slots, state, fail, every
+        """Prepare the monitor. If a check raises an error, the monitor ends and passes the error to `fail`."""
+        self._slots, self._state, self._fail, self._interval_seconds = slots, state, fail, interval_seconds
 
     async def watch(self) -> None:
         """Check all workers at each interval, until cancelled."""
         try:
             while True:
-                await asyncio.sleep(self._every)
+                await asyncio.sleep(self._interval_seconds)
                 for slot in self._slots:
                     self._check(slot)
         except Exception as error:  # noqa: BLE001 - any error must end the run
@@ -53,7 +53,7 @@ class HeartbeatMonitor:
         slot.silent += 1
         if slot.silent < (SILENT_CHECKS_WHEN_STOPPING if self._state.stop.stopping else SILENT_CHECKS):
             return
-        reason = f"sent nothing for {slot.silent * self._every:.0f} s and was killed"
+        reason = f"sent nothing for {slot.silent * self._interval_seconds:.0f} s and was killed"
         slot.silent = 0
         self._state.notes.note(
             f"a worker process {reason}; other workers play its {counted(len(slot.leases), 'game')} again"

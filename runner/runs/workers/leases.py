@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from runner.rollouts.job import Job
 
-SUSPECT = 3
+SUSPECT_DEATHS = 3
 """If this many workers died while they played a game, the next worker plays this game alone, to test it."""
 
-ALONE = 2
+MAX_DEATHS_ALONE = 2
 """If this many workers died while they played a game alone, the run ends with an error that names the game."""
 
 
@@ -31,7 +31,7 @@ class LeasedGame:
     @property
     def is_suspect(self) -> bool:
         """Whether the game may be the cause of the deaths, so that a worker must play it alone."""
-        return self.deaths >= SUSPECT
+        return self.deaths >= SUSPECT_DEATHS
 
 
 class LeaseBook:

@@ -1,7 +1,8 @@
 """Workers that are processes on this machine.
 
-A worker shares only a socket with the writer. The socket closes when either side ends, so the other side notices. A
-worker is a separate program that does not import the caller's `__main__`, so that notebooks can use workers.
+A worker shares only a socket with the writer (the main process, which writes the journal). The socket closes when
+either side ends, so the other side notices. A worker is a separate program that does not import the caller's
+`__main__`, so that notebooks can use workers.
 """
 
 from __future__ import annotations
@@ -58,20 +59,20 @@ class LocalPool:
     @staticmethod
     async def _start(receive: Receive, on_exit: Callable[[str], None]) -> LocalWorker:
         allow_open_files(_OPEN_FILES)
-        with ExitStack() as failed:
+        with ExitStack() as undo_on_failure:
             writer_end, worker_end = socket.socketpair()
-            failed.enter_context(writer_end)
-            stderr = failed.enter_context(TemporaryFile())
+            undo_on_failure.enter_context(writer_end)
+            stderr = undo_on_failure.enter_context(TemporaryFile())
             with worker_end:
                 code = _PROGRAM.format(path=list(sys.path), descriptor=worker_end.fileno())
                 process = await asyncio.create_subprocess_exec(
                     sys.executable, "-P", "-c", code, pass_fds=[worker_end.fileno()], stdin=DEVNULL, stdout=DEVNULL,
                     stderr=stderr, process_group=0,  # so that Ctrl-C in a terminal does not reach the worker
                 )  # fmt: skip
-            failed.callback(process.kill)
+            undo_on_failure.callback(process.kill)
             worker = LocalWorker(process, stderr, on_exit)
             await worker.connect(writer_end, receive)
-            failed.pop_all()
+            undo_on_failure.pop_all()  # all succeeded: keep the socket, stderr and the process
         return worker
 
 
@@ -93,7 +94,7 @@ class LocalWorker:
             self._channel.send(message)
 
     def _on_disconnect(self) -> None:
-        """Report the exit of the process, which has closed its socket and so has ended or is about to."""
+        """Report the exit of the process: its socket is closed, so it has ended or is about to end."""
         self._channel = None
         if self._on_exit is not None:
             self._exiting = asyncio.create_task(self._report_exit())
@@ -106,14 +107,14 @@ class LocalWorker:
 
     def kill(self, reason: str) -> None:
         self._kill_reason = reason
-        self._kill()  # the socket reports the exit after its unread messages
+        self._kill()  # the socket closes after the messages already sent, and then `on_exit` is called
 
     def _kill(self) -> None:
         with suppress(ProcessLookupError):
             self._process.kill()
 
     async def _wait(self, seconds: float) -> str:
-        """Wait for the process to end, kill it after this time, and return words for how it ended."""
+        """Wait until the process ends, kill it after this time, and describe how it ended."""
         try:
             async with asyncio.timeout(seconds):
                 code = await self._process.wait()
@@ -130,7 +131,7 @@ class LocalWorker:
 
 
 def describe_exit(code: int, stderr: IO[bytes]) -> str:
-    """Close stderr, and return words for an exit code with the last line of stderr.
+    """Describe an exit code, with the last line of stderr; and close stderr.
 
     A negative exit code is the number of the signal that killed the process.
     """

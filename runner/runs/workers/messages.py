@@ -134,7 +134,7 @@ class PermitRequested(NamedTuple):
     server: str | None
     """One of the group's servers; None if it has only one."""
     sample: SampleKey
-    most: UsageTotals
+    max_cost: UsageTotals
     """The maximum usage and cost of the call."""
 
 

@@ -1,4 +1,9 @@
-"""Permits for the calls of all workers: the writer applies the budget and the limits to calls that workers make."""
+"""Permits for the calls of all workers.
+
+Workers call models themselves, but only the writer (the main process) knows the budget and the rate limits. A worker
+requests a permit for each call. The writer passes the request through the layers of the budget and the limits, as if it
+made the call itself. It grants the permit when the layers admit the call, and the worker reports how the call ended.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +36,8 @@ class WorkerCalls:
 
     send: Callable[[Any], None]
     """Sends a message to the worker."""
-    calls: dict[int, _Call] = field(default_factory=dict)
-    """The calls that have a permit or wait for one, by number."""
+    by_number: dict[int, _Call] = field(default_factory=dict)
+    """The calls that have a permit or wait for one."""
     in_flight: dict[SampleKey, UsageTotals] = field(default_factory=dict)
     """The maximum cost of each call in flight, by sample."""
 
@@ -54,7 +59,7 @@ class _Call:
 class _PermitRequest(Request):
     """A worker's call as passed to the layers of budget and limits: with its maximum cost and without its prompt."""
 
-    most: UsageTotals
+    max_cost: UsageTotals
     number: int
     calls: WorkerCalls
 
@@ -64,12 +69,12 @@ class _ReportedCosts(CallCosts):
 
     def worst_case(self, request: Request) -> UsageTotals:
         assert isinstance(request, _PermitRequest)
-        return request.most
+        return request.max_cost
 
     def charge(self, request: Request, completion: Completion) -> UsageTotals:
         del completion
         assert isinstance(request, _PermitRequest)
-        return request.calls.calls[request.number].charge
+        return request.calls.by_number[request.number].charge
 
 
 class Permits:
@@ -89,33 +94,35 @@ class Permits:
         """Connect the layers. `records` returns the number of records in the journal."""
         self._costs, self._in_flight, self._stop, self._records = costs, in_flight, stop, records
         self._admission = LocalAdmission(_ReportedCosts(costs.groups), servers, policy, budget)
-        self._complete = {server: self._admission.wrap(self._grant, server) for server in self._admission.servers}
+        self._grant_when_admitted = {
+            server: self._admission.wrap(self._grant, server) for server in self._admission.servers
+        }
 
-    def learn(self, group: str, server: str | None, headers: Mapping[str, str]) -> None:
+    def apply_rate_limits(self, group: str, server: str | None, headers: Mapping[str, str]) -> None:
         """Apply the rate limits that a server states in its headers."""
-        learn = self._admission.rate_listener(group, server)
-        if learn is not None:
-            learn(headers)
+        listener = self._admission.rate_listener(group, server)
+        if listener is not None:
+            listener(headers)
 
     def request(self, calls: WorkerCalls, message: PermitRequested) -> None:
         """Start a task that grants the call once the budget and the limits allow it, or denies it."""
-        call = calls.calls[message.number] = _Call(asyncio.get_running_loop().create_future())
+        call = calls.by_number[message.number] = _Call(asyncio.get_running_loop().create_future())
         request = _PermitRequest(
-            group=message.group, messages=(), sample=message.sample, most=message.most, number=message.number,
+            group=message.group, messages=(), sample=message.sample, max_cost=message.max_cost, number=message.number,
             calls=calls,
         )  # fmt: skip
         call.task = asyncio.create_task(self._admit(call, request, message.server))
 
     async def _admit(self, call: _Call, request: _PermitRequest, server: str | None) -> None:
         try:
-            await self._complete[server](request)
+            await self._grant_when_admitted[server](request)
         except asyncio.CancelledError:
             raise
         except Exception as error:  # noqa: BLE001 - any error denies the call
             if not call.is_granted:  # after the grant, the error came from the worker itself
                 request.calls.send(Denied(request.number, RemoteError.of(error)))
         finally:
-            request.calls.calls.pop(request.number, None)
+            request.calls.by_number.pop(request.number, None)
 
     async def _grant(self, request: Request) -> Completion:
         """Grant the call and return its result when the worker reports it. The layers treat this as the model call."""
@@ -123,17 +130,17 @@ class Permits:
         self._stop.check()
         calls = request.calls
         if self._costs.groups[request.group].is_called_live:
-            self._in_flight.sent(request.sample, request.most, self._records())
-            calls.in_flight[request.sample] = request.most
-        call = calls.calls[request.number]
+            self._in_flight.sent(request.sample, request.max_cost, self._records())
+            calls.in_flight[request.sample] = request.max_cost
+        call = calls.by_number[request.number]
         call.is_granted = True
         calls.send(Granted(request.number))
         return await call.ended
 
-    def end(self, calls: WorkerCalls, message: CallEnded) -> None:
-        """End a granted call with the result that the worker reports."""
-        call = calls.calls.get(message.number)
-        if call is None or call.ended.done():
+    def finish(self, calls: WorkerCalls, message: CallEnded) -> None:
+        """Finish a granted call with the result that the worker reports."""
+        call = calls.by_number.get(message.number)
+        if call is None or call.ended.done():  # the call was abandoned
             return
         if message.charge is not None:
             call.charge = message.charge
@@ -144,18 +151,18 @@ class Permits:
 
     def abandon(self, calls: WorkerCalls, number: int) -> None:
         """End a call that the worker no longer waits for; if the call was granted, it counts as billed."""
-        call = calls.calls.get(number)
+        call = calls.by_number.get(number)
         if call is not None:
-            _end(call, _AbandonedError())
+            _cancel_or_fail(call, _AbandonedError())
 
     def release(self, calls: WorkerCalls, reason: str) -> None:
         """End the calls of a worker that is gone for this reason. Calls in flight count as billed."""
-        for call in tuple(calls.calls.values()):
-            _end(call, TransientError(f"the worker that made the call {reason}"))
+        for call in tuple(calls.by_number.values()):
+            _cancel_or_fail(call, TransientError(f"the worker that made the call {reason}"))
 
     async def wait(self, calls: WorkerCalls) -> None:
         """Wait until the budget and the limits have counted all calls of a worker."""
-        await asyncio.gather(*(call.task for call in calls.calls.values() if call.task), return_exceptions=True)
+        await asyncio.gather(*(call.task for call in calls.by_number.values() if call.task), return_exceptions=True)
 
     def settle(self, calls: WorkerCalls, sample: SampleKey) -> None:
         """Remove a call from the calls in flight, because its record is on disk."""
@@ -173,7 +180,7 @@ class Permits:
             self.refuse(calls, sample)
 
 
-def _end(call: _Call, error: Exception) -> None:
+def _cancel_or_fail(call: _Call, error: Exception) -> None:
     """Cancel a call that waits for its permit, or end a granted call with this error."""
     if not call.is_granted and call.task is not None:
         call.task.cancel()

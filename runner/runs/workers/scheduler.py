@@ -1,4 +1,7 @@
-"""The writer of a run with workers: leases games to workers, collects results, and replaces workers that die."""
+"""The writer of a run with workers: leases games to workers, collects results, and replaces workers that die.
+
+The writer is the main process. Only the writer writes the files of the run.
+"""
 
 from __future__ import annotations
 
@@ -133,8 +136,8 @@ class GameScheduler:
         except BudgetExhausted as error:
             self._exhausted = error
         now = asyncio.get_running_loop().time()
-        expected = sum(slot.is_ready or now < slot.waited_until for slot in self._slots)
-        at_once, ahead = -(-self._concurrency // max(expected, 1)), 0
+        expected_workers = sum(slot.is_ready or now < slot.waited_until for slot in self._slots)
+        at_once, ahead = -(-self._concurrency // max(expected_workers, 1)), 0  # rounded up
         if not self._state.start.is_durable:
             at_once = ahead = min(at_once, MAX_OFFLINE_GAMES)
         leased = True
@@ -152,7 +155,7 @@ class GameScheduler:
             return False
         if self._book.has_suspects(slot.number):
             if slot.leases:
-                return False  # the worker must first finish its games, because it must play a suspect alone
+                return False  # a game that may kill workers is played alone, after the worker's other games
             leased = self._book.suspect_for(slot.number)
             slot.plays_alone = True
         else:
@@ -199,6 +202,7 @@ class GameScheduler:
         self._progress.set()
 
     async def _append(self, slot: WorkerSlot, worker: WorkerHandle | None, appends: Sequence[messages.Append]) -> None:
+        """Write records to the journal, and acknowledge them to the worker that sent them."""
         calls = slot.calls
         try:
             await self._state.open_games.append(appends, partial(self._state.permits.settle, calls))
@@ -210,7 +214,7 @@ class GameScheduler:
 
     def _handle_ready(self, slot: WorkerSlot, _: messages.WorkerReady) -> None:
         slot.is_ready = True
-        self._events.greet(slot)
+        self._events.send_state(slot)
 
     def _handle_finished(self, slot: WorkerSlot, message: messages.GameFinished) -> None:
         leased = slot.leases.pop(message.job_index)

@@ -79,6 +79,7 @@ class _Player:
         self._waiting: deque[Job] = deque()
         """The leased games that have not started."""
         self._at_once = 1
+        """The maximum number of concurrent games, which the writer sets."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = StopSwitch()
         self._costs = costs = run_costs(plan)
@@ -98,8 +99,8 @@ class _Player:
         self._servers = Servers(start.concurrency, self._stop.sleep)
         self._servers.adapters = start.adapters
         self._connection = self._connect()
-        self._engine = self._engine_of(failed_calls)
-        self._alive = asyncio.create_task(self._send_alive())
+        self._engine = self._create_engine(failed_calls)
+        self._alive_task = asyncio.create_task(self._send_alive())
         self._actions: Mapping[type, Callable[[Any], None]] = {
             messages.Lease: self._lease,
             messages.Acknowledged: self._journal.acknowledge,
@@ -135,7 +136,7 @@ class _Player:
             admission=self._permits,
         )
 
-    def _engine_of(self, failed_calls: FailedCalls) -> Engine:
+    def _create_engine(self, failed_calls: FailedCalls) -> Engine:
         plan = self._plan
         return Engine.of_plan(
             plan,
@@ -194,7 +195,7 @@ class _Player:
             failure = RemoteError.of(error)
         self._events.send_counts()
         self._journal.flush()
-        self._alive.cancel()
+        self._alive_task.cancel()
         self._channel.send(messages.Drained(failure))
         await cancel_all(self._tasks - {asyncio.current_task()})
         with suppress(Exception):  # everything is reported, so errors while closing connections do not matter

@@ -7,7 +7,7 @@ import secrets
 from runner.base.errors import RunError
 from runner.models.journal_records import LostRecord
 from runner.models.usage_totals import UsageTotals
-from runner.runs.workers.leases import ALONE
+from runner.runs.workers.leases import MAX_DEATHS_ALONE
 from runner.runs.workers.worker_state import WorkerSlot, WriterState
 
 MAX_EARLY_DEATHS = 3
@@ -19,14 +19,14 @@ MAX_DEATHS = 12
 
 async def count_lost(state: WriterState, slot: WorkerSlot, reason: str) -> None:
     """Record the maximum cost of the calls that a dead worker left in flight in the journal, and add a note."""
-    most = sum(slot.calls.in_flight.values(), UsageTotals())
-    if not most.completions:
+    max_cost = sum(slot.calls.in_flight.values(), UsageTotals())
+    if not max_cost.completions:
         return
     # If this process is killed between these two lines, the next process counts the calls again, which is harmless.
-    await state.journal.append(LostRecord(f"worker-{secrets.token_hex(8)}", most).to_json())
+    await state.journal.append(LostRecord(f"worker-{secrets.token_hex(8)}", max_cost).to_json())
     state.permits.clear(slot.calls)
-    amount = f"${most.usd:.4f} is" if state.priced else f"{most.tokens} tokens are"
-    calls = "1 call was" if most.completions == 1 else f"{most.completions} calls were"
+    amount = f"${max_cost.usd:.4f} is" if state.priced else f"{max_cost.tokens} tokens are"
+    calls = "1 call was" if max_cost.completions == 1 else f"{max_cost.completions} calls were"
     state.notes.note(
         f"a worker process {reason}: {calls} in flight there; {amount} counted as their maximum cost, and another "
         "worker repeats the calls"
@@ -38,7 +38,7 @@ class WorkerDeaths:
 
     def __init__(self, workers: int) -> None:
         # The limits grow with the number of workers, because all workers of a cluster's node die with the node.
-        self._most_early, self._most = max(MAX_EARLY_DEATHS, workers), max(MAX_DEATHS, 3 * workers)
+        self._max_early, self._max_deaths = max(MAX_EARLY_DEATHS, workers), max(MAX_DEATHS, 3 * workers)
         self._all = self._early = 0
 
     def reset(self) -> None:
@@ -56,17 +56,17 @@ class WorkerDeaths:
         for leased in slot.leases.values():
             leased.deaths += 1
             leased.alone += slot.plays_alone
-            if leased.alone >= ALONE:
+            if leased.alone >= MAX_DEATHS_ALONE:
                 job = leased.job
                 raise RunError(
                     f"{leased.deaths} worker processes died while they played rollout {job.rollout_id} "
-                    f"({job.datapoint.id}, repeat {job.repeat}), {ALONE} of them only that rollout; the last {reason}. "
-                    "All paid answers are saved. Check that datapoint, or add ~execution to the command to play in one "
-                    "process and see the error"
+                    f"({job.datapoint.id}, repeat {job.repeat}), {MAX_DEATHS_ALONE} of them only that rollout; the "
+                    f"last {reason}. All paid answers are saved. Check that datapoint, or add ~execution to the "
+                    "command to play in one process and see the error"
                 )
         for count, limit, when in (
-            (self._early, self._most_early, "before they were ready for a game"),
-            (self._all, self._most, "and no game was finished"),
+            (self._early, self._max_early, "before they were ready for a game"),
+            (self._all, self._max_deaths, "and no game was finished"),
         ):
             if count >= limit:
                 raise RunError(

@@ -22,10 +22,12 @@ class WorkerEvents:
         permits = state.permits
         self.actions: Mapping[type, Callable[[WorkerSlot, Any], None]] = {
             messages.PermitRequested: lambda slot, message: permits.request(slot.calls, message),
-            messages.CallEnded: lambda slot, message: permits.end(slot.calls, message),
+            messages.CallEnded: lambda slot, message: permits.finish(slot.calls, message),
             messages.CallAbandoned: lambda slot, message: permits.abandon(slot.calls, message.number),
             messages.CallRefused: lambda slot, message: permits.refuse(slot.calls, message.sample),
-            messages.RatesLearned: lambda _, message: permits.learn(message.group, message.server, message.headers),
+            messages.RatesLearned: lambda _, message: permits.apply_rate_limits(
+                message.group, message.server, message.headers
+            ),
             messages.AnswersCounted: self._count_answers,
             messages.ServerDown: self._update_warning,
             messages.UnlikeServer: lambda _, message: state.notes.unlike(*message),
@@ -37,7 +39,7 @@ class WorkerEvents:
         }
         """The handler of each type of message."""
 
-    def greet(self, slot: WorkerSlot) -> None:
+    def send_state(self, slot: WorkerSlot) -> None:
         """Send a worker that has become ready the state that the other workers already have."""
         if self._answered:
             slot.send(messages.GroupsAnswered(frozenset(self._answered)))

@@ -1,4 +1,4 @@
-"""A worker's proxies for objects of the writer: the journal, permits, call events, notes and the log."""
+"""A worker's proxies for objects of the writer (the main process): journal, permits, call events, notes and log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from runner.runs.workers.remote_errors import RemoteError
 MAX_UNSENT = 64
 """The number of appends after which records are sent, if no call waits for them."""
 
-_RATES = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
+_RATE_HEADERS = ("x-ratelimit-limit-requests", "x-ratelimit-limit-tokens")
 """The response headers that state a rate limit."""
 
 
@@ -193,13 +193,13 @@ class RemotePermits:
         if not self._costs.groups[group].is_called_live:
             return None
 
-        def learn(headers: Mapping[str, str]) -> None:
-            rates = {name: headers[name] for name in _RATES if name in headers}
+        def send_rates(headers: Mapping[str, str]) -> None:
+            rates = {name: headers[name] for name in _RATE_HEADERS if name in headers}
             if rates and self._sent_rates.get((group, server)) != rates:
                 self._sent_rates[group, server] = rates
                 self._channel.send(RatesLearned(group, server, rates))
 
-        return learn
+        return send_rates
 
 
 class RemoteNotes(ServerNotes):
@@ -228,6 +228,7 @@ class RemoteEvents(CallEvents):
     judge: AnswerJudge
     _new_answers: AnswerCounts = AnswerCounts()
     _counted: dict[tuple[str, bool], tuple[UsageTotals, int]] = field(default_factory=dict)
+    """The usage and the number of repeats of the answers to report, by group and by whether they are from the cache."""
 
     def sending(self, request: Request) -> None:
         del request

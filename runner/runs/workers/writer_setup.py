@@ -40,7 +40,7 @@ async def scheduler_of(
         in_flight = InFlight(wiring.folder.in_flight)
         closing.callback(in_flight.close)
         accounting.progress.in_flight = in_flight.count
-        wiring.note_few_files()
+        wiring.add_open_files_note()
         for settings in costs.groups.values():
             remember_secrets(settings)  # so that the writer redacts these secrets
         servers = wiring.shared.servers

@@ -80,48 +80,50 @@ def task_name(row: LeaderboardRow) -> str:
     return tagged_hash("board-page", [row.benchmark, row.task, None if row.task else row.list])[:12]
 
 
-def write_folder(facts: BoardInput, folder: Path) -> None:
+def write_folder(board_input: BoardInput, folder: Path) -> None:
     """Write a board folder.
 
     Raises:
         OSError, sqlite3.Error, duckdb.Error: a file cannot be written.
     """
-    board = published_board(facts.loaded.board, name_of=task_name)
+    board = published_board(board_input.loaded.board, name_of=task_name)
     index = sqlite3.connect(folder / INDEX, isolation_level=None)
     try:
         index.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {_TABLES} BEGIN;")
-        rows = list(_write_tasks(index, board, facts, folder))
+        rows = list(_write_tasks(index, board, board_input, folder))
         tasks = {row["release"]: row["page"] for row in rows}
-        index.executemany(f"INSERT INTO releases VALUES({','.join('?' * 13)})", list(_release_values(facts, tasks)))
-        links = sorted(set(_find_links(facts)), key=lambda link: tuple(map(str, link)))
+        index.executemany(
+            f"INSERT INTO releases VALUES({','.join('?' * 13)})", list(_release_values(board_input, tasks))
+        )
+        links = sorted(set(_find_links(board_input)), key=lambda link: tuple(map(str, link)))
         index.executemany("INSERT INTO links VALUES(?,?,?,?)", links)
-        _write_families(index, facts)
-        info = {"revision": facts.registry.revision, "left_out": facts.loaded.board.left_out,
-                "yanked": facts.loaded.board.yanked, "older": facts.loaded.board.older}  # fmt: skip
+        _write_families(index, board_input)
+        info = {"revision": board_input.registry.revision, "left_out": board_input.loaded.board.left_out,
+                "yanked": board_input.loaded.board.yanked, "older": board_input.loaded.board.older}  # fmt: skip
         index.executemany("INSERT INTO info VALUES(?,?)", [(key, _to_json(value)) for key, value in info.items()])
         index.execute("COMMIT")
         index.executescript(f"{_INDEXES} ANALYZE;")
     finally:
         index.close()
-    write_board_file(folder / FILE, rows, [_release_row(*pair, facts) for pair in facts.releases], links)
+    write_board_file(folder / FILE, rows, [_release_row(*pair, board_input) for pair in board_input.releases], links)
 
 
 def _write_tasks(
-    index: sqlite3.Connection, board: BoardPage, facts: BoardInput, folder: Path
+    index: sqlite3.Connection, board: BoardPage, board_input: BoardInput, folder: Path
 ) -> Iterator[dict[str, Any]]:
     """Write each list into the index and into files; yield the rows of all lists."""
     earlier_names = {
         row.release: task_name(replace(row, task=row.earlier_task))
-        for row in facts.loaded.board.rows
+        for row in board_input.loaded.board.rows
         if row.earlier_task
     }
     for place, ranking in enumerate(board.lists):
-        rows = [_build_row(row, row_place, ranking, facts) for row_place, row in enumerate(ranking.rows)]
+        rows = [_build_row(row, row_place, ranking, board_input) for row_place, row in enumerate(ranking.rows)]
         for number, first in enumerate(range(0, len(rows), PIECE_ROWS)):
-            part = rows[first : first + PIECE_ROWS]
-            names = list(dict.fromkeys(name for row in part for name in row))
-            columns = {name: [row.get(name) for row in part] for name in names}
-            piece = compress_json({"first": first, "count": len(part), "columns": columns})
+            piece_rows = rows[first : first + PIECE_ROWS]
+            names = list(dict.fromkeys(name for row in piece_rows for name in row))
+            columns = {name: [row.get(name) for row in piece_rows] for name in names}
+            piece = compress_json({"first": first, "count": len(piece_rows), "columns": columns})
             _write_file(folder / f"{ranking.name}-rows-{number}.json.gz", piece)
         _write_file(folder / f"{ranking.name}.json.gz", compress_json({"task": _task_fields(ranking), "rows": rows}))
         _write_file(folder / f"{ranking.name}.csv.gz", gzip.compress(as_csv(rows).encode(), 5, mtime=0))
@@ -138,10 +140,10 @@ def _write_file(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _build_row(row: BoardRow, place: int, ranking: TaskList, facts: BoardInput) -> dict[str, Any]:
+def _build_row(row: BoardRow, place: int, ranking: TaskList, board_input: BoardInput) -> dict[str, Any]:
     """Return a row as pages and downloads show it."""
     values = row.to_json()
-    verification = facts.tiers[values["release_sha256"]]
+    verification = board_input.tiers[values["release_sha256"]]
     kind, _, rest = values["release"].partition("/")
     name, _, version = rest.partition("@")
     return {
@@ -179,7 +181,7 @@ def _task_summary(ranking: TaskList, rows: Sequence[Mapping[str, Any]]) -> dict[
     }
 
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -202,16 +204,16 @@ def _csv_cell(value: Any) -> Any:
         value = "; ".join(map(str, value))
     if isinstance(value, dict):
         value = _to_json(value)
-    if isinstance(value, str) and value.lstrip(" \x00\n").startswith(_FORMULA):
+    if isinstance(value, str) and value.lstrip(" \x00\n").startswith(_FORMULA_STARTS):
         return f"'{value}"
     return value
 
 
-def _release_values(facts: BoardInput, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
+def _release_values(board_input: BoardInput, tasks: Mapping[str, str]) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of the table `releases`; `tasks` has the name of each listed release's task."""
-    for place, (entry, release) in enumerate(facts.releases):
-        reference, row = entry.reference, _release_row(entry, release, facts)
-        verification = facts.tiers.get(entry.sha256)
+    for place, (entry, release) in enumerate(board_input.releases):
+        reference, row = entry.reference, _release_row(entry, release, board_input)
+        verification = board_input.tiers.get(entry.sha256)
         if verification is not None:
             row |= {"tier": verification.tier, "tier_words": verification.text, "owner_runs": verification.owner_runs,
                     "reproductions": [run.to_json() for run in verification.reproductions]}  # fmt: skip
@@ -223,13 +225,13 @@ def _release_values(facts: BoardInput, tasks: Mapping[str, str]) -> Iterator[tup
         )  # fmt: skip
 
 
-def _release_row(entry: ReleaseEntry, release: Release, facts: BoardInput) -> dict[str, Any]:
+def _release_row(entry: ReleaseEntry, release: Release, board_input: BoardInput) -> dict[str, Any]:
     """Return the facts of a release that lists show. The publisher chose the texts, so pages must escape them."""
     reference, listed = entry.reference, listed_facts(release)
-    session = facts.loaded.sessions.get(entry.sha256)  # only facts of sessions have been checked
+    session = board_input.loaded.sessions.get(entry.sha256)  # only facts of sessions have been checked
     return {
         "reference": str(reference), "kind": str(reference.kind), "owner": reference.owner, "name": reference.name,
-        "version": reference.version, "sha256": entry.sha256, "created": facts.registry.listed[reference].created,
+        "version": reference.version, "sha256": entry.sha256, "created": board_input.registry.listed[reference].created,
         "yanked": entry.yanked, "signed": entry.signed, "description": release.description,
         "licence": release.licence, "what": listed["kind"], "benchmark": listed["benchmark"],
         "protocol": listed["protocol"], "models": listed["models"], "pinned": release.facts.get("pinned"),
@@ -237,17 +239,17 @@ def _release_row(entry: ReleaseEntry, release: Release, facts: BoardInput) -> di
     }  # fmt: skip
 
 
-def _find_links(facts: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
+def _find_links(board_input: BoardInput) -> Iterator[tuple[str, str, str, str | None]]:
     """Yield the rows of the table `links`: each link from a release to another one."""
-    for entry, release in facts.releases:
+    for entry, release in board_input.releases:
         for link in release.links:
             if link.release is not None:
                 yield str(entry.reference), link.role, link.release, link.sha256
 
 
-def _write_families(index: sqlite3.Connection, facts: BoardInput) -> None:
+def _write_families(index: sqlite3.Connection, board_input: BoardInput) -> None:
     """Write a training history for each family: a set of runs and models that are connected by training."""
-    public = [session for session in facts.loaded.sessions.values() if not session.private]
+    public = [session for session in board_input.loaded.sessions.values() if not session.private]
     for number, family in enumerate(_families(public)):
         history = [row.to_json() for row in full_history(family)]
         index.execute("INSERT INTO family VALUES(?,?)", (number, _to_json(history)))

@@ -43,7 +43,9 @@ one prompt share many words but few triples; changing one word changes three tri
 COPY_SHARE = 0.25
 """Share of alike answers above which a run counts as a copy."""
 _SKETCH_HASHES = 32
+"""Number of hashes in the sketch of an answer."""
 _MIN_ID_LENGTH = 8
+"""Minimum length of a provider's id; shorter ids, such as counters, may be equal by chance."""
 
 
 @dataclass(frozen=True)

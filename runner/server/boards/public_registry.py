@@ -17,7 +17,7 @@ from runner.documents.releases.versions import version_order
 from runner.registry.board.cache import DATA, BoardCache, CachedRun
 from runner.registry.lineage.sessions import LineageSession
 from runner.registry.records import ROLLOUTS_FILE
-from runner.registry.transports.listing import SIGNATURE, ReleaseEntry, small_file
+from runner.registry.transports.listing import SIGNATURE_FOLDER, ReleaseEntry, small_file
 from runner.registry.transports.registry import Registry
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, read_yanked
 from runner.server.store.blobs import BlobStore
@@ -51,7 +51,7 @@ class PublicRegistry(Registry):
         for row in rows:
             reference = Reference(Kind(row.kind), row.owner, row.name, row.version)
             self.listed[reference] = PublicRelease(row.id, row.publisher_id, row.created)
-            yanked, signed = parts.get((row.id, YANKED)), (row.id, SIGNATURE) in parts
+            yanked, signed = parts.get((row.id, YANKED)), (row.id, SIGNATURE_FOLDER) in parts
             entries.append(self._entry(reference, row.sha256, yanked, signed))
         self._entries = sorted(entries, key=_sort_key)
 

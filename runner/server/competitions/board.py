@@ -23,6 +23,7 @@ from runner.server.store.schema import competition_labels, competitions, is_rele
 from runner.server.visible_tree import visible_to
 
 _Z_95 = 1.959963984540054
+"""The half width of a 95 % confidence interval, in standard errors."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -243,6 +244,6 @@ def _p_value(a: CompetitionRow, b: CompetitionRow) -> float:
     """Return the p-value of the difference of two accuracies, from their intervals; 1 if an interval is missing."""
     if a.ci_low is None or a.ci_high is None or b.ci_low is None or b.ci_high is None:
         return 1.0
-    error = math.hypot(a.ci_high - a.ci_low, b.ci_high - b.ci_low) / (2 * _Z_95)
+    standard_error = math.hypot(a.ci_high - a.ci_low, b.ci_high - b.ci_low) / (2 * _Z_95)
     difference = abs((a.accuracy or 0.0) - (b.accuracy or 0.0))
-    return 1.0 if error == 0 else math.erfc(difference / error / math.sqrt(2))
+    return 1.0 if standard_error == 0 else math.erfc(difference / standard_error / math.sqrt(2))

@@ -40,6 +40,7 @@ from runner.statistics.intervals import wilson_interval
 
 OPEN_PART, HELD_PART = "open", "held_out"
 MIN_ROWS_PER_STEP = 2
+"""Minimum number of rows whose verdicts change the published accuracy by one step."""
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 

@@ -49,6 +49,7 @@ DAY = 24 * 3600.0
 MAX_SECONDS_OPEN = 3_653 * DAY
 WAITING, SCORED, REFUSED = "waiting", "scored", "refused"
 _MAX_LISTED = 3
+"""Maximum number of row ids that an error message lists."""
 
 
 @dataclass(frozen=True, kw_only=True)

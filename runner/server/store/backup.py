@@ -80,7 +80,7 @@ def _backup_lines(database: Database, schema: int | None) -> Iterator[tuple[str,
         if schema is not None:  # read the tables and columns of the earlier version from the database
             tables = MetaData()
             tables.reflect(connection)
-        version = schema or database.schema(connection)
+        version = schema or database.schema_version(connection)
         header = {"format": FORMAT, "schema": version, "revision": database.revision(connection)}
         yield "", orjson.dumps(header, option=orjson.OPT_APPEND_NEWLINE)
         for table in tables.sorted_tables:

@@ -29,7 +29,9 @@ class BlobStore(Protocol):
         """Return whether the complete blob is stored."""
 
     def put(self, sha256: str, file: Path) -> None:
-        """Store a file with this hash durably. The store may hard-link the file, so it must not change afterwards.
+        """Store a file durably under its hash, which the caller has checked.
+
+        The store may hard-link the file, so the file must not change afterwards.
 
         Raises:
             BlobStoreError: the file cannot be stored.
@@ -72,7 +74,7 @@ class DiskBlobStore:
             with open_to_read(file) as source:
                 os.fsync(source.fileno())
                 if not path.is_file():
-                    self._link(source, file, path)
+                    self._link_or_copy(source, source_path=file, blob_path=path)
             # Also if the blob existed: the process that stored it may have been killed before this point.
             fsync_dir(path.parent)
             fsync_dir(self._folder)
@@ -81,16 +83,16 @@ class DiskBlobStore:
             raise BlobStoreError(f"{message}; ask the server's administrator to check the disk") from error
 
     @staticmethod
-    def _link(source: IO[bytes], file: Path, path: Path) -> None:
+    def _link_or_copy(source: IO[bytes], *, source_path: Path, blob_path: Path) -> None:
         """Hard-link the file into place, or copy it if the file system does not support links."""
-        temporary = path.with_name(f".{secrets.token_hex(8)}")
+        temporary = blob_path.with_name(f".{secrets.token_hex(8)}")
         try:
-            if not hard_link(file, temporary):
+            if not hard_link(source_path, temporary):
                 with os.fdopen(create_only(temporary, os.O_WRONLY), "wb") as copy:
                     shutil.copyfileobj(source, copy, 1 << 20)
                     copy.flush()
                     os.fsync(copy.fileno())
-            temporary.rename(path)
+            temporary.rename(blob_path)
         finally:
             # A rename does nothing if both names are links to one file, so the temporary name may remain.
             with suppress(FileNotFoundError):

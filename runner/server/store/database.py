@@ -28,11 +28,12 @@ from runner.base.errors import RunError, UsageError
 from runner.server.store.schema import VERSION, meta, metadata
 from runner.server.store.upgrades import check_version, upgrade
 
-_WRITES = "nip_run_writes"
+_WRITE_OPTION = "nip_run_writes"
+"""Key of the connection option that marks a write transaction for `_begin_sqlite`."""
 _WRITER_LOCK, _SERVER_LOCK = 0x6E69705F72756E, 0x6E69705F72756F
 """Keys of PostgreSQL's advisory locks: one for the current writer, one for the only server of a database."""
 BUSY_SECONDS = 30.0
-"""Maximum time that a transaction waits for SQLite's lock."""
+"""Maximum time that a SQLite transaction waits while another one has the lock of the database."""
 
 
 class Database:
@@ -41,8 +42,8 @@ class Database:
     def __init__(self, url: str, *, before_upgrade: Callable[[Database, int], None] | None = None) -> None:
         """Connect, create the tables of an empty database, and upgrade the tables of an earlier version.
 
-        Before an upgrade, `before_upgrade` is called with the database and its schema version; if it raises, nothing
-        changes. If it is None, a database of an earlier version is an error.
+        Before an upgrade, `before_upgrade` is called with the database and its schema version. If it raises an error,
+        nothing is upgraded. If it is None, a database of an earlier version is an error.
 
         Raises:
             UsageError: the URL does not name a supported database.
@@ -64,7 +65,7 @@ class Database:
 
     def _prepare(self, before_upgrade: Callable[[Database, int], None] | None) -> None:
         with self.reading() as connection:
-            version = self.schema(connection) if inspect(connection).has_table("meta") else None
+            version = self.schema_version(connection) if inspect(connection).has_table("meta") else None
         if version == VERSION:
             return
         if version is not None:
@@ -75,16 +76,16 @@ class Database:
                     "start `nip-run serve` once to upgrade the database"
                 )
             before_upgrade(self, version)
-        with self.writing() as connection:
+        with self.writing() as connection:  # check again: another process may have created or upgraded the tables
             if not inspect(connection).has_table("meta"):
                 metadata.create_all(connection)
                 rows = [{"key": "schema", "value": str(VERSION)}, {"key": "revision", "value": "0"}]
                 connection.execute(insert(meta), rows)
-            elif (current := self.schema(connection)) != VERSION:
+            elif (current := self.schema_version(connection)) != VERSION:
                 upgrade(connection, current)
 
     @staticmethod
-    def schema(connection: Connection) -> int:
+    def schema_version(connection: Connection) -> int:
         """Return the schema version of the database."""
         return int(connection.execute(select(meta.c.value).where(meta.c.key == "schema")).scalar_one())
 
@@ -98,7 +99,7 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """Open a write transaction, which commits when the block ends without an error. Only one runs at a time."""
-        with self._engine.connect().execution_options(**{_WRITES: True}) as connection, connection.begin():
+        with self._engine.connect().execution_options(**{_WRITE_OPTION: True}) as connection, connection.begin():
             if not self.is_sqlite:
                 # Like SQLite's BEGIN IMMEDIATE: what the transaction reads stays true until it writes.
                 connection.execute(select(func.pg_advisory_xact_lock(_WRITER_LOCK)))
@@ -168,7 +169,7 @@ def _set_up_sqlite(connection: Any, _: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(_WRITES, False)
+    writes = connection.get_execution_options().get(_WRITE_OPTION, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 

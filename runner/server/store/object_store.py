@@ -37,7 +37,9 @@ class ObjectBlobStore:
         except FileNotFoundError:
             return False
         except BaseError as error:
-            raise BlobStoreError(f"the blob store does not answer ({error}); check --blobs and its keys") from error
+            raise BlobStoreError(
+                f"the blob store does not answer ({error}); check --blobs and its credentials"
+            ) from error
         return True
 
     def put(self, sha256: str, file: Path) -> None:
@@ -47,7 +49,7 @@ class ObjectBlobStore:
             obstore.put(self._store, self._key(sha256), file)
         except (BaseError, OSError) as error:
             raise BlobStoreError(
-                f"cannot store the blob {sha256[:12]} ({error}); check --blobs and its keys"
+                f"cannot store the blob {sha256[:12]} ({error}); check --blobs and its credentials"
             ) from error
 
     def open(self, sha256: str) -> IO[bytes]:
@@ -58,7 +60,9 @@ class ObjectBlobStore:
                 f"the server has lost the blob {sha256[:12]}; tell the server's administrator"
             ) from error
         except BaseError as error:
-            raise BlobStoreError(f"cannot read the blob {sha256[:12]} ({error}); check --blobs and its keys") from error
+            raise BlobStoreError(
+                f"cannot read the blob {sha256[:12]} ({error}); check --blobs and its credentials"
+            ) from error
 
     def stored(self) -> Iterator[str]:
         for batch in obstore.list(self._store):

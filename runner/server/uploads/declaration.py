@@ -18,13 +18,14 @@ from runner.documents.releases.limits import MAX_MANIFEST, Limits
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.documents.releases.paths import path_conflicts, path_problem
 from runner.documents.releases.reference import Reference
-from runner.registry.transports.listing import SIGNATURE
+from runner.registry.transports.listing import SIGNATURE_FOLDER
 from runner.registry.transports.registry import MAX_SIGNATURES
 from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE
 
-MAX_SIGNATURE = 1 << 20
+MAX_SIGNATURE_BYTES = 1 << 20
 _HEX = re.compile(r"[0-9a-f]{64}")
-_SIZES = {MANIFEST: MAX_MANIFEST, CHECKSUM: 1_000}
+_MAX_BYTES_OF_FILE = {MANIFEST: MAX_MANIFEST, CHECKSUM: 1_000}
+"""Maximum sizes of the two files that describe a release. The limits of a server apply to all other files."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +125,14 @@ class Declaration:
 def _split_folder(path: str) -> tuple[Reference | None, str]:
     """Split the path of a declared folder into a release and the name of its part; the release is None if invalid."""
     base, _, part = path.rpartition("/")
-    if part in (YANKED, SIGNATURE) and Reference.of_folder(path) is None:
+    if part in (YANKED, SIGNATURE_FOLDER) and Reference.of_folder(path) is None:
         return Reference.of_folder(base), part
     return Reference.of_folder(path), ""
 
 
 def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
     files = folder.files
-    if len(files) > limits.files + 2:
+    if len(files) > limits.files + 2:  # the limit does not count the manifest and its checksum
         yield f"the release has {len(files)} files; publish at most {limits.files}"
         return
     for file in files:
@@ -152,15 +153,15 @@ def _folder_problems(folder: DeclaredFolder, limits: Limits) -> Iterator[str]:
         yield f"the release lacks {MANIFEST} or {CHECKSUM}; add both files"
     if folder.part == YANKED and names != {YANKED_FILE}:
         yield f"this folder must contain {YANKED_FILE} and nothing else"
-    if folder.part == SIGNATURE and not 1 <= len(files) <= MAX_SIGNATURES:
+    if folder.part == SIGNATURE_FOLDER and not 1 <= len(files) <= MAX_SIGNATURES:
         yield f"this folder must contain 1 to {MAX_SIGNATURES} files"
 
 
 def _max_bytes(part: str, path: str, limits: Limits) -> int:
     if part:
-        return MAX_BYTES if part == YANKED else MAX_SIGNATURE
-    return _SIZES.get(path, limits.file_bytes)
+        return MAX_BYTES if part == YANKED else MAX_SIGNATURE_BYTES
+    return _MAX_BYTES_OF_FILE.get(path, limits.file_bytes)
 
 
 def _path_problem(part: str, path: str) -> str | None:
-    return None if part == "" and path in _SIZES else path_problem(path)
+    return None if part == "" and path in _MAX_BYTES_OF_FILE else path_problem(path)

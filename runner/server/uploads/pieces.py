@@ -16,7 +16,7 @@ from typing import IO
 
 from runner.base.errors import NotPublished, ReleaseError
 from runner.base.storage.safe_files import is_still_at, make_folders, open_own, open_to_read, remove_folder
-from runner.documents.releases.bundle import PIECE
+from runner.documents.releases.bundle import PIECE_BYTES
 
 _UPLOAD_FOLDER = re.compile(r"[0-9a-f]{32}(\.old)?")
 
@@ -41,6 +41,7 @@ class BlobWriter:
     def __init__(self, file: IO[bytes], part: Path, complete: Path, have: int, size: int) -> None:
         self._file, self._part, self._complete, self._size = file, part, complete, size
         self.have = have
+        """The number of stored bytes."""
 
     def write(self, data: bytes | bytearray) -> None:
         """Append bytes.
@@ -78,7 +79,7 @@ class BlobWriter:
     def _finish_blob(self) -> None:
         hasher = hashlib.sha256()
         self._file.seek(0)
-        while data := self._file.read(PIECE):
+        while data := self._file.read(PIECE_BYTES):
             hasher.update(data)
         # Only the owner of the lock writes to the file. But the path may name another file, if the upload was deleted.
         if not is_still_at(self._part, self._file.fileno()):

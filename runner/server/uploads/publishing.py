@@ -36,6 +36,7 @@ from runner.version import __version__
 
 LOG = logging.getLogger("nip_run.server")
 RETRY_SECONDS = 2.0
+"""Time between the failure of a check and the next attempt."""
 NOT_CHECKED = "the server failed to check this upload; publish again later, and tell the server's administrator"
 
 
@@ -76,7 +77,7 @@ class Publishing:
             return
         if upload.missing:
             raise ReleaseError(f"{len(upload.missing)} files of the upload are missing; send them, then commit again")
-        if self.uploads.set_state(upload.id, CHECKING, [], only=OPEN):
+        if self.uploads.set_state(upload.id, CHECKING, [], if_state=OPEN):
             self._queue.put(QueuedUpload(upload.id, upload.account_id))
 
     def _work(self) -> None:
@@ -96,7 +97,7 @@ class Publishing:
             self._queue.requeue(queued)
             return
         try:
-            self.uploads.set_state(queued.upload, OPEN, [NOT_CHECKED], only=CHECKING)
+            self.uploads.set_state(queued.upload, OPEN, [NOT_CHECKED], if_state=CHECKING)
         except Exception:  # `queue_unchecked` will queue the upload
             LOG.exception("an upload could not be reopened", extra={"upload": queued.upload})
         self._queue.remove(queued)
@@ -112,8 +113,8 @@ class Publishing:
         if upload.state != CHECKING:
             return
         if self._lacks_blobs(upload):
-            lost = ["the server has lost files of this upload; run the same publish command again"]
-            self.uploads.set_state(upload.id, OPEN, lost, only=CHECKING)
+            problems = ["the server has lost files of this upload; run the same publish command again"]
+            self.uploads.set_state(upload.id, OPEN, problems, if_state=CHECKING)
             return
         verdict = self._refuse_lost_permission(viewer, upload) or check_isolated(
             self._settings, viewer, upload.id, upload.declaration
@@ -121,7 +122,7 @@ class Publishing:
         if not verdict.is_accepted:
             # Delete the pieces first, because the client may declare the same upload again as soon as it is refused.
             self.uploads.pieces.clear(upload.id)
-            self.uploads.set_state(upload.id, REFUSED, verdict.problems, only=CHECKING)
+            self.uploads.set_state(upload.id, REFUSED, verdict.problems, if_state=CHECKING)
             return
         for sha256 in upload.declaration.blobs:
             path = self.uploads.pieces.complete_file(upload.id, sha256)
@@ -155,24 +156,24 @@ class Publishing:
             with self._database.writing() as connection:
                 viewer = viewer_of_account(connection, upload.account_id)
                 if (refusal := self._refuse_lost_permission(viewer, upload)) is not None:  # lost during the check
-                    self.uploads.update_state(connection, upload.id, REFUSED, refusal.problems, now, only=CHECKING)
+                    self.uploads.update_state(connection, upload.id, REFUSED, refusal.problems, now, if_state=CHECKING)
                     return
-                sent = self.uploads.last_activity(connection, upload.id)
+                received_at = self.uploads.last_activity(connection, upload.id)
                 folders = upload.declaration.folders
-                if sent is None or not self.uploads.update_state(
-                    connection, upload.id, PUBLISHED, [], now, only=CHECKING, published=folders
+                if received_at is None or not self.uploads.update_state(
+                    connection, upload.id, PUBLISHED, [], now, if_state=CHECKING, published=folders
                 ):
                     return
                 for folder in sorted(folders, key=lambda folder: folder.part):  # releases first
-                    self._insert(connection, upload, viewer, folder, verdict, sent=sent)
+                    self._insert(connection, upload, viewer, folder, verdict, received_at=received_at)
                 self._database.increment_revision(connection)
         except (IntegrityError, _TakenFolder):
             problems = ["someone else has just published one of these names and versions; choose a new version"]
-            self.uploads.set_state(upload.id, TAKEN, problems, only=CHECKING)
+            self.uploads.set_state(upload.id, TAKEN, problems, if_state=CHECKING)
 
     def _insert(
         self, connection: Connection, upload: Upload, viewer: Viewer, folder: DeclaredFolder, verdict: UploadVerdict,
-        *, sent: float,
+        *, received_at: float,
     ) -> None:  # fmt: skip
         """Insert the rows of a folder: a release with its submissions, or a yank or signature of an existing release.
 
@@ -183,7 +184,7 @@ class Publishing:
         if folder.part == "":
             release_id = self._insert_release(connection, upload, folder, verdict)
             if (rows_sha256 := verdict.rows.get(folder.path)) is not None:
-                submit_run(connection, viewer, rows_sha256, release=release_id, owner=reference.owner, now=sent)
+                submit_run(connection, viewer, rows_sha256, release=release_id, owner=reference.owner, now=received_at)
         else:
             # The lock on the row makes concurrent additions to a release wait for each other.
             query = select(releases.c.id).where(is_release(reference)).with_for_update()

@@ -188,21 +188,21 @@ class Uploads:
 
     # Changing the state
 
-    def set_state(self, upload: str, state: str, problems: Sequence[str], *, only: str | None = None) -> bool:
-        """Set an upload's state if the upload exists and, with `only`, has that state; return whether it was set."""
+    def set_state(self, upload: str, state: str, problems: Sequence[str], *, if_state: str | None = None) -> bool:
+        """Set an upload's state if it exists and, with `if_state`, has that state. Return whether the state was set."""
         now = time.time()  # taken before waiting for other writers, so that they do not make a submission late
         with self._database.writing() as connection:
-            return self.update_state(connection, upload, state, problems, now, only=only)
+            return self.update_state(connection, upload, state, problems, now, if_state=if_state)
 
     @staticmethod
     def update_state(
         connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
-        only: str | None = None, published: Sequence[DeclaredFolder] = (),
+        if_state: str | None = None, published: Sequence[DeclaredFolder] = (),
     ) -> bool:  # fmt: skip
         """Do the same as `set_state` in the caller's transaction. The stored declaration keeps `published` folders."""
         query = update(uploads).where(uploads.c.id == upload)
-        if only is not None:
-            query = query.where(uploads.c.state == only)
+        if if_state is not None:
+            query = query.where(uploads.c.state == if_state)
         stored = [shortened(problem, MAX_PROBLEM_LENGTH) for problem in problems[:MAX_PROBLEMS]]
         values: dict[str, Any] = {"state": state, "problems": orjson.dumps(stored).decode(), "touched": now}
         if state not in _ACTIVE:

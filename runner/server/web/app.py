@@ -60,7 +60,7 @@ def create_app(server: Service) -> FastAPI:
         redirect_slashes=False,  # a redirect would contain the request's Host, and make clients send bodies again
     )
     app.state.server = server
-    app.state.numbers = RequestMetrics()
+    app.state.request_metrics = RequestMetrics()
     app.state.readiness = Readiness(server)
     app.include_router(releases.router)
     app.include_router(uploads.router)
@@ -91,7 +91,7 @@ def _add_middleware(app: FastAPI, server: Service) -> None:
     app.add_middleware(OpenRequestLimit, max_requests=max_requests, max_per_address=max_per_address, proxies=proxies)
     app.add_middleware(ErrorPage)
     app.add_middleware(DefaultHeaders)
-    app.add_middleware(RequestLog, numbers=app.state.numbers, proxies=proxies)
+    app.add_middleware(RequestLog, metrics=app.state.request_metrics, proxies=proxies)
 
 
 async def _clean_up(server: Service) -> None:

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runner.pages.report.served import POLICY, ServedPage, render_served
+from runner.pages.report.served import CONTENT_SECURITY_POLICY, ServedPage, render_served
 from runner.server.web.api_errors import error_response
 from runner.server.web.responses import HTML
 from runner.server.web.views import View
@@ -100,7 +100,11 @@ def _build_error_page(error_messages: list[Message]) -> Response:
     page = ServedPage(_TITLES.get(status, "Something went wrong"), [("wrong", view.render())])
     original = Headers(raw=start["headers"])
     headers = {name: original[name] for name in ("retry-after", "allow") if name in original}
-    headers |= {"content-security-policy": POLICY, "referrer-policy": "same-origin", "cache-control": "no-store"}
+    headers |= {
+        "content-security-policy": CONTENT_SECURITY_POLICY,
+        "referrer-policy": "same-origin",
+        "cache-control": "no-store",
+    }
     return Response(render_served(page), status, headers, HTML)
 
 

@@ -32,12 +32,12 @@ class Readiness:
     def __init__(self, server: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._server, self._clock = server, clock
         self._probe: asyncio.Future[list[str]] | None = None
-        self._started = 0.0
+        self._probe_started = 0.0
 
     async def problems(self) -> list[str]:
         """Return a message for each part of the server that does not answer in time."""
-        if self._probe is None or (self._probe.done() and self._clock() > self._started + FRESH_SECONDS):
-            self._started = self._clock()
+        if self._probe is None or (self._probe.done() and self._clock() > self._probe_started + FRESH_SECONDS):
+            self._probe_started = self._clock()
             self._probe = asyncio.get_running_loop().run_in_executor(None, self._run_probe)
         done, _ = await asyncio.wait([self._probe], timeout=READY_SECONDS)
         return self._probe.result() if done else [f"database and blob store do not answer within {READY_SECONDS:g} s"]
@@ -85,9 +85,9 @@ def require_metrics_access(request: Request, viewer: Annotated[Viewer, Depends(a
 )
 def metrics(request: Request) -> str:
     """Get metrics of the requests since the server started, for Prometheus."""
-    numbers: RequestMetrics = request.app.state.numbers
+    request_metrics: RequestMetrics = request.app.state.request_metrics
     server = server_of(request)
     with server.database.reading() as connection:
         revision = server.database.revision(connection)
-    lines = [*numbers.lines(), "# TYPE nip_run_revision counter", f"nip_run_revision {revision}"]
+    lines = [*request_metrics.lines(), "# TYPE nip_run_revision counter", f"nip_run_revision {revision}"]
     return "\n".join(lines) + "\n"

@@ -95,16 +95,16 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 class RequestLog:
     """Middleware that counts and logs each request after its response."""
 
-    def __init__(self, app: ASGIApp, numbers: RequestMetrics, proxies: tuple[str, ...]) -> None:
-        self._app, self._numbers, self._proxies = app, numbers, proxies
-        self._is_warned = False
+    def __init__(self, app: ASGIApp, metrics: RequestMetrics, proxies: tuple[str, ...]) -> None:
+        self._app, self._metrics, self._proxies = app, metrics, proxies
+        self._has_warned = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         self._warn_of_unknown_proxy(scope)
-        numbers, start = self._numbers, time.monotonic()
+        metrics, start = self._metrics, time.monotonic()
         sent = received = status = 0
 
         async def count_received() -> Message:
@@ -120,18 +120,18 @@ class RequestLog:
             await send(message)
 
         scope.setdefault("state", {})
-        numbers.open += 1
+        metrics.open += 1
         try:
             await self._app(scope, count_received, count_sent)
         finally:
             status = status or CLIENT_CLOSED
-            numbers.open -= 1
+            metrics.open -= 1
             seconds = time.monotonic() - start
-            numbers.sent += sent
-            numbers.received += received
+            metrics.sent += sent
+            metrics.received += received
             method = scope["method"] if scope["method"] in _METHODS else "other"
             route = getattr(scope.get("route"), "path", "none")
-            numbers.add(method, route, status, seconds)
+            metrics.add(method, route, status, seconds)
             if scope["path"] not in _UNLOGGED_PATHS or status >= 400:
                 LOG.info(
                     "request",
@@ -144,8 +144,8 @@ class RequestLog:
 
     def _warn_of_unknown_proxy(self, scope: Scope) -> None:
         """Warn once if an unknown proxy sends requests, because all its clients share the limits of one caller."""
-        peer = None if self._is_warned else untrusted_peer(scope, self._proxies)
+        peer = None if self._has_warned else untrusted_peer(scope, self._proxies)
         if peer is not None:
-            self._is_warned = True
+            self._has_warned = True
             hint = f"ignored X-Forwarded-For; if {peer} is your proxy, start `nip-run serve` with --behind-proxy {peer}"
             LOG.warning("proxy not named", extra={"from": peer, "named": ", ".join(self._proxies), "error": hint})

@@ -27,9 +27,11 @@ from runner.server.web.callers import DISCONNECTED, MAKE_ROOM, caller_of
 BURST_SECONDS = 20.0
 """Size of a bucket, in seconds of its rate. Bursts are allowed because publishing sends many small files at once."""
 GUESSES_PER_MINUTE = 60.0
+"""Maximum number of requests with an invalid token from one address."""
 VALID_SECONDS = 3600.0
 """Seconds until the rate limit checks a valid token again. Authentication checks the token in every request."""
 _MAX_CALLERS = 100_000
+"""Maximum number of callers with a bucket, and of cached tokens."""
 _TOKEN = re.compile(r"(?i:bearer) +(nip_([a-z0-9]{12})_\S+)")
 UNLIMITED_PATHS = ("/healthz", "/readyz")
 """Paths without limits: health checks, which cost little."""
@@ -71,6 +73,7 @@ class TokenCache:
     def __init__(self, is_valid: Callable[[str], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._is_valid, self._clock = is_valid, clock
         self._until: OrderedDict[bytes, float] = OrderedDict()
+        """The time until which each token counts as valid, by its hash."""
 
     def has(self, token: str) -> bool:
         """Return whether a token is in the cache."""

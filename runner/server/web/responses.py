@@ -1,4 +1,7 @@
-"""Responses with pages and files: compressed if the client accepts it, and cacheable only if they are public."""
+"""Responses with pages and files.
+
+Responses are compressed if the client accepts gzip. Clients may cache only public ones.
+"""
 
 from __future__ import annotations
 
@@ -11,65 +14,78 @@ from fastapi import Request
 from starlette.responses import FileResponse, Response
 
 from runner.base.storage.safe_files import open_to_read
-from runner.pages.report.served import POLICY, ServedPage, render_served
+from runner.pages.report.served import CONTENT_SECURITY_POLICY, ServedPage, render_served
 
 HTML = "text/html; charset=utf-8"
 PUBLIC = "public, max-age=5"
 """Cache-control of public pages: short, because a yanked release must disappear soon."""
 IMMUTABLE = "public, max-age=31536000, immutable"
 PRIVATE = "private, no-store"
+"""Cache-control of pages for one person."""
 GZIP_LEVEL = 4
 
 
-def page_response(request: Request, page: ServedPage, *, status: int = 200, cache: str = PUBLIC) -> Response:
+def page_response(request: Request, page: ServedPage, *, status: int = 200, cache_control: str = PUBLIC) -> Response:
     """Return a response with a page."""
-    return body_response(request, render_served(page), HTML, cache=cache, status=status, policy=POLICY)
+    return body_response(
+        request, render_served(page), HTML, cache_control=cache_control, status=status, policy=CONTENT_SECURITY_POLICY
+    )
 
 
 def body_response(
-    request: Request, body: bytes, kind: str, *, cache: str, status: int = 200, policy: str | None = None
+    request: Request,
+    body: bytes,
+    content_type: str,
+    *,
+    cache_control: str,
+    status: int = 200,
+    policy: str | None = None,
 ) -> Response:
     """Return a response with a body and an entity tag (ETag)."""
     tag = hashlib.sha256(body).hexdigest()[:32]
     compressed = _compress(body) if "gzip" in request.headers.get("accept-encoding", "") else None
-    return tagged_response(request, body, compressed, tag, kind, cache=cache, status=status, policy=policy)
+    return tagged_response(
+        request, body, compressed, tag, content_type, cache_control=cache_control, status=status, policy=policy
+    )
 
 
 def tagged_response(
-    request: Request, body: bytes, compressed: bytes | None, tag: str, kind: str, *, cache: str, status: int = 200,
-    policy: str | None = None,
+    request: Request, body: bytes, compressed: bytes | None, tag: str, content_type: str, *, cache_control: str,
+    status: int = 200, policy: str | None = None,
 ) -> Response:  # fmt: skip
     """Return a response with `compressed` if the client accepts gzip, else `body`; 304 if the client cached `tag`."""
     is_compressed = compressed is not None and "gzip" in request.headers.get("accept-encoding", "")
-    headers = {"cache-control": cache, "vary": "accept-encoding"}
+    headers = {"cache-control": cache_control, "vary": "accept-encoding"}
     if policy is not None:
         headers["content-security-policy"] = policy
         headers["referrer-policy"] = "same-origin"  # otherwise browsers do not send the origin of forms
-    if cache != PRIVATE and status == 200:
+    if cache_control != PRIVATE and status == 200:
         headers["etag"] = f'"{tag}-gz"' if is_compressed else f'"{tag}"'
         if headers["etag"] in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
     if is_compressed:
         headers["content-encoding"] = "gzip"
-    return Response(compressed if is_compressed else body, status, headers, kind)
+    return Response(compressed if is_compressed else body, status, headers, content_type)
 
 
 def _compress(body: bytes) -> bytes:
     return gzip.compress(body, GZIP_LEVEL, mtime=0)
 
 
-def compressed_file_response(request: Request, path: Path, kind: str, *, cache: str, tag: str) -> Response:
+def compressed_file_response(
+    request: Request, path: Path, content_type: str, *, cache_control: str, tag: str
+) -> Response:
     """Return a response with a file that is stored compressed."""
     with open_to_read(path) as file:
         compressed = file.read()
     if "gzip" in request.headers.get("accept-encoding", ""):
-        return tagged_response(request, b"", compressed, tag, kind, cache=cache)
-    return tagged_response(request, gzip.decompress(compressed), None, tag, kind, cache=cache)
+        return tagged_response(request, b"", compressed, tag, content_type, cache_control=cache_control)
+    return tagged_response(request, gzip.decompress(compressed), None, tag, content_type, cache_control=cache_control)
 
 
-def piece_response(path: Path, cache: str) -> Response:
+def piece_response(path: Path, cache_control: str) -> Response:
     """Return a response with a compressed piece of a page's data, which the page's script unpacks."""
-    return FileResponse(path, media_type="application/gzip", headers={"cache-control": cache})
+    return FileResponse(path, media_type="application/gzip", headers={"cache-control": cache_control})
 
 
 class PageCache:
@@ -91,4 +107,4 @@ class PageCache:
                 for old in list(self._pages)[: self._max_pages // 2]:
                     self._pages.pop(old, None)
             self._pages[key] = page
-        return tagged_response(request, *page, HTML, cache=PUBLIC, policy=POLICY)
+        return tagged_response(request, *page, HTML, cache_control=PUBLIC, policy=CONTENT_SECURITY_POLICY)

@@ -87,7 +87,7 @@ def test_a_hub_that_fails_or_misbehaves_is_given_up_soon_with_what_it_did(
     hub: Loopback, published: str, options: dict[str, Any], message: str
 ) -> None:
     hub.change(**options)
-    with registry(published, most_files=300) as one, pytest.raises(ReleaseError, match=message):
+    with registry(published, max_files=300) as one, pytest.raises(ReleaseError, match=message):
         one.entries()
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from runner.base.errors import ReleaseError
-from runner.registry.transports.http.transport import FEW_PAGES, HttpTransport
+from runner.registry.transports.http.transport import MAX_SMALL_PAGES, HttpTransport
 from runner.registry.transports.timeouts import Timeouts
 from runner.registry.transports.transfer_rate import TransferRate
 from tests.support.hub import QUICK, registry
@@ -127,7 +127,7 @@ def test_a_listing_of_many_short_pages_is_given_up(how: str) -> None:
         ):
             list(getattr(transport, how)())
         server.shutdown()
-    assert asked == FEW_PAGES + 1
+    assert asked == MAX_SMALL_PAGES + 1
 
 
 def test_a_listing_of_the_hub_has_at_most_so_many_pages(hub: Loopback, published: str) -> None:

@@ -25,7 +25,7 @@ from runner.rollouts.reorder_buffer import HELD_CHARACTERS, PlanOrderBuffer
 from runner.runs.execution.accounting import CountedRollout
 from runner.runs.execution.game_outputs import RolloutOutput, WorkerGame, WorkerRollout
 from runner.runs.workers import messages
-from runner.runs.workers.leases import ALONE, SUSPECT, LeaseBook, LeasedGame
+from runner.runs.workers.leases import MAX_DEATHS_ALONE, SUSPECT_DEATHS, LeaseBook, LeasedGame
 from runner.runs.workers.record_keys import game_of_job, game_of_sample
 from runner.runs.workers.remote_errors import RemoteError
 from runner.runs.workers.worker_deaths import MAX_DEATHS, MAX_EARLY_DEATHS, WorkerDeaths
@@ -224,7 +224,7 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
     first, second = book.next_for(0), book.next_for(0)
     assert first is not None
     assert second is not None
-    for _ in range(SUSPECT):
+    for _ in range(SUSPECT_DEATHS):
         deaths.count(WorkerSlot(0, leases={0: first}), "was killed by SIGSEGV", was_ready=True)
         deaths.reset()
     book.give_back(first)
@@ -235,7 +235,7 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
     alone = book.suspect_for(0)
     assert alone is first
     with pytest.raises(RunError, match=r"rollout r0 \(p0, repeat 0\).*was killed by SIGSEGV"):
-        for _ in range(ALONE):
+        for _ in range(MAX_DEATHS_ALONE):
             deaths.count(WorkerSlot(0, leases={0: alone}, plays_alone=True), "was killed by SIGSEGV", was_ready=True)
 
 

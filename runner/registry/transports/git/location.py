@@ -16,16 +16,18 @@ _FORMS = (
     "a path, file:///PATH, https://HOST/PATH, ssh://[USER@]HOST/PATH or USER@HOST:PATH, followed by @BRANCH, @TAG or "
     "@COMMIT for a revision other than the default branch"
 )
-_PLAIN = ("http", "git")
+_UNENCRYPTED = ("http", "git")
 """Schemes without encryption, which are accepted for this machine only."""
 _LOOPBACK = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|\[::1\]")
 
 _HELPER = re.compile(r"[A-Za-z0-9.+_-]*::")
+"""Matches the start of an address such as `ext::COMMAND`, for which git runs a program."""
 _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?:(?P<user>[^/]*)@)?(?P<host>[^/@:\[\]]*|\[[0-9A-Fa-f:.]*\])"
     r"(?P<port>:[^/]*)?(?P<path>/.*)?"
 )
-_SCP = re.compile(r"(?P<scheme>)(?:(?P<user>[^/:@]*)@)?(?P<host>[^/:@]+)(?P<port>):(?P<path>.*)")
+_SSH_SHORTHAND = re.compile(r"(?P<scheme>)(?:(?P<user>[^/:@]*)@)?(?P<host>[^/:@]+)(?P<port>):(?P<path>.*)")
+"""Matches USER@HOST:PATH. The groups are those of `_URL`."""
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -90,7 +92,7 @@ def parse_location(text: str) -> GitLocation:
     if match is None and "://" in text:
         raise _invalid_address(text)
     if match is None and "/" not in text.partition(":")[0]:
-        match = _SCP.fullmatch(text)
+        match = _SSH_SHORTHAND.fullmatch(text)
     if match is not None:
         return _parse_remote(match)
     path, revision = (text, None) if _absolute(text).exists() else _split(text)
@@ -102,7 +104,7 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
     start = f"{scheme}://" if scheme else ""
     path, revision = _split(match["path"] or "")
     where = f"git:{start}{host}{port}{'' if scheme else ':'}{path}"
-    if scheme not in ("", "https", "ssh", "file", *_PLAIN) or not re.fullmatch(r"(?::[0-9]{1,5})?", port):
+    if scheme not in ("", "https", "ssh", "file", *_UNENCRYPTED) or not re.fullmatch(r"(?::[0-9]{1,5})?", port):
         raise _invalid_address(start)
     if user is not None and (scheme not in ("", "ssh") or ":" in user):
         raise UsageError(
@@ -115,13 +117,13 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
         return GitLocation(str(_absolute(unquote(path))), _check_revision(revision), ("file",))
     if scheme == "file" or not _HOST.fullmatch(host) or not path.strip("/") or (user and not _USER.fullmatch(user)):
         raise _invalid_address(start)
-    if scheme in _PLAIN and not _LOOPBACK.fullmatch(host):
+    if scheme in _UNENCRYPTED and not _LOOPBACK.fullmatch(host):
         raise UsageError(f"{where}: {scheme}: is not encrypted, so others could read and change it. Use https: or ssh:")
     if any(part.startswith("-") for part in path.split("/")[:2]) or any(char.isspace() for char in path):
         raise UsageError(f"{where}: the path of a repository cannot begin with '-' or have white space; rename it")
     url = f"{start}{'' if user is None else user + '@'}{host}{port}{'' if scheme else ':'}{path}"
     # The user's own configuration of git may replace https by ssh, or the other way round.
-    return GitLocation(url, _check_revision(revision), ("https", "ssh", *((scheme,) if scheme in _PLAIN else ())))
+    return GitLocation(url, _check_revision(revision), ("https", "ssh", *((scheme,) if scheme in _UNENCRYPTED else ())))
 
 
 def _absolute(path: str) -> Path:

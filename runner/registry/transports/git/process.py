@@ -54,6 +54,7 @@ _SETTINGS: Mapping[str, str] = {
     "fetch.writeCommitGraph": "false", "gc.auto": "0", "maintenance.auto": "false", "pack.threads": "1",
     "advice.graftFileDeprecated": "false",
 }  # fmt: skip
+"""Settings of each command. They override the user's own configuration."""
 
 _REMOTE_SETTINGS: Mapping[str, str] = {
     "core.hooksPath": os.devnull, "core.fsmonitor": "false", "core.alternateRefsCommand": "true",
@@ -64,6 +65,7 @@ _REMOTE_SETTINGS: Mapping[str, str] = {
 
 _POLL_SECONDS = 0.2
 _SHOWN_BYTES = 16 << 10
+"""Maximum number of bytes of git's messages that nip-run reads, from their end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,7 @@ class GitRepository:
         self._environment = _environment(self.folder, protocols)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._reader: subprocess.Popen[bytes] | None = None
+        """The command that reads files by their hash for `read_blob`."""
         self.close = weakref.finalize(self, _remove, root, self._processes)
         make_folder(self.folder)
         self.run("init", "--quiet", "--bare", "--template=", ".", is_trusted=True)
@@ -133,9 +136,9 @@ class GitRepository:
             GitError: the command failed, or exceeded a limit.
             OSError: `feed` cannot be read.
         """
-        disk = None if is_trusted else min(self.limits.pack_bytes, shutil.disk_usage(self.folder).free // 2)
+        max_bytes = None if is_trusted else min(self.limits.pack_bytes, shutil.disk_usage(self.folder).free // 2)
         with tempfile.TemporaryFile(dir=self.folder) as output, tempfile.TemporaryFile(dir=self.folder) as messages:
-            process = self._start(*arguments, disk=disk, output=output, messages=messages)
+            process = self._start(*arguments, max_bytes=max_bytes, output=output, messages=messages)
             try:
                 _write_input(process, feed)
                 if is_trusted:
@@ -152,7 +155,7 @@ class GitRepository:
                 # `push --porcelain` writes a refusal to its output.
                 refusals = [line for line in answer.splitlines() if line.startswith(b"!")]
                 text = "\n".join([_read_end(messages), without_secrets(b"\n".join(refusals))])
-                raise GitError(_explain(text, process.returncode, disk), text)
+                raise GitError(_explain(text, process.returncode, max_bytes), text)
             return answer
 
     def _wait(self, process: subprocess.Popen[bytes], output: IO[bytes], messages: IO[bytes]) -> None:
@@ -183,7 +186,7 @@ class GitRepository:
         _write_input(process, ())
         return _CommandOutput(process)
 
-    def read_blob(self, name: str, size: int) -> bytes:
+    def read_blob(self, object_hash: str, size: int) -> bytes:
         """Return the content of a file with this hash and size. Raises GitError: the file cannot be read."""
         if self._reader is None or self._reader.poll() is not None:
             self._reader = self._start("cat-file", "--batch")
@@ -191,20 +194,20 @@ class GitRepository:
         assert self._reader.stdin is not None
         assert self._reader.stdout is not None
         with suppress(BrokenPipeError):
-            self._reader.stdin.write(f"{name}\n".encode())
+            self._reader.stdin.write(f"{object_hash}\n".encode())
             self._reader.stdin.flush()
         header = self._reader.stdout.readline(200)
-        data = self._reader.stdout.read(size + 1) if header == f"{name} blob {size}\n".encode() else b""
+        data = self._reader.stdout.read(size + 1) if header == f"{object_hash} blob {size}\n".encode() else b""
         if len(data) != size + 1:
             _kill(self._reader)
-            raise GitError(f"git cannot read the file with the hash {name}; tell the repository's owner")
+            raise GitError(f"git cannot read the file with the hash {object_hash}; tell the repository's owner")
         return data[:-1]
 
     def _start(
-        self, *arguments: str, disk: int | None = None, output: int | IO[bytes] = subprocess.PIPE,
+        self, *arguments: str, max_bytes: int | None = None, output: int | IO[bytes] = subprocess.PIPE,
         messages: int | IO[bytes] = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:  # fmt: skip
-        """Start a command; `disk` limits the size of each file that it writes."""
+        """Start a command; `max_bytes` limits the size of each file that it writes."""
         git = shutil.which("git")
         if git is None:
             raise ReleaseError("git is not installed on this machine; install it (version 2.28 or later)")
@@ -212,8 +215,9 @@ class GitRepository:
         # A shell sets the limits with `ulimit`, because Python code must not run between fork and exec.
         # SIGXFSZ is ignored so that git reports a file that is too large as an error.
         limits = f"trap '' XFSZ; ulimit -v {self.limits.memory_bytes >> 10} 2>/dev/null; "
-        if disk is not None:
-            limits += f"ulimit -S -f {disk >> 9} 2>/dev/null; "  # `ulimit` fails if the limit is already lower
+        if max_bytes is not None:
+            # The unit is 512 bytes. `ulimit` fails if the limit is already lower.
+            limits += f"ulimit -S -f {max_bytes >> 9} 2>/dev/null; "
         return subprocess.Popen(
             ["sh", "-c", limits + 'exec "$@"', "sh", git, *settings, *arguments],
             cwd=self.folder, env=self._environment, start_new_session=True,
@@ -234,7 +238,7 @@ class _CommandOutput(io.BufferedReader):
         super().close()
 
 
-def run_in_remote(program: str) -> str:
+def remote_command_line(program: str) -> str:
     """Return the command line that starts the git process that serves a local repository, such as `upload-pack`."""
     settings = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in _REMOTE_SETTINGS.items())
     return f"GIT_ALLOW_PROTOCOL=none GIT_NO_LAZY_FETCH=1 git {settings} {program}"
@@ -334,14 +338,17 @@ def without_secrets(output: bytes) -> str:
 
 
 def _read_end(file: IO[bytes]) -> str:
+    """Return the end of git's messages, without secrets."""
     file.seek(max(0, _size(file) - _SHOWN_BYTES))
     return without_secrets(file.read(_SHOWN_BYTES))
 
 
-def _explain(text: str, code: int, disk: int | None) -> str:
+def _explain(text: str, code: int, max_bytes: int | None) -> str:
     """Return the reason for users why git failed, from its output and exit status."""
-    if disk is not None and _TOO_LARGE.search(text):
-        return f"the repository is larger than the limit of {disk:,} bytes. Free disk space, or use another registry"
+    if max_bytes is not None and _TOO_LARGE.search(text):
+        return (
+            f"the repository is larger than the limit of {max_bytes:,} bytes. Free disk space, or use another registry"
+        )
     for pattern, explanation in _EXPLANATIONS.items():
         if re.search(pattern, text):
             return explanation

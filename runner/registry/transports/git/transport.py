@@ -15,26 +15,35 @@ from pathlib import Path
 from typing import IO
 
 from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
-from runner.documents.releases.bundle import PIECE, Content, open_content
+from runner.documents.releases.bundle import PIECE_BYTES, Content, open_content
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.git.location import HEAD, is_branch_name, parse_location
-from runner.registry.transports.git.process import DEFAULT_LIMITS, GitError, GitLimits, GitRepository, run_in_remote
+from runner.registry.transports.git.process import (
+    DEFAULT_LIMITS,
+    GitError,
+    GitLimits,
+    GitRepository,
+    remote_command_line,
+)
 from runner.registry.transports.interface import AddResult, StoredFile
 
 _REMOTE = "nip-run-registry"
 _BASE, _REQUEST, _FILES, _NEW = (f"refs/nip-run/{name}" for name in ("base", "request", "files", "new"))
+"""Refs in the temporary repository: the commit to read, an existing pull request, the new files, and the new commit."""
 _HEADS = "refs/heads/"
 _USUAL_BRANCHES = ("main", "master")
 _FETCHED_SIZE = "64k"
 """If the server can filter, only files up to this size are fetched with a commit; others are fetched when opened."""
-_IN_MEMORY = 1 << 20
+_IN_MEMORY_BYTES = 1 << 20
 """Files up to this size are read completely into memory."""
 _PATH_BYTES = 256
 """Maximum average size of an entry in a listing, in bytes."""
-_LONGEST_WAIT = 2.0
+_MAX_WAIT_SECONDS = 2.0
+"""Maximum wait before the next attempt to push."""
 
 _TREE, _FILE_MODES = "040000", ("100644", "100755", "100664")
 _MODES = {_TREE: "a folder", "120000": "a link", "160000": "another repository (a submodule)"}
+"""The modes of entries that are not files, with their names in messages."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 _AUTHOR = "nip-run <nip-run@localhost>"
@@ -104,7 +113,7 @@ class GitTransport:
                     yield StoredFile(path, entry.size)
 
     def open(self, path: str) -> IO[bytes]:
-        release = "/".join(path.split("/")[:4]) + "/"
+        release = "/".join(path.split("/")[:4]) + "/"  # KIND/OWNER/NAME/VERSION/
         with self._map_errors():
             entry = self._find(path, release)
             if entry is None:
@@ -116,7 +125,7 @@ class GitTransport:
                 entry = self._find(path, release)
             if entry is None or entry.size is None:
                 raise GitError(f"{path} is missing in the repository; tell its owner")
-            if entry.size > _IN_MEMORY:
+            if entry.size > _IN_MEMORY_BYTES:
                 return self._git.stream("cat-file", "blob", entry.object)
             data = self._git.read_blob(entry.object, entry.size)
         if data.startswith(_LFS_POINTER):
@@ -141,7 +150,7 @@ class GitTransport:
         count = size = 0
         rest = b""
         with self._git.stream("ls-tree", "-z", "-l", self._commit, *arguments) as output:
-            while piece := output.read1(PIECE):  # type: ignore[attr-defined]
+            while piece := output.read1(PIECE_BYTES):  # type: ignore[attr-defined]
                 *records, rest = (rest + piece).split(b"\0")
                 count, size = count + len(records), size + len(piece)
                 if count > self._limits.entries or size > self._limits.entries * _PATH_BYTES:
@@ -175,6 +184,7 @@ class GitTransport:
 
     @contextmanager
     def _map_errors(self) -> Iterator[None]:
+        """Raise errors of git in this block as `ReleaseError`, with the location of the repository."""
         try:
             yield
         except GitError as error:
@@ -216,14 +226,14 @@ class GitTransport:
                 )
             return None, revision
         branches = [name.removeprefix(_HEADS) for name in refs if name.startswith(_HEADS)]
-        if HEAD not in refs or (target is not None and target not in refs):
+        if HEAD not in refs or (target is not None and target not in refs):  # no default branch, or one without commits
             usual = [name for name in _USUAL_BRANCHES if name in branches] or branches
             if not branches:
                 return None, self._location.unborn_branch or _USUAL_BRANCHES[0]
             if usual[0] not in _USUAL_BRANCHES and len(branches) > 1:
                 raise ReleaseError(f"{self.where}: the repository has no default branch. Name a branch: @BRANCH")
             target = f"{_HEADS}{usual[0]}"
-        if target is None:
+        if target is None:  # HEAD is a commit and not a branch
             return HEAD, None
         branch = target.removeprefix(_HEADS)
         if not target.startswith(_HEADS) or not is_branch_name(branch):
@@ -252,7 +262,10 @@ class GitTransport:
         # Without these options git would store a filter, and then fetch missing objects whenever it reads them.
         settings = {"url": self._location.url, "promisor": "true", "partialCloneFilter": "blob:none"}
         if self._location.is_local:
-            settings |= {"uploadpack": run_in_remote("upload-pack"), "receivepack": run_in_remote("receive-pack")}
+            settings |= {
+                "uploadpack": remote_command_line("upload-pack"),
+                "receivepack": remote_command_line("receive-pack"),
+            }
         return [argument for name, value in settings.items() for argument in ("-c", f"remote.{_REMOTE}.{name}={value}")]
 
     def _fetch(self, ref: str, local_ref: str) -> str:
@@ -273,9 +286,10 @@ class GitTransport:
             new = _NewFolders(self._git, folders, message)
             if self._pull_request and self._commit is not None:
                 return self._propose(new, self._branch)
-            return self._push_retried(new, self._branch)
+            return self._push_with_retries(new, self._branch)
 
     def _check_free(self, folders: Mapping[str, object]) -> None:
+        """Check that the folders do not exist yet, and that nothing but folders is above them."""
         existing = dict(self._list("-t", *folders))
         for folder in folders:
             if folder in existing:
@@ -285,14 +299,14 @@ class GitTransport:
         for path, entry in self._list(*{path for path in parents if path not in existing}):
             raise ReleaseError(f"{self.where}: {path} is {entry}, not a folder; tell the repository's owner")
 
-    def _push_retried(self, new: _NewFolders, branch: str) -> AddResult:
+    def _push_with_retries(self, new: _NewFolders, branch: str) -> AddResult:
         """Push a commit with the new folders; if another publisher was faster, try again on the new commit."""
         for attempt in range(self._limits.pushes):
             commit = new.commit_on(self._commit)
             if self._push(commit, branch, self._commit):
                 self._set_commit(commit)
                 return AddResult(revision=commit)
-            self._sleep(random.uniform(0, min(0.1 * 1.5**attempt, _LONGEST_WAIT)))
+            self._sleep(random.uniform(0, min(0.1 * 1.5**attempt, _MAX_WAIT_SECONDS)))
             self._fetch_newest()
             self._check_free(new.trees)
         raise ReleaseError(
@@ -363,7 +377,7 @@ class _NewFolders:
                     file.seek(0)
                     yield b"blob\nmark :%d\ndata %d\n" % (number, size)
                     left = size
-                    while left and (piece := file.read(min(PIECE, left))):
+                    while left and (piece := file.read(min(PIECE_BYTES, left))):
                         left -= len(piece)
                         yield piece
                     if left or file.read(1):

@@ -10,11 +10,11 @@ import orjson
 from runner.base.errors import ReleaseError
 from runner.registry.transports.http.api import RegistryApi
 
-MOST_AT_ONCE = 500
+MAX_FILES_AT_ONCE = 500
 """Maximum number of files in one answer."""
-BYTES_AT_ONCE = 16 << 20
+MAX_BYTES_AT_ONCE = 16 << 20
 """Maximum number of bytes in one answer."""
-LARGEST_AT_ONCE = 1 << 20
+MAX_FILE_BYTES_AT_ONCE = 1 << 20
 """Maximum size of one file in an answer, in bytes. Larger files are requested one by one."""
 _LONGEST_LINE = 4_000
 
@@ -38,7 +38,7 @@ class FilePrefetch:
         if path in self._waiting and path not in self._fetched:
             while self._expected and self._expected[0] != path:  # files that were expected, but not opened
                 self._waiting.discard(self._expected.popleft())
-            requested = [self._expected.popleft() for _ in range(min(MOST_AT_ONCE, len(self._expected)))]
+            requested = [self._expected.popleft() for _ in range(min(MAX_FILES_AT_ONCE, len(self._expected)))]
             self._fetched = dict(self._fetch(requested))
             self._waiting.difference_update(requested)
         return self._fetched.pop(path, None)

@@ -27,12 +27,12 @@ from runner.registry.transports.http.tokens import normalize_address
 from runner.registry.transports.interface import AddResult, IndexedRelease, StoredFile
 from runner.registry.transports.timeouts import BUSY, Timeouts
 
-MOST_FILES, MOST_RELEASES = 10_000_000, 1_000_000
+MAX_FILES, MAX_RELEASES = 10_000_000, 1_000_000
 """Maximum number of entries in a listing."""
-SENT_AT_ONCE = 8 << 20
-"""Bytes of a file in one request."""
-FEW_PAGES, LEAST_ON_PAGE = 20, 100
-"""Maximum number of pages with fewer than `LEAST_ON_PAGE` entries. A server sends 1,000 entries per page."""
+REQUEST_BYTES = 8 << 20
+"""Maximum number of bytes of a file to send in one request."""
+MAX_SMALL_PAGES, SMALL_PAGE = 20, 100
+"""Maximum number of pages of a listing with fewer than `SMALL_PAGE` entries. A server sends 1,000 entries per page."""
 _PROGRESS_BYTES = 64 << 10
 """An upload makes progress if the server receives this many bytes, or the rest of the file."""
 
@@ -54,7 +54,7 @@ class HttpTransport:
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
         after = ""
-        for item in self._pages("/tree", "files", prefix, MOST_FILES):
+        for item in self._pages("/tree", "files", prefix, MAX_FILES):
             file = parse_file(item, self.where)
             if file.path <= after or not file.path.startswith(prefix):
                 raise ReleaseError(
@@ -66,7 +66,7 @@ class HttpTransport:
 
     def index(self, prefix: str = "") -> Iterator[IndexedRelease]:
         folders: set[str] = set()
-        for item in self._pages("/releases", "releases", prefix, MOST_RELEASES):
+        for item in self._pages("/releases", "releases", prefix, MAX_RELEASES):
             release = parse_release(item, self.where)
             if release.folder in folders or not f"{release.folder}/".startswith(prefix):
                 raise ReleaseError(
@@ -94,7 +94,7 @@ class HttpTransport:
             next_page = body.get("next")
             if next_page is None:
                 return
-            is_too_long = count > limit or pages > FEW_PAGES + count // LEAST_ON_PAGE
+            is_too_long = count > limit or pages > MAX_SMALL_PAGES + count // SMALL_PAGE
             if not page or is_too_long or not isinstance(next_page, str | int):
                 raise ReleaseError(f"{self.where} sends a list of {key} that does not end; tell its operator")
             parameters["after"] = next_page
@@ -157,7 +157,7 @@ class HttpTransport:
         with open_content(content) as source:
             while True:
                 source.seek(have)
-                data = source.read(SENT_AT_ONCE)
+                data = source.read(REQUEST_BYTES)
                 response = self._api.send_piece(f"/uploads/{upload}/blobs/{name}", data, have)
                 is_accepted = response is not None and response.status == 200
                 if response is not None and is_accepted:
@@ -167,7 +167,7 @@ class HttpTransport:
                             f"{self.where}: unexpected answer to the upload of a file; check that the address is that "
                             "of a nip-run registry, or tell its operator"
                         )
-                    if len(data) < SENT_AT_ONCE and stored == have + len(data):
+                    if len(data) < REQUEST_BYTES and stored == have + len(data):
                         return
                 else:
                     self._check_refusal(response)

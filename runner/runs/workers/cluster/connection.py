@@ -138,7 +138,7 @@ def _connect(ray: Any, execution: Execution) -> None:
         if address is not None:
             _check_reached(address)
         if address is None:
-            _own_token()
+            _set_cluster_token()
             ray.init(
                 address="local",
                 num_cpus=execution.count,
@@ -177,7 +177,7 @@ def _check_reached(address: str) -> None:
             pass
 
 
-def _own_token() -> None:
+def _set_cluster_token() -> None:
     """Set a token that protects a new cluster from other processes. Otherwise Ray writes one to the home folder."""
     if not any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -31,7 +31,7 @@ class NodeError(Exception):
 
 
 def describe_death(error: Exception, where: str) -> str:
-    """Return words that say why an actor is gone, to follow "a worker process"; `where` names its node."""
+    """Describe why an actor is gone, as text that follows "a worker process"; `where` names its node."""
     text = str(error).strip()
     if (match := _DEATH_REASON.search(text)) is not None:
         text = match.group(1)

@@ -96,13 +96,13 @@ class RayWorker:
         self._where = ""
         self._is_scheduled = False
         self._reset()
-        self._living = asyncio.create_task(self._live())
+        self._life = asyncio.create_task(self._live())
 
     def _reset(self) -> None:
         """Reset the channel for a new actor."""
         self._reader, self._outbox = FrameReader(), Outbox()
         self._calls: deque[Any] = deque()
-        self._number = 0
+        self._next_number = 0
         self._is_placed = False
 
     def send(self, message: Any) -> None:
@@ -124,8 +124,8 @@ class RayWorker:
             pieces: list[bytes] = []
             while self._outbox and len(pieces) < PIECES_PER_CALL:
                 pieces.append(bytes(self._outbox.take(PIECE_BYTES)))
-            self._calls.append(self._actor.exchange.remote(self._number, *pieces))
-            self._number += 1
+            self._calls.append(self._actor.exchange.remote(self._next_number, *pieces))
+            self._next_number += 1
 
     async def _live(self) -> None:
         """Receive the worker's messages until it ends. After an unusable node or an early error of Ray, try again."""
@@ -225,7 +225,7 @@ class RayWorker:
             on_exit(reason)
 
     def kill(self, reason: str) -> None:
-        self._living.cancel()
+        self._life.cancel()
         self._exit(f"{self._where} {reason}")
 
     def _kill_actor(self) -> None:
@@ -239,8 +239,8 @@ class RayWorker:
             with suppress(Exception):  # the worker has reported everything, so errors do not matter
                 await asyncio.wait_for(_result(self._actor.wait_until_finished.remote()), END_SECONDS)
         self._is_placed = False
-        self._living.cancel()
-        await asyncio.wait([self._living])
+        self._life.cancel()
+        await asyncio.wait([self._life])
         self._kill_actor()
 
 

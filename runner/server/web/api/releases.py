@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
 from runner.base.errors import NotPublished
-from runner.documents.releases.bundle import PIECE
+from runner.documents.releases.bundle import PIECE_BYTES
 from runner.documents.releases.reference import Reference
-from runner.registry.transports.http.prefetch import BYTES_AT_ONCE, LARGEST_AT_ONCE, MOST_AT_ONCE
+from runner.registry.transports.http.prefetch import MAX_BYTES_AT_ONCE, MAX_FILE_BYTES_AT_ONCE, MAX_FILES_AT_ONCE
 from runner.server.accounts.accounts import Viewer
 from runner.server.store.blobs import BlobStore
 from runner.server.visible_tree import PAGE, ServerTree
@@ -139,7 +139,7 @@ def _find_tiers(request: Request, folders: list[str]) -> dict[str, str]:
 class ReadFilesRequest(RequestBody):
     """Paths of small files to read in one request."""
 
-    paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MOST_AT_ONCE, fail_fast=True)]
+    paths: Annotated[list[Annotated[str, Field(max_length=800)]], Field(max_length=MAX_FILES_AT_ONCE, fail_fast=True)]
 
 
 @router.post("/files", response_class=Response, responses={200: FILE_RESPONSE})
@@ -162,9 +162,9 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
     total, buffer = 0, bytearray()
     for path in paths:
         sha256, size = files.get(path, ("", None))
-        if size is not None and size > LARGEST_AT_ONCE:
+        if size is not None and size > MAX_FILE_BYTES_AT_ONCE:
             size = None
-        if total + (size or 0) > BYTES_AT_ONCE:
+        if total + (size or 0) > MAX_BYTES_AT_ONCE:
             break
         data = b""
         if size is not None:
@@ -172,7 +172,7 @@ def _stream_files(blobs: BlobStore, paths: list[str], files: Mapping[str, tuple[
                 data = source.read(size)
         buffer += orjson.dumps({"path": path, "size": size}) + b"\n" + data
         total += len(data)
-        if len(buffer) > PIECE:
+        if len(buffer) > PIECE_BYTES:
             yield bytes(buffer)
             buffer.clear()
     yield bytes(buffer)
@@ -228,5 +228,5 @@ def _visible_tree(request: Request, viewer: Viewer) -> ServerTree:
 
 def _stream_file(source: IO[bytes]) -> Iterator[bytes]:
     with source:
-        while piece := source.read(PIECE):
+        while piece := source.read(PIECE_BYTES):
             yield piece

@@ -142,4 +142,4 @@ def _account_page(
     links = [("/", "Boards"), ("/mine", "Private releases")]
     section = [("account", view.render())]
     page = ServedPage("Your account", section, links=links, account=viewer.account, csrf_token=session.csrf_token)
-    return page_response(request, page, status=status, cache=PRIVATE)
+    return page_response(request, page, status=status, cache_control=PRIVATE)

@@ -152,13 +152,15 @@ def board_csv(request: Request, board: BoardData, page: TaskName) -> Response:
     return _download(request, board, page, "csv", "text/csv; charset=utf-8")
 
 
-def _download(request: Request, board: BoardSnapshot, page: str, ending: str, kind: str) -> Response:
+def _download(request: Request, board: BoardSnapshot, page: str, ending: str, content_type: str) -> Response:
+    """Return a board as a file to download."""
     task = board.task(page)
     if task is None:
         return error_response(404, "missing", f"there is no board {page}; the server's first page lists all boards")
-    page = task["page"]
+    page = task["page"]  # the current name, if the address has an earlier one
     path = board.folder / f"{page}.{ending}.gz"
-    response = compressed_file_response(request, path, kind, cache=PUBLIC, tag=f"{board.name}-{page}-{ending}")
+    tag = f"{board.name}-{page}-{ending}"
+    response = compressed_file_response(request, path, content_type, cache_control=PUBLIC, tag=tag)
     response.headers["content-disposition"] = f'attachment; filename="board-{page}.{ending}"'
     return response
 
@@ -220,4 +222,4 @@ def static_file(request: Request, name: str) -> Response:
     file = static_files().get(name)
     if file is None:
         return error_response(404, "missing", "the server has another version of this file; reload the page")
-    return body_response(request, *file, cache=IMMUTABLE)
+    return body_response(request, *file, cache_control=IMMUTABLE)

@@ -61,7 +61,7 @@ def _respond(request: Request, reference: Reference, run_path: str, number: str,
         links.append((f"{run_path}/games?part={first // LISTED + 1}", "Games"))
     account, csrf_token = (None, "") if run.session is None else (run.session.viewer.account, run.session.csrf_token)
     page = ServedPage(title, [("game", section)], links=links, account=account, csrf_token=csrf_token)
-    return page_response(request, page, cache=PUBLIC if run.session is None else PRIVATE)
+    return page_response(request, page, cache_control=PUBLIC if run.session is None else PRIVATE)
 
 
 def _read_piece(cached: CachedPage, about: Mapping[str, Any], kind: str, place: int) -> dict[str, Any] | None:

@@ -61,6 +61,7 @@ MAX_WAITING, MAX_PER_REQUESTER = 16, 2
 RETRY_TOO_MUCH_SECONDS, RETRY_SECONDS = 600.0, 5.0
 """Time until a failed page is tried again: after it exceeded a limit, and after another failure."""
 _MAX_FAILED = 1_000
+"""Maximum number of failed pages whose messages are cached."""
 
 
 class PageNotReady(Exception):
@@ -105,8 +106,8 @@ class Lane:
     """Pages in progress by key, each with its first requester."""
 
     def has_capacity(self, requester: str) -> bool:
-        of_requester = sum(first == requester for first, _ in self.tasks.values())
-        return len(self.tasks) < MAX_WAITING and of_requester < MAX_PER_REQUESTER
+        requester_pages = sum(first == requester for first, _ in self.tasks.values())
+        return len(self.tasks) < MAX_WAITING and requester_pages < MAX_PER_REQUESTER
 
 
 class RunPages:
@@ -238,11 +239,11 @@ def _last_read(path: Path) -> float:
 
 
 def write_page(
-    place: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, into: Path
+    temporary: Path, settings: Settings, references: Sequence[Reference], viewer: Viewer, page_folder: Path
 ) -> str | None:
-    """Write a page and its pieces into the folder `into`; return an error text if a release is no longer visible.
+    """Write a page and its pieces into `page_folder`; return an error text if a release is no longer visible.
 
-    Runs in an isolated process, with the temporary folder `place`.
+    Runs in an isolated process, with the folder `temporary` for the releases.
 
     Raises:
         RunError, SQLAlchemyError, OSError: the server's database, blobs or disk are at fault.
@@ -250,12 +251,12 @@ def write_page(
     pieces: list[str] = []
 
     def write_piece(name: str, data: bytes) -> None:
-        with create(into / f"{name}.json.gz") as file:
+        with create(page_folder / f"{name}.json.gz") as file:
             file.write(data)
         pieces.append(name)
 
     tree = ServerTree(Database(settings.database_url), open_blob_store(settings), viewer, where=settings.address)
-    os.chdir(place)
+    os.chdir(temporary)
     try:
         content = _build_content(Registry(tree, settings.limits), references, write_piece, pieces)
         data = orjson.dumps(content)
@@ -265,9 +266,9 @@ def write_page(
         if is_server_fault(error):
             raise
         if _is_not_published(error):
-            return describe_error(error, place)
-        data = orjson.dumps(PageContent(wrong=describe_error(error, place), pieces=pieces))
-    with create(into / PAGE) as file:
+            return describe_error(error, temporary)
+        data = orjson.dumps(PageContent(wrong=describe_error(error, temporary), pieces=pieces))
+    with create(page_folder / PAGE) as file:
         file.write(data)
     return None
 

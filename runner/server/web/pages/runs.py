@@ -192,7 +192,7 @@ async def public_run_page(
         return run_page(facts, cached, href_of(str(reference)), server_of(request).settings.address, board)
 
     if not cached.is_permanent:
-        return page_response(request, await run_in_threadpool(build), cache="no-store")
+        return page_response(request, await run_in_threadpool(build), cache_control="no-store")
     return await run_in_threadpool(site_of(request).page_cache.respond, request, (board.name, str(reference)), build)
 
 
@@ -207,7 +207,7 @@ async def private_run_page(
     cached = await _cached_page(request, [reference], [facts["sha256"]], session)
     address = server_of(request).settings.address
     page = await run_in_threadpool(run_page, facts, cached, request.url.path, address, None, session=session)
-    return page_response(request, page, cache=PRIVATE)
+    return page_response(request, page, cache_control=PRIVATE)
 
 
 def run_page(
@@ -221,14 +221,15 @@ def run_page(
     family = [] if board is None else board.family_of(reference)
     if len(family) < 2:  # only the run itself: there is no lineage to show
         family = []
-    key, is_training = facts["sha256"][:12], facts.get("what") == "training"
+    short_hash, is_training = facts["sha256"][:12], facts.get("what") == "training"
     has_games = any(run["count"] for run in cached.content.about["runs"])
     versions = [] if board is None else board.releases_of("run", facts["owner"], facts["name"])
     reproductions, parameters = facts.get("reproductions", ()), cached.content.parameters
     sections = {"lineage": family, "parameters": parameters, "reproductions": reproductions}
     parts = [("#get", "Get and reproduce"), *((f"#{name}", name.capitalize()) for name in sections if sections[name])]
     parts += [("#versions", "Versions")] if len(versions) > 1 else []
-    parts += [(compared, "Compare with the leader of this board")] if (compared := _comparison_path(row, task)) else []
+    comparison_path = _comparison_path(row, task)
+    parts += [(comparison_path, "Compare with the leader of this board")] if comparison_path else []
     view = RunPageView(
         owner=facts["owner"], private=board is None, yanked=facts["yanked"], description=facts["description"],
         problem=cached.content.wrong, parts=parts,
@@ -240,8 +241,8 @@ def run_page(
         commands=commands_of(reference, facts["kind"], address, trains=is_training),
         inner=Markup("").join(Markup(html) for _, html in cached.content.sections),  # noqa: S704 - ours, escaped
         games=f"{path}/games" if has_games else None,
-        lineage=draw_lineage(family, key) if family else None,
-        curve=None if is_training else draw_learning_curve(family, key),  # a training run's content has its own curve
+        lineage=draw_lineage(family, short_hash) if family else None,
+        curve=None if is_training else draw_learning_curve(family, short_hash),  # a training run's report has one
         family=[FamilyLine.from_row(member) for member in family], parameters=parameters,
         reproductions=[
             ReproductionLine(href=href_of(run["release"]), label=label_of(run["release"]), owner=run["owner"],
@@ -272,6 +273,7 @@ def _build_facts(facts: Mapping[str, Any], row: Mapping[str, Any] | None) -> lis
 
 
 _ROLES = {"part": "Parts", "output": "Trained models", "reproduces": "Reproduces", "child_of": "Derived from"}
+"""Titles for the roles of links. Other roles are shown as they are."""
 
 
 def _by_role(links: Sequence[tuple[str, str, bool]]) -> list[tuple[str, list[tuple[str, str | None]]]]:
@@ -296,16 +298,17 @@ def _comparison_path(row: Mapping[str, Any] | None, task: Mapping[str, Any] | No
 def run_piece(request: Request, reference: Annotated[Reference, Depends(run_reference)], piece: str) -> Response:
     """Return a piece of a run's games for the page's script."""
     run = find_run(request, reference)
-    cache = PUBLIC if run is None or run.session is None else PRIVATE
-    return _piece_response(request, [] if run is None else [run.facts["sha256"]], piece, cache)
+    cache_control = PUBLIC if run is None or run.session is None else PRIVATE
+    return _piece_response(request, [] if run is None else [run.facts["sha256"]], piece, cache_control)
 
 
-def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache: str = PUBLIC) -> Response:
+def _piece_response(request: Request, hashes: Sequence[str], piece: str, cache_control: str = PUBLIC) -> Response:
+    """Return a piece of the cached page of the runs with these hashes."""
     cached = site_of(request).runs.find(hashes) if hashes else None
     path = cached and cached.piece(piece)
     if not path:
         return error_response(404, "missing", "this part of the run's data is not cached; reload the page")
-    return piece_response(path, cache)
+    return piece_response(path, cache_control)
 
 
 @pages.get("/compare")
@@ -319,7 +322,7 @@ def compare_form(request: Request, base: str = "", other: str = "") -> Response:
     return RedirectResponse("/compare/" + "/".join("/".join(match.groups()) for match in matches if match), 303)
 
 
-_PAIR = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}"
+_COMPARISON_ROUTE = "/compare/{owner}/{name}/{version}/{owner2}/{name2}/{version2}"
 
 
 def _compared_runs(request: Request) -> list[Reference]:
@@ -334,7 +337,7 @@ def _pair_hashes(board: BoardSnapshot, pair: Sequence[Reference]) -> list[str]:
     return [run["sha256"] for run in facts if run] if all(facts) else []
 
 
-@pages.get(_PAIR)
+@pages.get(_COMPARISON_ROUTE)
 async def compare(request: Request, board: Board) -> Response:
     """Show two public runs side by side."""
     pair = _compared_runs(request)
@@ -349,10 +352,10 @@ async def compare(request: Request, board: Board) -> Response:
     about = {**cached.content.about, "data": f"{request.url.path}/data/"}
     links = [(href_of(str(reference)), label_of(str(reference))) for reference in pair]
     page = ServedPage("Two runs compared", sections, about, links)
-    return page_response(request, page, cache=PUBLIC if cached.is_permanent else "no-store")
+    return page_response(request, page, cache_control=PUBLIC if cached.is_permanent else "no-store")
 
 
-@pages.get(_PAIR + "/data/{piece}.json.gz")
+@pages.get(_COMPARISON_ROUTE + "/data/{piece}.json.gz")
 def compare_piece(request: Request, board: Board, piece: str) -> Response:
     """Return a piece of the paired games for the page's script."""
     return _piece_response(request, _pair_hashes(board, _compared_runs(request)), piece)

@@ -59,7 +59,7 @@ def _sign_in_page(request: Request, problem: str, status: int) -> Response:
     page = ServedPage(
         "Sign in", [("login", SignInView(problem=problem, csrf_token=csrf_token).render())], nav_path="/mine"
     )
-    response = page_response(request, page, status=status, cache=PRIVATE)
+    response = page_response(request, page, status=status, cache_control=PRIVATE)
     _set_cookie(request, response, _FORM_COOKIE, csrf_token, FORM_SECONDS)
     return response
 
@@ -119,7 +119,7 @@ def mine(request: Request, session: Session) -> Response:
     page = ServedPage(
         "Private releases", section, nav_path="/mine", account=viewer.account, csrf_token=session.csrf_token
     )
-    return page_response(request, page, cache=PRIVATE)
+    return page_response(request, page, cache_control=PRIVATE)
 
 
 def _private_page(row: Row[Any]) -> str:

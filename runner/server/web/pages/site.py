@@ -73,13 +73,13 @@ def missing_page(request: Request, message: str) -> Response:
     """Return the 404 page. It is the same for hidden and for missing pages, so it does not reveal hidden ones."""
     hint = "Check the address. New releases appear after a few seconds. To see your private releases, open /mine."
     page = ServedPage("Page not found", [("missing", ListingView(lead=(message, hint)).render())])
-    return page_response(request, page, status=404, cache="no-store")
+    return page_response(request, page, status=404, cache_control="no-store")
 
 
 def waiting_page(request: Request, message: str, seconds: int) -> Response:
     """Return a page that the browser reloads after this number of seconds."""
     page = ServedPage("In a moment", [("making", ListingView(lead=(message,)).render())], reload_seconds=seconds)
-    response = page_response(request, page, status=503, cache="no-store")
+    response = page_response(request, page, status=503, cache_control="no-store")
     response.headers["retry-after"] = str(seconds)
     return response
 
