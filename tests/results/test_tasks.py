@@ -12,9 +12,11 @@ import duckdb
 import pytest
 
 from runner.base.errors import RunError, UsageError
+from runner.pages.boards.lists import local_board
 from runner.results.comparison.comparison import compare_systems
 from runner.results.leaderboard.database import FILE
 from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.sweep_table import SweepPoint, sweep_rows
 from runner.results.manifest import Status
 from runner.runs.finished.selection import ReplayOf
 from tests.compatibility.old import RUNS, opened
@@ -181,6 +183,10 @@ def test_a_column_that_only_provers_see_does_not_change_the_task(tmp_path: Path)
     ):
         (pair,) = comparison.pairs
         assert (pair.paired, pair.datapoints, pair.only_base, pair.only_other, pair.notes) == (True, 6, (), (), ())
+    rows = sweep_rows([SweepPoint(name, name, {}, 7) for name in ("debate", "alone")], opened)
+    assert len({row.task for row in rows}) == 1
+    (task,) = local_board(opened).lists
+    assert {row.values["run"] for row in task.ranked} == {"debate", "alone"}
 
 
 @pytest.mark.gate
