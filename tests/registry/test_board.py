@@ -48,7 +48,7 @@ def test_each_task_has_a_list_of_its_own_whatever_keeps_its_runs_from_ranking() 
         row("best", "large"),
         row("tree", "large", **below, reason="tree: its samples are not independent games"),
         row("lost", "small", **below, reason="incomplete: 1 of 6 rollouts lost in transport"),
-        row("alone", "single", **below, reason="other datapoints: ids, labels or contents differ"),
+        row("alone", "single", **below, reason="other datapoints: ids, labels or contents differ; `nip-run compare` names them"),
         row("replay", "small", **below, reason="replay of lost"),
         row("next", "second", list=2),
     ]
