@@ -28,6 +28,10 @@ class Naming:
     """The release that this one is based on, `KIND/OWNER/NAME@VERSION`; None means the one the run was played from."""
     child_of_sha256: str | None = None
     """The hash of that release's manifest."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """References of the runs that are published together, by run id, for links to them."""
+    registry: str | None = None
+    """The address of the registry, for links to releases that were published there earlier."""
     sources: Mapping[str, FileSource] | None = None
     """The sources of a run's files that `--pin` found; None: the sources recorded when the run began."""
 

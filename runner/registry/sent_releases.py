@@ -13,6 +13,7 @@ from pathlib import Path
 from runner.base.errors import RunError
 from runner.base.storage.atomic_files import atomic_write, read_json
 from runner.base.storage.safe_files import make_folders
+from runner.documents.releases.reference import Kind
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
 
@@ -43,6 +44,19 @@ def sent_hashes(folder: RunFolder) -> frozenset[str]:
             with suppress(RunError):
                 hashes.add(str(read_json(path).get("sha256")))
     return frozenset(hashes)
+
+
+def find_sent_reference(folder: RunFolder, where: str | None, version: str) -> str | None:
+    """Return the reference of a run's release in a registry: this version, or else the last one that was sent."""
+    references = []
+    with suppress(OSError):
+        for path in sorted(_records_folder(folder).glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+            with suppress(RunError):
+                entry = read_json(path)
+                if entry.get("where") == where and str(entry.get("release")).startswith(f"{Kind.RUN}/"):
+                    references.append(str(entry["release"]))
+    same_version = (reference for reference in references if reference.endswith(f"@{version}"))
+    return next(same_version, references[-1] if references else None)
 
 
 def _records_folder(folder: RunFolder) -> Path:

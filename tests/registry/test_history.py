@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from runner.documents.releases.manifest import ReleaseLink
 from runner.registry.lineage.descriptions import describe_origin
 from runner.registry.lineage.history import full_history, history_of
 from runner.registry.lineage.sessions import LineageSession
-from runner.registry.sent_releases import record_release, sent_hashes
+from runner.registry.sent_releases import find_sent_reference, record_release, sent_hashes
 from runner.results.folder import RunFolder
 from tests.registry.planted import measured, step, training
 
@@ -106,3 +107,14 @@ def test_what_was_made_of_a_run_is_written_down_beside_the_runs(tmp_path: Path) 
         record_release(folder, "run/acme/a@1", sha256, "file:/there")
     assert sent_hashes(folder) == {"ab" * 32, "cd" * 32}
     assert sent_hashes(RunFolder(tmp_path / "runs" / "b")) == frozenset()
+
+
+def test_a_run_has_the_name_of_this_version_or_of_its_last_release_in_the_same_registry(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "runs" / "a")
+    sent = ("run/acme/x@1", "run/acme/x@2", "model/acme/x-v@3", "run/acme/x@3")
+    for number, release in enumerate(sent):
+        record_release(folder, release, f"{number}" * 64, "file:/there")
+        os.utime(tmp_path / "sent" / "a" / f"{f'{number}' * 64}.json", (number, number))
+    found = [find_sent_reference(folder, "file:/there", version) for version in ("1", "2", "7")]
+    assert found == ["run/acme/x@1", "run/acme/x@2", "run/acme/x@3"]
+    assert find_sent_reference(folder, "file:/elsewhere", "1") is None

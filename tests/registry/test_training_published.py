@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,51 @@ def test_a_training_run_is_published_with_its_parts_and_models_and_got_back(
 
     followed = nip_run_here("reproduce", parent, "--from", "registry", cwd=tmp_path)
     assert (followed.returncode, "the chain of its models follow" in followed.stdout) == (0, True), followed.stdout
+
+
+def linked_in(registry: Path, role: str) -> dict[str, list[str | None]]:
+    """The releases of a registry that link another in this role, each with the names that it links."""
+    manifests = [json.loads(path.read_text("utf-8")) for path in sorted(registry.rglob("release.json"))]
+    linked = {
+        f"{one['kind']}/{one['owner']}/{one['name']}@{one['version']}": [
+            link["release"] for link in one["links"] if link["role"] == role
+        ]
+        for one in manifests
+    }
+    return {name: links for name, links in linked.items() if links}
+
+
+@pytest.mark.gate
+def test_parts_and_models_link_a_training_run_by_the_name_that_it_is_published_under(
+    trained_results: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained_results, tmp_path / "results")
+    words = ("--to", "registry", "--license", "MIT", "--force")
+    done = nip_run_here("publish", "learn", *words, "--as", "acme/tr", cwd=tmp_path)
+    assert (done.returncode, "is not in file:" in done.stderr) == (0, False), done.stderr
+    linked = linked_in(tmp_path / "registry", "parent")
+    assert sorted(linked) == [
+        "model/acme/learn-p@1",
+        "model/acme/learn-v@1",
+        "run/acme/learn-i0@1",
+        "run/acme/learn-t1@1",
+    ]
+    assert all(parents == ["run/acme/tr@1"] for parents in linked.values())
+    again = nip_run_here("publish", "learn-t1", *words, "--as", "acme", cwd=tmp_path)
+    assert "already published with the same content" in again.stdout, again.stderr
+
+
+@pytest.mark.gate
+def test_a_judge_links_the_debates_by_the_name_that_they_were_published_under(
+    trained_results: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(trained_results, tmp_path / "results")
+    words = ("--to", "registry", "--license", "MIT", "--force")
+    for command in (
+        ("rejudge", "before", "votes=3", "--run-id", "judge", "-q"),
+        ("publish", "before", *words, "--as", "acme/debates@3"),
+        ("publish", "judge", *words, "--as", "acme"),
+    ):
+        done = nip_run_here(*command, cwd=tmp_path)
+        assert (done.returncode, "is not in file:" in done.stderr) == (0, False), done.stderr
+    assert linked_in(tmp_path / "registry", "judges") == {"run/acme/judge@1": ["run/acme/debates@3"]}

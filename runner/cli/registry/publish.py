@@ -102,7 +102,7 @@ def execute(args: argparse.Namespace) -> int:
         with ExitStack() as locks:
             if registry is not None:
                 locks.enter_context(registry)
-            draft_groups, folders = _collect_drafts(args, kind, locks)
+            draft_groups, folders = _collect_drafts(args, kind, registry, locks)
             results = Results(args.results).path if folders else None
             options = Options(names=MachineNames.of_process(results).allow(args.allow_name), force=args.force)
             ready_releases = locks.enter_context(prepare_releases(draft_groups, registry, options))
@@ -131,7 +131,7 @@ def _connect_registry(args: argparse.Namespace) -> Registry | None:
 
 
 def _collect_drafts(
-    args: argparse.Namespace, kind: Kind | None, locks: ExitStack
+    args: argparse.Namespace, kind: Kind | None, registry: Registry | None, locks: ExitStack
 ) -> tuple[list[Sequence[Draft]], list[RunFolder]]:
     """Return the drafts of each run or component that was named, and the folders of the runs."""
     from dataclasses import replace
@@ -139,6 +139,7 @@ def _collect_drafts(
     from runner.base.errors import UsageError
     from runner.documents.releases.reference import Kind
     from runner.registry.bundles.runs import drafts_of
+    from runner.registry.lineage.links import run_reference
     from runner.registry.publishing.public_commits import pinned_sources
     from runner.results.leaderboard.results_folder import Results
 
@@ -160,6 +161,8 @@ def _collect_drafts(
         raise UsageError(f"--as names one release, but there are {len(args.what)} runs; give only the owner")
     draft_groups = []
     folders = list({run.path.resolve(): run for run in map(results.find, args.what)}.values())
+    names = {run.run_id: str(run_reference(run.run_id, naming.owner, naming.version)) for run in folders}
+    naming = replace(naming, names=names, registry=None if registry is None else registry.where)
     for folder in folders:
         _lock_run(folder, locks)
         if args.pin is not None:

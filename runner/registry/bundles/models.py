@@ -257,7 +257,7 @@ def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tu
     """Yield the links of each model group."""
     parent = ReleaseLink(
         role="parent",
-        release=str(run_reference(manifest.run_id, naming.owner, naming.version)),
+        release=naming.names.get(manifest.run_id) or str(run_reference(manifest.run_id, naming.owner, naming.version)),
         identity=manifest.identity,
     )
     for group in trained_facts(folder):

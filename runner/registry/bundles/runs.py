@@ -16,7 +16,7 @@ from runner.base.errors import RunError
 from runner.base.storage.safe_files import open_to_read, read_bounded
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.manifest import Release, ReleaseLink
-from runner.documents.releases.reference import Kind
+from runner.documents.releases.reference import Kind, Reference
 from runner.documents.yaml_writer import dump
 from runner.game.prompts.templates import SUFFIX
 from runner.registry.bundles import parameters, readme, run_data
@@ -27,6 +27,7 @@ from runner.registry.draft import Draft, Naming
 from runner.registry.fetched_release import MAX_LOCK, PIN
 from runner.registry.lineage.links import links_of, release_name
 from runner.registry.records import ROLLOUTS_FILE, write_rollouts
+from runner.registry.sent_releases import find_sent_reference
 from runner.results import baseline_scores
 from runner.results.folder import RunFolder
 from runner.results.leaderboard.results_folder import Results
@@ -107,6 +108,8 @@ def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> Sequence[D
         RunError, SpecError: a file of the run, or of a part, is missing or damaged.
     """
     parts = results.parts_of(folder.run_id) if folder.manifest().is_training_run else []
+    reference = Reference(Kind.RUN, naming.owner, naming.name or release_name(folder.run_id), naming.version)
+    naming = replace(naming, names={**naming.names, folder.run_id: str(reference)})
     naming_of_parts = replace(naming, name=None, description="", child_of=None)
     return [
         *(draft_of(part, results, naming_of_parts) for part in parts),
@@ -116,7 +119,12 @@ def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> Sequence[D
 
 
 def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[ReleaseLink, ...]:
-    links = links_of(folder, results, naming.owner, naming.version)
+    sent = {
+        run_id: reference
+        for run_id in folder.manifest().source_run_ids
+        if (reference := find_sent_reference(results.run(run_id), naming.registry, naming.version)) is not None
+    }
+    links = links_of(folder, results, naming.owner, naming.version, names={**sent, **naming.names})
     if naming.child_of is None:
         return links
     parent = ReleaseLink(role="child_of", release=naming.child_of, sha256=naming.child_of_sha256)

@@ -52,10 +52,13 @@ def model_identity(provider: str | None, model: str | None, weights_sha256: str 
     return None if model is None or is_path(model) else f"{provider or 'openai'}:{model}"
 
 
-def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1") -> tuple[ReleaseLink, ...]:
+def links_of(
+    folder: RunFolder, results: Results, owner: str, version: str = "1", *, names: Mapping[str, str] | None = None
+) -> tuple[ReleaseLink, ...]:
     """Return links to every release that a run used, came from or belongs to, and to those made from it.
 
-    Parts, parents and judged runs are the owner's if their folders are in `results`; `version` is theirs.
+    Parts, parents and judged runs are linked if their folders are in `results`. `names` has references of releases by
+    run id; a run without one has its id as its name, with this owner and version.
 
     Raises:
         RunError: a file of the run is missing or damaged.
@@ -63,14 +66,16 @@ def links_of(folder: RunFolder, results: Results, owner: str, version: str = "1"
     manifest = folder.manifest()
     groups = trained_facts(folder)
     return (
-        *_family(folder, results, manifest, owner, version),
+        *_family(folder, results, manifest, owner, version, names=names or {}),
         *_input_and_output_models(folder, manifest.components or {}, groups, owner, version),
         *links_of_manifest(manifest),
         *_components(manifest.components or {}),
     )
 
 
-def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str) -> Iterator[ReleaseLink]:
+def _family(
+    folder: RunFolder, results: Results, manifest: Manifest, owner: str, version: str, *, names: Mapping[str, str]
+) -> Iterator[ReleaseLink]:
     """Yield links to its parts, its parent and the run that it judges, all in the same results folder."""
     for part in results.parts_of(folder.run_id) if manifest.is_training_run else ():
         yield ReleaseLink(
@@ -84,9 +89,10 @@ def _family(folder: RunFolder, results: Results, manifest: Manifest, owner: str,
             continue
         run = results.run(run_id)
         is_there = run.manifest_path.is_file()
+        reference = names.get(run_id) or str(run_reference(run_id, owner, version))
         yield ReleaseLink(
             role=role,
-            release=str(run_reference(run_id, owner, version)) if is_there else None,
+            release=reference if is_there else None,
             identity=run.manifest().identity if is_there else None,
         )
 
