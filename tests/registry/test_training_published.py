@@ -59,7 +59,7 @@ def test_parts_and_models_link_a_training_run_by_the_name_that_it_is_published_u
     shutil.copytree(trained_results, tmp_path / "results")
     words = ("--to", "registry", "--license", "MIT", "--force")
     done = nip_run_here("publish", "learn", *words, "--as", "acme/tr", cwd=tmp_path)
-    assert (done.returncode, "is not in" in done.stderr) == (0, False), done.stderr
+    assert (done.returncode, "is not in file:" in done.stderr) == (0, False), done.stderr
     linked = linked_in(tmp_path / "registry", "parent")
     assert sorted(linked) == [
         "model/acme/learn-p@1",
@@ -84,5 +84,5 @@ def test_a_judge_links_the_debates_by_the_name_that_they_were_published_under(
         ("publish", "judge", *words, "--as", "acme"),
     ):
         done = nip_run_here(*command, cwd=tmp_path)
-        assert (done.returncode, "is not in" in done.stderr) == (0, False), done.stderr
+        assert (done.returncode, "is not in file:" in done.stderr) == (0, False), done.stderr
     assert linked_in(tmp_path / "registry", "judges") == {"run/acme/judge@1": ["run/acme/debates@3"]}
