@@ -109,7 +109,8 @@ MISTAKES: dict[str, Mistake] = {
         ("name: mine", "name: mine\ndescription: @home"), "spec.yaml:2:14", "cannot begin with '@'",
         "put it in quotes"),
     "a key given twice": Mistake(
-        "seed: 1\nname: other\n", "spec.yaml:14:1", "a duplicate key", "line 1"),
+        "seed: 1\nname: other\n", "spec.yaml:14:1", "a duplicate key, which is already set in line 1",
+        "remove one of the two"),
     "a key that YAML takes for a truth value": Mistake(
         ("  strong: {provider: dummy}", "  on: {provider: dummy}"), "spec.yaml:8:3", "YAML reads this one as bool",
         "quotes"),

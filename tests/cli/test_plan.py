@@ -64,7 +64,7 @@ def test_the_variance_of_a_run_says_what_repeats_are_good_for(folder: Path) -> N
 
 def test_two_runs_give_the_variance_of_their_differences(folder: Path) -> None:
     found = planned(folder, "--detect", "0.3", "--from", "s1", "s2")
-    assert "differences of s1 and s2" in found["variance"]["source"]
+    assert "the variance of the difference between s1 and s2: " in found["variance"]["source"]
 
 
 @pytest.mark.full

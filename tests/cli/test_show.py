@@ -204,7 +204,7 @@ def test_a_prompt_that_the_folder_no_longer_gives_is_refused(served: Shown, tmp_
     ("words", "said"),
     [
         (("last", "p0", "--prompt", "verifyer"), "did you mean 'verifier'"),
-        (("last", "p0", "--prompt", "prover", "--round", "0"), "not 0"),
+        (("last", "p0", "--prompt", "prover", "--round", "0"), "was not called in round 0"),
         (("last", "p0", "--round", "99"), "has no round 99"),
         (("last", "--prompt", "prover"), "nip-run show RUN ROLLOUT --prompt prover"),
         (("last", "--limit", "-1"), "--limit -1"),

@@ -51,7 +51,7 @@ def _choice(text: str, **more: Any) -> Any:
 
 
 RECEIVED = ". Received Model Group=small\nAvailable Model Group Fallbacks=None"
-MONEY = "add credit"
+MONEY = "Add credit"
 AZURE_POLICY = (
     "The response was filtered due to the prompt triggering Azure OpenAI's content management policy. Please modify "
     "your prompt and retry. To learn more about our content filtering policies please read our documentation: "

@@ -92,7 +92,7 @@ def test_what_agents_took_adds_up_to_what_the_run_took(served: Summary, results:
 
 
 def test_what_went_wrong_leads_to_games_that_the_page_has(served: Summary, results: Path) -> None:
-    assert "repeats of unparsable answers" in served.text
+    assert "calls were repeated because of unparsable answers" in served.text
     rollouts = {row["rollout_id"] for row in parquet_rows(results / "runs" / SERVED / "rollouts.parquet")}
     games = {href.rpartition("/")[2] for href in served.links if "/game/" in href}
     assert games

@@ -53,8 +53,8 @@ class Scripted:
     refused: Sequence[Answers]
     hyper_params = SimpleNamespace(verdict=VerdictSettings())
 
-    async def respond(self, observation: Observation, complete: Any, together: Any) -> Reply:
-        del complete, together
+    async def respond(self, observation: Observation, complete: Any, wait_for_replies: Any) -> Reply:
+        del complete, wait_for_replies
         path = self.shape.path(observation.repeat)[: observation.round + 1]
         if path in self.refused:
             raise (RefusedError if observation.round else ContextExceededError)(f"refused at {path}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,6 +90,8 @@ OUTSIDE: dict[str, Changes] = {
     },
 }  # fmt: skip
 
+REFUSED = "a file that came from elsewhere may only name|a downloaded spec must not"
+
 
 @pytest.mark.parametrize("key", OUTSIDE)
 def test_a_path_that_leads_out_is_refused_by_its_key_and_nothing_of_it_is_told(key: str, fetched: Path) -> None:
@@ -97,7 +100,7 @@ def test_a_path_that_leads_out_is_refused_by_its_key_and_nothing_of_it_is_told(k
     assert done.returncode == 2, done.stdout + done.stderr
     named = key.partition(",")[0].removeprefix("sweep of ")
     assert named == "by another key" or named in done.stderr
-    assert "from elsewhere m" in done.stderr
+    assert re.search(REFUSED, done.stderr)
     assert SECRET not in done.stdout + done.stderr
     assert not (fetched.parent / "results").exists()
 
@@ -105,7 +108,7 @@ def test_a_path_that_leads_out_is_refused_by_its_key_and_nothing_of_it_is_told(k
 @pytest.mark.parametrize("key", [key for key in OUTSIDE if key != "cache"])
 def test_nor_is_it_read_with_the_records_of_a_run(key: str, fetched: Path) -> None:
     path = spec_file(fetched, size=2, **OUTSIDE[key](fetched))
-    with pytest.raises(SpecError, match="from elsewhere m"):
+    with pytest.raises(SpecError, match=REFUSED):
         load_saved(path)
 
 

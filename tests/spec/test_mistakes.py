@@ -278,7 +278,7 @@ def test_a_spec_in_the_place_of_a_protocol_file_is_told_in_one_line(tmp_path: Pa
 
 
 def test_an_unknown_group_of_the_default_is_told_though_every_seat_has_its_own(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"agents\._default\.model: no model group 'kk'; there are m$"):
+    with pytest.raises(SpecError, match=r"agents\._default\.model: no model group 'kk'; choose one of m$"):
         load_spec(spec_file(tmp_path, agents={"_default": {"model": "kk"}}))
 
 

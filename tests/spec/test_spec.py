@@ -268,7 +268,7 @@ def test_a_mistake_in_a_swept_value_is_said_at_the_value(spec: Path) -> None:
     spec.write_text(SPEC + "sweep:\n  seed: [0, x]\n  agents.prover.model:\n  - m\n  - n\n")
     assert problems(spec) == [
         "spec.yaml:11:13: seed: a whole number belongs here, not 'x'; for example seed: 0",
-        "spec.yaml:14:5: agents.prover.model: no model group 'n'; there are m",
+        "spec.yaml:14:5: agents.prover.model: no model group 'n'; choose one of m",
     ]
 
 

@@ -22,7 +22,7 @@ _PLAIN: dict[str, Any] = {
     "group_by": None, "per_datapoint": 1, "replay_of": None, "rejudge_of": None, "no_decision": 2, "stopped": None,
     "release": "run/acme/tiny@1", "release_sha256": "f" * 64, "owner": "acme", "signed": False, "tier": "self-reported",
     "numbers": "recomputed from its records", "effort": {"rollouts": 0, "at_least": []}, "marks": [],
-    "trained_on": None, "lineage": [], "transport_failed": 0,
+    "earlier_task": None, "trained_on": None, "lineage": [], "transport_failed": 0,
     "invalid_response": 0, "refused": 0, "context_exceeded": 0, "shared_with": None, "shared": None,
 }  # fmt: skip
 

@@ -216,11 +216,11 @@ def _paired_variance(first: RunFolder, second: RunFolder) -> VarianceOfDifferenc
     # A difference is between -1 and 1, so no other group can be further from the mean of these groups.
     groups, furthest = len(differences), 1 + abs(fmean(differences))
     if split is None:
-        source = f"the variance between {both}, not split by repeats, because one of them has only one repeat"
+        source = f"the variance of the difference between {both}, not split by repeats, because one has only one repeat"
         return _estimate(_nonzero_variance(total, 0.0, groups, furthest), 0.0, source, groups, split=False)
     between, *within = split
     source = (
-        f"the variance between {both}: {decimal(between)} between groups, {decimal(within[0])} and "
+        f"the variance of the difference between {both}: {decimal(between)} between groups, {decimal(within[0])} and "
         f"{decimal(within[1])} within"
     )
     return _estimate(_nonzero_variance(between, sum(within), groups, furthest), sum(within), source, groups)

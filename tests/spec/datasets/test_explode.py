@@ -130,9 +130,9 @@ def test_an_element_that_is_no_text_is_refused_with_its_row(tmp_path: Path) -> N
     rows = [{"id": 1, "s": ["x"]}, {"id": 2, "s": ["x", None]}, {"id": 3, "s": "[1]"}, {"id": 4, "s": "["}]
     said = refusal(tmp_path, jsonl(*rows), explode=Explode(columns={"s": 1}))
     assert said.split("\n") == [
+        "dataset.explode.columns.s: column 's' must be a list or a text with a JSON list, in row 4",
         "dataset.explode.columns.s: column 's' must have elements that are texts, not NoneType, in row 2",
         "dataset.explode.columns.s: column 's' must have elements that are texts, not int, in row 3",
-        "dataset.explode.columns.s: column 's' must be a list or a text with a JSON list, in row 4",
     ]
 
 
