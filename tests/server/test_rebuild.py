@@ -224,7 +224,7 @@ def test_one_at_a_time_sends_a_blob(held: Held) -> None:
         held.publishing.uploads.receive(held.viewer, upload.id, sha256, 0)
     held.publishing.uploads.pieces.clear(upload.id)  # it is given up meanwhile
     first.write(data)
-    with pytest.raises(NotPublished, match="abandoned"):
+    with pytest.raises(NotPublished, match="the upload was deleted"):
         first.end()
     first.close()
     assert held.publishing.uploads.pieces.received_bytes(upload.id, sha256) == 0
