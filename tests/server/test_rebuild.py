@@ -159,7 +159,7 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
     done = nip_run_here("serve", held.settings.folder, "--rebuild", "--collect", cwd=tmp_path)
     assert not stale.exists()
     assert (done.returncode, done.stdout) == (
-        0, "2 releases looked at, 2 made again otherwise; 1 blob of nobody removed\n"
+        0, "2 releases checked, 2 changed; 1 unused blob removed\n"
     )  # fmt: skip
     assert sorted(map(str, held.rows())) == sorted(map(str, before))
     assert held.blobs.has(kept)
