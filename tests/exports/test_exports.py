@@ -103,7 +103,7 @@ def test_what_a_format_must_be_told_is_asked_for_at_once(
     assert export(result, tmp_path, "hf-eval-results", "--subject", "verifier") == 2
     assert "--hf-dataset ID" in capsys.readouterr().err
     assert export(result, tmp_path, "scout", "--subject", "judge") == 2
-    assert "it has prover, verifier" in capsys.readouterr().err
+    assert "has no such agent; choose one of prover, verifier" in capsys.readouterr().err
     assert export(result, tmp_path, "scout", "--true-labels") == 2
     assert "--true-labels" in capsys.readouterr().err
     assert export(result, tmp_path, "openai", "--subject", "verifier") == 2

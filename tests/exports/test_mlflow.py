@@ -150,7 +150,10 @@ def test_a_secret_of_this_machine_is_in_nothing_that_is_sent(
     sent = {artifact.name for artifact in record.artifacts}
     assert "metrics.json" in sent
     assert not {"manifest.json", "spec.yaml"} & sent
-    assert any(note.startswith("manifest.json contains an API key or token") for note in record.notes)
+    assert any(
+        note.startswith("manifest.json is not sent, because the file contains an API key or token")
+        for note in record.notes
+    )
 
 
 def test_a_name_that_mlflow_refuses_is_changed_and_stays_another_than_its_neighbour() -> None:

@@ -186,5 +186,5 @@ def clear(text: str, here: Path) -> bool:
 
 def told(text: str) -> str:
     """What could not be written."""
-    found = re.search(r"cannot (?:write|make|open) (?:the tables in )?(\S+?):? ", text)
+    found = re.search(r"cannot (?:write|create|open) (?:the tables in )?(\S+?):? ", text)
     return Path(found[1]).name if found else text[:60]

@@ -28,7 +28,7 @@ from tests.support.registries import bundle
 from tests.support.serving import Served, populate
 from tests.support.small_disks import mounted, only_left
 
-WORDS = ("disk is full", "No space left", "no space", "Read-only file system", "cannot be written", "disk I/O error")
+WORDS = ("disk is full", "No space left", "no space", "Read-only file system", "folder writable", "disk I/O error")
 ACCOUNTS = 3_000
 
 

@@ -334,7 +334,7 @@ TREES: tuple[tuple[str, Change, str], ...] = (
     ("the manifest is a link out", _instead("release.json", _to_secret), LINK),
     ("the manifest is a FIFO", _instead("release.json", os.mkfifo), "not a regular file"),
     ("the manifest is a folder", _instead("release.json", Path.mkdir), "Is a directory"),
-    ("the manifest is cut", _instead("release.json", lambda p: p.write_bytes(b"{")), "release.json is damaged"),
+    ("the manifest is cut", _instead("release.json", lambda p: p.write_bytes(b"{")), "or release.sha256 is damaged"),
     ("no checksum", _instead("release.sha256", lambda _: None), "has no run/acme/tiny"),
     ("the checksum is a link", _instead("release.sha256", _to_secret), "has no run/acme/tiny"),
     ("the checksum is a FIFO", _instead("release.sha256", os.mkfifo), "has no run/acme/tiny"),

@@ -178,8 +178,8 @@ BAD: dict[str, tuple[Kind, str, str, type[NipRunError], str]] = {
     "a template with the label": (Kind.PROMPTS, "f/a.jinja", "{{ label }}", SpecError, "label must not reach"),
     "a folder without templates": (Kind.PROMPTS, "f/a.txt", "", UsageError, "has no"),
     "rows without labels": (Kind.DATASET, "d.csv", "id,x\na,1\n", SpecError, "no column 'label'"),
-    "a picture": (Kind.DATASET, "d.png", "", UsageError, "no dataset's file"),
-    "a model of a run": (Kind.MODEL, "model.yaml", "model: a\nfrom_run: mine\n", SpecError, "names no run of yours"),
+    "a picture": (Kind.DATASET, "d.png", "", UsageError, "is not a dataset file"),
+    "a model of a run": (Kind.MODEL, "model.yaml", "model: a\nfrom_run: mine\n", SpecError, "name a run of yours"),
     "a misspelt model": (Kind.MODEL, "model.yaml", "modle: a\n", SpecError, "did you mean 'model'"),
 }
 

@@ -170,7 +170,7 @@ def test_a_lock_that_is_damaged_is_refused_with_its_line(tmp_path: Path) -> None
     text = good.path.read_text("utf-8")
     bad = {
         "an unresolved merge conflict": text.replace("\n  ", "\n<<<<<<< ours\n  "),
-        "twice": text.replace("\n}}", f",\n{text.splitlines()[1]}\n}}}}"),
+        "duplicate keys: prompts/acme/terse@1": text.replace("\n}}", f",\n{text.splitlines()[1]}\n}}}}"),
         "is damaged": text[:-3],
         "sha256 must be 64 hexadecimal digits": text.replace("0" * 64, "0" * 63),
         "is not a release with a version": text.replace("terse@1", "terse"),

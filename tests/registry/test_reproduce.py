@@ -394,7 +394,7 @@ def test_another_refusal_is_no_gone_model(seer: tuple[Path, float], tmp_path: Pa
 def test_an_address_that_was_not_published_is_asked_for_once(seer: tuple[Path, float], tmp_path: Path) -> None:
     done = nip_run_here("reproduce", seer[0], "--fresh", cwd=tmp_path)
     assert (done.returncode, "addresses are never published" in done.stderr) == (2, True), done.stderr
-    assert "Set the address of your server: --set models.seer.base_url=http://HOST:PORT/v1" in done.stderr
+    assert "Set the address of your own server: --set models.seer.base_url=http://HOST:PORT/v1" in done.stderr
     assert not (tmp_path / "results").exists()
 
 

@@ -151,7 +151,7 @@ def test_files_that_were_changed_or_added_in_a_got_folder_are_named(copy: Path) 
     assert edited_since(got) == ["parameters.yaml"], "which is there to be edited, and is no damage"
     (got / "data" / "inputs" / "prompts" / "more.jinja").unlink()
     done = nip_run_here("verify", "got", cwd=copy)
-    assert (done.returncode, "parameters.yaml was edited since" in done.stderr) == (0, True), done.stderr
+    assert (done.returncode, "parameters.yaml was edited after the download" in done.stderr) == (0, True), done.stderr
 
 
 @pytest.mark.sample(3)

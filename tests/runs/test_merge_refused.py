@@ -206,7 +206,7 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     ),
     "journal of another run": (
         lambda p: shutil.copy(p.played("2/3", "seed=9") / "journal.jsonl", p.part(2) / "journal.jsonl"),
-        r"shard 2/3 \(.*is of another run",
+        r"shard 2/3 \(.*belongs to another run",
     ),
     "journal of the whole run": (
         lambda p: shutil.copy(

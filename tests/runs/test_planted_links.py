@@ -135,7 +135,7 @@ def test_a_planted_folder_is_said_to_be_a_link(tmp_path: Path, name: str) -> Non
     run = tmp_path / "results" / "runs" / "planted"
     run.mkdir(parents=True)
     planted(tmp_path, run, name)
-    with pytest.raises(NipRunError, match="remove it"):
+    with pytest.raises(NipRunError, match="remove that"):
         play_games(tmp_path, tmp_path / "results")
 
 

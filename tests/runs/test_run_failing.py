@@ -18,7 +18,7 @@ from tests.support.specs import spec_file
 @pytest.mark.parametrize(
     ("kind", "advice", "of_spec"),
     [
-        ("insufficient_quota", "add credit", False),
+        ("insufficient_quota", "Add credit", False),
         pytest.param("unauthorized", "key", False, marks=pytest.mark.full),
         pytest.param("unknown_model", "models.m.model", True, marks=pytest.mark.full),
         ("unsupported_parameter", "models.m.temperature", True),

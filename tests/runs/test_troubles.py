@@ -125,7 +125,7 @@ def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it
     assert " decision " not in verbose.stdout  # a mean of codes, of which one is "none"
     for said in (done.stderr, again.stderr, verbose.stderr):
         assert said.count("warning: 4 of 4 rollouts ended undecided") == said.count("ended undecided") == 1
-        assert f"  look: nip-run show {run} --undecided --results 'my results'\n" in said
+        assert f"  show it: nip-run show {run} --undecided --results 'my results'\n" in said
         assert "warning: 4 of 8 calls were repeated because of unparsable answers\n" in said
     assert [row["kind"] for row in told["troubles"]] == ["no_decision", "repeats", "empty_messages"]
     assert sum(note.startswith("4 of 8 calls were repeated") for note in told["notes"]) == 1
@@ -133,7 +133,7 @@ def test_the_result_is_five_rows_then_what_went_wrong_and_a_finished_run_says_it
     assert (
         "\ntrouble: 4 of 8 calls were repeated because of unparsable answers\n  example: verifier in round 0" in shown
     )
-    assert f"  look: nip-run show {run} --undecided --results 'my results'\n" in shown
+    assert f"  show it: nip-run show {run} --undecided --results 'my results'\n" in shown
     in_json = called("show", "last", "--results", "my results", "--json", cwd=tmp_path).stdout
     assert json.loads(in_json)["troubles"] == told["troubles"]
 

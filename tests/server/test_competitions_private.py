@@ -251,7 +251,10 @@ def test_who_may_not_see_a_dataset_is_told_of_none_and_who_does_not_own_it_makes
     with database.writing() as connection:
         records = Records(connection)
         records.release("dataset", "acme", "plan", "private")
-    for dataset, words in (("acme/plan@1", "there is no dataset/acme/plan@1 here"), ("acme/no@1", "acme/no@1 here")):
+    for dataset, words in (
+        ("acme/plan@1", "this server has no dataset/acme/plan@1"),
+        ("acme/no@1", "has no dataset/acme/no@1"),
+    ):
         wanted = CompetitionRequest(dataset=dataset, name="mine", labels={"p": 1}, day_limit=1, closes=NOW + 1)
         with pytest.raises(NotPublished, match=words):
             create_competition(settings, database, records.viewer("mallory"), wanted, NOW)

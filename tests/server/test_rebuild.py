@@ -159,7 +159,7 @@ def test_what_follows_from_releases_is_made_again_and_is_as_before(held: Held, t
     done = nip_run_here("serve", held.settings.folder, "--rebuild", "--collect", cwd=tmp_path)
     assert not stale.exists()
     assert (done.returncode, done.stdout) == (
-        0, "2 releases looked at, 2 made again otherwise; 1 blob of nobody removed\n"
+        0, "2 releases checked, 2 changed; 1 unused blob removed\n"
     )  # fmt: skip
     assert sorted(map(str, held.rows())) == sorted(map(str, before))
     assert held.blobs.has(kept)
@@ -224,7 +224,7 @@ def test_one_at_a_time_sends_a_blob(held: Held) -> None:
         held.publishing.uploads.receive(held.viewer, upload.id, sha256, 0)
     held.publishing.uploads.pieces.clear(upload.id)  # it is given up meanwhile
     first.write(data)
-    with pytest.raises(NotPublished, match="abandoned"):
+    with pytest.raises(NotPublished, match="the upload was deleted"):
         first.end()
     first.close()
     assert held.publishing.uploads.pieces.received_bytes(upload.id, sha256) == 0

@@ -96,6 +96,6 @@ def test_what_a_disabled_account_has_committed_is_not_published(tmp_path: Path, 
         held.publishing.start()
     assert held.ended(upload) == REFUSED
     found = held.publishing.uploads.find(held.viewer, upload.id)
-    assert found.problems == ["you may no longer publish as acme"]
+    assert found.problems == ["you may no longer publish as acme; ask an owner of acme"]
     assert held.rows() == []
     held.close()

@@ -154,11 +154,11 @@ def test_what_cannot_be_served_is_refused_with_the_next_step(served: Served, tmp
     assert "Choose another --port" in refused("new", "--port", str(served.port), cwd=tmp_path)
     assert "--behind-proxy NETWORK" in refused("new", "--port", "0", "--host", "0.0.0.0", cwd=tmp_path)
     assert "also needs --address" in refused("new", "--behind-proxy", "127.0.0.1", cwd=tmp_path)
-    assert "write 127.0.0.1" in refused("new", "--behind-proxy", "nginx", "--address", "https://x", cwd=tmp_path)
+    assert "such as 127.0.0.1" in refused("new", "--behind-proxy", "nginx", "--address", "https://x", cwd=tmp_path)
     for said in ("registry.example.org", "https://", "https://x.example/registry", "https://x?y", "ftp://x.example"):
         assert "write https://HOST" in refused("new", "--port", "0", "--address", said, cwd=tmp_path), said
     assert "could read tokens" in refused("new", "--port", "0", "--address", "http://x.example", cwd=tmp_path)
-    assert "cannot be written" in refused("file", "--port", "0", cwd=tmp_path)
+    assert "cannot write to the server's folder" in refused("file", "--port", "0", cwd=tmp_path)
     assert "--database names mysql, which is not supported" in refused(
         "new", "--port", "0", "--database", "mysql://x/y", cwd=tmp_path
     )

@@ -60,7 +60,7 @@ def test_a_blob_is_sent_in_pieces_and_only_what_was_declared_is_taken(acme: Raw)
     assert (longer.status_code, "more than the declared" in longer.json()["message"]) == (422, True)
     assert acme.commit(upload).status_code == 422  # of which something is missing
     wrong = acme.send(upload, b"0" * 1_000, sha256=_hash(data), offset=_have(acme, upload, data))
-    assert (wrong.status_code, "another hash" in wrong.json()["message"]) == (422, True)
+    assert (wrong.status_code, "does not have the declared hash" in wrong.json()["message"]) == (422, True)
     assert _have(acme, upload, data) == 0
     assert acme.files() == []
     assert acme.published(folders(bundle))["state"] == "published"
@@ -143,9 +143,10 @@ def test_a_public_release_may_not_name_a_private_one_nor_another_than_is_here(ac
 def test_files_that_the_manifest_does_not_list_and_files_that_are_missing_are_refused_by_name(acme: Raw) -> None:
     ((folder, files),) = folders(made("listed")).items()
     more = acme.published({folder: {**files, "more.txt": b"more\n"}})
-    assert (more["state"], more["problems"]) == ("refused", [f"{folder}: more.txt is not in the manifest"])
+    again = "publish the release again"
+    assert (more["state"], more["problems"]) == ("refused", [f"{folder}: more.txt is not in the manifest; {again}"])
     less = acme.published({folder: {path: data for path, data in files.items() if path != "data.txt"}})
-    assert (less["state"], less["problems"]) == ("refused", [f"{folder}: data.txt is missing from the upload"])
+    assert (less["state"], less["problems"]) == ("refused", [f"{folder}: data.txt is missing from the upload; {again}"])
 
 
 def test_what_is_refused_can_be_sent_again_and_is_refused_again(acme: Raw) -> None:
@@ -154,7 +155,7 @@ def test_what_is_refused_can_be_sent_again_and_is_refused_again(acme: Raw) -> No
     assert (
         first["problems"]
         == second["problems"]
-        == ["dataset/acme/bad/1: data.txt has another hash or size than in the manifest"]
+        == ["dataset/acme/bad/1: data.txt has another hash or size than in the manifest; publish the release again"]
     )
 
 

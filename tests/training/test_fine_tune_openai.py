@@ -93,7 +93,7 @@ def test_a_job_runs_through_its_states_and_gives_the_new_model(server: FineTuner
     assert (statuses[-1].model or "").startswith("ft:tiny:my-run:1x")
     assert statuses[-1].facts["trained_tokens"] > 0
     assert statuses[-1].facts["job"] == "ftjob-0"
-    assert "validated" in statuses[0].message
+    assert "validating the files" in statuses[0].message
 
 
 def _with_job(
@@ -195,7 +195,7 @@ def test_a_server_that_stays_away_is_an_error_with_a_next_step(server: FineTuner
 
 
 def test_a_job_that_the_provider_does_not_know_is_an_error(server: FineTuner, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"ftjob-9(.|\n)*another key"):
+    with pytest.raises(RunError, match=r"ftjob-9(.|\n)*another API key"):
         backend_at(server).poll(job_in(tmp_path), {"job": "ftjob-9"})
 
 

@@ -119,7 +119,7 @@ def test_a_server_that_loads_no_adapters_is_told_of_with_what_to_do(tmp_path: Pa
     [
         ({"models.p": "{provider: dummy}"}, "only your own server can load adapters"),
         ({"training.trainers.p.command": "[train, '{dataset}', '{model_file}']"}, "read from {output}"),
-        ({"training.trainers.p": "{backend: files, load_lora: true}"}, "only for `command`"),
+        ({"training.trainers.p": "{backend: files, load_lora: true}"}, "works only with `command`"),
     ],
 )
 def test_a_trainer_that_leaves_no_adapter_for_a_server_is_told_before(

@@ -84,7 +84,7 @@ def test_where_a_model_is_served_comes_with_it_unless_it_is_said(old: Path, tmp_
 
 def test_mistakes_name_what_is_there(old: Path, tmp_path: Path) -> None:
     there = f"run {MALT} has iterations i0..i1 of groups p, v"
-    assert refused(tmp_path, old, f"{MALT}@i2") == f"no iteration 2: {there}"
+    assert refused(tmp_path, old, f"{MALT}@i2") == f"no iteration 2; {there}; choose one of these"
     assert refused(tmp_path, old, "malt@last", from_group="verifier") == f"no model group 'verifier'; {there}"
     assert "no run 'mald'" in refused(tmp_path, old, "mald")
     named = "sweep-3942dc58ea, sweep-838e83c049"

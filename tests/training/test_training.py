@@ -189,7 +189,7 @@ def test_what_comes_next_names_the_part_that_did_not_come_to_its_end(finished: P
     sums = re.search(rf"^{run_id} +\w+ +(\d+) ", listed, re.MULTILINE)
     assert sums is not None
     assert int(sums[1]) == sum(map(int, re.findall(rf"^{run_id}-\w+ +\w+ +(\d+) ", listed, re.MULTILINE))) > 0
-    assert wrong.stderr.endswith(f"games and tests: nip-run show {run_id}-t2 --wrong --repeat 1\n")
+    assert wrong.stderr.endswith(f"games and tests. Show one of these: nip-run show {run_id}-t2 --wrong --repeat 1\n")
 
 
 def test_an_interrupted_part_is_told_as_the_run_that_was_begun(tmp_path: Path) -> None:

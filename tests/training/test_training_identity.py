@@ -183,7 +183,7 @@ def test_beta_is_for_malt(tmp_path: Path) -> None:
 
 def test_malt_selects_nothing(tmp_path: Path) -> None:
     path = training_spec(tmp_path, **malt(training={"selection": {"reward_threshold": 0.5}}))
-    with pytest.raises(SpecError, match=r"training\.selection\.reward_threshold: only for expert_iteration"):
+    with pytest.raises(SpecError, match=r"training\.selection\.reward_threshold: malt selects no rollouts"):
         load_spec(path)
 
 

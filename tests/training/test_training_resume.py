@@ -250,5 +250,5 @@ def test_the_end_of_a_training_run_shows_what_went_wrong_in_its_parts(tmp_path: 
     for said, name in ((done.stderr, "warning"), (again.stderr, "warning"), (shown, "trouble")):
         assert f"{name}: {run_id}-i0: {3 * TRAIN} of {3 * TRAIN} rollouts ended undecided, " in said
         assert "calls were repeated because of unparsable answers (and in 2 more parts)\n" in said
-        assert f"  look: nip-run show {run_id}-i0 --undecided\n" in said
+        assert f"  show it: nip-run show {run_id}-i0 --undecided\n" in said
     assert again.stderr.count("ended undecided") == 1

@@ -95,7 +95,7 @@ def test_a_node_without_nip_run_or_with_another_version_is_told_by_name() -> Non
     assert f"install nip-run[ray]=={__version__}" in missing
     other = find_node_problem({**said, "version": "0.1.0"})
     assert other is not None
-    assert f"node 10.0.0.3 of the Ray cluster has nip-run 0.1.0, but this command is {__version__}" in other
+    assert f"node 10.0.0.3 of the Ray cluster has nip-run 0.1.0, but this command is version {__version__}" in other
 
 
 def test_what_a_worker_cannot_start_with_says_where_and_stays_what_it_is() -> None:
