@@ -16,6 +16,7 @@ from runner.registry.board.board import PublishedRow, registry_board, separate_t
 from runner.registry.transports.locations import connect
 from runner.registry.transports.registry import Registry
 from runner.results.folder import RunFolder
+from runner.results.leaderboard.model import Unranked
 from runner.results.leaderboard.results_folder import Results
 from tests.registry.planted import Watched, by_release, publish, release_of
 from tests.support.boards import board_row
@@ -48,7 +49,7 @@ def test_each_task_has_a_list_of_its_own_whatever_keeps_its_runs_from_ranking() 
         row("best", "large"),
         row("tree", "large", **below, reason="tree: its samples are not independent games"),
         row("lost", "small", **below, reason="incomplete: 1 of 6 rollouts lost in transport"),
-        row("alone", "single", **below, reason="other datapoints: ids, labels or contents differ; `nip-run compare` names them"),
+        row("alone", "single", **below, reason=Unranked.OTHER_DATAPOINTS.value),
         row("replay", "small", **below, reason="replay of lost"),
         row("next", "second", list=2),
     ]
