@@ -25,8 +25,8 @@ RELEASES = EXPECTED["releases"]
 LEFT = ("killed", "parts", "broken", "waiting", "exhausted", "refused", "incomplete")
 """Runs that are not finished."""
 FINISHED = [name for name in RUNS if name not in LEFT]
-VERIFIED = [name for name in FINISHED if name != "replayed"]
-"""Already 0.2.0.dev0 finds another hash for the spec of a run with `provider: replay`."""
+VERIFIED = [name for name in FINISHED if name not in ("replayed", "solo")]
+"""Already 0.2.0.dev0 finds another hash for the spec of a run with `provider: replay`; `solo` lacks newer metrics."""
 
 
 def unpacked(folder: Path, *names: str) -> Path:
@@ -163,6 +163,16 @@ def test_a_rebuilt_leaderboard_has_the_same_accuracies(folder: Path) -> None:
 def test_verify_finds_nothing_wrong(shared: Path, name: str) -> None:
     checked = called("verify", RUNS[name], cwd=shared)
     assert checked.code == 0, checked.out
+
+
+@pytest.mark.full
+def test_verify_names_the_calibration_metrics_that_are_newer_than_the_run(shared: Path) -> None:
+    checked = called("verify", RUNS["solo"], cwd=shared)
+    assert checked.code == 1
+    methods, metrics, _ = checked.out.splitlines()
+    assert methods == "metrics.json, methods: recorded one value, recomputed another"
+    names = ("ece_corrected", "brier_reliability_corrected", "calibration_slope", "calibration_intercept")
+    assert metrics == f"not recorded: {', '.join(f'{name}_stated' for name in names)}"
 
 
 @pytest.mark.sample(1)

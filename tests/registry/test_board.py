@@ -312,7 +312,7 @@ def test_the_command_shows_ranks_training_and_marks_and_its_json_is_complete(
     assert {(row["tier"], row["numbers"]) for row in said["rows"]} == {("self-reported", "recomputed from its records")}
     assert {"release", "release_sha256", "effort", "trained_on", "lineage", "marks", "rank"} <= said["rows"][0].keys()
     wrong = nip_run_here("leaderboard", "--from", where, "code/v2", cwd=tmp_path, XDG_CACHE_HOME=home)
-    assert (wrong.returncode, "no benchmark 'code/v2' is published" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "no run of benchmark 'code/v2' is published" in wrong.stderr) == (2, True)
 
 
 def board_at(place: str, root: Path, looked_at: Path, results: Path) -> None:
