@@ -18,7 +18,6 @@ _PLAIN: dict[str, Any] = {
     "models": "prover=small, verifier=large", "cost_usd": 0.25, "finished_at": datetime(2026, 1, 2, 3, 4),  # noqa: DTZ001 - the board's are UTC
     "started_at": datetime(2026, 1, 2, 3, 0), "spec_sha256": "5" * 64, "dataset_sha256": "d" * 64,  # noqa: DTZ001 - as above
     "game_sha256": "e" * 64, "version": "0.2.0", "rank": 1, "rank_last": 1, "reason": None, "list": 1, "task": "a" * 64,
-    "earlier_task": None,
     "status": "done", "failures": 0, "seed": 7, "point": None, "split": None, "limit": None, "filter": None,
     "group_by": None, "per_datapoint": 1, "replay_of": None, "rejudge_of": None, "no_decision": 2, "stopped": None,
     "release": "run/acme/tiny@1", "release_sha256": "f" * 64, "owner": "acme", "signed": False, "tier": "self-reported",
