@@ -107,7 +107,12 @@ def test_only_the_files_of_a_fetched_run_that_are_read_are_hashed_and_only_once(
 ) -> None:
     folder = got(published, tmp_path / "got")
     hashed: list[str] = []
-    monkeypatch.setattr("runner.results.folder.file_hash", lambda path: hashed.append(path.name) or file_hash(path))
+
+    def noting_hash(path: Path) -> str:
+        hashed.append(path.name)
+        return file_hash(path)
+
+    monkeypatch.setattr("runner.results.folder.file_hash", noting_hash)
     for _ in range(2):
         open_run(folder).rollouts()
     assert hashed == ["metrics.json", "rollouts.parquet"]
