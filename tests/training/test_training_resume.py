@@ -170,13 +170,16 @@ def test_missing_outputs_of_a_finished_training_run_and_its_parts_are_rebuilt_fr
     trained(path, tmp_path / "results", run_id="mine")
     runs, board = tmp_path / "results" / "runs", Results(tmp_path / "results").board
     rows, journals = board.query("SELECT * FROM metrics ORDER BY ALL"), [*map(file_hash, runs.glob("*/*.jsonl"))]
-    read = {name: read_json if name.endswith(".json") else file_hash for name in missing}
-    before = {name: read[name](runs / name) for name in missing}
+
+    def contents() -> list[Any]:
+        return [read_json(runs / name) if name.endswith(".json") else file_hash(runs / name) for name in missing]
+
+    before = contents()
     for name in missing:
         (runs / name).unlink()
     board.rebuild()
     trained(path, tmp_path / "results", run_id="mine")
-    assert {name: read[name](runs / name) for name in missing} == before
+    assert contents() == before
     assert board.query("SELECT * FROM metrics ORDER BY ALL") == rows
     assert [*map(file_hash, runs.glob("*/*.jsonl"))] == journals, "no model was called, and no job was started"
     assert trained(path, tmp_path / "results", run_id="mine").was_finished
