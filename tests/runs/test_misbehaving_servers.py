@@ -72,7 +72,7 @@ ENDS: dict[str, End] = {
     ),
     **dict.fromkeys(
         (
-            "HTML", "nothing", "null", "list", "number", "text", "deep nesting", "stream of events",
+            "HTML", "nothing", "no content", "null", "list", "number", "text", "deep nesting", "stream of events",
             "30 MiB that are no JSON", "switching protocols", "length too short", "no HTTP", "HTTP 0.9",
             "HTTP 2 preface", "TLS alert", "zeros", "status 0", "status in words", "key in the status line",
         ),

@@ -224,7 +224,7 @@ ROWS: Mapping[str, Says] = {
     "status 999": replied({}, "999 X"),
     "status in words": raw(b"HTTP/1.1 fine OK\r\n\r\n"),
     "switching protocols": raw(b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n" + JSON),
-    "no content": raw(head("204 No Content")),
+    "no content": raw(head("204 No Content", "connection: close")),
     "header without a colon": raw(b"HTTP/1.1 200 OK\r\nnonsense\r\n\r\n" + JSON),
     "one continue": raw(b"HTTP/1.1 100 Continue\r\n\r\n", CLOSED + JSON),
     "the next answer in the same packet": poisoned(0.0),
