@@ -77,7 +77,7 @@ def test_fewer_iterations_than_were_done_are_refused_and_change_nothing(tmp_path
     path = training_spec(tmp_path)
     done = trained(path, tmp_path / "results").folder
     before = done.manifest_path.read_bytes(), done.spec.read_bytes()
-    with pytest.raises(UsageError, match=r"1 is fewer than the 2 that run .* has done"):
+    with pytest.raises(UsageError, match=r"1 is fewer than the 2 iterations that run .* has completed"):
         trained(path, tmp_path / "results", "training.iterations=1")
     assert (done.manifest_path.read_bytes(), done.spec.read_bytes()) == before
 
@@ -133,11 +133,11 @@ def test_a_log_that_is_gone_or_damaged_begins_no_jobs_anew(tmp_path: Path) -> No
     whole = log.read_bytes()
     second = whole.index(b"\n") + 1
     for damaged, message in (
-        (whole[:second] + b"x" + whole[second + 1 :], "is damaged, though the run has built datasets"),
-        (b"x" + whole[1:], "is damaged, though the run has built datasets"),
-        (b"x" + whole.splitlines(keepends=True)[0][1:], "is damaged, though the run has built datasets"),
-        (b"", "is damaged, though the run has built datasets"),
-        (None, "is gone, though the run has built datasets"),
+        (whole[:second] + b"x" + whole[second + 1 :], "is damaged although the run has built datasets"),
+        (b"x" + whole[1:], "is damaged although the run has built datasets"),
+        (b"x" + whole.splitlines(keepends=True)[0][1:], "is damaged although the run has built datasets"),
+        (b"", "is damaged although the run has built datasets"),
+        (None, "is missing although the run has built datasets"),
     ):
         log.unlink() if damaged is None else log.write_bytes(damaged)
         for _ in range(2):

@@ -116,7 +116,7 @@ def test_a_late_quote_that_is_not_closed_is_named_unless_a_row_above_it_is_ragge
         rows[ragged - 1] = rows[ragged - 1].replace("\n", ",more\n")
     said = refusal(tmp_path, "id,label,text,more\n" + "".join(rows), "d.csv")
     if ragged == 2_100:
-        assert "line 2101: the row is ragged: it has 5 fields, the header has 4" in said
+        assert "line 2101: the row has 5 fields, but the header has 4" in said
     else:
         assert "line 2501 (row 2500): a quoted text that begins in this row is not closed" in said
 
