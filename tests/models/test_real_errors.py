@@ -57,7 +57,6 @@ def came() -> dict[str, Completion | NipRunError]:
     return asyncio.run(_all_asked())
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("name", ROWS)
 def test_what_a_real_server_says_has_its_class(name: str, came: dict[str, Completion | NipRunError]) -> None:
     row, error_ = ROWS[name], came[name]
@@ -82,18 +81,15 @@ NO_N: dict[str, tuple[int, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("name", NO_N)
 def test_a_server_that_gives_one_answer_a_call_is_known_by_its_words(name: str) -> None:
     assert refuses_n(*NO_N[name])
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("row", [row for row in OTHERS if row.status in (400, 422, 500)], ids=lambda row: row.who)
 def test_other_refusals_are_not_of_the_number_of_answers(row: Row) -> None:
     assert not refuses_n(row.status, row.body)
 
 
-@pytest.mark.gate
 def test_the_table_has_enough_rows_of_each_kind() -> None:
     assert len(ROWS) == len(CONTEXT) + len(POLICY) + len(BILLING) + len(OTHERS) >= 80

@@ -34,7 +34,6 @@ def serving(kind: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
             process.stdin.close()
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
     ("kind", "scheme", "message"),
     [
@@ -70,7 +69,6 @@ def test_a_wrong_server_stops_the_run_at_once_and_says_what_it_is(
     assert elapsed < 15
 
 
-@pytest.mark.gate
 def test_a_server_that_has_answered_may_send_other_json_between_its_answers(tmp_path: Path) -> None:
     retry = {"transient": {"attempts": 8, "first_wait": 0.01, "max_wait": 0.01}}
     with serving("flaky") as (port, process):
@@ -81,7 +79,6 @@ def test_a_server_that_has_answered_may_send_other_json_between_its_answers(tmp_
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.gate
 def test_json_with_a_field_of_a_completion_or_an_error_may_come_from_a_model_api() -> None:
     damaged = (b'{"id": "c"}', b'{"error": {}}', b'{"choices": "many"}', b'{"type": "message"}', b'{"status": "o')
     assert [describe_content(content) for content in damaged] == [None] * len(damaged)
@@ -91,7 +88,6 @@ def test_json_with_a_field_of_a_completion_or_an_error_may_come_from_a_model_api
     assert describe_content(b'{"message": "starting"}', 503) is None
 
 
-@pytest.mark.gate
 def test_the_page_of_a_proxy_whose_server_fails_is_no_reason_to_stop() -> None:
     page = b"<html>\r\n<head><title>502 Bad Gateway</title></head>"
     assert [status for status in (200, 404, 405, 429, 500, 501, 502, 503) if describe_content(page, status)] == [

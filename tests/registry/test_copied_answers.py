@@ -64,7 +64,6 @@ def check_rows(rows: dict[str, tuple[int | None, str]], first: str) -> None:
     assert "shares with" not in rows["fresh"][1]  # equal texts are no shared answers
 
 
-@pytest.mark.gate
 def test_a_local_board_ranks_none_of_them_and_says_why(folder: Path) -> None:
     listed = json.loads(said(folder, "leaderboard", "--json"))
     names = {*RUNS, "replayed"}
@@ -110,7 +109,6 @@ def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(fol
         check_rows(rows, "run/acme/first@1")
 
 
-@pytest.mark.gate
 def test_on_a_server_the_run_that_was_published_first_is_the_source(folder: Path, tmp_path: Path) -> None:
     """A later copy could say that it began earlier, and take the rank of its source."""
     runs = [RunFolder(folder / "results" / "runs" / name) for name in ("first", "cached")]
@@ -122,7 +120,6 @@ def test_on_a_server_the_run_that_was_published_first_is_the_source(folder: Path
         assert ranked == [(order[0],)]
 
 
-@pytest.mark.gate
 def test_a_strangers_counts_break_no_board(folder: Path, tmp_path: Path) -> None:
     copy = tmp_path / "runs" / "cached"
     shutil.copytree(folder / "results" / "runs" / "cached", copy)
@@ -150,7 +147,6 @@ def server_rows(server: Served, path: Path, count: int) -> dict[str, tuple[int |
     return {name: (rank, " ".join(marks)) for name, rank, marks in found}
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
     ("other", "words"),
     [
@@ -172,13 +168,11 @@ def test_compare_says_why_it_tests_none_of_them(folder: Path, other: str, words:
         assert false not in said(folder, "compare", "first", other)
 
 
-@pytest.mark.gate
 def test_two_copies_of_a_run_are_no_two_samples(folder: Path) -> None:
     (pair,) = json.loads(said(folder, "compare", "cached", "copied-again", "--json"))["pairs"]
     assert pair["verdict"].startswith("no test: 12 of 12 verdicts of cached come from answers that it shares with ")
 
 
-@pytest.mark.gate
 def test_answers_of_shards_are_recognized_in_the_merged_run_and_its_copies(folder: Path) -> None:
     for shard in ("1/2", "2/2"):
         said(folder, "spec.yaml", "--run-id", "parts", "-q", "--shard", shard, "name=parts", "cache=parts.sqlite")
@@ -206,7 +200,6 @@ def test_no_stored_query_ranks_or_pools_them(folder: Path, tmp_path: Path) -> No
     assert {row["run_id"] for row in always_failed if row["reason"] is None} == {"first", "more", "fresh"}
 
 
-@pytest.mark.gate
 def test_no_export_calls_them_a_sample(folder: Path, tmp_path: Path) -> None:
     reasons = {
         "forced": FORCED,
@@ -228,7 +221,6 @@ def test_no_export_calls_them_a_sample(folder: Path, tmp_path: Path) -> None:
             assert reason in json.loads(log.read("header.json"))["eval"]["metadata"].values()
 
 
-@pytest.mark.gate
 def test_no_figure_shows_them_as_a_sample(folder: Path, tmp_path: Path) -> None:
     target = str(tmp_path / "figure.json")
     for figure in ("forest", "accuracy_by_protocol"):
@@ -245,7 +237,6 @@ def test_no_figure_shows_them_as_a_sample(folder: Path, tmp_path: Path) -> None:
         assert words in said(folder, "plot", "outcomes", "first", name, "-o", target, code=2)
 
 
-@pytest.mark.gate
 def test_the_page_of_a_forced_run_says_why_it_has_no_rank(folder: Path, tmp_path: Path) -> None:
     said(folder, "report", "forced", "-o", str(tmp_path / "page.html"), "-q")
     assert f"No rank: {FORCED}." in html.unescape((tmp_path / "page.html").read_text("utf-8"))
@@ -265,7 +256,6 @@ def test_workers_record_where_answers_came_from(folder: Path) -> None:
     assert [manifest["answers_from"] for manifest in manifests] == [{}, {manifests[0]["journal"]: 12}]
 
 
-@pytest.mark.gate
 def test_compare_states_a_share_below_half_and_tests(folder: Path) -> None:
     """Two runs over 12 datapoints, of which 4 were played by a third one before."""
     own = ["-q", "cache=few.sqlite"]
@@ -281,7 +271,6 @@ def test_compare_states_a_share_below_half_and_tests(folder: Path) -> None:
     assert not any("shares" in note for note in pair["notes"])
 
 
-@pytest.mark.gate
 def test_a_copy_cannot_be_pooled_with_its_source(folder: Path) -> None:
     said(folder, "spec.yaml", "--run-id", "twin", "-q", "name=twin")  # the same game, from the cache
     text = said(folder, "compare", "first,twin", "fresh", code=2)
@@ -289,7 +278,6 @@ def test_a_copy_cannot_be_pooled_with_its_source(folder: Path) -> None:
     assert "Pool only one of them" in text
 
 
-@pytest.mark.gate
 def test_check_and_the_summary_say_that_a_forced_run_has_no_rank(folder: Path) -> None:
     assert f"the run will have no rank on any leaderboard: {FORCED}" in said(
         folder, "check", "spec.yaml", "protocol.force_guess=y"
@@ -297,7 +285,6 @@ def test_check_and_the_summary_say_that_a_forced_run_has_no_rank(folder: Path) -
     assert f"no rank   {FORCED}" in said(folder, "spec.yaml", "--run-id", "forced", *RUNS["forced"])
 
 
-@pytest.mark.gate
 def test_a_protocol_file_that_forces_verdicts_is_found(folder: Path) -> None:
     shipped = Path(__file__).parents[2] / "runner" / "game" / "protocols" / "nip.yaml"
     forced = shipped.read_text().replace("verifier_first: true}", "verifier_first: true, force_guess: one}", 1)
@@ -307,7 +294,6 @@ def test_a_protocol_file_that_forces_verdicts_is_found(folder: Path) -> None:
     assert "its verdicts are fixed in advance, not answers: protocol.force_guess is 'one'" in text
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("guess", ["y", "one"])
 def test_no_assertion_holds_of_verdicts_that_are_not_answers(tmp_path: Path, guess: str) -> None:
     spec_file(tmp_path)
@@ -341,7 +327,6 @@ def test_a_sweep_ranks_no_forced_run_and_pools_no_copies(folder: Path) -> None:
     assert "not separate samples" in accuracy["reason"]
 
 
-@pytest.mark.gate
 def test_nothing_is_compared_with_a_run_whose_verdicts_are_forced(folder: Path) -> None:
     text = said(folder, "spec.yaml", "until={compare: forced}", "--run-id", "decided", code=2)
     assert "has no verdicts to compare with: its verdicts are the labels" in text

@@ -144,7 +144,6 @@ def test_processes_that_append_at_once_lose_and_double_nothing(results: Path) ->
     assert len(rows(results)["rollouts"]) == 12
 
 
-@pytest.mark.gate
 def test_a_board_that_stays_locked_is_named_with_the_later_command(results: Path) -> None:
     with locked(results / LOCK, "the test"):
         begun = time.monotonic()
@@ -155,7 +154,6 @@ def test_a_board_that_stays_locked_is_named_with_the_later_command(results: Path
     assert len(rows(results)["runs"]) == 1
 
 
-@pytest.mark.gate
 def test_a_reader_that_keeps_the_board_open_stops_no_append(results: Path) -> None:
     Results(results).board.append(folders(results)[0])
     reader = duckdb.connect(str(results / FILE), read_only=True)
@@ -167,7 +165,6 @@ def test_a_reader_that_keeps_the_board_open_stops_no_append(results: Path) -> No
     assert len(rows(results)["runs"]) == 2
 
 
-@pytest.mark.gate
 def test_leftovers_of_a_killed_append_do_no_harm(results: Path) -> None:
     Results(results).board.append(folders(results)[0])
     (results / (FILE + ".new")).write_bytes(b"half a file")
@@ -177,7 +174,6 @@ def test_leftovers_of_a_killed_append_do_no_harm(results: Path) -> None:
     assert sorted(p.name for p in results.iterdir()) == [LOCK, FILE, "runs"]
 
 
-@pytest.mark.gate
 def test_an_append_that_fails_leaves_the_old_board(results: Path) -> None:
     Results(results).board.append(folders(results)[0])
     before = (results / FILE).read_bytes()
@@ -191,7 +187,6 @@ def test_an_append_that_fails_leaves_the_old_board(results: Path) -> None:
     assert not list(results.glob("*.new*"))
 
 
-@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("damage", [b"", b"x" * 8192, b"DUCK" * 5000])
 def test_a_damaged_board_says_that_it_can_be_made_again(results: Path, damage: bytes) -> None:
@@ -207,7 +202,6 @@ def test_a_damaged_board_says_that_it_can_be_made_again(results: Path, damage: b
     assert len(rows(results)["runs"]) == 3
 
 
-@pytest.mark.gate
 def test_the_view_ranks_benchmark_runs_by_accuracy(results: Path) -> None:
     Results(results).board.rebuild()
     columns, found = Results(results).board.query("SELECT * FROM leaderboard")
@@ -229,14 +223,12 @@ def test_messages_and_completions_of_all_runs_can_be_asked(results: Path) -> Non
     assert found == [(sum(len(table(folder.path, "completions")) for folder in folders(results)),)]
 
 
-@pytest.mark.gate
 def test_rewards_in_sql_are_numbers_by_agent(results: Path) -> None:
     Results(results).board.rebuild()
     _, found = Results(results).board.query("SELECT DISTINCT abs((rewards->>'verifier')::DOUBLE) FROM rollouts")
     assert found == [(1.0,)]
 
 
-@pytest.mark.gate
 def test_without_a_board_the_tables_are_there_and_empty(tmp_path: Path) -> None:
     for name in (*TABLES, "messages", "completions", "leaderboard"):
         assert Results(tmp_path).board.query(f"SELECT count(*) FROM {name}")[1] == [(0,)]
@@ -268,7 +260,6 @@ HOSTILE = (
 )
 
 
-@pytest.mark.gate
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("sql", HOSTILE)
 def test_a_question_can_neither_read_nor_write_a_file(results: Path, tmp_path: Path, sql: str) -> None:
@@ -282,7 +273,6 @@ def test_a_question_can_neither_read_nor_write_a_file(results: Path, tmp_path: P
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "sql", ["DELETE FROM runs", "DROP TABLE rollouts", "UPDATE runs SET name = 'x'", "CREATE TABLE x AS SELECT 1"]
@@ -296,7 +286,6 @@ def test_a_question_changes_nothing_that_lasts(results: Path, sql: str) -> None:
     assert Results(results).board.query("SELECT count(*) FROM runs")[1] == [(3,)]
 
 
-@pytest.mark.gate
 def test_names_in_the_program_of_the_caller_are_no_tables(results: Path) -> None:
     """DuckDB can read Python variables by name; a question of ours cannot."""
     frame_of_the_caller = [1, 2, 3]
@@ -305,7 +294,6 @@ def test_names_in_the_program_of_the_caller_are_no_tables(results: Path) -> None
     assert frame_of_the_caller
 
 
-@pytest.mark.gate
 def test_the_name_of_a_folder_is_no_sql(tmp_path: Path, three: Path) -> None:
     results = shutil.copytree(three, tmp_path / "it's; DROP TABLE runs --")
     assert len(Results(results).board.rebuild()) == 3
@@ -328,7 +316,6 @@ def test_the_name_of_a_folder_is_no_column(tmp_path: Path) -> None:
     assert len(Results(results).board.query("SELECT * FROM rollouts")[1]) == 4
 
 
-@pytest.mark.gate
 def test_a_finished_run_without_rows_gets_them_when_it_is_run_again(tmp_path: Path) -> None:
     path = spec_file(tmp_path, size=4)
     played(path, tmp_path / "results")

@@ -131,20 +131,17 @@ def test_work_that_does_not_answer_says_how_it_ended(
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.gate
 def test_memory_is_what_is_taken_and_not_what_is_reserved(tmp_path: Path) -> None:
     bounds = TaskLimits(memory=LITTLE, seconds=60)
     assert run_isolated(bounds, tmp_path, filled) == TaskResult(TaskStatus.OUT_OF_MEMORY)
     assert run_isolated(bounds, tmp_path, asked).status is TaskStatus.FINISHED
 
 
-@pytest.mark.gate
 def test_an_answer_that_is_too_long_is_none(tmp_path: Path) -> None:
     ending = run_isolated(TaskLimits(memory=MEMORY, seconds=60), tmp_path, long, max_bytes=1_000)
     assert (ending.status, ending.failure.startswith("left a result that cannot be read")) == (TaskStatus.DIED, True)
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
     ("work", "said"),
     [(refused, "^no such column$"), (refused_memory, "more memory than .*MiB, the limit of this server")],
@@ -154,14 +151,12 @@ def test_whoever_wants_the_answer_alone_is_told_why_there_is_none(tmp_path: Path
         run_bounded_check(Settings(folder=tmp_path, check_bytes=MEMORY), work)
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("work", [killed_for, without_room])
 def test_what_the_server_could_not_do_is_no_word_on_what_was_asked(tmp_path: Path, work: Any) -> None:
     with pytest.raises(IsolatedTaskError, match="the server could not finish"):
         run_bounded_check(Settings(folder=tmp_path), work)
 
 
-@pytest.mark.gate
 def test_a_folder_that_takes_nothing_begins_no_work(tmp_path: Path) -> None:
     (tmp_path / "incoming").write_text("no folder")
     with pytest.raises(IsolatedTaskError, match="the server cannot start a process now"):

@@ -99,7 +99,6 @@ def test_every_link_of_every_page_leads_to_a_page_of_the_same_server(site: Site)
     assert {"/owner/alice", "/owner/mallory"} <= set(seen)
 
 
-@pytest.mark.gate
 def test_a_private_run_is_on_no_page_file_or_count_that_a_stranger_can_reach(site: Site) -> None:
     browser = site.browser()
     seen = walked(browser, "/", "/search?q=hush", "/owner/alice")
@@ -116,7 +115,6 @@ def test_a_private_run_is_on_no_page_file_or_count_that_a_stranger_can_reach(sit
     assert "1 public release<" in seen["/owner/alice"].replace("1 public release\n", "1 public release<")
 
 
-@pytest.mark.gate
 def test_what_strangers_wrote_is_text_on_every_page(site: Site) -> None:
     seen = walked(site.browser(), "/", "/search?q=first", "/run/alice/first/1")
     assert any("&lt;script&gt;document.title" in html for html in seen.values())
@@ -133,7 +131,6 @@ def test_what_strangers_wrote_is_text_on_every_page(site: Site) -> None:
         assert "\u202e" not in html, path
 
 
-@pytest.mark.gate
 def test_pages_forbid_what_they_do_not_need_and_public_ones_may_be_kept(site: Site) -> None:
     browser = site.browser()
     for path in ("/", site.board, "/run/alice/first/1"):
@@ -153,7 +150,6 @@ def test_pages_forbid_what_they_do_not_need_and_public_ones_may_be_kept(site: Si
     assert "immutable" in browser.ask(static[1]).headers["cache-control"]
 
 
-@pytest.mark.gate
 def test_a_row_says_how_far_it_is_checked_and_how_often_its_owner_tried(site: Site) -> None:
     rows = json.loads(site.browser().ask(f"{site.board}.json").body)["rows"]
     assert {row["release"]: (row["tier"], row["owner_runs"]) for row in rows} == {
@@ -189,7 +185,6 @@ def test_commands_say_what_the_server_vouches_for_and_that_it_is_the_server_that
     assert f"recomputed, says {site.served.address}; the following was checked locally" in checked.stderr
 
 
-@pytest.mark.gate
 def test_the_board_is_one_duckdb_file_as_the_page_has_it(site: Site, tmp_path: Path) -> None:
     path = tmp_path / "board.duckdb"
     path.write_bytes(site.browser().ask("/board.duckdb").body)
@@ -201,7 +196,6 @@ def test_the_board_is_one_duckdb_file_as_the_page_has_it(site: Site, tmp_path: P
     assert kinds == [("run",)]
 
 
-@pytest.mark.gate
 def test_a_page_of_a_run_says_how_to_get_it_and_has_its_games(site: Site) -> None:
     html = site.browser().page("/run/alice/first/1")
     assert "nip-run get run/alice/first@1 --from" in html
@@ -213,7 +207,6 @@ def test_a_page_of_a_run_says_how_to_get_it_and_has_its_games(site: Site) -> Non
     assert len(json.loads(gzip.decompress(games.body))["games"]) == 12
 
 
-@pytest.mark.gate
 def test_a_private_run_is_shown_to_its_owner_who_signs_in_and_never_kept(site: Site) -> None:
     browser = site.browser()
     assert browser.ask("/mine").headers["location"] == "/login"
@@ -237,7 +230,6 @@ def test_a_private_run_is_shown_to_its_owner_who_signs_in_and_never_kept(site: S
     assert "hush" not in stranger.page("/mine")
 
 
-@pytest.mark.gate
 def test_a_cookie_is_for_pages_alone_and_ends_with_signing_out(site: Site) -> None:
     browser = site.browser()
     browser.sign_in(site.served.tokens["alice"])
@@ -256,13 +248,11 @@ def test_a_cookie_is_for_pages_alone_and_ends_with_signing_out(site: Site) -> No
     assert Browsing(site.served, kept).ask("/mine").status == 303
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("token", ["", "nip_aaaaaaaaaaaa_" + "a" * 43, "x" * 5_000])
 def test_a_token_that_is_none_signs_nobody_in(site: Site, token: str) -> None:
     assert site.browser().sign_in(token).status in (401, 403)
 
 
-@pytest.mark.gate
 def test_a_form_from_elsewhere_signs_nobody_in(site: Site) -> None:
     browser, token = site.browser(), site.served.tokens["alice"]
     word = hidden_word(browser.page("/login"))
@@ -271,7 +261,6 @@ def test_a_form_from_elsewhere_signs_nobody_in(site: Site) -> None:
     assert Browsing(site.served).ask("/login", {"word": "", "token": token}).status == 403
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize(
     "path",
     ["/board/" + "0" * 12, "/board/..%2f..%2fregistry", "/static/../app.py", "/boards/x/y.json.gz", "/run/a/b/c",

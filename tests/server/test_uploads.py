@@ -47,7 +47,6 @@ def folders(*bundles: Bundle) -> Mapping[str, Mapping[str, bytes]]:
     return found
 
 
-@pytest.mark.gate
 def test_a_blob_is_sent_in_pieces_and_only_what_was_declared_is_taken(acme: Raw) -> None:
     data = b"0123456789" * 100
     bundle = made(data=data)
@@ -87,7 +86,6 @@ def test_a_commit_that_is_repeated_says_the_same_and_so_does_the_same_upload_dec
     assert len(acme.files()) == 3
 
 
-@pytest.mark.gate
 def test_where_one_folder_is_taken_nothing_of_the_others_is_seen(server: Served, acme: Raw) -> None:
     assert acme.published(folders(made("one")))["state"] == "published"
     said = acme.published(folders(made("two"), made("one", data=b"other\n")))
@@ -98,7 +96,6 @@ def test_where_one_folder_is_taken_nothing_of_the_others_is_seen(server: Served,
     assert {path.split("/")[2] for path in acme.files()} == {"one"}
 
 
-@pytest.mark.gate
 def test_nobody_publishes_as_another_and_what_another_keeps_is_told_by_nothing(server: Served, acme: Raw) -> None:
     secret = made("plan", visibility="private", data=b"what nobody knows\n")
     assert acme.published(folders(secret))["state"] == "published"
@@ -143,7 +140,6 @@ def test_a_public_release_may_not_name_a_private_one_nor_another_than_is_here(ac
     assert acme.published(folders(made("open", visibility="private", links=(link,))))["state"] == "published"
 
 
-@pytest.mark.gate
 def test_files_that_the_manifest_does_not_list_and_files_that_are_missing_are_refused_by_name(acme: Raw) -> None:
     ((folder, files),) = folders(made("listed")).items()
     more = acme.published({folder: {**files, "more.txt": b"more\n"}})
@@ -153,7 +149,6 @@ def test_files_that_the_manifest_does_not_list_and_files_that_are_missing_are_re
     assert (less["state"], less["problems"]) == ("refused", [f"{folder}: data.txt is missing from the upload; {again}"])
 
 
-@pytest.mark.gate
 def test_what_is_refused_can_be_sent_again_and_is_refused_again(acme: Raw) -> None:
     bad = {"dataset/acme/bad/1": {**folders(made("bad"))["dataset/acme/bad/1"], "data.txt": b"other\n"}}
     first, second = acme.published(bad), acme.published(bad)
@@ -164,7 +159,6 @@ def test_what_is_refused_can_be_sent_again_and_is_refused_again(acme: Raw) -> No
     )
 
 
-@pytest.mark.gate
 def test_a_file_is_read_from_where_it_was_cut_off(server: Served, acme: Raw) -> None:
     data = bytes(range(256)) * 2_000
     acme.published(folders(made(data=data)))
@@ -186,7 +180,6 @@ def test_a_file_is_read_from_where_it_was_cut_off(server: Served, acme: Raw) -> 
         assert proxy.cuts == 2
 
 
-@pytest.mark.gate
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_a_publish_that_is_cut_off_goes_on(server: Served, way: str) -> None:
@@ -207,7 +200,6 @@ def test_a_publish_that_is_cut_off_goes_on(server: Served, way: str) -> None:
         assert (published.sha256, proxy.cuts) == (bundle.sha256, 1)
 
 
-@pytest.mark.gate
 def test_a_declaration_with_what_cannot_be_is_refused_before_anything_is_sent(acme: Raw) -> None:
     good = folders(made())["dataset/acme/council/1"]
     for changes, words in (

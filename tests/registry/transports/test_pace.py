@@ -75,7 +75,6 @@ def closing_transport(where: str) -> Iterator[HttpTransport]:
         transport.close()
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("drip", DRIPS)
 @pytest.mark.parametrize("read", [listed, opened])
 def test_a_registry_that_drips_is_given_up(drip: str, read: Callable[[str], None]) -> None:
@@ -86,7 +85,6 @@ def test_a_registry_that_drips_is_given_up(drip: str, read: Callable[[str], None
         read(where)
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("drip", DRIPS)
 def test_a_hub_that_drips_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -99,7 +97,6 @@ def test_a_hub_that_drips_is_given_up(drip: str, monkeypatch: pytest.MonkeyPatch
             hub.entries()
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("how", ["index", "list_files"])
 def test_a_listing_of_many_short_pages_is_given_up(how: str) -> None:
     """Each page is well formed, has one new entry, and names a page that follows."""
@@ -133,7 +130,6 @@ def test_a_listing_of_many_short_pages_is_given_up(how: str) -> None:
     assert asked == MAX_SMALL_PAGES + 1
 
 
-@pytest.mark.gate
 def test_a_listing_of_the_hub_has_at_most_so_many_pages(hub: Loopback, published: str) -> None:
     hub.change(mode="endless_pages")
     with (
@@ -153,7 +149,6 @@ class Clock:
         return self.now
 
 
-@pytest.mark.gate
 def test_the_time_that_a_server_may_take_grows_with_its_requests_and_bytes() -> None:
     clock = Clock()
     pace = TransferRate(Timeouts(answer_seconds=10.0, request_seconds=2.0, rate=100), RuntimeError, clock)
@@ -179,7 +174,6 @@ def test_the_time_that_a_server_may_take_grows_with_its_requests_and_bytes() -> 
         pace.wait(given.append, 1.0)
 
 
-@pytest.mark.gate
 def test_a_step_that_fails_when_the_time_is_over_is_too_slow_and_an_earlier_failure_is_itself() -> None:
     clock = Clock()
     pace = TransferRate(Timeouts(answer_seconds=10.0), RuntimeError, clock)

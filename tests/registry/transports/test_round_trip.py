@@ -62,7 +62,6 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file()]
 
 
-@pytest.mark.gate
 def test_the_same_again_is_nothing_and_another_is_refused_for_ever(where: str) -> None:
     with connect(where) as registry:
         registry.publish([bundle()], "one")
@@ -74,7 +73,6 @@ def test_the_same_again_is_nothing_and_another_is_refused_for_ever(where: str) -
         assert [str(entry.reference) for entry in registry.entries()] == ["dataset/acme/council@1"]
 
 
-@pytest.mark.gate
 def test_several_releases_are_one_publish_and_are_listed_in_order(where: str) -> None:
     several = [bundle("b", version=version) for version in ("1.10", "1.2")] + [bundle("a", kind=Kind.PROTOCOL)]
     with connect(where) as registry:
@@ -87,7 +85,6 @@ def test_several_releases_are_one_publish_and_are_listed_in_order(where: str) ->
             registry.find(parse("dataset/acme/bb"))
 
 
-@pytest.mark.gate
 @pytest.mark.sample(1)
 def test_a_yanked_release_is_passed_over_and_says_why(where: str) -> None:
     first, second = (Reference(Kind.DATASET, "acme", "council", version) for version in "12")
@@ -119,7 +116,6 @@ def test_a_signature_stands_beside_the_manifest_and_is_given_once(where: str) ->
             registry.add_signature(entry, [("release.json.sig", b"other")])
 
 
-@pytest.mark.gate
 def test_what_is_not_there_is_said(where: str) -> None:
     with connect(where) as registry:
         registry.publish([bundle()], "one")
@@ -129,7 +125,6 @@ def test_what_is_not_there_is_said(where: str) -> None:
             registry.open(registry.find(parse("dataset/acme/council")), "verifier.jinja/deeper")
 
 
-@pytest.mark.gate
 @pytest.mark.sample(1)
 def test_the_place_leads_to_itself_again(where: str) -> None:
     with connect(where) as registry:

@@ -87,13 +87,11 @@ def test_pairs_that_where_leaves_out_are_not_tested(results: Path) -> None:
     assert plan.index("paired_test") < plan.index("fair")  # the filter stands below, and so before, the test
 
 
-@pytest.mark.gate
 def test_a_question_about_other_tables_has_no_comparisons_to_make(results: Path) -> None:
     columns = query("SELECT column_name FROM duckdb_columns() WHERE table_name = 'comparisons'", results).fetchall()
     assert len(columns) == 14
 
 
-@pytest.mark.gate
 def test_the_function_of_the_view_tells_of_one_group_that_nothing_is_known() -> None:
     found = paired_test([1.0], [2.0], [0.0], [1.0], 0.5, False)
     assert (found["difference"], found["stderr"], found["p"], found["groups"]) == (0.5, None, None, 1)
