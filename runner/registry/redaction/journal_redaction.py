@@ -84,5 +84,5 @@ def _redact_answer(content: bytes, rules: RedactionRules) -> bytes:
         return orjson.dumps(redacted)
     except (RecursionError, TypeError) as error:
         raise ReleaseError(
-            "an answer in journal.jsonl is nested too deeply to be redacted; this run cannot be published, only its spec"
+            "an answer in journal.jsonl is nested too deeply to be redacted: the run cannot be published, only its spec"
         ) from error
