@@ -32,7 +32,7 @@ class OrganizationMember:
     """An account in an organisation, as its members see it."""
 
     account: str
-    place: MemberRole
+    role: MemberRole
     as_owner: bool
     """Whether the account is an owner, or is invited as one."""
 
@@ -43,7 +43,7 @@ class OrganizationView:
 
     id: int
     name: str
-    place: MemberRole
+    role: MemberRole
     """The viewer's own role."""
     members: tuple[OrganizationMember, ...]
     """Empty for a viewer who is only invited."""
@@ -67,8 +67,8 @@ def find_organisation(connection: Connection, viewer: Viewer, name: str) -> Orga
     own_membership = next((member for member in people if member.account == viewer.account), None)
     if identity is None or own_membership is None:
         raise NotPublished(f"you are not in an organisation {name!r}; ask an owner of it for an invitation")
-    place = own_membership.place
-    return OrganizationView(identity, name, place, () if place == MemberRole.INVITED else tuple(people))
+    role = own_membership.role
+    return OrganizationView(identity, name, role, () if role == MemberRole.INVITED else tuple(people))
 
 
 def _members_and_invited(connection: Connection, organisation_id: int) -> list[OrganizationMember]:
@@ -77,9 +77,9 @@ def _members_and_invited(connection: Connection, organisation_id: int) -> list[O
     for table in (members, invitations):
         query = select(accounts.c.name, table.c.is_owner).join(table, table.c.account_id == accounts.c.id)
         for row in connection.execute(query.where(table.c.organisation_id == organisation_id)):
-            role = MemberRole.OWNER if row.is_owner else MemberRole.MEMBER
-            place = MemberRole.INVITED if table is invitations else role
-            people.append(OrganizationMember(row.name, place, row.is_owner))
+            member_role = MemberRole.OWNER if row.is_owner else MemberRole.MEMBER
+            role = MemberRole.INVITED if table is invitations else member_role
+            people.append(OrganizationMember(row.name, role, row.is_owner))
     return sorted(people, key=lambda member: member.account)
 
 
@@ -92,16 +92,16 @@ def set_member(connection: Connection, viewer: Viewer, name: str, account: str, 
         UsageError: the organisation would have no owner.
     """
     organisation_id = _owned_organisation(connection, viewer, name).id
-    invited_id = _account_id(connection, account)
-    membership = members.c.organisation_id == organisation_id, members.c.account_id == invited_id
+    account_id = _account_id(connection, account)
+    membership = members.c.organisation_id == organisation_id, members.c.account_id == account_id
     if connection.execute(select(members.c.account_id).where(*membership)).scalar() is not None:
-        add_member(connection, name, account, is_owner=is_owner)
+        add_member(connection, name, account, is_owner=is_owner)  # sets the role of the existing member
         _record(connection, viewer, "add-member", f"{name} {account}{' (owner)' if is_owner else ''}")
         return MemberRole.OWNER if is_owner else MemberRole.MEMBER
-    invitation = invitations.c.organisation_id == organisation_id, invitations.c.account_id == invited_id
+    invitation = invitations.c.organisation_id == organisation_id, invitations.c.account_id == account_id
     if connection.execute(update(invitations).where(*invitation).values(is_owner=is_owner)).rowcount == 0:
         row = {
-            "organisation_id": organisation_id, "account_id": invited_id, "is_owner": is_owner, "created": time.time(),
+            "organisation_id": organisation_id, "account_id": account_id, "is_owner": is_owner, "created": time.time(),
         }  # fmt: skip
         connection.execute(insert(invitations), row)
     _record(connection, viewer, "invite", f"{name} {account}{' (owner)' if is_owner else ''}")
@@ -115,8 +115,8 @@ def accept_invitation(connection: Connection, viewer: Viewer, name: str) -> Memb
         NotPublished: the viewer is neither invited nor a member.
     """
     organisation = find_organisation(connection, viewer, name)
-    if organisation.place != MemberRole.INVITED:
-        return organisation.place
+    if organisation.role != MemberRole.INVITED:
+        return organisation.role
     invitation = invitations.c.organisation_id == organisation.id, invitations.c.account_id == viewer.account_id
     is_owner = bool(connection.execute(select(invitations.c.is_owner).where(*invitation)).scalar_one())
     connection.execute(delete(invitations).where(*invitation))
@@ -147,7 +147,7 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
 def _owned_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
     """Return an organisation; raise PermissionError if the viewer is not one of its owners."""
     view = find_organisation(connection, viewer, name)
-    if view.place != MemberRole.OWNER:
+    if view.role != MemberRole.OWNER:
         raise PermissionError(f"only an owner of {name!r} can change the members of {name!r}; ask an owner")
     return view
 
