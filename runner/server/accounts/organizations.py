@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from runner.base.errors import NotPublished
+from runner.base.errors import NotFoundError
 from runner.server.accounts.accounts import Viewer, add_member
 from runner.server.accounts.administration import record_act, remove_member
 from runner.server.store.schema import accounts, invitations, members
@@ -60,13 +60,13 @@ def list_organisations(connection: Connection, viewer: Viewer) -> list[Organizat
 
 
 def find_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
-    """Return an organisation; raise NotPublished if the viewer does not belong to it and is not invited."""
+    """Return an organisation; raise NotFoundError if the viewer does not belong to it and is not invited."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation)
     identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
     people = [] if identity is None else _members_and_invited(connection, identity)
     own_membership = next((member for member in people if member.account == viewer.account), None)
     if identity is None or own_membership is None:
-        raise NotPublished(f"you are not in an organisation {name!r}; ask an owner of it for an invitation")
+        raise NotFoundError(f"you are not in an organisation {name!r}; ask an owner of it for an invitation")
     role = own_membership.role
     return OrganizationView(identity, name, role, () if role == MemberRole.INVITED else tuple(people))
 
@@ -88,7 +88,7 @@ def set_member(connection: Connection, viewer: Viewer, name: str, account: str, 
 
     Raises:
         PermissionError: the viewer is not an owner.
-        NotPublished: there is no such account, or no such organisation for the viewer.
+        NotFoundError: there is no such account, or no such organisation for the viewer.
         UsageError: the organisation would have no owner.
     """
     organisation_id = _owned_organisation(connection, viewer, name).id
@@ -112,7 +112,7 @@ def accept_invitation(connection: Connection, viewer: Viewer, name: str) -> Memb
     """Accept an invitation and return the viewer's role. If the viewer is a member already, nothing changes.
 
     Raises:
-        NotPublished: the viewer is neither invited nor a member.
+        NotFoundError: the viewer is neither invited nor a member.
     """
     organisation = find_organisation(connection, viewer, name)
     if organisation.role != MemberRole.INVITED:
@@ -130,7 +130,7 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
 
     Raises:
         PermissionError: the viewer is not an owner, and the account is not the viewer's own.
-        NotPublished: there is no such organisation for the viewer, or the account is not in it.
+        NotFoundError: there is no such organisation for the viewer, or the account is not in it.
         UsageError: the account is the last owner.
     """
     find = find_organisation if account == viewer.account else _owned_organisation
@@ -139,7 +139,7 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
     invitation = invitations.c.organisation_id == view.id, invitations.c.account_id == removed_id
     if connection.execute(delete(invitations).where(*invitation)).rowcount == 0:
         if account != viewer.account and account not in {member.account for member in view.members}:
-            raise NotPublished(f"{account!r} is neither a member of {name!r} nor invited; check the name")
+            raise NotFoundError(f"{account!r} is neither a member of {name!r} nor invited; check the name")
         remove_member(connection, name, account)
     _record(connection, viewer, "remove-member", f"{name} {account}")
 
@@ -153,11 +153,11 @@ def _owned_organisation(connection: Connection, viewer: Viewer, name: str) -> Or
 
 
 def _account_id(connection: Connection, name: str) -> int:
-    """Return the id of an account; raise NotPublished if the name is unknown, disabled or an organisation."""
+    """Return the id of an account; raise NotFoundError if the name is unknown, disabled or an organisation."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation.is_(False))
     identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
     if identity is None:
-        raise NotPublished(f"there is no account {name!r}; ask the server's administrator to create it")
+        raise NotFoundError(f"there is no account {name!r}; ask the server's administrator to create it")
     return int(identity)
 
 

@@ -23,7 +23,7 @@ import orjson
 from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from runner.base.errors import NotPublished, TakenError, UsageError
+from runner.base.errors import NotFoundError, TakenError, UsageError
 from runner.base.text import shortened
 from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
@@ -129,7 +129,7 @@ class Uploads:
         """Return an upload of the viewer's account.
 
         Raises:
-            NotPublished: the account has no upload with this id.
+            NotFoundError: the account has no upload with this id.
         """
         with self._database.reading() as connection:
             row, declaration = self._row(connection, viewer, upload)
@@ -147,7 +147,7 @@ class Uploads:
         query = select(*columns).where(uploads.c.id == upload, uploads.c.account_id == viewer.account_id)
         row = connection.execute(query).one_or_none()
         if row is None:
-            raise NotPublished("your account has no upload with this id; run the publish command again")
+            raise NotFoundError("your account has no upload with this id; run the publish command again")
         return row, self._declaration(upload, row.state in _ACTIVE)
 
     def _read_declaration(self, upload: str, is_active: bool) -> Declaration:
@@ -163,7 +163,7 @@ class Uploads:
         """Open a writer that appends to the first `offset` bytes of a blob.
 
         Raises:
-            NotPublished: there is no such upload, it is not open, or it does not declare this blob.
+            NotFoundError: there is no such upload, it is not open, or it does not declare this blob.
             OffsetError: the number of stored bytes is different, or another connection is sending this blob.
             DiskFullError: the file cannot be written.
         """
@@ -173,7 +173,7 @@ class Uploads:
             visible = _visible_blobs(connection, viewer, [sha256])
         size = declaration.blobs.get(sha256)
         if size is None or row.state != OPEN:
-            raise NotPublished("the upload is not open or does not declare this blob; run the publish command again")
+            raise NotFoundError("the upload is not open or does not declare this blob; run the publish command again")
         if visible or self.pieces.received_bytes(upload, sha256) is None:
             raise OffsetError(size)
         if self.pieces.free_bytes() < self._settings.spare_bytes:
