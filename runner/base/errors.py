@@ -18,7 +18,7 @@ An exception without an exit code in this tree has the code of its base class:
     │   ├── ServerUnreachable           a server did not answer call after call
     │   ├── TooManyUnusable             more answers are unusable than rollouts.max_unusable allows
     │   ├── ReleaseError                a release is damaged, or its content does not match its name
-    │   │   ├── NotPublished                the registry has no such release
+    │   │   ├── NotFoundError               the registry has no such release, account, upload, ...
     │   │   └── TakenError                  the name and version belong to another release
     │   └── Waiting                     a training run waits until the user has trained a model by hand
     ├── BudgetExhausted             exit 3
@@ -255,8 +255,8 @@ class ReleaseError(RunError):
     """A release in a registry, or a downloaded one, is damaged, or its content does not match its name."""
 
 
-class NotPublished(ReleaseError):
-    """A registry has no such release."""
+class NotFoundError(ReleaseError):
+    """A registry has no such release, file, account, organisation, upload or competition."""
 
 
 class TakenError(ReleaseError):

@@ -85,7 +85,7 @@ def get(
     which renders its templates but executes no code of the release.
 
     Raises:
-        NotPublished, UsageError: there is no such release, or the folder is not empty.
+        NotFoundError, UsageError: there is no such release, or the folder is not empty.
         ReleaseError: the release is damaged, or not signed with `signer_key`; nothing was written.
     """
     entry = registry.find(reference)

@@ -21,7 +21,7 @@ from runner.results.stopping_rule import StoppingDecision
 from runner.results.tables import COLUMNS
 from runner.rollouts.plan import Plan
 from runner.runs.execution.accounting import Accounting
-from runner.runs.execution.sinks import RecordSinks
+from runner.runs.execution.sinks import RolloutSinks
 from runner.runs.execution.spending import run_costs, spending
 from runner.runs.finished.reconstruction import Reconstructor, played_plan
 
@@ -64,7 +64,7 @@ def _recompute(folder: RunFolder, plan: Plan, target: RunFolder) -> RecomputedRu
         check_claims(folder, plan, len(journal))
         until = plan.spec.experiment.until
         decision = None if until is None else StoppingDecision(plan, until, read_baseline(folder.path))
-        sinks, accounting = RecordSinks(plan, target), Accounting(plan, run_costs(plan), None)
+        sinks, accounting = RolloutSinks(plan, target), Accounting(plan, run_costs(plan), None)
         for rollouts in journal.by_job():
             for rollout in rollouts:
                 sinks.add(rollout)

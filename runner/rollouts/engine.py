@@ -42,7 +42,7 @@ REFUSED_SECONDS = 0.5
 UNREACHABLE_SECONDS = 30.0
 """Seconds to wait for calls in flight after a server was given up. Other servers may be working on billed answers."""
 
-STOPS_ALL = (ProviderRefusal, ServerUnreachable, TooManyUnusable)
+ERRORS_THAT_STOP_ALL = (ProviderRefusal, ServerUnreachable, TooManyUnusable)
 """Errors that stop all games, after a wait for the calls in flight."""
 
 
@@ -79,7 +79,7 @@ class Engine:
     exhausted: BudgetExhausted | None = None
     """The error of the first game that the budget did not allow, after which no game starts; None until then."""
     _refused_at: float | None = None
-    """The time of the first error in `STOPS_ALL`, by the event loop's clock."""
+    """The time of the first error in `ERRORS_THAT_STOP_ALL`, by the event loop's clock."""
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
@@ -116,8 +116,8 @@ class Engine:
                     async with self._slot():
                         results.put(job.index, await self.play(job))
                 except BudgetExhausted as error:
-                    # No new games start. Games in progress continue: they can use what other calls have reserved and
-                    # then do not need.
+                    # No new games start. Games in progress continue, because they can still use budget that other
+                    # calls have reserved but not spent.
                     self.exhausted = error
                     raise
                 finally:
@@ -128,7 +128,7 @@ class Engine:
         tasks = [asyncio.create_task(worker()) for _ in range(concurrency)]
         try:
             await _all_or_first_failure(tasks)
-        except STOPS_ALL as error:
+        except ERRORS_THAT_STOP_ALL as error:
             await self._await_calls_in_flight(tasks, error)
             raise
         finally:
@@ -191,7 +191,7 @@ class Engine:
             except (Stopped, BudgetExhausted) as failure:
                 unfinished = failure
             await _all_unless_fatal(branches)
-        except STOPS_ALL as error:
+        except ERRORS_THAT_STOP_ALL as error:
             await self._await_calls_in_flight(branches, error)
             raise
         finally:
@@ -267,7 +267,7 @@ class Engine:
         """
         try:
             await _all_unless_fatal(tasks)
-        except STOPS_ALL as error:
+        except ERRORS_THAT_STOP_ALL as error:
             await self._await_calls_in_flight(tasks, error)
             raise
         finally:

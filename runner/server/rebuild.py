@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, delete, insert, select
 
-from runner.base.errors import NewerFormatError, NotPublished, ReleaseError, RunDirectoryError, UsageError
+from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, RunDirectoryError, UsageError
 from runner.base.storage.locks import locked
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, checksum, digest
@@ -125,7 +125,7 @@ def _declared_folder(settings: Settings, blobs: BlobStore, row: Row[Any], refere
     """
     try:
         data = small_file(blobs.open(row.sha256), MANIFEST, MAX_MANIFEST)
-    except NotPublished as error:
+    except NotFoundError as error:
         raise ReleaseError(f"{MANIFEST} is missing; restore the blob {row.sha256} from a backup") from error
     release = Release.from_bytes(data, settings.limits)
     if (

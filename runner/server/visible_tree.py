@@ -7,7 +7,7 @@ from typing import IO, Any
 
 from sqlalchemy import ColumnElement, Connection, Row, Select, or_, select
 
-from runner.base.errors import NotPublished, UsageError
+from runner.base.errors import NotFoundError, UsageError
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.interface import AddResult, IndexedRelease, StoredFile
@@ -51,7 +51,7 @@ class ServerTree:
     def open(self, path: str) -> IO[bytes]:
         file = self.find(path)
         if file is None:
-            raise NotPublished(f"{self.where} has no file {path}; check the path")
+            raise NotFoundError(f"{self.where} has no file {path}; check the path")
         return self._blobs.open(file[0])
 
     def find(self, path: str) -> tuple[str, int] | None:

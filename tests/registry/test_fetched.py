@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from runner.api import compare, open_run, rejudge, run
-from runner.base.errors import DamagedRunError, NotPublished, ReleaseError, UsageError
+from runner.base.errors import DamagedRunError, NotFoundError, ReleaseError, UsageError
 from runner.base.hashing import file_hash
 from runner.documents.releases.manifest import digest
 from runner.documents.releases.reference import Kind, parse
@@ -267,7 +267,7 @@ def test_a_release_that_is_not_there_is_said_with_the_nearest_name(
     published: tuple[Path, str, Path], tmp_path: Path
 ) -> None:
     wrong = published[1].partition("@")[0][:-1]
-    with connect(str(published[0])) as there, pytest.raises(NotPublished, match="did you mean"):
+    with connect(str(published[0])) as there, pytest.raises(NotFoundError, match="did you mean"):
         get(there, parse(wrong), tmp_path / "got")
 
 

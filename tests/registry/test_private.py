@@ -153,9 +153,7 @@ def test_an_address_is_found_in_whatever_case_it_is_written() -> None:
     release = Release(kind=Kind.SPEC, owner="acme", name="x", version="1")
     raw = Draft(release, {"s.yaml": b"base_url: http://Gpu7.Corp.de:80/v1"})
     (said,) = find_private_text(release, {"x": b"on GPU7.corp.de and http://gpu7.corp.de:80/v1"}, raw, NAMES)
-    assert said.startswith(
-        "'gpu7.corp.de' (an address of a server that the spec names): 2 occurrences in 1 file: x:1, ...;"
-    )
+    assert said.startswith("'gpu7.corp.de' (an address of a server in the spec): 2 occurrences in 1 file: x:1, ...;")
     assert said.endswith("--allow-name gpu7.corp.de")
     assert list(find_private_text(release, {"x": b"on GPU7.corp.de"}, raw, NAMES.allow({"gpu7.corp.de"}))) == []
 

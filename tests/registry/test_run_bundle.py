@@ -409,4 +409,4 @@ def test_a_run_of_0_1_0_makes_a_release_that_says_what_it_lacks(old: Path, name:
     assert (release.facts["pinned"], release.sources) == (False, {})
     assert any("not pinned" in note for note in made.notes)
     assert "environment.lock" not in made.contents
-    assert b"it is not pinned" in read(made, "README.md")
+    assert b"the release is not pinned to a commit" in read(made, "README.md")

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from sqlalchemy import Connection, insert, select, update
 
-from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.registry.components.drafts import component_draft
 from runner.registry.draft import Naming
@@ -109,7 +109,7 @@ def test_a_competition_of_a_private_dataset_is_told_to_its_owners_alone(records:
     records.connection.execute(hidden)
     for viewer in (ANYBODY, records.viewer("mallory"), records.viewer("mallory", Scope.ADMIN)):
         assert boards.list_competitions(records.connection, viewer, NOW, "", 10) == []
-        with pytest.raises(NotPublished, match="this server has no competition acme/cup"):
+        with pytest.raises(NotFoundError, match="this server has no competition acme/cup"):
             records.board(viewer)
     # Nor by what a run on the very same rows becomes.
     assert records.submitted("mallory", "probe") == ""
@@ -125,7 +125,7 @@ def test_a_private_submission_is_in_no_board_and_no_count_of_others(records: Rec
         found = records.board(viewer)
         assert (len(found["board"]), found["submissions"]) == (count, [{"owner": "mallory", "count": count}])
         assert {row["submissions"] for row in found["board"]} == {count}
-    with pytest.raises(NotPublished):
+    with pytest.raises(NotFoundError):
         records.seen(records.viewer("alice"), "mallory", "secret")
     assert records.seen(records.viewer("mallory"), "mallory", "secret")["state"] == SCORED
 
@@ -142,7 +142,7 @@ def test_so_many_are_taken_a_day_of_an_owner_and_of_an_account_and_none_after_cl
     why = records.seen(records.viewer("mallory"), "mallory", "m2")["why"]
     assert why.startswith("mallory has 2 submissions in 24 hours")
     for viewer in (ANYBODY, records.viewer("alice")):  # why one is refused is its own owners'
-        with pytest.raises(NotPublished):
+        with pytest.raises(NotFoundError):
             records.seen(viewer, "mallory", "m2")
 
 
@@ -256,7 +256,7 @@ def test_who_may_not_see_a_dataset_is_told_of_none_and_who_does_not_own_it_makes
         ("acme/no@1", "has no dataset/acme/no@1"),
     ):
         wanted = CompetitionRequest(dataset=dataset, name="mine", labels={"p": 1}, day_limit=1, closes=NOW + 1)
-        with pytest.raises(NotPublished, match=words):
+        with pytest.raises(NotFoundError, match=words):
             create_competition(settings, database, records.viewer("mallory"), wanted, NOW)
     wanted = CompetitionRequest(dataset="acme/claims@1", name="mine", labels={"p": 1}, day_limit=1, closes=NOW + 1)
     with pytest.raises(PermissionError, match="only an owner of acme"):

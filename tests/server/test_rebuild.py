@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, insert, select, update
 
-from runner.base.errors import NotPublished, UsageError
+from runner.base.errors import NotFoundError, UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.server.accounts.accounts import Scope, Viewer, add_account
 from runner.server.accounts.administration import set_hidden
@@ -224,7 +224,7 @@ def test_one_at_a_time_sends_a_blob(held: Held) -> None:
         held.publishing.uploads.receive(held.viewer, upload.id, sha256, 0)
     held.publishing.uploads.pieces.clear(upload.id)  # it is given up meanwhile
     first.write(data)
-    with pytest.raises(NotPublished, match="the upload was deleted"):
+    with pytest.raises(NotFoundError, match="the upload was deleted"):
         first.end()
     first.close()
     assert held.publishing.uploads.pieces.received_bytes(upload.id, sha256) == 0

@@ -198,8 +198,8 @@ def database_at(path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def build_path(path: Path, ending: str) -> Iterator[Path]:
-    """Yield a path for building a new version of the database `path`: next to it, or in a folder with a plain name."""
+def temporary_database_path(path: Path, ending: str) -> Iterator[Path]:
+    """Yield a temporary path for a new version of the database `path`: next to it, or in a folder with a plain name."""
     if has_plain_name(path):
         yield path.with_name(path.name + ending)
         return

@@ -61,10 +61,10 @@ def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> 
     """Return the installed release that the text names; kind and version may be omitted if that is unambiguous.
 
     Raises:
-        NotPublished: no installed release has this name.
+        NotFoundError: no installed release has this name.
         UsageError: several versions are installed.
     """
-    from runner.base.errors import NotPublished, UsageError
+    from runner.base.errors import NotFoundError, UsageError
     from runner.documents.releases.reference import Digest, Reference, parse
     from runner.registry.components.installed import suggest_release
 
@@ -76,7 +76,7 @@ def _find_installed(text: str, store: Store, installed: Sequence[Reference]) -> 
     if not matches and store.folder(requested if requested.version else requested.at("-")).exists():
         return requested  # a damaged release, which is not listed but can be removed
     if not matches:
-        raise NotPublished(f"{requested} is not installed{suggest_release(requested, installed)}")
+        raise NotFoundError(f"{requested} is not installed{suggest_release(requested, installed)}")
     if len(matches) > 1:
         versions = comma_join(str(entry.version) for entry in matches)
         raise UsageError(f"several versions of {requested} are installed; name one of {versions}")

@@ -47,13 +47,15 @@ def _introduction(manifest: Manifest) -> str:
     kind = "A training run" if manifest.is_training_run else f"A {manifest.kind} run"
     return (
         f"{kind} of {code(manifest.name)} on {code(manifest.benchmark)}: protocol {code(manifest.protocol)}, seed "
-        f"{manifest.seed}, played with nip-run {code(manifest.version)} from {code(manifest.started_at)}."
+        f"{manifest.seed}, played with nip-run {code(manifest.version)}, started at {code(manifest.started_at)}."
     )
 
 
 def _parents(release: Release, manifest: Manifest) -> Iterator[str]:
     """Yield a sentence on the releases that this one continues or is based on; parts of a training run have none."""
+    # A part of a training run, such as a test, has no parents of its own; the training run's README names them.
     links = () if manifest.parent_run_id is not None else release.links
+    # for example "continues run/acme/a@1" and "child of run/acme/b@2"
     phrases = [plain(phrase) for phrase in describe_parents(groups_of(release.facts), links)]
     if phrases:
         yield f"It {'; '.join(f'is a {phrase}' if phrase.startswith('child') else phrase for phrase in phrases)}."
@@ -83,6 +85,7 @@ def _server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 def _result(manifest: Manifest, metrics: Mapping[str, Any]) -> str:
     accuracy = accuracy_of(metrics)
+    # The cost of this run's own calls: a replay costs nothing, although `cost_usd` has the cost of its answers.
     cost = "an unknown cost" if manifest.own_cost_usd is None else f"${manifest.own_cost_usd:,.4f}"
     totals = f"{manifest.rollouts or 0:,} rollouts, {manifest.completions or 0:,} completions, {cost}"
     if manifest.is_training_run:
@@ -106,8 +109,8 @@ def _commands(release: Release, manifest: Manifest, spec: Mapping[str, Any], *, 
     name = release.name
     keys = sorted(set(_key_approvals(manifest, spec)))
     allowed = "".join(f" --allow-key {key}" for key in keys)
-    addresses = sorted(set(_addresses(manifest, spec)))
-    overrides = "".join(f" {key}=URL" for key in addresses)
+    url_settings = sorted(set(_base_url_settings(manifest, spec)))
+    overrides = "".join(f" {setting}=URL" for setting in url_settings)
     options = f"{' --from WHERE' if manifest.is_training_run else ''}{'' if has_rows else ' --set dataset.path=FILE'}"
     lines = [
         f"nip-run get {release.reference} {name} --from WHERE    # WHERE is the registry; checks every hash",
@@ -133,7 +136,7 @@ def _describe_cost(manifest: Manifest) -> str:
     if manifest.is_whole_replay:
         return "costs as much as the run that it replays"
     if manifest.cost_usd is None:
-        return "costs what your server charges for as many tokens"
+        return "costs what your server charges for the same number of tokens"
     return f"costs about ${manifest.cost_usd:,.2f}, as it did originally"
 
 
@@ -159,7 +162,8 @@ def _key_approvals(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]
         )
 
 
-def _addresses(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
+def _base_url_settings(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings of the servers whose URLs the user must give to play the run again."""
     yield from (
         f"models.{name}.base_url" for name, group in _remote_groups(manifest, spec) if group.get("base_url") is not None
     )
@@ -176,12 +180,12 @@ def _missing_rows_note() -> str:
 def _sources(release: Release) -> str:
     sources = [f"- {name}: {_describe_source(source)}" for name, source in sorted(release.sources.items())]
     if not sources:
-        return "The sources of its files were not recorded, and it is not pinned."
+        return "The sources of its files were not recorded, so the release is not pinned to a commit."
     return "\n".join(("Sources:", "", *sources))
 
 
 def _describe_source(source: FileSource) -> str:
-    """Describe the source of a part in one line. nip-run wrote the reason why it is not pinned, without markup."""
+    """Describe in one line where a part, such as the prompts, comes from, and why it is not pinned to a commit."""
     path = "" if source.path is None else code(source.path)
     if source.repository is not None:
         path = ", ".join(filter(None, (f"{code(source.repository)} at {code(source.commit or 'no commit')}", path)))

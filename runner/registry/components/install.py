@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
-from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.documents.releases.manifest import Release
 from runner.documents.releases.reference import COMPONENTS, Digest, Reference, parse
 from runner.registry.components.lockfile import Lock, LockedPin
@@ -54,7 +54,7 @@ class Installer:
 
         Raises:
             UsageError: a reference does not name a component, or no registry is known.
-            NotPublished: a release, or one that it needs, is not in the registry; nothing was installed.
+            NotFoundError: a release, or one that it needs, is not in the registry; nothing was installed.
             TakenError: the store or the lock has another release of this name; the lock is unchanged.
             ReleaseError: a file is damaged.
         """
@@ -70,7 +70,7 @@ class Installer:
         """Install all releases that the lock pins, by their hashes, and check the installed ones.
 
         Raises:
-            NotPublished, ReleaseError: as `install`; also if a registry has another release than the lock pins.
+            NotFoundError, ReleaseError: as `install`; also if a registry has another release than the lock pins.
         """
         selected: _Selection = {}
         for reference, pin in sorted(self.lock.pins.items(), key=lambda item: str(item[0])):
@@ -142,9 +142,9 @@ class Installer:
                 match: tuple[Registry | None, ReleaseEntry] = registry, registry.find(reference)
             else:
                 match = None, ReleaseEntry(reference, self.store.check(reference).sha256)
-        except NotPublished as error:
+        except NotFoundError as error:
             if not self.store.has(reference):
-                raise NotPublished(f"nothing was installed, because {dependent} needs {reference}: {error}") from error
+                raise NotFoundError(f"nothing was installed, because {dependent} needs {reference}: {error}") from error
             match = None, ReleaseEntry(reference, self.store.check(reference).sha256)
         if sha256 is not None and match[1].sha256 != sha256:
             raise ReleaseError(

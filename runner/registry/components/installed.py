@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from runner.base.errors import NotPublished, ReleaseError
+from runner.base.errors import NotFoundError, ReleaseError
 from runner.base.text import did_you_mean
 from runner.documents.releases.reference import Digest, Kind, Reference, parse
 from runner.registry.components.lockfile import Lock
@@ -44,7 +44,7 @@ class Finder:
 
         Raises:
             UsageError: the text is not a reference to a release of this kind.
-            NotPublished: the release is not installed, or the lock does not pin it.
+            NotFoundError: the release is not installed, or the lock does not pin it.
             ReleaseError: the release is damaged, or another one than the lock pins.
         """
         parsed = parse(text, kind)
@@ -61,24 +61,24 @@ class Finder:
         """Return the installed release with a hash. It needs no pin, because the hash identifies it."""
         try:
             reference = self.store.by_hash(digest)
-        except NotPublished as error:
-            raise NotPublished(f"{digest} is not installed; {self._install_command(digest)}") from error
+        except NotFoundError as error:
+            raise NotFoundError(f"{digest} is not installed; {self._install_command(digest)}") from error
         if reference.kind != kind:
             raise ReleaseError(f"{digest} is {reference}, not a {kind}; name a {kind} here")
         return reference
 
     def _find_pinned(self, reference: Reference) -> Reference:
-        """Return the release that the lock pins for a reference. Raises NotPublished: the lock pins none."""
+        """Return the release that the lock pins for a reference. Raises NotFoundError: the lock pins none."""
         pinned = self.lock.find(reference)
         if pinned is not None:
             return pinned
         if reference.version is not None and self.store.has(reference):
-            raise NotPublished(
+            raise NotFoundError(
                 f"{reference} is installed, but {self.lock.path} does not pin it; run nip-run install {reference}"
             )
         suggestion = suggest_release(reference, self.lock.pins).removeprefix("; ")
         hint = f". Or {suggestion}" if suggestion else ""
-        raise NotPublished(f"{reference} is not installed; {self._install_command(reference)}{hint}")
+        raise NotFoundError(f"{reference} is not installed; {self._install_command(reference)}{hint}")
 
     def _install_command(self, reference: Reference | Digest) -> str:
         """Return the command that installs a release, with --from unless the environment or lock has a registry."""
@@ -88,8 +88,8 @@ class Finder:
     def _check(self, reference: Reference) -> Installed:
         try:
             return self.store.check(reference)
-        except NotPublished as error:
-            raise NotPublished(
+        except NotFoundError as error:
+            raise NotFoundError(
                 f"{reference} is not installed, but {self.lock.path} pins it; run nip-run install"
             ) from error
 

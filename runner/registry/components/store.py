@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
 from runner.base.storage.safe_files import open_to_read, read_bounded, remove_folder
 from runner.documents.releases.bundle import checked_copy
 from runner.documents.releases.limits import MAX_MANIFEST
@@ -70,21 +70,21 @@ class Store:
         """Return the installed release whose manifest has this hash.
 
         Raises:
-            NotPublished: no installed release has this hash.
+            NotFoundError: no installed release has this hash.
             UsageError: several releases have it, because the hash has too few digits.
         """
         matches = [entry for entry in self.entries() if entry.sha256.startswith(hash_prefix.hex)]
         if len({entry.sha256 for entry in matches}) > 1:
             raise UsageError(f"{hash_prefix} matches {len(matches)} installed releases; give more digits")
         if not matches:
-            raise NotPublished(f"{hash_prefix} is not installed; nip-run install {hash_prefix} installs it")
+            raise NotFoundError(f"{hash_prefix} is not installed; nip-run install {hash_prefix} installs it")
         return matches[0].reference
 
     def check(self, reference: Reference) -> Installed:
         """Check every file of an installed release against its manifest, and return the release.
 
         Raises:
-            NotPublished: the release is not installed.
+            NotFoundError: the release is not installed.
             ReleaseError: the release is damaged; the message names the damaged files.
         """
         folder = self.folder(reference)
@@ -93,7 +93,7 @@ class Store:
             data = read_bounded(folder / MANIFEST, MAX_MANIFEST)
             release = Release.from_bytes(data)
         except FileNotFoundError as error:
-            raise NotPublished(f"{reference} is not installed; nip-run install {reference} installs it") from error
+            raise NotFoundError(f"{reference} is not installed; nip-run install {reference} installs it") from error
         except OSError as error:
             raise ReleaseError(f"cannot read {folder / MANIFEST}: {error.strerror}") from error
         except ReleaseError as error:
@@ -141,12 +141,12 @@ class Store:
         """Uninstall a release.
 
         Raises:
-            NotPublished: the release is not installed.
+            NotFoundError: the release is not installed.
             ReleaseError: its folder cannot be removed.
         """
         folder = self.folder(reference)
         if not folder.exists():
-            raise NotPublished(f"{reference} is not installed, so there is nothing to uninstall")
+            raise NotFoundError(f"{reference} is not installed, so there is nothing to uninstall")
         try:
             remove_folder(folder)
             current = folder.parent

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.base.text import counted
 from runner.documents.releases.bundle import Bundle
 from runner.documents.releases.manifest import ReleaseLink
@@ -112,7 +112,7 @@ def _resolve_link(link: ReleaseLink, registry: Registry | None, kind: Kind) -> R
         return link
     try:
         entry = registry.find(parse(link.release, kind if link.release.count("/") == 1 else None))
-    except (NotPublished, UsageError):
+    except (NotFoundError, UsageError):
         return link  # the check `references` reports the missing release
     return replace(link, release=str(entry.reference), sha256=entry.sha256)
 

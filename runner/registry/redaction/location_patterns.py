@@ -11,6 +11,7 @@ REMOVED = "???"
 _REST = r"[^\s'\"<>|;,()`:]*"
 _HOMES = r"(?:/(?:home|homes|Users|root|mnt|Volumes)/|\\(?:[Uu]sers|home)\\)"
 _HOME = re.compile(rf"{_HOMES}{_REST}|(?<!\w)[A-Za-z]:(?:[Uu]sers[\\/]|[\w.-]+\\){_REST}")
+"""Matches home folders, and paths relative to a drive: `C:work\\data`, but not `C:work/data`."""
 _SLASH = r"%(?:25)?(?:2[fF]|5[cC])"
 _ENCODED_HOME = re.compile(rf"{_SLASH}(?:home|homes|[Uu]sers|root|mnt|Volumes){_SLASH}[\w.@+~%-]*")
 _ENCODED = re.compile(
@@ -19,8 +20,9 @@ _ENCODED = re.compile(
 _VARIABLE = re.compile(
     rf"(?:\$(?:env:)?(?:\{{[A-Z_][A-Z0-9_]*\}}|[A-Z_][A-Z0-9_]*)|%[A-Za-z_][A-Za-z0-9_()]*%)[\\/]{_REST}"
 )
-_MOUNT = re.compile(rf"(?<![\w:/.])//(?P<host>[\w.\x24-]+)/{_REST}")
+_HOST_PATH = re.compile(rf"(?<![\w:/.])//(?P<host>[\w.\x24-]+)/{_REST}")
 _SHARE = re.compile(r"\\\\[\w.\x24-]+(?:\\[^\s\\'\"<>|]*)*")
+"""Matches Windows shares, such as `\\\\host\\c$`. In this pattern and the one above, `\\x24` is a dollar sign."""
 _DRIVE = re.compile(r"(?<![\w])[A-Za-z]:[\\/][^\s'\"<>|;,]*")
 _ABSOLUTE = re.compile(
     r"(?<![\w.~/?%<-])(?:file:)?(?:~[\w.-]*/[^\s'\"<>|;,():`]*|(?:/[\w.@+~%-]+){2,}/?|/[\w.@+~%-]+/)"
@@ -30,10 +32,11 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}:///?(?P<host>[^\s/'\"<>()\[\]]*
 _STORE = re.compile(
     r"(?i)(?:unix|ipc|s3[an]?|gs|gcs|az|azure|abfss?|wasbs?|hdfs|dbfs|r2|oci|swift|minio|rsync|sftp|scp)://"
 )
-"""Matches schemes of buckets and sockets, which are private for every host."""
-_WEB = re.compile(
+"""Matches schemes of buckets and sockets, which are private whatever their host is."""
+_NETWORK_SCHEME = re.compile(
     r"(?i)(?:https?|wss?|tcp|udp|grpcs?|rpc|rediss?|file|ftp|ssh|nfs|smb|zmq|amqps?|postgres(?:ql)?|mysql)://"
 )
+"""Matches schemes whose URLs are private unless their host is public."""
 _PUBLIC_HOST = re.compile(
     r"(?i)(?:[\w-]+\.)+(?!(?:local|lan|internal|intern|intranet|corp|home|localdomain|private)\Z)[a-z][a-z-]+"
 )
@@ -43,6 +46,7 @@ _USER = re.compile(
 _VERSION = re.compile(r"(?i)v?\d[\w.]*|i\d+|latest|main|master|stable")
 """Matches versions, iterations and branches, which may follow an `@` like a host."""
 _IPV4 = re.compile(r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?:/\d{1,2})?(?![\w.]*\d)(?:(?::|', ?)\d{1,5})?")
+"""Matches an address with its port: `10.0.0.1:80`, or `10.0.0.1', 80` in a Python tuple; no port in `10.0.0.1, 80`."""
 _IPV6 = re.compile(
     r"\[[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]+(?:%\w+)?\](?::\d+)?"
     r"|(?<![\w:.])(?:(?:[0-9A-Fa-f]{1,4}:){1,7}(?::[0-9A-Fa-f]{1,4}){1,6}"
@@ -52,6 +56,7 @@ _INTERNAL_HOST = re.compile(
     r"(?i)(?<![\w.@/-])(?:[\w-]+\.)+(?:lan|internal|intern|intranet|corp|localdomain|(?<=\w\.)[\w-]+\.local)"
     r"(?::\d+)?(?![\w./-])"
 )
+"""Matches `gpu.corp` and `gpu.lab.local`, but not `threading.local`, which is Python code."""
 
 
 def is_public_host(host: str) -> bool:
@@ -60,7 +65,7 @@ def is_public_host(host: str) -> bool:
 
 
 _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = (
-    (_ENCODED, PATH), (_VARIABLE, PATH), (_MOUNT, PATH), (_SHARE, PATH), (_DRIVE, PATH), (_USER, ADDRESS),
+    (_ENCODED, PATH), (_VARIABLE, PATH), (_HOST_PATH, PATH), (_SHARE, PATH), (_DRIVE, PATH), (_USER, ADDRESS),
     (_IPV6, ADDRESS), (_IPV4, ADDRESS), (_ABSOLUTE, PATH), (_HOME, PATH), (_INTERNAL_HOST, ADDRESS),
 )  # fmt: skip
 """The patterns of private locations. They are applied in this order, after the pattern of URLs."""
@@ -93,12 +98,12 @@ def redact_locations(text: str, count: Callable[[str], None]) -> str:
 def _is_private_url(match: re.Match[str]) -> bool:
     if _STORE.match(match[0]) or _ENCODED_HOME.search(match[0]) or "@" in match["host"]:
         return True
-    return _WEB.match(match[0]) is not None and not is_public_host(match["host"])
+    return _NETWORK_SCHEME.match(match[0]) is not None and not is_public_host(match["host"])
 
 
 def _is_public(match: re.Match[str]) -> bool:
     """Return whether a match is a public host's path, a version after `@`, or a public git remote."""
-    if match.re is _MOUNT:
+    if match.re is _HOST_PATH:
         return is_public_host(match["host"])
     if match.re is _USER:
         is_git = match["user"] == "git" and is_public_host(match["host"])

@@ -15,7 +15,7 @@ from runner.registry.redaction.machine_names import MachineNames, path_pattern
 from runner.registry.redaction.rules import addresses_of
 from runner.registry.redaction.secrets import ProcessSecrets, find_secret_forms, secret_settings
 from runner.registry.redaction.text_search import Cause, Finder, group_by_cause, search
-from runner.spec.trainer_files import FOLDER
+from runner.spec.trainer_files import FOLDER as TRAINERS
 
 _API_PATH = re.compile(r"/?((api|openai)/)?(v\d+)?/?")
 """Matches the usual paths of a server's API, which are not secret."""
@@ -26,18 +26,20 @@ def find_private_text(
 ) -> Iterator[str]:
     """Yield a message for each private text in a release; `original` is the draft before redaction."""
     rules = rules_for(original)
-    names = names.with_terms(rules.host_words, "the host of a server that the spec names")
-    allowed = names.allow({release.owner, *_parts_of_public_sources(release)})
+    private_names = names.with_terms(rules.host_words, "the host of a server in the spec").allow(
+        {release.owner, *_parts_of_public_sources(release)}
+    )
     finders: list[Finder] = [
         find_secret_forms,
         ProcessSecrets(),
-        allowed,
+        private_names,
         _ServerAddresses(rules.base_urls, names.allowed),
     ]
     published: Mapping[str, Content] = {**contents, MANIFEST: release.to_bytes()}
     yield from group_by_cause(search(published, finders))
+    # Free text has no settings, except the files of trainers, whose values could be secret.
     yield from secret_settings(
-        {path: text for path, text in published.items() if not path.startswith(FREE_TEXT) or f"{FOLDER}/" in path}
+        {path: text for path, text in published.items() if not path.startswith(FREE_TEXT) or f"{TRAINERS}/" in path}
     )
 
 
@@ -56,12 +58,13 @@ def _has_more_than_host(address: str) -> bool:
 
 
 class _ServerAddresses:
-    """Finds the addresses of a spec's servers; all addresses of one host have one cause."""
+    """Finds the addresses of a spec's servers; all addresses of one host are reported in one message."""
 
     def __init__(self, base_urls: Collection[str], allowed: Collection[str]) -> None:
         by_host: dict[str, dict[str, None]] = {}
         for url in base_urls:
             by_host.setdefault(urlsplit(url).hostname or url, {}).update(dict.fromkeys(addresses_of([url])))
+        # `path_pattern` also finds the JSON and percent-encoded forms of an address, which has slashes like a path.
         self._patterns = {
             host: re.compile(b"|".join(path_pattern(text).pattern for text in private), re.IGNORECASE)
             for host, texts in by_host.items()
@@ -71,4 +74,4 @@ class _ServerAddresses:
     def __call__(self, data: bytes) -> Iterator[tuple[int, Cause]]:
         for host, pattern in self._patterns.items():
             for match in pattern.finditer(data):
-                yield match.start(), Cause("an address of a server that the spec names", host)
+                yield match.start(), Cause("an address of a server in the spec", host)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from runner.base.errors import NotPublished, ReleaseError, TakenError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, make_folder, make_folders, open_below, remove_folder
 from runner.documents.releases.bundle import PIECE_BYTES, Content, checked_copy, entries_by_path, open_content
@@ -61,7 +61,7 @@ class FolderTransport:
         try:
             return open_below(self._root, _split_path(path))
         except FileNotFoundError as error:
-            raise NotPublished(f"{self.where} has no file {path}") from error
+            raise NotFoundError(f"{self.where} has no file {path}") from error
         except OSError as error:
             raise ReleaseError(f"cannot read {target}: {error.strerror}") from error
 

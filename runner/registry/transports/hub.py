@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import httpx2
 
-from runner.base.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
+from runner.base.errors import NipRunError, NotFoundError, ReleaseError, TakenError, UsageError
 from runner.base.redaction import current_redactor, remember_secret
 from runner.documents.releases.bundle import Content, open_content
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
@@ -143,7 +143,7 @@ class HubSession:
             return info.sha, bool(info.private)
 
     def open_file(self, path: str, commit: str) -> IO[bytes]:
-        """Open a file at a commit to read. Raises: NotPublished, ReleaseError: see `map_errors`."""
+        """Open a file at a commit to read. Raises: NotFoundError, ReleaseError: see `map_errors`."""
         with self.map_errors(f"read {path}"):
             url = self._hub.hf_hub_url(
                 self._repository, path, repo_type=_REPOSITORY_TYPE, revision=commit, endpoint=self._endpoint
@@ -184,7 +184,7 @@ class HubSession:
         """Replace the errors in the block by errors for users, which say that `action` failed.
 
         Raises:
-            NotPublished: there is no such file.
+            NotFoundError: there is no such file.
             RepositoryNotFound: there is no such repository, or the user has no access to it.
             ReleaseError: all other errors.
         """
@@ -224,7 +224,7 @@ class HubSession:
         elif isinstance(error, errors.RevisionNotFoundError):
             reason = "the repository has no such branch, tag or commit. Correct the part after @."
         elif isinstance(error, errors.EntryNotFoundError):
-            kind, reason = NotPublished, "there is no such file"
+            kind, reason = NotFoundError, "there is no such file"
         elif isinstance(error, errors.RepositoryNotFoundError) or (status in (401, 404) and not self.has_token):
             kind = RepositoryNotFound
             reason = f"there is no dataset repository {page}, or it is private. Check its name, and {token}."
@@ -306,7 +306,7 @@ class HubTransport:
         commit = self._current_commit()
         if commit is None:
             return
-        with suppress(NotPublished), self._hub.map_errors("list the files"):
+        with suppress(NotFoundError), self._hub.map_errors("list the files"):
             tree = self._hub.api.list_repo_tree(
                 self._repository, folder or None, recursive=True, revision=commit, repo_type=_REPOSITORY_TYPE
             )
@@ -336,7 +336,7 @@ class HubTransport:
             return io.BytesIO(self._checksums[path])
         commit = self._current_commit()
         if commit is None or not _is_inside(path):
-            raise NotPublished(f"{self.where} has no file {path}")
+            raise NotFoundError(f"{self.where} has no file {path}")
         return self._hub.open_file(path, commit)
 
     def _current_commit(self) -> str | None:

@@ -75,7 +75,7 @@ class Transport(Protocol):
         """Open a file to read.
 
         Raises:
-            NotPublished: there is no such file.
+            NotFoundError: there is no such file.
             ReleaseError: the file cannot be read, or is not a regular file.
         """
 

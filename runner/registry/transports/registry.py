@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Self
 
-from runner.base.errors import NewerFormatError, NotPublished, ReleaseError, TakenError, UsageError
+from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, TakenError, UsageError
 from runner.base.text import did_you_mean, in_one_line, shortened
 from runner.documents.releases.bundle import Bundle, checked_copy, unpack
 from runner.documents.releases.limits import MAX_MANIFEST, USUAL, Limits
@@ -78,7 +78,7 @@ class Registry:
         """Find a release; a name without a version means its newest version that is not yanked.
 
         Raises:
-            NotPublished: there is none, or all its versions are yanked; the message suggests the nearest name.
+            NotFoundError: there is none, or all its versions are yanked; the message suggests the nearest name.
             UsageError: several releases match the first digits of a hash.
         """
         if isinstance(reference, Digest):
@@ -94,13 +94,13 @@ class Registry:
             matches = [entry for entry in of_name if entry.yanked is None]
             if of_name and not matches:
                 last = of_name[-1]
-                raise NotPublished(
+                raise NotFoundError(
                     f"all versions of {reference} in {self.where} were yanked; the newest, {last.reference}, because: "
                     f"{last.yanked}. To use the newest anyway, name its version"
                 )
         if matches:
             return matches[-1]
-        raise NotPublished(
+        raise NotFoundError(
             f"{self.where} has no {shortened(str(reference), 200)}{self._suggest(reference)}; list its releases: "
             f"{shlex.join(['nip-run', 'search', '--from', self.where])}"
         )
@@ -154,7 +154,7 @@ class Registry:
         """
         try:
             return self._transport.open(f"{entry.reference.folder}/{path}")
-        except NotPublished as error:
+        except NotFoundError as error:
             raise ReleaseError(
                 f"{path} is missing; the release is incomplete. If this registry is a copy, copy it again"
             ) from error
@@ -163,12 +163,12 @@ class Registry:
         """Read and check a small file of a release.
 
         Raises:
-            NotPublished: the release has no such file.
+            NotFoundError: the release has no such file.
             ReleaseError: it is damaged, or larger than `max_bytes` bytes.
         """
         file = release.file(path)
         if file is None:
-            raise NotPublished(f"{entry.reference} has no file {path}")
+            raise NotFoundError(f"{entry.reference} has no file {path}")
         if file.size > max_bytes:
             raise ReleaseError(f"{entry.reference}: {path} has {file.size:,} bytes; at most {max_bytes:,} are allowed")
         pieces: list[bytes] = []
@@ -263,7 +263,7 @@ class Registry:
 
         Raises:
             UsageError: the reason is missing or too long.
-            NotPublished: there is no such release.
+            NotFoundError: there is no such release.
             TakenError: it is yanked already.
         """
         file = yanked_file(reason)
@@ -304,7 +304,7 @@ class Registry:
             )
         files = {}
         for path in paths:
-            with suppress(NotPublished):
+            with suppress(NotFoundError):
                 files[path.removeprefix(prefix)] = small_file(self._transport.open(path), path, max_bytes)
         return files
 

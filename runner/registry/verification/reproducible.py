@@ -25,7 +25,7 @@ def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results
 
     Raises:
         ReleaseError: the existing folder is damaged or has another release; the message says how to fetch it again.
-        NotPublished, UsageError: as `get`.
+        NotFoundError, UsageError: as `get`.
     """
     reference = entry.reference
     folder = results.path / PUBLISHED / reference.owner / reference.name / str(reference.version)

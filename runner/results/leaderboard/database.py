@@ -20,11 +20,11 @@ import duckdb
 from runner.base.errors import DamagedRunError, LeaderboardError, RunDirectoryError, RunError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.duckdb_connections import (
-    build_path,
     connect,
     database_at,
     duckdb_literal,
     interruptible_queries,
+    temporary_database_path,
 )
 from runner.base.storage.format_versions import LEADERBOARD, refuse_newer
 from runner.base.storage.locks import locked
@@ -274,7 +274,7 @@ def _open_read_only(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 @contextmanager
 def _working_copy(path: Path, *, fresh: bool) -> Iterator[Path]:
     """Yield the path of a working copy of the board, which is removed at the end. With `fresh`, nothing is copied."""
-    with build_path(path, ".new") as copy:
+    with temporary_database_path(path, ".new") as copy:
         try:
             for leftover in (copy, _wal_path(copy)):
                 leftover.unlink(missing_ok=True)

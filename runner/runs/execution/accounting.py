@@ -163,7 +163,7 @@ class Accounting:
                 "automatically, set rollouts.max_unusable (a share)",
             )
 
-    def check_unusable(self) -> None:
+    def check_unusable_share(self) -> None:
         """Check that the share of unusable answers is within the spec's limit.
 
         Raises:

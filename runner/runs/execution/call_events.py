@@ -86,4 +86,4 @@ class RunCallEvents(CallEvents):
     def answered(self, request: Request, completion: Completion) -> None:
         self.server_notes.answered(request, completion)
         self.accounting.answered(request, completion)
-        self.accounting.check_unusable()  # may raise, so only after everything else has counted the call
+        self.accounting.check_unusable_share()  # may raise, so only after everything else has counted the call

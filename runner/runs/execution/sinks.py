@@ -23,19 +23,19 @@ from runner.runs.execution.game_outputs import OutputBuilder, RolloutOutput, fin
 from runner.statistics.variance_components import Play, Scores, variance_section
 
 
-class RecordSinks:
+class RolloutSinks:
     """Writes the files of a run from its rollouts, which arrive in the order of the plan."""
 
     def __init__(self, plan: Plan, folder: RunFolder) -> None:
-        self._folder, self._shape = folder, plan.shape
+        self._folder, self._tree_shape = folder, plan.shape
         self._metrics = Metrics(plan.spec.protocol, plan.seats)
         self._scores = Scores()
-        stopped = None if plan.debates is None else plan.debates.stopped
-        self._stopped_debates = None if stopped is None else StoppedDebates(plan, stopped)
-        self._statistics = None if self._shape is None else TreeStatistics(plan.spec.protocol, self._shape)
+        stopping_note = None if plan.debates is None else plan.debates.stopped
+        self._stopped_debates = None if stopping_note is None else StoppedDebates(plan, stopping_note)
+        self._statistics = None if self._tree_shape is None else TreeStatistics(plan.spec.protocol, self._tree_shape)
         self._table_parts = PartFiles(folder.path)
         self._fine_tune = fine_tune_of(plan)
-        trees = None if self._shape is None else Trees(self._shape, plan.spec.experiment.seed)
+        trees = None if self._tree_shape is None else Trees(self._tree_shape, plan.spec.experiment.seed)
         self._fine_tune_files: FineTuneFiles | None = None
         if self._fine_tune:
             try:
@@ -52,7 +52,7 @@ class RecordSinks:
 
     @property
     def unsealed(self) -> Path:
-        """The folder with the tables until `seal` moves them."""
+        """The folder with the rows of the tables until `seal` writes the final files."""
         return self._table_parts.folder
 
     def add(self, rollout: Rollout) -> None:
@@ -66,14 +66,15 @@ class RecordSinks:
         self._table_parts.add(output.rows)
         self._metrics.count(output.measured)
         score = output.score
-        if score is not None and self._shape is None:
-            self._scores.add(score.group, Play(*score[1:5]), score.correct)
+        if score is not None and self._tree_shape is None:
+            play = Play(score.datapoint, score.stance, score.swapped, score.stances_exchanged)
+            self._scores.add(score.group, play, score.correct)
         if self._fine_tune_files is not None:
             self._fine_tune_files.put(output.examples)
 
     def end_job(self, rollouts: Sequence[Rollout]) -> None:
         """Add the results that need all rollouts of a job, such as the branches of a tree."""
-        root = build_tree(rollouts, self._shape) if self._shape is not None else None
+        root = build_tree(rollouts, self._tree_shape) if self._tree_shape is not None else None
         if root is not None and self._statistics is not None:
             self._statistics.add(root)
         if self._fine_tune_files is not None:
@@ -87,11 +88,12 @@ class RecordSinks:
             self._fine_tune_files.discard()
 
     def seal(self, at_once: int = 1) -> None:
-        """Move the tables to their final location, writing `at_once` of them concurrently."""
+        """Write the tables to their final location, `at_once` of them concurrently."""
         self._table_parts.seal(at_once)
 
     def finish(self, decision: StoppingDecision | None = None) -> list[str]:
         """Write the metrics, move the fine-tune files to their final location, and return notes for the user."""
+        # Statistics that the original implementation of the paper computes; `trees` has those of trees of responses.
         trees = {} if self._statistics is None else self._statistics.original_statistics()
         summary = {
             "run_id": self._folder.run_id,

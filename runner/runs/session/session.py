@@ -27,7 +27,7 @@ from runner.results.folder import RunFolder
 from runner.results.manifest import PLAYED, Manifest, Status
 from runner.results.stopping_rule import StoppingDecision
 from runner.results.tables import COLUMNS
-from runner.rollouts.engine import LEAD_FACTOR, MIN_LEAD, STOPS_ALL, Engine
+from runner.rollouts.engine import ERRORS_THAT_STOP_ALL, LEAD_FACTOR, MIN_LEAD, Engine
 from runner.rollouts.job import Job
 from runner.rollouts.plan import Plan
 from runner.rollouts.reorder_buffer import FinishedJob, PlanOrderBuffer
@@ -38,7 +38,7 @@ from runner.runs.execution.accounting import Accounting, Watch
 from runner.runs.execution.game_outputs import WorkerGame, needs_rollouts
 from runner.runs.execution.process import cores_here, log_to, wait_for_signals
 from runner.runs.execution.shared_resources import SharedResources
-from runner.runs.execution.sinks import RecordSinks
+from runner.runs.execution.sinks import RolloutSinks
 from runner.runs.execution.spending import measure_spending, run_costs, spending, used_models
 from runner.runs.execution.wiring import WiredLayers, Wiring
 from runner.runs.finished.problems import store_problems
@@ -46,7 +46,7 @@ from runner.runs.finished.result import FinishedRun
 from runner.runs.finished.selection import ReplayOf
 from runner.runs.session.disk_space import check_disk_space
 
-_GAME_ENDING_ERRORS = (Stopped, BudgetExhausted, *STOPS_ALL)
+_GAME_ENDING_ERRORS = (Stopped, BudgetExhausted, *ERRORS_THAT_STOP_ALL)
 """Errors that end games in progress. They are ignored once the stopping rule has ended the run."""
 
 
@@ -220,7 +220,7 @@ class Session:
         records in the journal.
         """
         concurrency = self._concurrency()
-        sinks, accounting = RecordSinks(self.plan, self.folder), self._accounting
+        sinks, accounting = RolloutSinks(self.plan, self.folder), self._accounting
 
         def sink(rollouts: FinishedJob) -> None:
             if isinstance(rollouts, WorkerGame):
@@ -282,7 +282,7 @@ class Session:
         batched = any(settings.batch for settings in used_models(self.plan).values())
         return batched and self._wiring.replay is None
 
-    def _finish(self, sinks: RecordSinks, records: Callable[[], int]) -> None:
+    def _finish(self, sinks: RolloutSinks, records: Callable[[], int]) -> None:
         """Write notes, problems and the manifest after all games."""
         accounting = self._accounting
         self.notes.extend(sinks.finish(self._decision))

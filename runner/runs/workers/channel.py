@@ -32,7 +32,7 @@ class SocketChannel(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._outbox, self._reader = Outbox(), FrameReader()
-        self._is_scheduled = False
+        self._is_flush_scheduled = False
 
     @classmethod
     async def open(cls, end: socket.socket, receive: Receive, on_close: Callable[[], None]) -> SocketChannel:
@@ -60,12 +60,12 @@ class SocketChannel(asyncio.Protocol):
         self._outbox.add(message)
         if len(self._outbox) >= FLUSH_AT:
             self._flush()
-        elif not self._is_scheduled:
-            self._is_scheduled = True
+        elif not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._is_scheduled = False
+        self._is_flush_scheduled = False
         data = self._outbox.take()
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)

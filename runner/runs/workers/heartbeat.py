@@ -48,14 +48,14 @@ class HeartbeatMonitor:
         """Kill a worker that has games and sent nothing in the last checks."""
         worker = slot.worker
         if worker is None or not slot.leases:
-            slot.silent = 0
+            slot.silent_checks = 0
             return
-        slot.silent += 1
-        if slot.silent < (SILENT_CHECKS_WHEN_STOPPING if self._state.stop.stopping else SILENT_CHECKS):
+        slot.silent_checks += 1
+        if slot.silent_checks < (SILENT_CHECKS_WHEN_STOPPING if self._state.stop.stopping else SILENT_CHECKS):
             return
-        reason = f"sent nothing for {slot.silent * self._interval_seconds:.0f} s and was killed"
-        slot.silent = 0
+        what_happened = f"sent nothing for {slot.silent_checks * self._interval_seconds:.0f} s and was killed"
+        slot.silent_checks = 0
         self._state.notes.note(
-            f"a worker process {reason}; other workers play its {counted(len(slot.leases), 'game')} again"
+            f"a worker process {what_happened}; other workers play its {counted(len(slot.leases), 'game')} again"
         )
-        worker.kill(reason)
+        worker.kill(what_happened)

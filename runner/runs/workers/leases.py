@@ -35,7 +35,7 @@ class LeasedGame:
 
 
 class LeaseBook:
-    """Chooses the next game for each slot: first games that were given back, then new games in the order of the plan.
+    """Chooses the next game for each slot: first games that were returned, then new games in the order of the plan.
 
     With `by_datapoint`, all games of a datapoint go to the slot that got the first of them, while its worker lives.
     """
@@ -47,7 +47,7 @@ class LeaseBook:
         self._head: Job | None = next(jobs, None)
         """The next new game."""
         self._returned: list[LeasedGame] = []
-        """The games that were given back, as a heap."""
+        """The games that were returned, as a heap."""
         self._suspects: list[LeasedGame] = []
         self._slot_of: dict[str, int] = {}
         """The slot of each datapoint, if the datapoint has one."""
@@ -102,14 +102,14 @@ class LeaseBook:
         self._head = next(self._jobs, None)
         return LeasedGame(job)
 
-    def give_back(self, leased: LeasedGame) -> None:
+    def return_game(self, leased: LeasedGame) -> None:
         """Take back a game that was not finished."""
         if leased.is_suspect:
             self._suspects.append(leased)
         else:
             heapq.heappush(self._returned, leased)
 
-    def free(self, slot: int) -> None:
+    def release_slot(self, slot: int) -> None:
         """Release the datapoints and queued games of a slot whose worker is gone."""
         self._slot_of = {datapoint: owner for datapoint, owner in self._slot_of.items() if owner != slot}
         for leased in self._queues[slot]:

@@ -84,7 +84,7 @@ class LocalWorker:
         self._on_exit: Callable[[str], None] | None = on_exit
         self._channel: SocketChannel | None = None
         self._exiting: asyncio.Task[None] | None = None
-        self._kill_reason = ""
+        self._what_happened = ""
 
     async def connect(self, end: socket.socket, receive: Receive) -> None:
         self._channel = await SocketChannel.open(end, receive, self._on_disconnect)
@@ -103,10 +103,10 @@ class LocalWorker:
         reason = await self._wait(END_SECONDS)
         on_exit, self._on_exit = self._on_exit, None
         if on_exit is not None:
-            on_exit(self._kill_reason or reason)
+            on_exit(self._what_happened or reason)
 
-    def kill(self, reason: str) -> None:
-        self._kill_reason = reason
+    def kill(self, what_happened: str) -> None:
+        self._what_happened = what_happened
         self._kill()  # the socket closes after the messages already sent, and then `on_exit` is called
 
     def _kill(self) -> None:
@@ -123,11 +123,11 @@ class LocalWorker:
             code = await self._process.wait()
         return describe_exit(code, self._stderr)
 
-    async def end(self, *, at_once: bool) -> None:
+    async def end(self, *, immediately: bool) -> None:
         self._on_exit = None
         if self._channel is not None:
             self._channel.close()
-        await self._wait(0.0 if at_once else END_SECONDS)
+        await self._wait(0.0 if immediately else END_SECONDS)
 
 
 def describe_exit(code: int, stderr: IO[bytes]) -> str:

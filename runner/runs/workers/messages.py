@@ -59,7 +59,7 @@ class Lease(NamedTuple):
 
     job: Job
     records: Sequence[Record]
-    at_once: int
+    concurrent_games: int
     """The number of games that the worker plays concurrently; further leased games wait in the worker."""
 
 

@@ -155,12 +155,12 @@ class Permits:
         if call is not None:
             _cancel_or_fail(call, _AbandonedError())
 
-    def release(self, calls: WorkerCalls, reason: str) -> None:
-        """End the calls of a worker that is gone for this reason. Calls in flight count as billed."""
+    def end_calls(self, calls: WorkerCalls, what_happened: str) -> None:
+        """End the calls of a worker that is gone. Calls in flight count as billed."""
         for call in tuple(calls.by_number.values()):
-            _cancel_or_fail(call, TransientError(f"the worker that made the call {reason}"))
+            _cancel_or_fail(call, TransientError(f"the worker that made the call {what_happened}"))
 
-    async def wait(self, calls: WorkerCalls) -> None:
+    async def wait_until_counted(self, calls: WorkerCalls) -> None:
         """Wait until the budget and the limits have counted all calls of a worker."""
         await asyncio.gather(*(call.task for call in calls.by_number.values() if call.task), return_exceptions=True)
 

@@ -16,12 +16,12 @@ class WorkerHandle(Protocol):
 
     def send(self, message: Any) -> None: ...
 
-    def kill(self, reason: str) -> None:
-        """Kill a worker that does not end by itself, and pass `reason` to `on_exit`."""
+    def kill(self, what_happened: str) -> None:
+        """Kill a worker that does not end by itself, and pass `what_happened` to `on_exit`."""
         ...
 
-    async def end(self, *, at_once: bool) -> None:
-        """Close the channel and wait until the worker has ended; with `at_once`, kill it."""
+    async def end(self, *, immediately: bool) -> None:
+        """Close the channel and wait until the worker has ended; with `immediately`, kill it without waiting."""
         ...
 
 

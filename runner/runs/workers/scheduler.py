@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from runner.base.errors import BudgetExhausted, NipRunError, ProviderRefusal
-from runner.rollouts.engine import REFUSED_SECONDS, STOPS_ALL, UNREACHABLE_SECONDS
+from runner.rollouts.engine import ERRORS_THAT_STOP_ALL, REFUSED_SECONDS, UNREACHABLE_SECONDS
 from runner.rollouts.job import Job
 from runner.rollouts.reorder_buffer import PlanOrderBuffer
 from runner.rollouts.stop_switch import Stopped
@@ -31,7 +31,10 @@ DRAIN_SECONDS = 10.0
 """The maximum time to wait until all workers have reported everything."""
 
 START_SECONDS = 15.0
-"""The time that games stay reserved for a starting worker. In a full cluster, the start takes longer."""
+"""The time that a starting worker's share of the games stays reserved for it.
+
+If the start takes longer, as in a full cluster, the workers that are ready get these games.
+"""
 
 MAX_OFFLINE_GAMES = 16
 """The maximum number of concurrent games of a worker if no call waits for a server.
@@ -78,6 +81,7 @@ class GameScheduler:
         state, slots = self._state, self._slots
         self._results = results
         self._concurrency = concurrency
+        # Games that share calls must be played by the same worker, which has the records of these calls.
         self._book = LeaseBook(jobs, results.has_room, len(slots), by_datapoint=state.plan.shares_between_games)
         is_complete = False
         monitor = asyncio.create_task(HeartbeatMonitor(slots, state, self._fail).watch())
@@ -90,14 +94,14 @@ class GameScheduler:
             await self._lease_until_over()
             await self._drain()
             is_complete = True
-        except STOPS_ALL as error:
+        except ERRORS_THAT_STOP_ALL as error:
             await self._wait_for_calls(error)
             raise
         finally:
             self._is_over = True
             monitor.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)  # the short tasks that start and replace workers
-            await asyncio.gather(*(self._end(slot, at_once=not is_complete) for slot in slots))
+            await asyncio.gather(*(self._end(slot, immediately=not is_complete) for slot in slots))
 
     # Leasing
 
@@ -110,8 +114,8 @@ class GameScheduler:
         while True:
             self._progress.clear()
             self._raise_failure()
-            self._state.accounting.check_unusable()
-            self._events.send_stop()
+            self._state.accounting.check_unusable_share()
+            self._events.forward_stop()
             self._lease()
             if (self._book.is_empty or self._is_stopping) and not self._has_leases():
                 break
@@ -137,25 +141,26 @@ class GameScheduler:
             self._exhausted = error
         now = asyncio.get_running_loop().time()
         expected_workers = sum(slot.is_ready or now < slot.waited_until for slot in self._slots)
-        at_once, ahead = -(-self._concurrency // max(expected_workers, 1)), 0  # rounded up
-        if not self._state.start.is_durable:
-            at_once = ahead = min(at_once, MAX_OFFLINE_GAMES)
+        concurrent_games, ahead = -(-self._concurrency // max(expected_workers, 1)), 0  # rounded up
+        if not self._state.start.is_durable:  # all answers are free, such as replayed ones; no call waits for a server
+            concurrent_games = ahead = min(concurrent_games, MAX_OFFLINE_GAMES)
         leased = True
         while leased and not self._is_stopping:
             # Each worker gets one game per round, the least busy first, to balance the number of games.
             ready = sorted((slot for slot in self._slots if slot.is_ready), key=lambda slot: len(slot.leases))
-            leased = sum(self._lease_to(slot, at_once, ahead) for slot in ready) > 0
+            leased = sum(self._lease_to(slot, concurrent_games, ahead) for slot in ready) > 0
 
-    def _lease_to(self, slot: WorkerSlot, at_once: int, ahead: int) -> bool:
+    def _lease_to(self, slot: WorkerSlot, concurrent_games: int, ahead: int) -> bool:
         """Lease one game to a worker if there is one for it; return whether one was leased.
 
-        The worker plays up to `at_once` games concurrently, and up to `ahead` further games wait in the worker.
+        The worker plays up to `concurrent_games` games at a time; up to `ahead` further games wait in the worker.
         """
-        if slot.plays_alone or len(slot.leases) >= at_once + ahead:
+        if slot.plays_alone or len(slot.leases) >= concurrent_games + ahead:
             return False
+        # A game that may kill workers is played alone, after the worker's other games.
         if self._book.has_suspects(slot.number):
             if slot.leases:
-                return False  # a game that may kill workers is played alone, after the worker's other games
+                return False
             leased = self._book.suspect_for(slot.number)
             slot.plays_alone = True
         else:
@@ -163,13 +168,14 @@ class GameScheduler:
         if leased is None:
             return False
         slot.leases[leased.job.index] = leased
-        slot.send(messages.Lease(leased.job, self._state.open_games.records_for(leased, slot.sent_datapoints), at_once))
+        records = self._state.open_games.records_for(leased, slot.sent_datapoints)
+        slot.send(messages.Lease(leased.job, records, concurrent_games))
         return True
 
     async def _wait_for_calls(self, error: NipRunError) -> None:
         """Stop new calls, and wait for the calls in flight, which may still be answered and are billed."""
         self._state.stop.stop_all()
-        self._events.send_stop()
+        self._events.forward_stop()
         seconds = REFUSED_SECONDS if isinstance(error, ProviderRefusal) else UNREACHABLE_SECONDS
         await self._wait_until(lambda: not self._has_leases(), seconds)
 
@@ -185,7 +191,7 @@ class GameScheduler:
 
     def _receive(self, slot: WorkerSlot, batch: Sequence[Any]) -> None:
         """Handle a batch of messages from a worker. Records in it are appended to the journal."""
-        slot.silent = 0
+        slot.silent_checks = 0
         appends = [message for message in batch if isinstance(message, messages.Append)]
         try:
             if appends and not self._state.start.is_durable:
@@ -214,7 +220,7 @@ class GameScheduler:
 
     def _handle_ready(self, slot: WorkerSlot, _: messages.WorkerReady) -> None:
         slot.is_ready = True
-        self._events.send_state(slot)
+        self._events.send_run_state(slot)
 
     def _handle_finished(self, slot: WorkerSlot, message: messages.GameFinished) -> None:
         leased = slot.leases.pop(message.job_index)
@@ -229,8 +235,8 @@ class GameScheduler:
         slot.plays_alone = False
         error = message.failure.error()
         if isinstance(error, BudgetExhausted):
-            # No new games start. Games in progress continue: they can use what other calls have reserved and then do
-            # not need.
+            # No new games start. Games in progress continue, because they can still use budget that other calls have
+            # reserved but not spent.
             self._exhausted = error
         elif isinstance(error, Stopped):
             self._was_stopped = True
@@ -266,29 +272,32 @@ class GameScheduler:
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
 
-    def _handle_exit(self, slot: WorkerSlot, reason: str) -> None:
+    def _handle_exit(self, slot: WorkerSlot, what_happened: str) -> None:
         if not self._is_over and not slot.is_drained:
-            self._create_task(self._replace(slot, reason))
+            self._create_task(self._replace(slot, what_happened))
         self._progress.set()
 
-    async def _replace(self, slot: WorkerSlot, reason: str) -> None:
-        """Replace a dead worker: count the calls it left in flight, return its games, and start a new worker."""
+    async def _replace(self, slot: WorkerSlot, what_happened: str) -> None:
+        """Replace a dead worker: count the calls it left in flight, return its games, and start a new worker.
+
+        `what_happened` follows the words "a worker process", for example "was killed by SIGKILL".
+        """
         was_ready, slot.is_ready, slot.worker = slot.is_ready, False, None
-        log.warning("a worker process %s, with %d games", reason, len(slot.leases))
+        log.warning("a worker process %s, with %d games", what_happened, len(slot.leases))
         state = self._state
         try:
-            state.permits.release(slot.calls, reason)
-            await state.permits.wait(slot.calls)
+            state.permits.end_calls(slot.calls, what_happened)
+            await state.permits.wait_until_counted(slot.calls)
             await asyncio.gather(*slot.appends)
-            await count_lost(state, slot, reason)
+            await count_lost(state, slot, what_happened)
             self._events.remove(slot)
-            self._deaths.count(slot, reason, was_ready=was_ready)
+            self._deaths.count(slot, what_happened, was_ready=was_ready)
         except Exception as error:  # noqa: BLE001 - `play_all` raises it
             self._fail(error)
             return
         for leased in slot.leases.values():
-            self._book.give_back(leased)
-        self._book.free(slot.number)
+            self._book.return_game(leased)
+        self._book.release_slot(slot.number)
         slot.leases.clear()
         slot.plays_alone = False
         slot.sent_datapoints.clear()
@@ -316,11 +325,11 @@ class GameScheduler:
         if message.failure is not None:
             self._fail(message.failure.error())
 
-    async def _end(self, slot: WorkerSlot, *, at_once: bool) -> None:
-        """End a worker. Its calls stay recorded as in flight, so that the process that resumes the run counts them."""
-        self._state.permits.release(slot.calls, "was ended")
-        await self._state.permits.wait(slot.calls)
+    async def _end(self, slot: WorkerSlot, *, immediately: bool) -> None:
+        """End a worker. Its unanswered calls stay in the file of calls in flight, for the next process to count."""
+        self._state.permits.end_calls(slot.calls, "was ended")
+        await self._state.permits.wait_until_counted(slot.calls)
         worker, slot.worker, slot.is_ready = slot.worker, None, False
         if worker is not None:
-            await worker.end(at_once=at_once)
+            await worker.end(immediately=immediately)
         await asyncio.gather(*slot.appends, return_exceptions=True)

@@ -78,7 +78,7 @@ class _Player:
         logging.getLogger("nip_run").setLevel(logging.INFO)
         self._waiting: deque[Job] = deque()
         """The leased games that have not started."""
-        self._at_once = 1
+        self._concurrent_games = 1
         """The maximum number of concurrent games, which the writer sets."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = StopSwitch()
@@ -154,12 +154,12 @@ class _Player:
     def _lease(self, lease: messages.Lease) -> None:
         self._waiting.append(lease.job)
         self._records.add(lease.records)
-        self._at_once = lease.at_once
+        self._concurrent_games = lease.concurrent_games
         self._start_waiting()
 
     def _start_waiting(self) -> None:
         """Start games while there is room for them, in the order of their leases."""
-        while self._waiting and len(self._tasks) < self._at_once:
+        while self._waiting and len(self._tasks) < self._concurrent_games:
             task = asyncio.create_task(self._play(self._waiting.popleft()))
             self._tasks.add(task)
             task.add_done_callback(self._end_game)

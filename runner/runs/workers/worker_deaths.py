@@ -17,7 +17,7 @@ MAX_DEATHS = 12
 """The run ends if this many workers die and no game is finished between, or 3 times its workers, if more."""
 
 
-async def count_lost(state: WriterState, slot: WorkerSlot, reason: str) -> None:
+async def count_lost(state: WriterState, slot: WorkerSlot, what_happened: str) -> None:
     """Record the maximum cost of the calls that a dead worker left in flight in the journal, and add a note."""
     max_cost = sum(slot.calls.in_flight.values(), UsageTotals())
     if not max_cost.completions:
@@ -28,8 +28,8 @@ async def count_lost(state: WriterState, slot: WorkerSlot, reason: str) -> None:
     amount = f"${max_cost.usd:.4f} is" if state.priced else f"{max_cost.tokens} tokens are"
     calls = "1 call was" if max_cost.completions == 1 else f"{max_cost.completions} calls were"
     state.notes.note(
-        f"a worker process {reason}: {calls} in flight there; {amount} counted as their maximum cost, and another "
-        "worker repeats the calls"
+        f"a worker process {what_happened}: {calls} in flight there; {amount} counted as their maximum cost, and "
+        "another worker repeats the calls"
     )
 
 
@@ -45,7 +45,7 @@ class WorkerDeaths:
         """Start counting from 0, because a game was finished."""
         self._all = self._early = 0
 
-    def count(self, slot: WorkerSlot, reason: str, *, was_ready: bool) -> None:
+    def count(self, slot: WorkerSlot, what_happened: str, *, was_ready: bool) -> None:
         """Count the death of a worker, in total and for each of its games.
 
         Raises:
@@ -61,7 +61,7 @@ class WorkerDeaths:
                 raise RunError(
                     f"{leased.deaths} worker processes died while they played rollout {job.rollout_id} "
                     f"({job.datapoint.id}, repeat {job.repeat}), {MAX_DEATHS_ALONE} of them only that rollout; the "
-                    f"last {reason}. All paid answers are saved. Check that datapoint, or add ~execution to the "
+                    f"last {what_happened}. All paid answers are saved. Check that datapoint, or add ~execution to the "
                     "command to play in one process and see the error"
                 )
         for count, limit, when in (
@@ -70,7 +70,7 @@ class WorkerDeaths:
         ):
             if count >= limit:
                 raise RunError(
-                    f"{count} worker processes died in a row, {when}; the last {reason}. All paid answers are saved. "
-                    "If memory is short, lower the number of workers or rollouts.concurrency; otherwise add ~execution "
-                    "to the command to play in one process and see the error"
+                    f"{count} worker processes died in a row, {when}; the last {what_happened}. All paid answers are "
+                    "saved. If memory is short, lower the number of workers or rollouts.concurrency; otherwise add "
+                    "~execution to the command to play in one process and see the error"
                 )

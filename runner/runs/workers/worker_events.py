@@ -39,15 +39,15 @@ class WorkerEvents:
         }
         """The handler of each type of message."""
 
-    def send_state(self, slot: WorkerSlot) -> None:
+    def send_run_state(self, slot: WorkerSlot) -> None:
         """Send a worker that has become ready the state that the other workers already have."""
         if self._answered:
             slot.send(messages.GroupsAnswered(frozenset(self._answered)))
         if self._is_stopping:
             slot.send(messages.StopRequest())
 
-    def send_stop(self) -> None:
-        """If the run is stopping, send a stop request to all workers once."""
+    def forward_stop(self) -> None:
+        """Send all workers a stop request if the run is stopping and they have not received one yet."""
         if self._state.stop.stopping and not self._is_stopping:
             self._is_stopping = True
             for slot in self._slots:

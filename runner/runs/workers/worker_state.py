@@ -28,7 +28,7 @@ class WorkerSlot:
     is_ready: bool = False
     waited_until: float = 0.0
     """The time on the loop's clock until which games are reserved for the starting worker."""
-    silent: int = 0
+    silent_checks: int = 0
     """The number of checks in a row without a new message from the worker."""
     is_drained: bool = False
     """Whether the worker has reported everything."""

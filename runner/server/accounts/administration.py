@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from runner.base.errors import NotPublished, UsageError
+from runner.base.errors import NotFoundError, UsageError
 from runner.documents.releases.reference import Reference
 from runner.server.accounts.accounts import account_id, check_not_last_owner
 from runner.server.store.schema import accounts, acts, is_release, members, releases, tokens
@@ -106,11 +106,11 @@ def set_hidden(connection: Connection, reference: Reference, *, hidden: bool) ->
     """Show a public release only to its owner, or to everyone again. Its name and version stay reserved.
 
     Raises:
-        NotPublished: there is no such public (or, to show it again, hidden) release.
+        NotFoundError: there is no such public (or, to show it again, hidden) release.
     """
     before, after = (PUBLIC, HIDDEN) if hidden else (HIDDEN, PUBLIC)
     updated = connection.execute(
         update(releases).where(is_release(reference), releases.c.visibility == before).values(visibility=after)
     )
     if updated.rowcount == 0:
-        raise NotPublished(f"there is no {before} release {reference}; check KIND/OWNER/NAME and the version")
+        raise NotFoundError(f"there is no {before} release {reference}; check KIND/OWNER/NAME and the version")

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from runner.base.errors import NotPublished
+from runner.base.errors import NotFoundError
 from runner.server.accounts.accounts import Viewer, add_member
 from runner.server.accounts.administration import record_act, remove_member
 from runner.server.store.schema import accounts, invitations, members
@@ -32,7 +32,7 @@ class OrganizationMember:
     """An account in an organisation, as its members see it."""
 
     account: str
-    place: MemberRole
+    role: MemberRole
     as_owner: bool
     """Whether the account is an owner, or is invited as one."""
 
@@ -43,7 +43,7 @@ class OrganizationView:
 
     id: int
     name: str
-    place: MemberRole
+    role: MemberRole
     """The viewer's own role."""
     members: tuple[OrganizationMember, ...]
     """Empty for a viewer who is only invited."""
@@ -60,15 +60,15 @@ def list_organisations(connection: Connection, viewer: Viewer) -> list[Organizat
 
 
 def find_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
-    """Return an organisation; raise NotPublished if the viewer does not belong to it and is not invited."""
+    """Return an organisation; raise NotFoundError if the viewer does not belong to it and is not invited."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation)
     identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
     people = [] if identity is None else _members_and_invited(connection, identity)
     own_membership = next((member for member in people if member.account == viewer.account), None)
     if identity is None or own_membership is None:
-        raise NotPublished(f"you are not in an organisation {name!r}; ask an owner of it for an invitation")
-    place = own_membership.place
-    return OrganizationView(identity, name, place, () if place == MemberRole.INVITED else tuple(people))
+        raise NotFoundError(f"you are not in an organisation {name!r}; ask an owner of it for an invitation")
+    role = own_membership.role
+    return OrganizationView(identity, name, role, () if role == MemberRole.INVITED else tuple(people))
 
 
 def _members_and_invited(connection: Connection, organisation_id: int) -> list[OrganizationMember]:
@@ -77,9 +77,9 @@ def _members_and_invited(connection: Connection, organisation_id: int) -> list[O
     for table in (members, invitations):
         query = select(accounts.c.name, table.c.is_owner).join(table, table.c.account_id == accounts.c.id)
         for row in connection.execute(query.where(table.c.organisation_id == organisation_id)):
-            role = MemberRole.OWNER if row.is_owner else MemberRole.MEMBER
-            place = MemberRole.INVITED if table is invitations else role
-            people.append(OrganizationMember(row.name, place, row.is_owner))
+            member_role = MemberRole.OWNER if row.is_owner else MemberRole.MEMBER
+            role = MemberRole.INVITED if table is invitations else member_role
+            people.append(OrganizationMember(row.name, role, row.is_owner))
     return sorted(people, key=lambda member: member.account)
 
 
@@ -88,20 +88,20 @@ def set_member(connection: Connection, viewer: Viewer, name: str, account: str, 
 
     Raises:
         PermissionError: the viewer is not an owner.
-        NotPublished: there is no such account, or no such organisation for the viewer.
+        NotFoundError: there is no such account, or no such organisation for the viewer.
         UsageError: the organisation would have no owner.
     """
     organisation_id = _owned_organisation(connection, viewer, name).id
-    invited_id = _account_id(connection, account)
-    membership = members.c.organisation_id == organisation_id, members.c.account_id == invited_id
+    account_id = _account_id(connection, account)
+    membership = members.c.organisation_id == organisation_id, members.c.account_id == account_id
     if connection.execute(select(members.c.account_id).where(*membership)).scalar() is not None:
-        add_member(connection, name, account, is_owner=is_owner)
+        add_member(connection, name, account, is_owner=is_owner)  # sets the role of the existing member
         _record(connection, viewer, "add-member", f"{name} {account}{' (owner)' if is_owner else ''}")
         return MemberRole.OWNER if is_owner else MemberRole.MEMBER
-    invitation = invitations.c.organisation_id == organisation_id, invitations.c.account_id == invited_id
+    invitation = invitations.c.organisation_id == organisation_id, invitations.c.account_id == account_id
     if connection.execute(update(invitations).where(*invitation).values(is_owner=is_owner)).rowcount == 0:
         row = {
-            "organisation_id": organisation_id, "account_id": invited_id, "is_owner": is_owner, "created": time.time(),
+            "organisation_id": organisation_id, "account_id": account_id, "is_owner": is_owner, "created": time.time(),
         }  # fmt: skip
         connection.execute(insert(invitations), row)
     _record(connection, viewer, "invite", f"{name} {account}{' (owner)' if is_owner else ''}")
@@ -112,11 +112,11 @@ def accept_invitation(connection: Connection, viewer: Viewer, name: str) -> Memb
     """Accept an invitation and return the viewer's role. If the viewer is a member already, nothing changes.
 
     Raises:
-        NotPublished: the viewer is neither invited nor a member.
+        NotFoundError: the viewer is neither invited nor a member.
     """
     organisation = find_organisation(connection, viewer, name)
-    if organisation.place != MemberRole.INVITED:
-        return organisation.place
+    if organisation.role != MemberRole.INVITED:
+        return organisation.role
     invitation = invitations.c.organisation_id == organisation.id, invitations.c.account_id == viewer.account_id
     is_owner = bool(connection.execute(select(invitations.c.is_owner).where(*invitation)).scalar_one())
     connection.execute(delete(invitations).where(*invitation))
@@ -130,7 +130,7 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
 
     Raises:
         PermissionError: the viewer is not an owner, and the account is not the viewer's own.
-        NotPublished: there is no such organisation for the viewer, or the account is not in it.
+        NotFoundError: there is no such organisation for the viewer, or the account is not in it.
         UsageError: the account is the last owner.
     """
     find = find_organisation if account == viewer.account else _owned_organisation
@@ -139,7 +139,7 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
     invitation = invitations.c.organisation_id == view.id, invitations.c.account_id == removed_id
     if connection.execute(delete(invitations).where(*invitation)).rowcount == 0:
         if account != viewer.account and account not in {member.account for member in view.members}:
-            raise NotPublished(f"{account!r} is neither a member of {name!r} nor invited; check the name")
+            raise NotFoundError(f"{account!r} is neither a member of {name!r} nor invited; check the name")
         remove_member(connection, name, account)
     _record(connection, viewer, "remove-member", f"{name} {account}")
 
@@ -147,17 +147,17 @@ def remove_from_organisation(connection: Connection, viewer: Viewer, name: str, 
 def _owned_organisation(connection: Connection, viewer: Viewer, name: str) -> OrganizationView:
     """Return an organisation; raise PermissionError if the viewer is not one of its owners."""
     view = find_organisation(connection, viewer, name)
-    if view.place != MemberRole.OWNER:
+    if view.role != MemberRole.OWNER:
         raise PermissionError(f"only an owner of {name!r} can change the members of {name!r}; ask an owner")
     return view
 
 
 def _account_id(connection: Connection, name: str) -> int:
-    """Return the id of an account; raise NotPublished if the name is unknown, disabled or an organisation."""
+    """Return the id of an account; raise NotFoundError if the name is unknown, disabled or an organisation."""
     query = select(accounts.c.id).where(accounts.c.name == name, accounts.c.is_organisation.is_(False))
     identity = connection.execute(query.where(accounts.c.disabled.is_(None))).scalar()
     if identity is None:
-        raise NotPublished(f"there is no account {name!r}; ask the server's administrator to create it")
+        raise NotFoundError(f"there is no account {name!r}; ask the server's administrator to create it")
     return int(identity)
 
 

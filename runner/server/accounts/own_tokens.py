@@ -10,7 +10,7 @@ import time
 
 from sqlalchemy import Connection, or_, select
 
-from runner.base.errors import NotPublished, UsageError
+from runner.base.errors import NotFoundError, UsageError
 from runner.server.accounts.accounts import Scope, Viewer, create_token, revoke_token
 from runner.server.accounts.administration import Token, list_tokens, record_act
 from runner.server.store.schema import tokens
@@ -63,7 +63,7 @@ def revoke_own_token(connection: Connection, viewer: Viewer, identity: str) -> N
 
     Raises:
         PermissionError: the scope of the viewer's token is too narrow.
-        NotPublished: the account has no such valid token.
+        NotFoundError: the account has no such valid token.
     """
     now, own_scope = time.time(), token_scope(connection, viewer)
     if identity != viewer.token and not own_scope.allows(Scope.PUBLISH):
@@ -73,7 +73,7 @@ def revoke_own_token(connection: Connection, viewer: Viewer, identity: str) -> N
     own_token = tokens.c.id == identity, tokens.c.account_id == viewer.account_id
     row = connection.execute(select(tokens.c.scope).where(*own_token, *valid)).one_or_none()
     if row is None:
-        raise NotPublished(f"you have no valid token {identity!r}; the page /mine/account lists your tokens")
+        raise NotFoundError(f"you have no valid token {identity!r}; the page /mine/account lists your tokens")
     if not own_scope.allows(Scope(row.scope)) and identity != viewer.token:
         advice = f"use a token with scope {row.scope}"
         raise PermissionError(f"a token with scope {own_scope} cannot revoke one with scope {row.scope}; {advice}")

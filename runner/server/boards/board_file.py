@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from runner.base.storage.duckdb_connections import build_path, connect, duckdb_literal
+from runner.base.storage.duckdb_connections import connect, duckdb_literal, temporary_database_path
 from runner.base.storage.safe_files import create, open_to_read
 from runner.version import __version__
 
@@ -30,7 +30,11 @@ RUNS: Mapping[str, str] = {
     "started_at": "VARCHAR", "finished_at": "VARCHAR", "version": "VARCHAR", "spec_sha256": "VARCHAR",
     "dataset_sha256": "VARCHAR", "game_sha256": "VARCHAR", "marks": "VARCHAR[]",
 }  # fmt: skip
-"""Columns of the table `runs`, which has the rows of all boards, in the order of each board."""
+"""Columns of the table `runs`, which has the rows of all boards, one board after the other.
+
+`place` is the position of a row on its board, from 0. `rank` and `rank_last` are the first and the last rank in the
+run's 95 % confidence set.
+"""
 RELEASES: Mapping[str, str] = {
     "reference": "VARCHAR", "kind": "VARCHAR", "owner": "VARCHAR", "name": "VARCHAR", "version": "VARCHAR",
     "sha256": "VARCHAR", "created": "DOUBLE", "yanked": "VARCHAR", "signed": "BOOLEAN", "description": "VARCHAR",
@@ -55,7 +59,8 @@ def write_board_file(
         "releases": (RELEASES, releases),
         "links": (LINKS, (dict(zip(LINKS, link, strict=True)) for link in links)),
     }
-    with build_path(path, ".new") as temporary, connect(memory="1GB") as connection:
+    # DuckDB cannot open every path, so it writes to a temporary path, and the file is then copied.
+    with temporary_database_path(path, ".new") as temporary, connect(memory="1GB") as connection:
         connection.execute(f"ATTACH {duckdb_literal(temporary)} AS board")
         connection.execute("CREATE TABLE board.about(key VARCHAR, value VARCHAR)")
         about = [["format", str(FORMAT)], ["nip-run", __version__]]

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, RowMapping, Select, case, func, select
 
-from runner.base.errors import NotPublished
+from runner.base.errors import NotFoundError
 from runner.documents.releases.reference import Reference
 from runner.results.answer_origins import AnswerOrigins
 from runner.results.leaderboard.model import RankedRow, Unranked, rank
@@ -52,12 +52,14 @@ def find_competition(connection: Connection, viewer: Viewer, owner: str, name: s
     """Return a competition.
 
     Raises:
-        NotPublished: the viewer sees no such competition.
+        NotFoundError: the viewer sees no such competition.
     """
     query = _select_visible(viewer).where(competitions.c.owner == owner, competitions.c.name == name)
     competition = connection.execute(query).mappings().one_or_none()
     if competition is None:
-        raise NotPublished(f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them")
+        raise NotFoundError(
+            f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them"
+        )
     return competition
 
 
@@ -91,13 +93,13 @@ def describe_submission(
     """Return the state of a submitted run. Only the run's owner sees a refused submission.
 
     Raises:
-        NotPublished: the viewer sees no such submission.
+        NotFoundError: the viewer sees no such submission.
     """
     competition = find_competition(connection, viewer, owner, name)
     query = _select_submissions(competition["id"], viewer).where(is_release(run))
     row = connection.execute(query).mappings().one_or_none()
     if row is None or (row["state"] == REFUSED and row["owner"] not in viewer.owners):
-        raise NotPublished(
+        raise NotFoundError(
             f"{run} is not a submission to {owner}/{name}; publish a run that plays exactly the rows of the competition"
         )
     is_closed = now >= competition["closes"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, delete, func, select, update
 
-from runner.base.errors import NotPublished, UsageError
+from runner.base.errors import NotFoundError, UsageError
 from runner.server.accounts.accounts import Viewer
 from runner.server.accounts.administration import record_act
 from runner.server.competitions.storage import (
@@ -41,7 +41,7 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
     """Return a competition that the viewer may change; no viewer means the server's administrator.
 
     Raises:
-        NotPublished: the viewer sees no such competition.
+        NotFoundError: the viewer sees no such competition.
         PermissionError: the viewer is not an owner.
         UsageError: the competition was withdrawn.
     """
@@ -50,7 +50,9 @@ def find_for_change(connection: Connection, viewer: Viewer | None, owner: str, n
         query = query.join(releases, releases.c.id == competitions.c.release_id).where(visible_to(viewer))
     competition = connection.execute(query.with_for_update(of=competitions)).mappings().one_or_none()
     if competition is None:
-        raise NotPublished(f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them")
+        raise NotFoundError(
+            f"this server has no competition {owner}/{name}; GET /api/v1/competitions lists all of them"
+        )
     if viewer is not None and not is_owner(connection, viewer, owner):
         raise PermissionError(f"only an owner of {owner} can change competitions of {owner}; ask an owner")
     if competition["withdrawn"] is not None:

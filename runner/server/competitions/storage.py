@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, RowMapping, func, insert, or_, select, update
 
-from runner.base.errors import NotPublished, Place, ReleaseError, TakenError, UsageError
+from runner.base.errors import NotFoundError, Place, ReleaseError, TakenError, UsageError
 from runner.base.text import comma_join, counted
 from runner.documents.releases.reference import Kind, Reference, identifier_problem, parse
 from runner.registry.components.installed import DATASETS
@@ -87,7 +87,7 @@ def create_competition(
 
     Raises:
         PermissionError: the viewer is not an owner of the dataset.
-        NotPublished: there is no such dataset.
+        NotFoundError: there is no such dataset.
         TakenError: a competition of this name exists.
         UsageError: the request is invalid.
     """
@@ -139,7 +139,7 @@ def _check_name(connection: Connection, owner: str, name: str) -> None:
 def _find_release_id(connection: Connection, viewer: Viewer, reference: Reference) -> int:
     release_id = connection.execute(select(releases.c.id).where(is_release(reference), visible_to(viewer))).scalar()
     if release_id is None:
-        raise NotPublished(f"this server has no {reference}; publish the dataset first")
+        raise NotFoundError(f"this server has no {reference}; publish the dataset first")
     return int(release_id)
 
 

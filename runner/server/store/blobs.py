@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-from runner.base.errors import NotPublished, ReleaseError
+from runner.base.errors import NotFoundError, ReleaseError
 from runner.base.storage.atomic_files import fsync_dir
 from runner.base.storage.safe_files import create_only, hard_link, make_folders, open_to_read
 
@@ -41,7 +41,7 @@ class BlobStore(Protocol):
         """Open a blob for reading.
 
         Raises:
-            NotPublished: the blob does not exist.
+            NotFoundError: the blob does not exist.
             BlobStoreError: the blob cannot be read.
         """
 
@@ -102,7 +102,7 @@ class DiskBlobStore:
         try:
             return open_to_read(self._path(sha256))
         except FileNotFoundError as error:
-            raise NotPublished(
+            raise NotFoundError(
                 f"the server has lost the blob {sha256[:12]}; tell the server's administrator"
             ) from error
         except OSError as error:

@@ -11,7 +11,7 @@ import obstore
 from obstore.exceptions import BaseError
 from obstore.store import from_url
 
-from runner.base.errors import NotPublished, UsageError
+from runner.base.errors import NotFoundError, UsageError
 from runner.server.store.blobs import BlobStoreError
 
 
@@ -56,7 +56,7 @@ class ObjectBlobStore:
         try:
             return io.BufferedReader(_RawReader(obstore.open_reader(self._store, self._key(sha256))))
         except FileNotFoundError as error:
-            raise NotPublished(
+            raise NotFoundError(
                 f"the server has lost the blob {sha256[:12]}; tell the server's administrator"
             ) from error
         except BaseError as error:

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from runner.base.errors import NewerFormatError, NotPublished, ReleaseError, RunError, UsageError
+from runner.base.errors import NewerFormatError, NotFoundError, ReleaseError, RunError, UsageError
 from runner.documents.releases.bundle import Content
 from runner.documents.releases.limits import MAX_MANIFEST
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST, Release, digest, read_checksum
@@ -157,7 +157,7 @@ def _link_problems(incoming: UploadTransport, release: Release) -> Iterator[str]
         try:
             sha256 = read_checksum(small_file(incoming.open(f"{target.folder}/{CHECKSUM}"), CHECKSUM, 1_000))
             manifest = small_file(incoming.open(f"{target.folder}/{MANIFEST}"), MANIFEST, MAX_MANIFEST)
-        except NotPublished:
+        except NotFoundError:
             continue
         if link.sha256 not in (None, sha256):
             yield (
@@ -175,7 +175,7 @@ def _addition_problems(registry: Registry, incoming: UploadTransport, folder: De
     """Yield problems with the yank or the signature of a release."""
     try:
         registry.read(registry.find(folder.reference))
-    except (NotPublished, ReleaseError) as error:
+    except (NotFoundError, ReleaseError) as error:
         yield str(error)
         return
     if folder.part == YANKED:

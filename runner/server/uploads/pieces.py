@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from runner.base.errors import NotPublished, ReleaseError
+from runner.base.errors import NotFoundError, ReleaseError
 from runner.base.storage.safe_files import is_still_at, make_folders, open_own, open_to_read, remove_folder
 from runner.documents.releases.bundle import PIECE_BYTES
 
@@ -66,7 +66,7 @@ class BlobWriter:
 
         Raises:
             ReleaseError: the hash is not the declared one; the client must send the whole blob again.
-            NotPublished: the client has deleted the upload.
+            NotFoundError: the client has deleted the upload.
             DiskFullError: the disk is full.
         """
         try:
@@ -83,7 +83,7 @@ class BlobWriter:
             hasher.update(data)
         # Only the owner of the lock writes to the file. But the path may name another file, if the upload was deleted.
         if not is_still_at(self._part, self._file.fileno()):
-            raise NotPublished("the upload was deleted while this file was sent; declare the upload again")
+            raise NotFoundError("the upload was deleted while this file was sent; declare the upload again")
         if hasher.hexdigest() != self._complete.name:
             self._part.unlink(missing_ok=True)
             name = self._complete.name[:12]

@@ -5,6 +5,9 @@ upload again, and resumes. Pieces are appended to files (`pieces.py`). The hash 
 complete. Other accounts see nothing of an upload before it is published. States of an upload:
 
     open -> checking -> published | refused | taken      or back to open, if the server itself failed during the check
+
+An upload is refused if its check finds problems. It is taken if, during the check, another upload has published one of
+its names and versions.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import orjson
 from sqlalchemy import Connection, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from runner.base.errors import NotPublished, TakenError, UsageError
+from runner.base.errors import NotFoundError, TakenError, UsageError
 from runner.base.text import shortened
 from runner.server.accounts.accounts import Viewer
 from runner.server.settings import Settings
@@ -77,19 +80,19 @@ class Uploads:
                 owner = folder.reference.owner
                 raise PermissionError(f"this token may not publish as {owner}; use a token of {owner} or of a member")
         assert viewer.account_id is not None
-        upload = declaration.id(viewer.account_id)
+        upload_id = declaration.id(viewer.account_id)
         with self._database.reading() as connection:  # not in the write transaction, because this may be slow
             published = published_bytes(connection, viewer.account_id)
             new = new_bytes(connection, viewer.account_id, declaration.blobs)
         with suppress(IntegrityError), self._database.writing() as connection:  # IntegrityError: declared concurrently
-            row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload)).one_or_none()
+            row = connection.execute(select(uploads.c.state).where(uploads.c.id == upload_id)).one_or_none()
             existing = [folder.path for folder in declaration.folders if is_published(connection, folder)]
             was_published = row is not None and row.state == PUBLISHED and len(existing) == len(declaration.folders)
             if existing and not was_published:
                 raise TakenError(f"{existing[0]} exists already; publish under a new version (--as OWNER/NAME@VERSION)")
             if row is None or not (was_published or row.state in _ACTIVE):
-                self._open(connection, upload, viewer.account_id, declaration, published=published, new=new)
-        return self.find(viewer, upload)
+                self._open(connection, upload_id, viewer.account_id, declaration, published=published, new=new)
+        return self.find(viewer, upload_id)
 
     def _open(
         self, connection: Connection, upload: str, account: int, declaration: Declaration, *, published: int, new: int
@@ -126,7 +129,7 @@ class Uploads:
         """Return an upload of the viewer's account.
 
         Raises:
-            NotPublished: the account has no upload with this id.
+            NotFoundError: the account has no upload with this id.
         """
         with self._database.reading() as connection:
             row, declaration = self._row(connection, viewer, upload)
@@ -135,7 +138,7 @@ class Uploads:
         missing = {}
         for sha256, size in declaration.blobs.items() if is_open else ():
             received = None if sha256 in visible else self.pieces.received_bytes(upload, sha256)
-            if received is not None:
+            if received is not None:  # None: the blob is complete
                 missing[sha256] = size, received
         return Upload(upload, declaration, row.state, orjson.loads(row.problems), row.account_id, missing)
 
@@ -144,7 +147,7 @@ class Uploads:
         query = select(*columns).where(uploads.c.id == upload, uploads.c.account_id == viewer.account_id)
         row = connection.execute(query).one_or_none()
         if row is None:
-            raise NotPublished("your account has no upload with this id; run the publish command again")
+            raise NotFoundError("your account has no upload with this id; run the publish command again")
         return row, self._declaration(upload, row.state in _ACTIVE)
 
     def _read_declaration(self, upload: str, is_active: bool) -> Declaration:
@@ -160,7 +163,7 @@ class Uploads:
         """Open a writer that appends to the first `offset` bytes of a blob.
 
         Raises:
-            NotPublished: there is no such upload, it is not open, or it does not declare this blob.
+            NotFoundError: there is no such upload, it is not open, or it does not declare this blob.
             OffsetError: the number of stored bytes is different, or another connection is sending this blob.
             DiskFullError: the file cannot be written.
         """
@@ -170,7 +173,7 @@ class Uploads:
             visible = _visible_blobs(connection, viewer, [sha256])
         size = declaration.blobs.get(sha256)
         if size is None or row.state != OPEN:
-            raise NotPublished("the upload is not open or does not declare this blob; run the publish command again")
+            raise NotFoundError("the upload is not open or does not declare this blob; run the publish command again")
         if visible or self.pieces.received_bytes(upload, sha256) is None:
             raise OffsetError(size)
         if self.pieces.free_bytes() < self._settings.spare_bytes:
@@ -190,7 +193,8 @@ class Uploads:
 
     def set_state(self, upload: str, state: str, problems: Sequence[str], *, if_state: str | None = None) -> bool:
         """Set an upload's state if it exists and, with `if_state`, has that state. Return whether the state was set."""
-        now = time.time()  # taken before waiting for other writers, so that they do not make a submission late
+        # Take the time before waiting for other writers, so that the wait makes no submission to a competition late.
+        now = time.time()
         with self._database.writing() as connection:
             return self.update_state(connection, upload, state, problems, now, if_state=if_state)
 
@@ -199,7 +203,7 @@ class Uploads:
         connection: Connection, upload: str, state: str, problems: Sequence[str], now: float, *,
         if_state: str | None = None, published: Sequence[DeclaredFolder] = (),
     ) -> bool:  # fmt: skip
-        """Do the same as `set_state` in the caller's transaction. The stored declaration keeps `published` folders."""
+        """Do the same as `set_state` in the caller's transaction. An ended upload keeps only `published` folders."""
         query = update(uploads).where(uploads.c.id == upload)
         if if_state is not None:
             query = query.where(uploads.c.state == if_state)
@@ -215,7 +219,7 @@ class Uploads:
 
     @staticmethod
     def last_activity(connection: Connection, upload: str) -> float | None:
-        """Return the time when an upload last received bytes or, during its check, when it was committed."""
+        """Return the time when an upload last received bytes or, during its check, when the check was requested."""
         return connection.execute(select(uploads.c.touched).where(uploads.c.id == upload)).scalar_one_or_none()
 
     def list_unchecked(self) -> list[tuple[str, int]]:
@@ -233,7 +237,7 @@ class Uploads:
             self.pieces.clear(upload)
 
     def delete_expired(self) -> None:
-        """Delete uploads that have received nothing for a long time, and folders without an upload."""
+        """Delete uploads that were idle for `upload_seconds`, and the received bytes of uploads that are not active."""
         with self._database.writing() as connection:
             old = uploads.c.touched < time.time() - self._settings.upload_seconds, uploads.c.state != CHECKING
             connection.execute(delete(uploads).where(*old))
@@ -256,7 +260,7 @@ def _delete_ended(connection: Connection, upload: str) -> None:
 
 
 def is_published(connection: Connection, folder: DeclaredFolder) -> bool:
-    """Return whether a folder is published: a release, its yank, or its signature."""
+    """Return whether the release, or the yank or signature of a release, that a folder contains is published."""
     query = select(releases.c.id).where(is_release(folder.reference))
     if folder.part:
         query = query.join(files, files.c.release_id == releases.c.id).where(files.c.part == folder.part)

@@ -14,7 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from runner.base.errors import NipRunError, NotPublished, ReleaseError, TakenError, UsageError
+from runner.base.errors import NipRunError, NotFoundError, ReleaseError, TakenError, UsageError
 from runner.server.store.database import is_disk_full
 from runner.server.uploads.pieces import DiskFullError, OffsetError
 
@@ -47,7 +47,7 @@ _CODES: Sequence[tuple[type[Exception], int, Code]] = (
     (OffsetError, 409, "offset"),
     (DiskFullError, 507, "full"),
     (TakenError, 409, "taken"),
-    (NotPublished, 404, "missing"),
+    (NotFoundError, 404, "missing"),
     (PermissionError, 403, "forbidden"),
     (UsageError, 400, "usage"),
     (ReleaseError, 422, "refused"),

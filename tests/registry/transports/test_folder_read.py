@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.documents.releases.reference import parse
 from runner.registry.transports.folder import FolderTransport
 from runner.registry.transports.locations import connect, connect_to_read
@@ -81,7 +81,7 @@ def test_hidden_files_of_a_copy_that_goes_on_are_no_part_of_a_release(tmp_path: 
 
 
 def test_a_registry_that_is_empty_says_so(tmp_path: Path) -> None:
-    with pytest.raises(NotPublished, match="nothing is published there"):
+    with pytest.raises(NotFoundError, match="nothing is published there"):
         connect_to_read(str(tmp_path)).find(REFERENCE)
 
 
@@ -109,6 +109,6 @@ def test_a_file_takes_no_release(tmp_path: Path) -> None:
 def test_a_name_of_which_all_is_yanked_is_got_by_its_version_alone(tmp_path: Path) -> None:
     publish(tmp_path, bundle())
     registry(tmp_path).yank(REFERENCE, "it is wrong")
-    with pytest.raises(NotPublished, match=f"{REFERENCE}, because: it is wrong. To use the newest anyway"):
+    with pytest.raises(NotFoundError, match=f"{REFERENCE}, because: it is wrong. To use the newest anyway"):
         registry(tmp_path).find(parse("run/acme/tiny"))
     assert registry(tmp_path).find(REFERENCE).yanked == "it is wrong"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
 from runner.documents.releases.reference import Kind, Reference
 from runner.registry.transports.git.process import GitLimits
 from runner.registry.transports.git.transport import GitTransport
@@ -300,7 +300,7 @@ def test_two_files_can_be_read_at_once(repository: Path) -> None:
             assert (a.read(5), b.read(5), a.read(2)) == (b"aaaaa", b"bbbbb", b"aa")
             assert len(a.read()) == 3_000_000 - 7
             assert a.read() == b""
-        with pytest.raises(NotPublished):
+        with pytest.raises(NotFoundError):
             registry._transport.open("prompts/acme/council/1/c")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.documents.releases.reference import parse
 from runner.registry.transports.git.process import GitError, GitLimits, GitRepository
 from runner.registry.transports.git.transport import GitTransport
@@ -60,7 +60,7 @@ def test_a_hostile_repository_is_refused_or_harmless_to_who_gets_from_it(row: Ro
             list(registry.find_problems(entry))
 
     if row.get:
-        with pytest.raises((ReleaseError, NotPublished), match=row.get):
+        with pytest.raises((ReleaseError, NotFoundError), match=row.get):
             get()
         assert not (tmp_path / "got").exists()
     else:

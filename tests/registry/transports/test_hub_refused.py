@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.base.errors import NotPublished, ReleaseError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, UsageError
 from runner.registry.transports.hub import HubTransport
 from tests.support.hub import CALM, bundle, registry
 from tests.support.processes import environment
@@ -56,9 +56,9 @@ def test_who_may_only_read_is_told_so_and_nothing_is_published(hub: Loopback, mo
 
 def test_a_name_that_a_registry_does_not_have_is_no_fault_of_the_hub(hub: Loopback, published: str) -> None:
     with registry(published) as one:
-        with pytest.raises(NotPublished, match=r"has no run/acme/frist.*first"):
+        with pytest.raises(NotFoundError, match=r"has no run/acme/frist.*first"):
             one.find(bundle("frist").release.reference)
-        with pytest.raises(NotPublished, match="no such file"):
+        with pytest.raises(NotFoundError, match="no such file"):
             one._transport.open("run/acme/first/1/none")
 
 

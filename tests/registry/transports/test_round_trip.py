@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.base.errors import NotPublished, ReleaseError, TakenError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError
 from runner.documents.releases.bundle import Bundle, Content
 from runner.documents.releases.manifest import CHECKSUM, MANIFEST
 from runner.documents.releases.reference import Kind, Reference, parse
@@ -81,7 +81,7 @@ def test_several_releases_are_one_publish_and_are_listed_in_order(where: str) ->
         listed = [str(entry.reference) for entry in registry.entries()]
         assert listed == ["dataset/acme/b@1.2", "dataset/acme/b@1.10", "protocol/acme/a@1"]
         assert registry.find(parse("dataset/acme/b@latest")).reference.version == "1.10"
-        with pytest.raises(NotPublished, match=r"did you mean 'dataset/acme/b'"):
+        with pytest.raises(NotFoundError, match=r"did you mean 'dataset/acme/b'"):
             registry.find(parse("dataset/acme/bb"))
 
 
@@ -119,7 +119,7 @@ def test_a_signature_stands_beside_the_manifest_and_is_given_once(where: str) ->
 def test_what_is_not_there_is_said(where: str) -> None:
     with connect(where) as registry:
         registry.publish([bundle()], "one")
-        with pytest.raises(NotPublished, match=r"no (?:such )?file"):
+        with pytest.raises(NotFoundError, match=r"no (?:such )?file"):
             registry._transport.open("dataset/acme/council/1/nothing.txt")
         with pytest.raises(ReleaseError):
             registry.open(registry.find(parse("dataset/acme/council")), "verifier.jinja/deeper")

@@ -202,8 +202,8 @@ def test_games_are_leased_in_order_as_far_as_there_is_room_and_those_that_come_b
     assert [one and one.job.index for one in given] == [0, 1, 2, None]
     assert given[0] is not None
     assert given[1] is not None
-    book.give_back(given[1])
-    book.give_back(given[0])
+    book.return_game(given[1])
+    book.return_game(given[0])
     room[0] = 5
     assert [one.job.index for one in iter(lambda: book.next_for(1), None)] == [0, 1, 3, 4]
     assert book.is_empty
@@ -227,8 +227,8 @@ def test_a_game_whose_workers_die_is_played_alone_and_then_ends_the_run_by_name(
     for _ in range(SUSPECT_DEATHS):
         deaths.count(WorkerSlot(0, leases={0: first}), "was killed by SIGSEGV", was_ready=True)
         deaths.reset()
-    book.give_back(first)
-    book.give_back(second)
+    book.return_game(first)
+    book.return_game(second)
     assert book.next_for(0) is second
     assert book.next_for(0) is None
     assert book.has_suspects(0)

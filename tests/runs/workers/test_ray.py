@@ -198,7 +198,7 @@ def test_workers_that_no_node_has_room_for_are_told_of_and_then_end_the_run(shor
             while not any(isinstance(one, messages.CannotStart) for one in heard):
                 assert time.monotonic() < late, heard
                 await asyncio.sleep(0.1)
-            await worker.end(at_once=True)
+            await worker.end(immediately=True)
 
     with ray_nodes.nodes(short, 0) as nodes:
         asyncio.run(wait(nodes.address))

@@ -61,7 +61,7 @@ class Worker:
         heard = asyncio.Event()
 
         def hear(_: Any) -> None:
-            self._place.silent = 0
+            self._place.silent_checks = 0
             heard.set()
 
         await SocketChannel.open(self._end, hear, lambda: None)

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
-from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
 from runner.documents.releases.bundle import PIECE_BYTES, Content, open_content
 from runner.documents.releases.reference import Kind
 from runner.registry.transports.git.location import HEAD, is_branch_name, parse_location
@@ -117,7 +117,7 @@ class GitTransport:
         with self._map_errors():
             entry = self._find(path, release)
             if entry is None:
-                raise NotPublished(f"{self.where} has no file {path}")
+                raise NotFoundError(f"{self.where} has no file {path}")
             if not entry.is_file:
                 raise ReleaseError(f"{self.where}: {path} is {entry}, not a file; tell the repository's owner")
             if entry.size is None:

@@ -10,7 +10,7 @@ from typing import IO, Any
 import httpx2
 import orjson
 
-from runner.base.errors import NotPublished, ReleaseError
+from runner.base.errors import NotFoundError, ReleaseError
 from runner.base.redaction import remember_secret
 from runner.base.text import in_one_line, shortened
 from runner.registry.transports.http.tokens import REGISTRY, TOKEN, is_token_for_other_server, token_for
@@ -71,7 +71,7 @@ class RegistryApi:
         return hint if self._token else f"{hint}; give a token: nip-run login {self.base}"
 
     def get_json(self, path: str, **options: Any) -> Mapping[str, Any]:
-        """Return a JSON answer. Raises: NotPublished, ReleaseError: there is none."""
+        """Return a JSON answer. Raises: NotFoundError, ReleaseError: there is none."""
         return self._check_status(self.ask("GET", path, **options)).body
 
     def post(self, path: str, **options: Any) -> bytes:
@@ -80,7 +80,7 @@ class RegistryApi:
 
     def _check_status(self, response: ApiResponse) -> ApiResponse:
         if response.status == 404:
-            raise NotPublished(f"{self.base}: {response.message}")
+            raise NotFoundError(f"{self.base}: {response.message}")
         if response.status != 200:
             hint = self.token_hint if response.status == 401 else ""
             raise ReleaseError(f"{self.base}: {response.message}{hint}")
@@ -117,11 +117,11 @@ class RegistryApi:
         return ApiResponse(response.status_code, body if isinstance(body, dict) else {}, response.content, wait)
 
     def open_file(self, path: str) -> IO[bytes]:
-        """Open a file of the registry to read. Raises: NotPublished, ReleaseError: it cannot be read."""
+        """Open a file of the registry to read. Raises: NotFoundError, ReleaseError: it cannot be read."""
 
         def check(response: httpx2.Response) -> None:
             if response.status_code == 404:
-                raise NotPublished(f"{self.base} has no file {path}")
+                raise NotFoundError(f"{self.base} has no file {path}")
             if response.status_code not in (200, 206):
                 raise ReleaseError(
                     f"{self.base}: {path}: the server answers with HTTP {response.status_code}; try again later"

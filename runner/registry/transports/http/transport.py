@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import file_digest
 from typing import IO, Any
 
-from runner.base.errors import NotPublished, ReleaseError, TakenError, UsageError
+from runner.base.errors import NotFoundError, ReleaseError, TakenError, UsageError
 from runner.documents.releases.bundle import Content, open_content
 from runner.registry.transports.http.api import (
     CHECKING,
@@ -84,7 +84,7 @@ class HttpTransport:
             pages += 1
             try:
                 body = self._api.get_json(path, params=parameters)
-            except NotPublished as error:
+            except NotFoundError as error:
                 raise ReleaseError(
                     f"no nip-run registry answers at {self.where}. Check the address: https://HOST without a path."
                 ) from error
@@ -104,7 +104,7 @@ class HttpTransport:
 
     def open(self, path: str) -> IO[bytes]:
         if any(part in ("", ".", "..") for part in path.split("/")):
-            raise NotPublished(f"{self.where} has no file {path}")
+            raise NotFoundError(f"{self.where} has no file {path}")
         if (prefetched := self._prefetch.take(path)) is not None:
             return io.BytesIO(prefetched)
         return self._api.open_file(path)

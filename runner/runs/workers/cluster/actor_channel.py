@@ -17,7 +17,7 @@ from runner.runs.workers.worker import Worker
 PIECE_BYTES = 80 * 1024
 """The maximum size of an argument or result of a call, below Ray's `max_direct_call_object_size` (100 KiB).
 
-Ray would store larger data in the shared memory or on the disk of a node, where no data of a run must be.
+Ray would store larger data in the shared memory or on the disk of a node, where a run must not leave data.
 """
 
 ABANDONED_SECONDS = 120.0
@@ -33,21 +33,21 @@ class ActorChannel:
         self._reader, self._outbox = FrameReader(), Outbox()
         self._next = 0
         self._early: dict[int, asyncio.Future[None]] = {}
-        """The calls that arrived before an earlier call, by number, each waiting for its turn."""
+        """The calls that arrived before a call with a lower number, by number, each waiting for its turn."""
         self._open: asyncio.Future[bytes] | None = None
         """The result of the writer's open call."""
-        self._is_scheduled = False
+        self._is_flush_scheduled = False
         self._abandoned: asyncio.TimerHandle | None = None
 
     def send(self, message: Any) -> None:
         """Send a message as the result of the writer's open call."""
         self._outbox.add(message)
-        if not self._is_scheduled:
-            self._is_scheduled = True
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
             asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._is_scheduled = False
+        self._is_flush_scheduled = False
         self._return()
 
     def _return(self) -> None:

@@ -94,7 +94,7 @@ class RayWorker:
         self._actor: Any = None
         self._start_message: Any = None
         self._where = ""
-        self._is_scheduled = False
+        self._is_flush_scheduled = False
         self._reset()
         self._life = asyncio.create_task(self._live())
 
@@ -109,12 +109,12 @@ class RayWorker:
         if self._start_message is None:
             self._start_message = message
         self._outbox.add(message)
-        if self._is_placed and not self._is_scheduled:
-            self._is_scheduled = True
+        if self._is_placed and not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._is_scheduled = False
+        self._is_flush_scheduled = False
         if self._is_placed:
             self._call()
 
@@ -216,26 +216,26 @@ class RayWorker:
             if isinstance(message, messages.WorkerReady):
                 self._pool.has_played = True
 
-    def _exit(self, reason: str) -> None:
+    def _exit(self, what_happened: str) -> None:
         """Report that the actor is gone, and kill it in case it is only unreachable."""
         self._kill_actor()
         self._is_placed = False
         on_exit, self._on_exit = self._on_exit, None
         if on_exit is not None:
-            on_exit(reason)
+            on_exit(what_happened)
 
-    def kill(self, reason: str) -> None:
+    def kill(self, what_happened: str) -> None:
         self._life.cancel()
-        self._exit(f"{self._where} {reason}")
+        self._exit(f"{self._where} {what_happened}")
 
     def _kill_actor(self) -> None:
         if self._actor is not None:
             with suppress(Exception):  # the actor or the whole cluster may be gone
                 self._pool.ray.kill(self._actor, no_restart=True)
 
-    async def end(self, *, at_once: bool) -> None:
+    async def end(self, *, immediately: bool) -> None:
         self._on_exit = None
-        if not at_once and self._is_placed:
+        if not immediately and self._is_placed:
             with suppress(Exception):  # the worker has reported everything, so errors do not matter
                 await asyncio.wait_for(_result(self._actor.wait_until_finished.remote()), END_SECONDS)
         self._is_placed = False

@@ -52,14 +52,14 @@ class TokenListResponse(ResponseBody):
 
 class MemberResponse(ResponseBody):
     account: str
-    place: organizations.MemberRole
+    place: organizations.MemberRole = Field(validation_alias="role")
     as_owner: bool
     """Whether the account is an owner, or will be one once it accepts the invitation."""
 
 
 class OrganizationResponse(ResponseBody):
     name: str
-    place: organizations.MemberRole
+    place: organizations.MemberRole = Field(validation_alias="role")
     """The role of the account that makes the request."""
     members: list[MemberResponse]
     """Empty for an account that is only invited."""
@@ -128,8 +128,8 @@ def set_member(
 ) -> MemberRoleResponse:  # fmt: skip
     """Invite an account, or change whether a member is an owner. The last owner must remain an owner."""
     with server_of(request).database.writing() as connection:
-        place = organizations.set_member(connection, viewer, name, account, is_owner=body.is_owner)
-    return MemberRoleResponse(place=place)
+        role = organizations.set_member(connection, viewer, name, account, is_owner=body.is_owner)
+    return MemberRoleResponse(place=role)
 
 
 @router.post("/organisations/{name}/accept", responses=errors(401, 403, 404))
@@ -137,9 +137,9 @@ def accept_invitation(request: Request, viewer: Publisher, name: Name) -> Member
     """Accept an invitation to an organisation."""
     server = server_of(request)
     with server.database.writing() as connection:
-        place = organizations.accept_invitation(connection, viewer, name)
+        role = organizations.accept_invitation(connection, viewer, name)
         server.database.increment_revision(connection)  # membership decides which runs count as reproductions by others
-    return MemberRoleResponse(place=place)
+    return MemberRoleResponse(place=role)
 
 
 @router.delete("/organisations/{name}/members/{account}", status_code=204, responses=errors(400, 401, 403, 404))

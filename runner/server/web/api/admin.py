@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from pydantic import Field
 
-from runner.base.errors import NotPublished
+from runner.base.errors import NotFoundError
 from runner.documents.releases.reference import Reference
 from runner.server.accounts.accounts import Viewer
 from runner.server.accounts.administration import record_act, set_hidden
@@ -46,7 +46,7 @@ def show(request: Request, viewer: Admin, release: Name) -> None:
 def _set_hidden(request: Request, viewer: Viewer, folder: str, *, hidden: bool, reason: str = "") -> None:
     server, reference = server_of(request), Reference.of_folder(folder)
     if reference is None:
-        raise NotPublished("the path does not name a release; write /api/v1/hidden/KIND/OWNER/NAME/VERSION")
+        raise NotFoundError("the path does not name a release; write /api/v1/hidden/KIND/OWNER/NAME/VERSION")
     with server.database.writing() as connection:
         set_hidden(connection, reference, hidden=hidden)
         action = "hide" if hidden else "show"

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
-from runner.base.errors import NotPublished
+from runner.base.errors import NotFoundError
 from runner.documents.releases.bundle import PIECE_BYTES
 from runner.documents.releases.reference import Reference
 from runner.registry.transports.http.prefetch import MAX_BYTES_AT_ONCE, MAX_FILE_BYTES_AT_ONCE, MAX_FILES_AT_ONCE
@@ -193,7 +193,7 @@ def download_file(request: Request, viewer: AnyViewer, path: str) -> Response:
     """Download a file of a release, or the rest of it after a header `Range: bytes=N-`."""
     entry = _visible_tree(request, viewer).find(path)
     if entry is None:
-        raise NotPublished("no such file; check the path, or use a token that may see the release")
+        raise NotFoundError("no such file; check the path, or use a token that may see the release")
     sha256, size = entry
     headers = {
         "etag": f'"{sha256}"', "content-length": str(size), "content-disposition": "attachment",

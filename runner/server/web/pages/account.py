@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 
-from runner.base.errors import NotPublished, UsageError
+from runner.base.errors import NotFoundError, UsageError
 from runner.pages.report.served import ServedPage
 from runner.server.accounts import organizations
 from runner.server.accounts.accounts import Scope, Viewer
@@ -80,7 +80,7 @@ def _change(request: Request, session: BrowserSession, form: dict[str, str]) -> 
         with server.database.writing() as connection:
             token = _apply_form(connection, session.viewer, form)
             server.database.increment_revision(connection)
-    except (UsageError, NotPublished, PermissionError) as error:
+    except (UsageError, NotFoundError, PermissionError) as error:
         return _account_page(request, session, problem=f"{error}.", status=400)
     if token is not None:
         return _account_page(request, session, new_token=token)
@@ -91,7 +91,7 @@ def _apply_form(connection: Connection, viewer: Viewer, form: dict[str, str]) ->
     """Apply a form; return the text of a new token if the form creates one.
 
     Raises:
-        UsageError, NotPublished, PermissionError: the change is impossible, or the token does not allow it.
+        UsageError, NotFoundError, PermissionError: the change is impossible, or the token does not allow it.
     """
     action, name, account_name = form.get("what", ""), form.get("name", ""), form.get("account", "").strip()
     if not token_scope(connection, viewer).allows(Scope.PUBLISH):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from runner.base.errors import NotPublished
+from runner.base.errors import NotFoundError
 from runner.pages.report.served import ServedPage
 from runner.server.accounts.accounts import ANYBODY
 from runner.server.competitions import board as boards
@@ -62,7 +62,7 @@ def competition_page(request: Request, owner: Name, name: Name) -> Response:
     try:
         with server.database.reading() as connection:
             board = CompetitionBoardResponse(**boards.describe_board(connection, ANYBODY, owner, name, time.time()))
-    except NotPublished:
+    except NotFoundError:
         return missing_page(request, "This competition does not exist on this server. /competitions lists all of them.")
     view = CompetitionView(
         competition=board, rows=[(row, format_interval(row.ci_low, row.ci_high)) for row in board.board],

@@ -24,7 +24,7 @@ from typing import Any
 import orjson
 from sqlalchemy.exc import SQLAlchemyError
 
-from runner.base.errors import NotPublished
+from runner.base.errors import NotFoundError
 from runner.base.hashing import tagged_hash
 from runner.base.storage.safe_files import create, make_folders, read_bounded, remove_folder
 from runner.documents.releases.reference import Reference
@@ -276,7 +276,7 @@ def write_page(
 def _is_not_published(error: BaseException | None) -> bool:
     """Return whether an error was caused by the visibility of a release, which may change, unlike its bytes."""
     while error is not None:
-        if isinstance(error, NotPublished):
+        if isinstance(error, NotFoundError):
             return True
         error = error.__cause__ or error.__context__
     return False
