@@ -344,7 +344,6 @@ class _ComparisonRun:
             notes = (*notes, *_address_notes(base, other))
         elif stopping_notes and result.p is None:
             row = replace(row, verdict=f"no test: a run stopped once it was decided; {value}")
-        is_tested = remark is None and not stopping_notes
         row = replace(
             row,
             flips=tuple(find_flips(matched_points, base.name, other.name)),
@@ -352,14 +351,20 @@ class _ComparisonRun:
             only_other=tuple(point.id for point in unmatched[1]),
             remark=remark,
             notes=notes,
-            equivalence=None if remark is not None else result.equivalence,
-            agreement=None if remark is not None else agreement_of_judges(base, other),
-            sensitivity=(
-                compare_sensitivity(matched_points, self.seed) if is_tested and measure.name == RANKING_METRIC else None
-            ),
-            gap_recovered=self._recovered_gap(measure, base, matched_points) if is_tested else None,
         )
+        if remark is None and (self.tests_one_system or not _is_one_system(base, other)):
+            row = replace(row, equivalence=result.equivalence, agreement=agreement_of_judges(base, other))
+            if not stopping_notes:
+                row = self._with_other_measures(row, measure, base, matched_points)
         return row, result
+
+    def _with_other_measures(
+        self, row: SystemComparison, measure: Metric, base: System, matched: MatchedPoints
+    ) -> SystemComparison:
+        """Return the row with the difference of d', and with the recovered gap if there is a ceiling."""
+        is_accuracy = measure.name == RANKING_METRIC
+        sensitivity = compare_sensitivity(matched, self.seed) if is_accuracy else None
+        return replace(row, sensitivity=sensitivity, gap_recovered=self._recovered_gap(measure, base, matched))
 
     def _recovered_gap(self, measure: Metric, base: System, matched: MatchedPoints) -> GapRecovered | None:
         if self.ceiling is None or _stopping_notes(self.ceiling):
@@ -386,10 +391,10 @@ class _ComparisonRun:
             result = run_paired_test(measure, part, self.seed, stopped=stopped, margin=self.margin)
             if result is not None:
                 row = _comparison_row(measure, base.name, other.name, result)
-                row = replace(row, slice=value, equivalence=None if overall.remark else result.equivalence)
                 is_tested = overall.p is not None or (
                     stopped and overall.remark is None and not _is_one_system(base, other)
                 )
+                row = replace(row, slice=value, equivalence=result.equivalence if is_tested else None)
                 yield row if is_tested else _without_test(row, overall.verdict.partition(":")[0]), result
 
     def _judge(self, assertion: Assertion, couples: Sequence[tuple[System, System]]) -> Iterator[AssertedComparison]:
