@@ -136,7 +136,10 @@ def test_seeds_are_pooled_as_repeats_of_one_system(folder: Path, results: Path) 
     pair = only(found)
     assert found.systems["pool1 and 1 more"] == ("pool1", "pool2")
     assert (pair.base_value, pair.datapoints, pair.flips) == (0.5, SIZE, ())
-    assert "pool1, pool2 play the same game" in " ".join(compare("pool1", "pool2", results=results).notes)
+    seeds = compare("pool1", "pool2", results=results, margin=0.5)
+    assert "pool1, pool2 play the same game" in " ".join(seeds.notes)
+    assert only(seeds).verdict.startswith("two samples of one system")
+    assert (only(seeds).p, only(seeds).equivalence, only(seeds).sensitivity) == (None, None, None)
 
 
 @pytest.mark.full
