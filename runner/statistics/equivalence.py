@@ -3,7 +3,8 @@
 Two systems are equivalent within a margin if both tests reject at 5 %, that the difference is at most -margin and that
 it is at least the margin. The tests are Student's, over groups. They err too often if few groups differ, or if the
 differences are skewed. So the 90 % interval of the difference must be within the margin too. It allows for few groups
-that differ, and is extended in the direction of the skewness (Hall 1992).
+that differ, and is extended in the direction of the skewness (Hall 1992). The p-value is the larger of Student's and
+the smallest level at which the interval is within the margin, so it agrees with the conclusion.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from runner.statistics.differences import paired_difference
 from runner.statistics.intervals import t_quantile
 from runner.statistics.sign_flip import ALPHA
 
+_HALVINGS = 40
+
 
 @dataclass(frozen=True)
 class Equivalence:
@@ -25,7 +28,7 @@ class Equivalence:
 
     margin: float
     p: float | None
-    """The larger of the two p-values; None if it is unknown because no groups differ or there is a single group."""
+    """The p-value of both tests together; None if it is unknown because no groups differ or there is a single group."""
     low: float | None
     """The ends of the interval at 90 %."""
     high: float | None
@@ -37,24 +40,52 @@ def equivalence_test(
     differences: Sequence[float], sizes: Sequence[float], margin: float, bound: float | None, step: float = 0.0
 ) -> Equivalence:
     """Test whether the mean of differences by group is within `margin` of 0; see `paired_difference`."""
-    difference = paired_difference(differences, sizes, bound, step, level=1 - 2 * ALPHA)
-    d, n = np.asarray(differences, dtype=float), np.asarray(sizes, dtype=float)
-    count = len(d)
-    weights = n / n.mean()
-    squares = math.fsum((weights * (d - difference.value)) ** 2)
-    if difference.low is None or difference.high is None or squares == 0:
-        return _conclude(margin, None, difference.low, difference.high)
-    deviation = math.sqrt(squares / (count - 1))
-    stderr = deviation / math.sqrt(count)
-    p = max(_upper_tail((margin + sign * difference.value) / stderr, count - 1) for sign in (-1, 1))
-    skewness = math.fsum((weights * (d - difference.value)) ** 3) / count / deviation**3
-    shift = deviation * skewness * (1 + 2 * t_quantile(count, 1 - 2 * ALPHA) ** 2) / (6 * count)
-    return _conclude(margin, p, difference.low + min(shift, 0.0), difference.high + max(shift, 0.0))
+
+    def interval(alpha: float) -> tuple[float, float] | None:
+        level = 1 - 2 * alpha
+        difference = paired_difference(differences, sizes, bound, step, level)
+        if difference.low is None or difference.high is None:
+            return None
+        shift = _skewness_shift(differences, sizes, level)
+        return difference.low + min(shift, 0.0), difference.high + max(shift, 0.0)
+
+    def is_inside(alpha: float) -> bool:
+        ends = interval(alpha)
+        return ends is not None and -margin < ends[0] and ends[1] < margin
+
+    low, high = interval(ALPHA) or (None, None)
+    student = student_p(differences, sizes, margin)
+    if low is None or student is None:
+        return Equivalence(margin, None, low, high, is_inside(ALPHA))
+    smallest, largest = 0.0, 0.5
+    for _ in range(_HALVINGS):
+        middle = (smallest + largest) / 2
+        smallest, largest = (smallest, middle) if is_inside(middle) else (middle, largest)
+    p = max(student, largest)
+    return Equivalence(margin, p, low, high, p <= ALPHA)
 
 
-def _conclude(margin: float, p: float | None, low: float | None, high: float | None) -> Equivalence:
-    is_inside = low is not None and high is not None and -margin < low and high < margin
-    return Equivalence(margin, p, low, high, is_inside and (p is None or p <= ALPHA))
+def student_p(differences: Sequence[float], sizes: Sequence[float], margin: float) -> float | None:
+    """Return the p-value of Student's two one-sided tests; None for a single group, or if no groups differ."""
+    d, weights = np.asarray(differences, dtype=float), np.asarray(sizes, dtype=float)
+    weights, count = weights / weights.mean(), len(d)
+    value = math.fsum(weights * d) / count
+    squares = math.fsum((weights * (d - value)) ** 2)
+    if count < 2 or squares == 0:
+        return None
+    stderr = math.sqrt(squares / (count - 1) / count)
+    return max(_upper_tail((margin + sign * value) / stderr, count - 1) for sign in (-1, 1))
+
+
+def _skewness_shift(differences: Sequence[float], sizes: Sequence[float], level: float) -> float:
+    d, weights = np.asarray(differences, dtype=float), np.asarray(sizes, dtype=float)
+    weights, count = weights / weights.mean(), len(d)
+    value = math.fsum(weights * d) / count
+    deviation = math.sqrt(math.fsum((weights * (d - value)) ** 2) / (count - 1))
+    if not deviation:
+        return 0.0
+    skewness = math.fsum((weights * (d - value)) ** 3) / count / deviation**3
+    return deviation * skewness * (1 + 2 * t_quantile(count, level) ** 2) / (6 * count)
 
 
 def _upper_tail(t: float, degrees: float) -> float:

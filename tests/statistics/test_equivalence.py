@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.statistics.equivalence import equivalence_test
+from runner.statistics.equivalence import equivalence_test, student_p
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -15,8 +15,22 @@ def test_p_is_that_of_statsmodels(seed: int) -> None:
     rng = np.random.default_rng(seed)
     first, second = rng.binomial(3, 0.6, (2, 40)) / 3
     theirs = ttost_paired(first, second, -0.2, 0.2)[0]
-    found = equivalence_test((first - second).tolist(), [1.0] * 40, 0.2, 1.0, 1 / 3)
-    assert found.p == pytest.approx(theirs, abs=1e-9)
+    differences, sizes = (first - second).tolist(), [1.0] * 40
+    assert student_p(differences, sizes, 0.2) == pytest.approx(theirs, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_p_the_interval_and_the_conclusion_agree(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    groups = (10, 40)[seed % 2]
+    first, second = rng.binomial(3, 0.8, (2, groups)) / 3
+    found = equivalence_test((first - second).tolist(), [1.0] * groups, 0.12, 1.0, 1 / 3)
+    assert found.p is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert found.is_shown == (found.p <= 0.05)
+    if found.is_shown:
+        assert -0.12 < found.low <= found.high < 0.12
 
 
 def test_equal_verdicts_on_few_groups_show_nothing() -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from runner.results.comparison.comparison import Comparison, SystemComparison
     from runner.results.comparison.shared_samples import JudgeAgreement
     from runner.results.leaderboard.results_folder import Results
+    from runner.statistics.gap_recovered import GapRecovered
     from runner.statistics.worst_case import WorstCase
 
 
@@ -189,6 +190,10 @@ def _print_slices(comparison: Comparison) -> None:
     for pair in comparison.slices:
         if pair.p_corrected is not None and pair.p_corrected <= ALPHA:
             say(f"{in_one_line(str(pair.slice))}: {pair.verdict}")
+        if pair.equivalence is not None:
+            say(
+                f"{in_one_line(str(pair.slice))}: {pair.describe_equivalence()} (not adjusted for the number of values)"
+            )
 
 
 def _cells(pair: SystemComparison) -> dict[str, Any]:
@@ -212,16 +217,17 @@ def _cells(pair: SystemComparison) -> dict[str, Any]:
 def _print_details(pair: SystemComparison, comparison: Comparison, args: argparse.Namespace) -> None:
     """Print the equivalence and agreement of a pair, notes on it, the datapoints that it leaves out, and its flips."""
     title = f"{pair.other} and {pair.base}: " if len(comparison.pairs) > 1 else ""
+    unadjusted = " (not adjusted for the number of comparisons)" if len(comparison.pairs) > 1 else ""
     if args.margin is not None:
-        say(f"{title}{pair.describe_equivalence()}")
-    if (gap := pair.gap_recovered) is not None:
-        share = with_interval(gap.value, gap.low, gap.high)
-        reason = "" if gap.reason is None else f" ({gap.reason})"
-        say(f"{title}performance gap recovered, from {pair.base} to {args.ceiling}: {share}{reason}")
+        say(f"{title}{pair.describe_equivalence()}{unadjusted}")
+    if args.ceiling is not None:
+        say(
+            f"{title}performance gap recovered, from {pair.base} to {args.ceiling}: {_describe_gap(pair.gap_recovered)}"
+        )
     if (effect := pair.sensitivity) is not None:
         change = with_interval(effect.difference, effect.ci_low, effect.ci_high)
         values = f"{decimal(effect.first)} in {pair.base}, {decimal(effect.second)} in {pair.other}"
-        say(f"{title}d' (sensitivity): {values}; difference {change}, {p_statement(effect.p)}")
+        say(f"{title}d' (sensitivity): {values}; difference {change}, {p_statement(effect.p)}{unadjusted}")
     if pair.agreement is not None:
         say(f"{title}{_describe_agreement(pair.agreement)}")
     for line in pair.notes:
@@ -243,6 +249,15 @@ def _print_details(pair: SystemComparison, comparison: Comparison, args: argpars
         say(f"    {shlex.join(['nip-run', 'show', *arguments, *results_option(args.results)])}")
     if len(pair.flips) > args.flips:
         say(f"  only the first {args.flips}; list all with --flips {len(pair.flips)}")
+
+
+def _describe_gap(gap: GapRecovered | None) -> str:
+    if gap is None:
+        return "unknown, because the runs share no datapoint, share answers, or have a stopping rule"
+    reason = "" if gap.reason is None else f" ({gap.reason})"
+    return (
+        f"{with_interval(gap.value, gap.low, gap.high)} in {counted(gap.groups, 'group')} that all three have{reason}"
+    )
 
 
 def _describe_agreement(agreement: JudgeAgreement) -> str:

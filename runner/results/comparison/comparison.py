@@ -110,7 +110,10 @@ class SystemComparison:
     def describe_equivalence(self) -> str:
         """Return whether the systems are equivalent, in words."""
         if self.equivalence is None:
-            return "equivalence was not tested: that needs shared datapoints, and no stopping rule or shared answers"
+            return (
+                "equivalence was not tested: that needs two systems with shared datapoints, and no stopping rule or "
+                "shared answers"
+            )
         difference = Difference(self.difference, self.stderr, self.ci_low, self.ci_high, self.detectable, self.groups)
         return describe_equivalence(self.measure, difference, self.equivalence)
 
@@ -203,6 +206,8 @@ def compare_systems(
     for system in systems:
         refuse_repeated_answers(system.runs, system.manifests)
     refuse_overlap(systems)
+    if margin is not None and margin >= 1 and metric in METRICS and METRICS[metric].is_share:
+        raise UsageError(f"{metric} is between 0 and 1: write --margin 0.05 for 5 points, not {margin:g}")
     strong = None if ceiling is None else load_system(ceiling.split(","), results)
     return _ComparisonRun(
         systems, results, metric, by, seed, SystemReader(by), margin, strong, tests_one_system

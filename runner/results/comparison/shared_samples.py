@@ -166,11 +166,11 @@ def agreement_of_judges(base: System, other: System) -> JudgeAgreement | None:
     )  # fmt: skip
 
 
-_Debate = tuple[str, str, int, bool]
+_Debate = tuple[str, str, int, bool, int, bool]
 
 
 def _verdicts_by_debate(system: System) -> dict[_Debate, tuple[str, int]]:
-    """Return the group and the verdict of each judged debate, by its run, datapoint, repeat and assignment of sides."""
+    """Return the group and the verdict of each judged debate, by its run, datapoint, repeat and sides."""
     verdicts: dict[_Debate, tuple[str, int]] = {}
     for folder, manifest in zip(system.runs, system.manifests, strict=True):
         points = played_datapoints(folder, saved_value(folder, "dataset", "group_by"))
@@ -178,7 +178,8 @@ def _verdicts_by_debate(system: System) -> dict[_Debate, tuple[str, int]]:
         run_id = folder.run_id if manifest.rejudge_of is None else manifest.rejudge_of.run_id
         table = read_only_table("rollouts", folder.intact_table("rollouts"), COLUMNS["rollouts"])
         judged = table.filter(f"outcome <> '{Outcome.TRANSPORT_FAILED}'")
-        columns = "datapoint_id, repeat, coalesce(swapped, false), coalesce(decision, 2)"
-        for datapoint, repeat, swapped, decision in judged.project(columns).fetchall():
-            verdicts[run_id, datapoint, repeat, swapped] = groups[datapoint], decision
+        sides = "coalesce(swapped, false), coalesce(stance, -1), coalesce(stances_exchanged, false)"
+        for *debate, decision in judged.project(f"datapoint_id, repeat, {sides}, coalesce(decision, 2)").fetchall():
+            datapoint, repeat, swapped, stance, exchanged = debate
+            verdicts[run_id, datapoint, repeat, swapped, stance, exchanged] = groups[datapoint], decision
     return verdicts

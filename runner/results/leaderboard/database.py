@@ -31,7 +31,7 @@ from runner.base.storage.locks import locked
 from runner.base.storage.read_only_sql import Parameters
 from runner.base.storage.safe_files import create, open_to_read
 from runner.results.folder import RunFolder
-from runner.results.leaderboard.queries import BoardSources, table_names
+from runner.results.leaderboard.queries import BoardSources, spill_folder, table_names
 from runner.results.leaderboard.ranks import rank_rows
 from runner.results.leaderboard.rows import MEMORY, add_facts, insert_run, remove_run
 from runner.results.leaderboard.schema import definitions
@@ -217,10 +217,11 @@ class Leaderboard:
                 interruptible_queries(),
                 locked(self.folder / LOCK, str(path), wait_seconds),
                 _working_copy(path, fresh=fresh) as copy,
+                spill_folder() as spill,
             ):
                 if fresh:
                     _check_format(path)  # without `fresh`, the format of the copy is checked below
-                connection = connect(memory=f"{MEMORY}B")
+                connection = connect(memory=f"{MEMORY}B", spill=Path(spill))
                 try:
                     connection.execute(f"SET checkpoint_threshold = '{CHECKPOINT}'")
                     # Rows wait in memory until their group is full; by default, groups have 122,880 rows.

@@ -145,7 +145,7 @@ class BoardSources:
     @contextmanager
     def _connect(self, sql: str, *files: str) -> Iterator[DuckDBPyConnection]:
         """Open a connection with all tables, for one query. The query may write to `files`."""
-        with _spill_folder() as spill, connect(memory=MEMORY, threads=THREADS, spill=Path(spill)) as connection:
+        with spill_folder() as spill, connect(memory=MEMORY, threads=THREADS, spill=Path(spill)) as connection:
             self._create_views(connection, sql, *files)
             yield connection
 
@@ -274,7 +274,7 @@ def _in_transaction(statements: str) -> str:
     return f"BEGIN; {statements} COMMIT;"
 
 
-def _spill_folder() -> TemporaryDirectory[str]:
+def spill_folder() -> TemporaryDirectory[str]:
     """Create a temporary folder for data that exceeds the memory limit."""
     try:
         return TemporaryDirectory(prefix="nip-run-")

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 PIECE_ROWS = 10_000
 PIECE_BYTES = 8 << 20
-MEMORY = 64 << 20
-"""The memory limit of a writer. DuckDB caches data of the board up to this limit."""
+MEMORY = 128 << 20
+"""The memory limit of a writer. DuckDB caches data of the board up to this limit, and spills larger data to files."""
 MAX_SPEC = 4 << 20
 """The maximum size in bytes of a resolved spec, which is longer than the written one."""
 COPIES = 8
