@@ -92,7 +92,7 @@ def compare(
 
         >>> from runner import compare, load_spec, run
         >>> first = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "first"}))
-        >>> second = run(load_spec("specs/quickstart.yaml", {"dataset.limit": 4, "name": "second", "seed": 1}))
+        >>> second = run(load_spec("specs/solo_verifier.yaml", {"dataset.limit": 4, "name": "second"}))
         >>> comparison = compare(first, second)
         >>> [pair] = comparison.pairs
         >>> pair.datapoints, pair.paired, 0 < pair.p <= 1

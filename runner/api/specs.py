@@ -165,7 +165,7 @@ def sample_size(
         >>> from runner import load_spec, run, sample_size
         >>> size = sample_size("specs/quickstart.yaml", 0.2)
         >>> size.rows[0].groups, size.rows[0].datapoints, size.rows[0].calls, size.cheapest
-        (112, 224, (224, 1568), None)
+        (109, 218, (218, 1526), None)
         >>> result = run(load_spec("specs/quickstart.yaml", {"name": "varied", "rollouts.per_datapoint": 2}))
         >>> size = sample_size("specs/quickstart.yaml", 0.2, from_runs=["varied"])
         >>> [row.repeats for row in size.rows]

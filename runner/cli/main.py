@@ -139,7 +139,7 @@ def _parse_arguments(arguments: Sequence[str]) -> tuple[str, argparse.Namespace]
     parser.set_defaults(renamed=[(first, renamed)] if first != renamed else [])
     parsed = parser.parse_intermixed_args(rest)
     for old, new in () if parsed.quiet else parsed.renamed:
-        note(f"note: the command {old!r} is now called {new!r}")
+        note(f"note: {old!r} is now called {new!r}")
     return name, parsed
 
 

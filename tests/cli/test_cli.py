@@ -274,7 +274,7 @@ def test_old_names_still_work_with_a_note(tmp_path: Path) -> None:
     old = called("why-miss", "tiny", "--most", "1", "--json", cwd=tmp_path)
     assert (new.returncode, len(json.loads(new.stdout)["explained"]), new.stderr) == (0, 1, "")
     assert (old.returncode, old.stdout) == (0, new.stdout)
-    assert old.stderr == "note: 'why-miss' is now 'explain-misses'\nnote: '--most' is now '--max'\n"
+    assert old.stderr == "note: 'why-miss' is now called 'explain-misses'\nnote: '--most' is now called '--max'\n"
     assert called("why-miss", "tiny", "--most", "1", "--json", "-q", cwd=tmp_path) == new
 
 

@@ -54,7 +54,7 @@ def test_the_sessions_of_an_agent_are_told_in_order_from_here_and_from_a_registr
     text = nip_run_here(*words, cwd=tmp_path)
     assert "12 rollouts" in text.stdout
     assert "declared: run/acme/learn@1 (iteration 0)" in text.stdout
-    assert "which run made a model: declared: by its name" in text.stderr
+    assert "how the maker of a model is known: declared: by its name" in text.stderr
 
 
 def test_an_unknown_name_gets_the_nearest_and_damage_is_named(results: Path, tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ MISTAKES: dict[str, Mistake] = {
         "lab")}),
     "a column that is not there": Mistake(
         ("path: data.csv", "path: data.csv, columns: {solution: answr}"), "spec.yaml:2:37", "no column 'answr'",
-        "it has id, label"),
+        "choose one of id, label, question, solution"),
     "a split that is not there": Mistake(
         ("path: data.csv", "path: data.csv, split: test"), "spec.yaml:2:27", "no column 'split'",
         "remove the split"),

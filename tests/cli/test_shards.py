@@ -53,7 +53,7 @@ def test_the_last_shard_merges_and_a_part_is_shown_by_its_number(tmp_path: Path)
         ((whole.name,), f"--run-id {whole.name} --shard K/2"),
         ((str(whole),), f"nip-run merge {whole.name}"),
         ((whole.name, "--shard", "2/2"), f"to start this one: nip-run SPEC --run-id {whole.name} --shard"),
-        ((whole.name, "--shard", "1/3"), "not in 3; to resume a started shard: nip-run"),
+        ((whole.name, "--shard", "1/3"), "not into 3; to resume a started shard: nip-run"),
     ):
         refused, checked = run(tmp_path, *words), run(tmp_path, "check", *words)
         assert (refused.returncode, checked.returncode) == (2, 2)

@@ -164,7 +164,7 @@ def test_a_newer_run_is_left_out_of_lists_with_a_word(folder: Path) -> None:
         assert RUNS["finished"] not in listed.out
         assert RUNS["served"] in listed.out
         assert str(path.relative_to(folder)) in listed.err
-        assert "upgrade nip-run; left out" in listed.err
+        assert "upgrade nip-run; the run is left out" in listed.err
         assert "Remove" not in listed.err
 
 

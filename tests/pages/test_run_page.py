@@ -59,7 +59,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 def test_a_page_has_every_metric_that_show_prints(ours: RunFolder) -> None:
     metrics, found = json.loads(ours.metrics.read_text("utf-8")), summary(ours)
     shown = [*found.table("Metrics with"), *found.table("More metrics")]
-    told = {(row.get("Of", "game"), row["Metric"]): (row["Value"].replace("–", "-"), row["n"]) for row in shown}
+    told = {(row.get("Agent", "game"), row["Metric"]): (row["Value"].replace("–", "-"), row["n"]) for row in shown}
     printed = {(of, name): (value.split(" ")[0], f"{n:,}") for of, name, value, n, _ in metric_rows(metrics) if n}
     assert told == printed
     accuracy = next(row for row in shown if row["Metric"] == "accuracy")

@@ -81,7 +81,7 @@ def test_what_was_changed_in_it_is_noticed_before_anyone_is_asked(run: Path, ser
         content = path.read_bytes()
         assert content.count(old)
         path.write_bytes(content.replace(old, new, 1))
-        with pytest.raises(RunDirectoryError, match="has changed since its run started"):
+        with pytest.raises(RunDirectoryError, match="were changed since the run started"):
             played(run, results)
         path.write_bytes(content)
     assert played(run, results).was_finished

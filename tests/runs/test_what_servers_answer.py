@@ -52,7 +52,7 @@ def test_a_datapoint_whose_request_is_malformed_ends_its_game_alone(tmp_path: Pa
     assert outcomes(only_run(tmp_path / "r")) == {**first, "p3": "transport_failed"}
     assert (result.manifest.transport_failed, again.manifest.transport_failed) == (1, 1)
     (note,) = [note for note in again.notes if note.startswith("1 of 8 rollouts failed in transport")]
-    assert "the first with MalformedError: http" in note
+    assert "the first error: MalformedError: http" in note
     assert "Invalid value for 'content': it cannot be read (the server accepts other requests of models.m" in note
     assert "same command" not in note
     ended = [record for record in journal_records(only_run(tmp_path / "r")) if record["kind"] == "ended"]

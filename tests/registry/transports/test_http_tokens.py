@@ -181,7 +181,7 @@ def test_login_keeps_what_the_server_knows_and_shows_it_nowhere(config: Path, tm
 
         done = said(given=f"{token}\n")
         assert done.returncode == 0, done.stderr
-        assert "this token is acme's, and publishes as acme" in done.stdout
+        assert "logged in as acme, who may publish as acme" in done.stdout
         assert json.loads(tokens_file().read_bytes()) == {server.address: token}
         wrong = said(given=SECRET)
         assert (wrong.returncode, "does not accept this token" in wrong.stderr) == (2, True)

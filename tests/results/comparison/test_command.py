@@ -116,7 +116,7 @@ def test_the_worst_of_several_has_an_interval_that_holds_for_all(results: Path) 
     for words, why in (
         (("good,often", "fair"), "pools several"),
         (("good", "fair", "--metric", "calls"), "has no worst value"),
-        (("good", "half", "same"), "but these differ: good, same; half"),
+        (("good", "half", "same"), "half differs from good: datapoints differ or are missing (20, such as"),
         (("good", "often", "--metric", "always_failed"), "often 3 times; play all as often"),
     ):
         refused = said(results, "compare", *words, "--worst")
