@@ -93,7 +93,7 @@ def test_a_board_has_all_that_is_to_be_known_of_a_row(made: World, watched: Open
                 strict=True,
             )
         )
-        assert "4 plays each" in rows["bob/mouse-four-times@1"]
+        assert "4 games per datapoint" in rows["bob/mouse-four-times@1"]
         assert "reproduced by 1" in rows["acme/hawk-alone@1"]
         assert "bob/mole@1" not in rows  # yanked
         trained = opened(watched, made, made.boards["code-validation/v1"], **options)
@@ -195,7 +195,7 @@ def test_every_page_is_read_without_a_script(made: World, watched: Opens) -> Non
 def test_every_game_is_read_without_a_script(made: World, watched: Opens) -> None:
     for start, count in ((DEBATE, 120), (EVIL, 12)):
         page = opened(watched, made, start, java_script_enabled=False)
-        page.click("text=All games")
+        page.click("a:text-is('All games')")
         assert page.locator("tbody tr").count() == min(count, 100)
         page.click("tbody a >> nth=0")
         assert page.locator("article.turn").count() > 1

@@ -73,7 +73,7 @@ def test_equivalence_is_tested_within_a_margin(results: Path) -> None:
     assert (close.equivalence.is_shown, wide.equivalence.is_shown) == (False, True)
     assert close.describe_equivalence().startswith("not shown to be equivalent within 2 points (two one-sided tests: p")
     assert wide.describe_equivalence().startswith(
-        "equivalent within 30 points (two one-sided tests: p < 0.0001; 90 % CI [-"
+        "equivalent within 30 points (two one-sided tests: p = 0.0001; 90 % CI [-"
     )
     assert only(compare("good", "same", results=results)).equivalence is None
     with pytest.raises(UsageError, match="the equivalence margin must be above 0"):
