@@ -1,4 +1,4 @@
-"""Performance gap recovered: Fieller's interval against a textbook formula, and how often it covers the truth."""
+"""Performance gap recovered: Fieller's interval against SciPy's t-test, and how often it covers the truth."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ def test_the_interval_covers_the_truth(groups: int, repeats: int) -> None:
             covered += found.low <= 0.375 <= found.high
     assert known >= 590
     assert covered >= 0.93 * known
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_at_the_ends_of_the_interval_the_t_test_of_scipy_just_rejects(seed: int) -> None:
+    """The interval has the shares r for which the mean of gain - r * gap may be 0."""
+    from scipy.stats import ttest_1samp
+
+    rng = np.random.default_rng(seed)
+    gain, gap = rng.normal(0.2, 0.3, 60), rng.normal(0.5, 0.4, 60)
+    found = gap_recovered(gain.tolist(), gap.tolist())
+    for end in (found.low, found.high):
+        assert end is not None
+        assert ttest_1samp(gain - end * gap, 0).pvalue == pytest.approx(0.05, abs=1e-9)
 
 
 def test_without_a_gap_there_is_a_reason_instead_of_a_number() -> None:
