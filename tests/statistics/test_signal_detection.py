@@ -1,0 +1,35 @@
+"""The test of the difference of two d', against an enumeration with SciPy's normal distribution."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from runner.statistics.signal_detection import sensitivity_difference
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_test_of_a_difference_exchanges_the_judges_in_every_possible_way(seed: int) -> None:
+    from scipy.stats import norm
+
+    rng, groups = np.random.default_rng(seed), 7
+    games = np.array([3, 3])
+    counts = np.stack([np.column_stack([rng.binomial(3, share, groups) for share in (0.8, 0.3)]) for _ in range(2)])
+
+    def d_prime(accepted: np.ndarray) -> float:
+        rates = (accepted.sum(axis=0) + 0.5) / (groups * games + 1)
+        return float(norm.ppf(rates[0]) - norm.ppf(rates[1]))
+
+    observed, extreme = d_prime(counts[1]) - d_prime(counts[0]), 0
+    for exchanged in product((0, 1), repeat=groups):
+        order = np.array(exchanged)
+        rows = np.arange(groups)
+        extreme += abs(d_prime(counts[1 - order, rows]) - d_prime(counts[order, rows])) >= abs(observed) - 1e-12
+    systems = [[[int(hits), 3, int(alarms), 3] for hits, alarms in of_judge] for of_judge in counts]
+    found = sensitivity_difference(systems[0], systems[1])
+    assert found is not None
+    assert found.difference == pytest.approx(observed, abs=1e-12)
+    assert found.p == pytest.approx(extreme / 2**groups, abs=1e-12)
+    assert (found.ci_low <= 0 <= found.ci_high) == (found.p > 0.05)
