@@ -1,4 +1,4 @@
-"""The test of the difference of two d', against an enumeration with SciPy's normal distribution."""
+"""The difference of two d' against an enumeration, and the score difference by log-probabilities against its mean."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 
 from runner.statistics.signal_detection import sensitivity_difference
+from runner.statistics.verdicts import Verdicts
+
+TRUE_GAIN = 0.8
+"""ln p - ln (1 - p) is the log odds, whose mean is 0.8."""
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -33,3 +37,23 @@ def test_the_test_of_a_difference_exchanges_the_judges_in_every_possible_way(see
     assert found.difference == pytest.approx(observed, abs=1e-12)
     assert found.p == pytest.approx(extreme / 2**groups, abs=1e-12)
     assert (found.ci_low <= 0 <= found.ci_high) == (found.p > 0.05)
+
+
+@pytest.mark.parametrize(("groups", "repeats"), [(40, 1), (100, 3)])
+def test_the_score_difference_by_log_probabilities_is_the_mean_and_covers_the_truth(groups: int, repeats: int) -> None:
+    rng, covered = np.random.default_rng([groups, repeats]), 0
+    for _ in range(300):
+        labels = np.repeat(np.arange(groups) % 2, repeats)
+        points = np.repeat(np.arange(groups), repeats)
+        log_odds = (2 * labels - 1) * 0.8 + rng.normal(0, 0.5, groups)[points] + rng.normal(0, 0.7, len(labels))
+        p = 1 / (1 + np.exp(-log_odds))
+        stances = rng.integers(0, 2, len(labels))
+        verdicts = Verdicts(labels, (p > 0.5).astype(int), points, points, groups, grouped=False)
+        found = verdicts.log_probability_gain(stances, p)
+        assert found is not None
+        assert found.interval is not None
+        score = np.log(np.where(stances == 1, p, 1 - p))
+        expected = score[stances == labels].mean() - score[stances != labels].mean()
+        assert found.value == pytest.approx(expected, abs=1e-9)
+        covered += found.interval[0] <= TRUE_GAIN <= found.interval[1]
+    assert covered >= 0.93 * 300
