@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import duckdb
@@ -95,7 +96,11 @@ def test_a_hostile_question_for_a_file_leaves_nothing(results: Path, tmp_path: P
 
 def _cpu_of_threads(pid: int) -> float:
     """Return the CPU seconds of a process's threads but the main one: many only once DuckDB works on the question."""
-    stats = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat") if path.parent.name != str(pid)]
+    stats = []
+    for path in Path(f"/proc/{pid}/task").glob("*/stat"):
+        if path.parent.name != str(pid):
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+                stats.append(path.read_text())
     return sum(sum(map(int, stat.rpartition(")")[2].split()[11:13])) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
 
