@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("full")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # Playwright leaves an event loop running: no `asyncio.run` works until it is closed
 def browser() -> Iterator[Any]:
     with chromium() as opened:
         yield opened
