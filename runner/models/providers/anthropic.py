@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import anthropic
 
@@ -13,7 +13,7 @@ from runner.models.providers.anthropic_body import messages_body
 from runner.models.providers.body_limits import BodySlots
 from runner.models.providers.client_errors import TRANSPORT_ERRORS
 from runner.models.providers.http_model import HttpModel, set_headers
-from runner.models.providers.openai_http import LeanHttp
+from runner.models.providers.openai_http import HttpLayer
 from runner.models.settings import ModelSettings
 
 Client = anthropic.AsyncAnthropic
@@ -30,7 +30,7 @@ def make_client(settings: ModelSettings, group: str, connections: int, body_slot
         api_key=key_of(settings, group),
         base_url=settings.server_url.rstrip("/").removesuffix("/v1"),  # the client's paths start with /v1
         max_retries=0,
-        http_client=LeanHttp(settings.timeout, connections, body_slots or BodySlots()),
+        http_client=HttpLayer(settings.timeout, connections, body_slots or BodySlots()),
         open_telemetry=False,
     )
     set_headers(client, settings, headers)
@@ -40,6 +40,7 @@ def make_client(settings: ModelSettings, group: str, connections: int, body_slot
 class AnthropicModel(HttpModel):
     """Calls one model group through the Messages API."""
 
+    CLIENT_PACKAGE: ClassVar[Any] = anthropic
     PATH = b"v1/messages"
     CLIENT_ERRORS = (anthropic.AnthropicError, *TRANSPORT_ERRORS)
     make_client = staticmethod(make_client)

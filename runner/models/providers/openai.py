@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import openai
 
@@ -15,7 +13,7 @@ from runner.models.providers.body_limits import BodySlots
 from runner.models.providers.client_errors import TRANSPORT_ERRORS
 from runner.models.providers.http_model import HttpModel, set_headers
 from runner.models.providers.openai_body import chat_completions_body
-from runner.models.providers.openai_http import LeanHttp
+from runner.models.providers.openai_http import HttpLayer
 from runner.models.settings import ModelSettings
 
 Client = openai.AsyncOpenAI
@@ -36,7 +34,7 @@ def make_client(settings: ModelSettings, group: str, connections: int, body_slot
         api_key=key_of(settings, group),
         base_url=settings.server_url,
         max_retries=0,
-        http_client=LeanHttp(settings.timeout, connections, body_slots or BodySlots()),
+        http_client=HttpLayer(settings.timeout, connections, body_slots or BodySlots()),
     )
     _configure(client, settings, headers)
     return client
@@ -71,22 +69,10 @@ def _configure(client: Client | SyncClient, settings: ModelSettings, headers: Ma
 class OpenAiModel(HttpModel):
     """Calls one model group through the Chat Completions API."""
 
+    CLIENT_PACKAGE: ClassVar[Any] = openai
     PATH = b"chat/completions"
     CLIENT_ERRORS = CLIENT_ERRORS
     make_client = staticmethod(make_client)
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._key = str(uuid.uuid4())
-        self._numbers = itertools.count()
-
     def _body(self, request: Request, n: int | None) -> bytes:
         return chat_completions_body(self._settings, request.messages, n)
-
-    def _options(self, request: Request) -> dict[str, Any]:
-        """Return the options that the client's `chat.completions.create` would set."""
-        options = super()._options(request)
-        options["security"] = {"bearer_auth": True}
-        options["idempotency_key"] = f"{self._key}-{next(self._numbers)}"
-        options["post_parser"] = openai.not_given
-        return options

@@ -13,11 +13,14 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from typing import Any, ClassVar, Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import aiohttp
 import httpx2
 from aiohttp.http_exceptions import BadStatusLine, ContentLengthError, HttpProcessingError
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from runner.base.redaction import Redactor, current_redactor
 from runner.models.providers.body_limits import (
@@ -55,9 +58,6 @@ HELD_SLOT: ContextVar[BodySlot | None] = ContextVar("held_slot", default=None)
 """Slot for the body of the current task's call, if the caller keeps the slot until the body is parsed."""
 FILE: Final = "nip_run_file"
 """Key in a response's extensions for the file with the body."""
-LEAN: Final = "nip_run_lean"
-"""Key in a request's extensions: the request needs only the transport, and none of the client's further steps."""
-
 
 _DATA_ERRORS: Final = (aiohttp.ClientPayloadError, aiohttp.ClientResponseError, HttpProcessingError)
 """Errors of `aiohttp` about a server's data. Their messages quote up to 100 bytes, which may contain half a key."""
@@ -135,6 +135,32 @@ class _Connector(aiohttp.TCPConnector):
         raise aiohttp.ClientConnectionError("the server sends answers before it receives a request")
 
 
+Headers = CIMultiDict[str] | CIMultiDictProxy[str]
+_DECODED_HEADERS: Final = frozenset({"content-encoding", "content-length", "transfer-encoding", "set-cookie"})
+"""Headers that do not fit a body that has been decompressed, or that nothing may keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a request, without secrets."""
+
+    status: int
+    headers: Headers
+    content: bytes
+    extensions: dict[str, Any]
+
+    def as_response(self, request: httpx2.Request) -> httpx2.Response:
+        """Return this answer as the official clients want it."""
+        headers = [
+            (name.encode("utf-8", "surrogateescape"), value.encode("utf-8", "surrogateescape"))
+            for name, value in self.headers.items()
+            if name.lower() not in _DECODED_HEADERS
+        ]
+        return httpx2.Response(
+            self.status, headers=headers, content=self.content, request=request, extensions=self.extensions
+        )
+
+
 class AiohttpTransport(httpx2.AsyncBaseTransport):
     """Connections to one server, with aiohttp, whose pool stays fast with many connections."""
 
@@ -157,12 +183,55 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         return self._session
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        timeout = request.extensions.get("timeout", {})
+        request.headers["accept-encoding"] = "identity"
+        answer = await self.exchange(
+            request.method,
+            str(request.url),
+            request.headers,
+            _request_data(request),
+            aiohttp.ClientTimeout(
+                sock_connect=timeout.get("connect"), sock_read=timeout.get("read"), connect=timeout.get("pool")
+            ),
+            to_disk=TO_DISK in request.extensions,
+        )
+        return answer.as_response(request)
+
+    async def exchange(
+        self,
+        method: str,
+        url: str | URL,
+        headers: Any,
+        data: Any,
+        limits: aiohttp.ClientTimeout,
+        *,
+        to_disk: bool = False,
+    ) -> Answer:
+        """Send a request, and return its answer, whatever its status.
+
+        Raises:
+            httpx2.TransportError: there is no answer, or it cannot be read.
+            UnsendableError: the request cannot be sent.
+            DiskError: this machine cannot store the answer.
+        """
         session = self._session or self._open()
         redactor = self._redactor
         if redactor is None:
             redactor = self._redactor = current_redactor()  # all keys of a spec have been read before the first call
         try:
-            return await self._exchange(session, request, redactor)
+            try:
+                answer = await session.request(
+                    method, url, headers=headers, data=data, allow_redirects=False, timeout=limits
+                )
+            except aiohttp.ClientConnectionError:  # such as the error for an untrusted certificate, also a ValueError
+                raise
+            except ValueError as error:
+                raise UnsendableError(str(error)) from error
+            try:
+                return await self._read(answer, redactor, to_disk=to_disk)
+            finally:
+                # The connection can be reused only if the body was read to its end.
+                answer.release() if answer.content.at_eof() else answer.close()
         except aiohttp.ServerDisconnectedError:
             failure: httpx2.TransportError = httpx2.ConnectTimeout("Server disconnected")
         except aiohttp.ClientConnectionError as error:  # no answer, for any reason, including a time-out
@@ -178,33 +247,8 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         # may contain half a key.
         raise failure
 
-    async def _exchange(
-        self, session: aiohttp.ClientSession, request: httpx2.Request, redactor: Redactor
-    ) -> httpx2.Response:
-        """Send a request, and return its response."""
-        timeout = request.extensions.get("timeout", {})
-        request.headers["accept-encoding"] = "identity"
-        with _unsendable_requests():
-            answer = await session.request(
-                request.method,
-                str(request.url),
-                headers=request.headers,
-                data=_request_data(request),
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    sock_connect=timeout.get("connect"), sock_read=timeout.get("read"), connect=timeout.get("pool")
-                ),
-            )
-        try:
-            return await self._read(answer, request, redactor)
-        finally:
-            # The connection can be reused only if the body was read to its end.
-            answer.release() if answer.content.at_eof() else answer.close()
-
-    async def _read(
-        self, answer: aiohttp.ClientResponse, request: httpx2.Request, redactor: Redactor
-    ) -> httpx2.Response:
-        """Read an answer up to its limit, and return it as a response. Files go to the disk; errors are truncated."""
+    async def _read(self, answer: aiohttp.ClientResponse, redactor: Redactor, *, to_disk: bool) -> Answer:
+        """Read an answer up to its limit. Files go to the disk; errors are truncated."""
         pieces = answer.content.iter_any()
         encoding = ",".join(answer.headers.getall("content-encoding", ()))
         extensions: dict[str, Any] = {}
@@ -212,7 +256,7 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
         try:
             if answer.status >= 300:
                 content = _redact_error(await read_start(pieces, encoding, MAX_ERROR_BYTES + redactor.reach), redactor)
-            elif request.extensions.get(TO_DISK):
+            elif to_disk:
                 disk = _TemporaryFile()
                 try:
                     await read_to(pieces, encoding, MAX_FILE_BYTES, disk)
@@ -230,12 +274,10 @@ class AiohttpTransport(httpx2.AsyncBaseTransport):
                 if redacted_content is not content:
                     content, extensions[ALTERED] = redacted_content, True
         except TooLongError as error:
-            raise TooLargeError(f"the answer {error}", request=request) from None
+            raise TooLargeError(f"the answer {error}") from None
         except BodyError as error:
-            raise UnreadableError(f"the answer {error}", request=request) from None
-        return httpx2.Response(
-            answer.status, headers=_headers(answer, redactor), content=content, request=request, extensions=extensions
-        )
+            raise UnreadableError(f"the answer {error}") from None
+        return Answer(answer.status, _redacted_headers(answer.headers, redactor), content, extensions)
 
     async def aclose(self) -> None:
         session, self._session = self._session, None
@@ -264,17 +306,11 @@ async def _stream(request: httpx2.Request) -> AsyncIterator[bytes]:
         yield piece
 
 
-def _headers(answer: aiohttp.ClientResponse, redactor: Redactor) -> list[tuple[bytes, bytes]]:
-    """Return the headers without secrets, and without headers that do not fit the decompressed body."""
-    kept_headers = [
-        (name, value)
-        for name, value in answer.raw_headers
-        if name.lower() not in (b"content-encoding", b"content-length", b"transfer-encoding", b"set-cookie")
-    ]
-    joined = b"\n".join([value for _, value in kept_headers])
-    if not redactor.contains(joined) and b"earer" not in joined.lower():
-        return kept_headers
-    return [(name, redactor.redact_text(value.decode("latin-1")).encode("utf-8")) for name, value in kept_headers]
+def _redacted_headers(headers: Headers, redactor: Redactor) -> Headers:
+    joined = "\n".join(headers.values())
+    if not redactor.contains(joined.encode("utf-8", "surrogateescape")) and "earer" not in joined.lower():
+        return headers
+    return CIMultiDict([(name, redactor.redact_text(value)) for name, value in headers.items()])
 
 
 def _redact_error(body: bytes, redactor: Redactor) -> bytes:
@@ -289,56 +325,27 @@ def without_secrets(body: bytes, redactor: Redactor) -> bytes:
     return redactor.redact_escaped(body) if redactor.may_be_escaped(body) else body
 
 
-@contextmanager
-def _unsendable_requests() -> Iterator[None]:
-    """Raise `UnsendableError` if aiohttp refuses to send a request in this block."""
-    try:
-        yield
-    except aiohttp.ClientConnectionError:  # such as the error for an untrusted certificate, which is also a ValueError
-        raise
-    except ValueError as error:
-        raise UnsendableError(str(error)) from error
-
-
 class NoConnectionError(httpx2.ConnectTimeout):
     """Raised if no connection was established, because there is no server or it does not answer."""
 
 
-class LeanHttp(httpx2.AsyncClient):
-    """The HTTP layer of the official clients, which takes a shortcut for model calls.
+class HttpLayer(httpx2.AsyncClient):
+    """The HTTP layer of the official clients, which uses the transport of this module.
 
-    Requests for model calls have complete headers and an absolute address. So this class skips merging them with
-    defaults, and the handling of redirects and authentication. Uploads and other requests use the full code.
+    Model calls go directly to `aiohttp_transport`. Uploads, batches and other requests pass this layer.
     """
 
-    _addresses: ClassVar[dict[str, httpx2.URL]] = {}
-
     def __init__(self, timeout: float, connections: int, body_slots: BodySlots) -> None:
-        self._aiohttp_transport = AiohttpTransport(connections, body_slots)
+        self.aiohttp_transport = AiohttpTransport(connections, body_slots)
         super().__init__(
-            transport=self._aiohttp_transport,
+            transport=self.aiohttp_transport,
             timeout=httpx2.Timeout(timeout, connect=CONNECT_SECONDS),
             follow_redirects=False,
             trust_env=False,
         )
 
     def build_request(self, method: str, url: Any, **options: Any) -> httpx2.Request:
-        content = options.get("content")
-        if not isinstance(content, bytes) or options.get("params") or options.get("files"):
-            request = super().build_request(method, url, **options)
-            if request.method == "GET" and request.url.path.endswith("/content"):
-                request.extensions[TO_DISK] = True
-            return request
-        address = self._addresses.get(url)
-        if address is None:
-            address = self._addresses[url] = httpx2.URL(url)
-        timeout = options.get("timeout")
-        extensions: dict[str, Any] = {LEAN: True}
-        if isinstance(timeout, httpx2.Timeout):
-            extensions["timeout"] = timeout.as_dict()
-        return httpx2.Request(method, address, headers=options.get("headers"), content=content, extensions=extensions)
-
-    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        if request.extensions.get(LEAN):
-            return await self._aiohttp_transport.handle_async_request(request)
-        return await super().send(request, **options)
+        request = super().build_request(method, url, **options)
+        if request.method == "GET" and request.url.path.endswith("/content"):
+            request.extensions[TO_DISK] = True
+        return request
