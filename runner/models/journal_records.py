@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
+from dataclasses import fields as fields_of
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -76,9 +78,12 @@ def completion_fields(completion: Completion) -> dict[str, Any]:
     }
 
 
+_USAGE_FIELDS = attrgetter(*(field.name for field in fields_of(Usage)))  # `astuple` would copy each value deeply
+
+
 def _count_list(usage: Usage) -> list[Any]:
     """Return a usage as a list: the four fields of earlier versions, then later fields without trailing zeros."""
-    counts = list(astuple(usage))
+    counts = list(_USAGE_FIELDS(usage))
     while len(counts) > 4 and not counts[-1]:
         counts.pop()
     return counts

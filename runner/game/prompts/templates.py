@@ -21,8 +21,8 @@ LAST_ROUND = ".last_round"
 CONFIDENCE = ".confidence"
 """Suffix of the template that asks a verifier for its confidence. Its text is appended to the instructions."""
 MAX_BYTES = 64 << 10
-MAX_CACHED = 2 << 20
-"""Maximum number of characters in the cache: rendered texts and their variables."""
+MAX_CACHED = 3 << 20
+"""Maximum number of characters of all rendered texts in the cache."""
 REFUSED = "a template that cannot be used"
 
 VARIABLES: Mapping[str, str] = {
@@ -81,13 +81,12 @@ class RenderedTexts:
         return self._texts.get(key)
 
     def put(self, key: tuple[Any, ...], text: str) -> None:
-        size = len(text) + sum(len(value) for value in key if isinstance(value, str))
-        if self._size + size > MAX_CACHED:
-            self._texts.clear()
-            self._size = 0
-        if size <= MAX_CACHED:
-            self._texts[key] = text
-            self._size += size
+        if key in self._texts or len(text) > MAX_CACHED:
+            return
+        self._texts[key] = text  # the key's strings are columns of the dataset, which is in memory anyway
+        self._size += len(text)
+        while self._size > MAX_CACHED:
+            self._size -= len(self._texts.pop(next(iter(self._texts))))  # the oldest
 
 
 @dataclass(frozen=True)

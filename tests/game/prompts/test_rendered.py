@@ -23,11 +23,11 @@ def test_a_text_is_kept_and_only_what_the_template_uses_tells_it_apart() -> None
     assert prompts.render("prover", {"x": "a"}) == "a!"
 
 
-def test_what_is_kept_has_a_bound() -> None:
+def test_the_oldest_texts_leave_the_cache_if_it_is_full() -> None:
     prompts = PromptSet({"verifier": "{{ x }}!"})
     first = prompts.render("verifier", {"x": "first"})
-    for number in range(5):
-        prompts.render("verifier", {"x": str(number) * (MAX_CACHED // 8)})
+    long = [prompts.render("verifier", {"x": str(number) * (MAX_CACHED // 4)}) for number in range(5)]
+    assert prompts.render("verifier", {"x": "4" * (MAX_CACHED // 4)}) is long[4]
     again = prompts.render("verifier", {"x": "first"})
     assert again == first
     assert again is not first
