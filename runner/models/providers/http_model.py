@@ -137,8 +137,9 @@ class HttpModel(ABC):
             timeout=timeout,
         )
         request = self._client._build_request(options)  # noqa: SLF001
+        request.headers["accept-encoding"] = "identity"
         limits = ClientTimeout(sock_connect=timeout.connect, sock_read=timeout.read, connect=timeout.pool)
-        return CIMultiDict([*request.headers.multi_items(), ("accept-encoding", "identity")]), limits
+        return CIMultiDict(request.headers.multi_items()), limits
 
     async def _send(self, body: bytes, request: Request) -> Answer:
         """Send the request that the official client would send, and return its answer.
