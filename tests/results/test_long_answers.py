@@ -119,7 +119,8 @@ def test_rows_of_many_parts_have_the_order_types_and_texts_that_they_had(tmp_pat
     with duckdb.connect(":memory:") as connection:
         for name, columns in COLUMNS.items():
             described = connection.execute(f"DESCRIBE FROM read_parquet('{tmp_path / name}.parquet')").fetchall()
-            assert {row[0]: row[1] for row in described} == columns
+            stored = {column: "VARCHAR" if kind == "JSON" else kind for column, kind in columns.items()}
+            assert {row[0]: row[1] for row in described} == stored
 
 
 @pytest.mark.full
@@ -180,6 +181,7 @@ def test_a_board_takes_errors_as_long_as_answers(tmp_path: Path) -> None:
     run = only_run(tmp_path / "results")
     refusal = "no " * (6 << 20)
     sealed(run, (rollout(index, "a", error=refusal) for index in range(4)))
+    (run / "SHA256SUMS").unlink()  # the tables are not those that the run wrote
     done = nip_run_here("leaderboard", "--rebuild", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     with duckdb.connect(str(tmp_path / "results" / "leaderboard.duckdb"), read_only=True) as connection:

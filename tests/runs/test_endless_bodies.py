@@ -19,7 +19,7 @@ AT_ONCE = """
 import asyncio, resource, sys
 
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from runner.base.errors import TransientError
+from runner.base.errors import ProviderRefusal, TransientError
 from runner.models.interface import Request, SampleKey
 from runner.models.providers.body_limits import BodySlots
 from runner.models.providers.openai import OpenAiModel
@@ -34,7 +34,7 @@ async def calls():
     request = Request("m", [{"role": "user", "content": "x"}], SampleKey("p", 0, 0, "a", 0))
     before = peak()
     found = await asyncio.gather(*(model.complete(request) for _ in range(16)), return_exceptions=True)
-    assert all(type(error) is TransientError for error in found), found
+    assert all(isinstance(error, (TransientError, ProviderRefusal)) for error in found), found
     await model.close()
     print(peak() - before)
 
