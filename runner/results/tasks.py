@@ -207,8 +207,8 @@ def _describe_points_difference(
         elif point.digest != other.digest:
             names = [name for name in ("label", "group_sha256") if getattr(point, name) != getattr(other, name)]
             if point.content_sha256 != other.content_sha256:
-                known = sorted(columns & point.columns.keys() & other.columns.keys())  # withheld rows have none
-                names += [name for name in known if point.columns[name] != other.columns[name]] or ["content"]
+                shared_names = sorted(columns & point.columns.keys() & other.columns.keys())  # withheld rows have none
+                names += [name for name in shared_names if point.columns[name] != other.columns[name]] or ["content"]
             kind = comma_join(name.removesuffix("_sha256") for name in names)
             examples.setdefault(f"with another {kind}", []).append(repr(point.id))
     if added := [repr(id_) for ids in renamed.values() for id_ in ids]:

@@ -59,7 +59,7 @@ class Unranked(StrEnum):
     )
     TRAINING_RUN = "a training run"
     SEVERAL_TASKS = "its seeds play different datapoints"
-    ALONE = "alone with its task: the other rows play other datapoints"
+    ALONE = "alone with its task: the other rows play other datapoints; `nip-run compare` says how"
     MISSING_RUNS = "{runs}: {status}"
     REPLAYED_ANSWERS = "its answers are a replay of another run"
 
