@@ -125,6 +125,7 @@ class Metric:
     """Whether short lists leave it out."""
     show: Show = Show.NOWHERE
     symbol: str = ""
+    """A mathematical symbol, or an explanation of the name. Displays show it after the name."""
     exported_name: str = ""
     """The name in other tools, if they use this name for something else."""
     agent: str | None = None
@@ -213,8 +214,9 @@ _TABLE = (
         show=Show.SUMMARY | Show.COMPARISON | Show.CURVE | Show.COMPETITION,
     ),
     Metric(
-        name="accuracy_excluding_failures",
-        description="share of right verdicts",
+        name="accuracy_excluding_failures",  # a name of 0.1.0: failures are now only games that were lost in transport
+        symbol="lost or undecided",
+        description="share of right verdicts; lost and undecided games do not count",
         over="decided games",
         source=Source.GAMES,
         compute=lambda game: game.correct if game.is_decided else (),

@@ -46,7 +46,7 @@ def is_minor(metric: str) -> bool:
 
 
 def metric_label(metric: str, plays: int | None = None) -> str:
-    """Return the name of a metric, with its mathematical symbol or the number of plays that it depends on."""
+    """Return the name of a metric, with its symbol, an explanation or the number of plays that it depends on."""
     if plays is not None:
         return f"{metric} (vote@{plays})" if metric == MAJORITY_ACCURACY else f"{metric} (of {plays} each)"
     symbol = METRICS[metric].symbol if metric in METRICS else ""
@@ -95,9 +95,10 @@ def lost_games_lines(metrics: Mapping[str, Any]) -> list[str]:
     return [f"lost in transport: {lost} of {total} games; with any verdicts of these, accuracy would be {bounds}"]
 
 
-def _interval_notes(metrics: Mapping[str, Any]) -> Iterator[str]:
-    """Yield how many intervals a table of all metrics has, and the effect of clustering on the one of accuracy."""
-    intervals = sum(row["ci_low"] is not None for row in metrics["metrics"])
+def _interval_notes(metrics: Mapping[str, Any], *, include_minor: bool) -> Iterator[str]:
+    """Yield how many intervals a table and the line of vote@k have, and the effect of clustering on accuracy."""
+    rows = [row for row in meaningful_metrics(metrics) if include_minor or not is_minor(row["metric"])]
+    intervals = sum(row["ci_low"] is not None for row in (*rows, *metrics.get("vote_curve", ())))
     if intervals > 1:
         yield f"{intervals} intervals of 95 %, not adjusted for their number: about 1 in 20 misses its true value"
     accuracy = _accuracy(metrics)
@@ -115,12 +116,12 @@ def _accuracy(metrics: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return next((row for row in metrics["metrics"] if (row["agent"], row["metric"]) == (None, RANKING_METRIC)), None)
 
 
-def section_lines(metrics: Mapping[str, Any]) -> list[str]:
+def section_lines(metrics: Mapping[str, Any], *, include_minor: bool = True) -> list[str]:
     """Return lines about the intervals, lost games, the stopping rule, vote@k and the variance of scores.
 
-    Earlier versions did not write these sections.
+    `include_minor` is whether the table of metrics includes minor ones. Earlier versions did not write these sections.
     """
-    lines = [*_interval_notes(metrics), *lost_games_lines(metrics)]
+    lines = [*_interval_notes(metrics, include_minor=include_minor), *lost_games_lines(metrics)]
     if until := metrics.get("until"):
         lines.append(f"until: {until['note']}; accuracy has its confidence sequence")
     if votes := metrics.get("vote_curve"):

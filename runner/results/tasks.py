@@ -2,11 +2,13 @@
 
 Runs are comparable if their task is the same: the same datapoints, from any file and in any order. Only the columns
 that the verifier's templates use count, so provers may see more. In version 1, the columns of all agents counted.
+Ids count, because boards pair the rollouts of two runs by the ids of their datapoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -184,6 +186,32 @@ def describe_task_difference(first: RunFolder, second: RunFolder, group_by: tupl
     if columns[0] != columns[1]:
         names = [comma_join(sorted(each)) or "none" for each in columns]
         return f"its verifier's templates use other columns ({names[1]} instead of {names[0]})"
-    digests = [{id_: point.digest for id_, point in of_run.items()} for of_run in points]
-    ids = [id_ for id_ in dict.fromkeys([*points[0], *points[1]]) if digests[0].get(id_) != digests[1].get(id_)]
-    return f"datapoints differ or are missing ({len(ids)}, such as {ids[0]!r})" if ids else "nothing differs"
+    return _describe_points_difference(points[0], points[1], columns[0])
+
+
+def _describe_points_difference(
+    first: Mapping[str, PlayedDatapoint], second: Mapping[str, PlayedDatapoint], columns: AbstractSet[str]
+) -> str:
+    """Return for each kind of difference the number of datapoints of the second run that have it, with an example."""
+    renamed: dict[tuple[int | None, str], list[str]] = {}
+    for point in second.values():
+        if point.id not in first:
+            renamed.setdefault((point.label, point.content_sha256), []).append(point.id)
+    examples: dict[str, list[str]] = {}
+    for point in first.values():
+        other, same_content = second.get(point.id), renamed.get((point.label, point.content_sha256))
+        if other is None and same_content:
+            examples.setdefault("with another id", []).append(f"{same_content.pop(0)!r} instead of {point.id!r}")
+        elif other is None:
+            examples.setdefault("missing", []).append(repr(point.id))
+        elif point.digest != other.digest:
+            names = [name for name in ("label", "group_sha256") if getattr(point, name) != getattr(other, name)]
+            if point.content_sha256 != other.content_sha256:
+                shared_names = sorted(columns & point.columns.keys() & other.columns.keys())  # withheld rows have none
+                names += [name for name in shared_names if point.columns[name] != other.columns[name]] or ["content"]
+            kind = comma_join(name.removesuffix("_sha256") for name in names)
+            examples.setdefault(f"with another {kind}", []).append(repr(point.id))
+    if added := [repr(id_) for ids in renamed.values() for id_ in ids]:
+        examples["additional"] = added
+    listed = comma_join(f"{len(ids)} {kind} (such as {ids[0]})" for kind, ids in examples.items())
+    return f"datapoints differ: {listed}" if listed else "nothing differs"

@@ -82,7 +82,7 @@ def test_a_board_that_is_not_there_or_has_one_row_has_a_page(tmp_path: Path) -> 
 
 
 def test_a_list_counts_only_the_runs_of_its_own_task() -> None:
-    reason = "other datapoints: ids, labels or contents differ; `nip-run compare` names them"
+    reason = "other datapoints, such as p3: ids, groups, labels or contents differ; `nip-run compare` says how"
     other = board_row(release="run/acme/b@1", run_id="b", task="b" * 64, rank=None, rank_last=None, reason=reason)
     replay = board_row(release="run/acme/c@1", run_id="c", rank=None, rank_last=None, reason="replay of a")
     page = read(board_page(made_board(board_row(), replay, other))).text
@@ -165,7 +165,10 @@ def test_hostile_refusals_are_text() -> None:
         ("no rollout has a verdict to count", "no verdict"),
         ("another selection: limit 6 (this list: none)", "another sample"),
         ("its templates use other columns: a (this list: b)", "other columns"),
-        ("other datapoints: ids, labels or contents differ; `nip-run compare` names them", "another sample"),
+        (
+            "other datapoints, such as p3: ids, groups, labels or contents differ; `nip-run compare` says how",
+            "another sample",
+        ),
         ("looks like run/a/b@1 of this results folder, which has no record of having published it", "looks like"),
         ("the same rollouts as run/a/b@1", "same rollouts"),
         (WITHHELD, "as published"),

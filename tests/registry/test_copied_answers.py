@@ -78,6 +78,23 @@ def test_a_local_board_ranks_none_of_them_and_says_why(folder: Path) -> None:
     assert row["reason"] == f"{COPIED}first"
 
 
+def test_the_view_of_comparisons_marks_and_does_not_test_them(folder: Path) -> None:
+    columns = "run_b, difference, p, ci_low, ci_high, detectable, reason"
+    sql = f"SELECT {columns} FROM comparisons WHERE run_a = 'first'"
+    rows = {row["run_b"]: row for row in json.loads(said(folder, "sql", sql, "--json"))}
+    reasons = {
+        "forced": f"forced: {FORCED}",
+        "replayed": "replayed: replay of first",
+        "cached": f"cached: {COPIED}first",
+        "fresh": None,
+    }
+    for name, reason in reasons.items():
+        row = rows[name]
+        assert (row["reason"], row["difference"] is not None) == (reason, True)
+        is_tested = [row[column] is not None for column in ("p", "ci_low", "ci_high", "detectable")]
+        assert is_tested == [reason is None] * 4
+
+
 @pytest.mark.gate
 def test_a_board_that_is_rebuilt_or_of_an_older_format_says_the_same(folder: Path) -> None:
     before = json.loads(said(folder, "leaderboard", "--json"))
@@ -102,6 +119,11 @@ def test_a_published_board_and_a_servers_board_rank_none_of_them_and_say_why(fol
         {row["run_id"]: (row["rank"], " ".join([str(row["reason"]), *row["marks"]])) for row in board["rows"]},
         "run/acme/first@1",
     )
+    for name, reason in (("forced", FORCED), ("replayed", "replay of first"), ("fresh", None)):
+        (readme,) = (folder / "registry").rglob(f"{name}/*/README.md")
+        text = readme.read_text().replace("\\", "")
+        assert ("Boards do not rank this run" in text) == (reason is not None)
+        assert reason is None or f"**Boards do not rank this run**: {reason}." in text
     with serving_releases(tmp_path / "server") as server:
         access = {"NIP_RUN_REGISTRY": server.address, "NIP_RUN_TOKEN": server.tokens["alice"]}
         said(folder, "publish", *names, "--to", server.address, *words, variables=access)

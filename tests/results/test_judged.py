@@ -69,8 +69,13 @@ def test_repeats_have_a_curve_of_votes_that_says_of_how_many_plays() -> None:
     assert (found[None, "majority_accuracy"]["value"], found[None, "majority_accuracy"]["plays"]) == (1.0, 3)
     assert found[None, "always_failed"]["plays"] == 4
     assert "plays" not in found[None, "accuracy"]
-    assert {"always_failed (of 4 each)", "majority_accuracy (vote@3)"} <= {row[1] for row in metric_rows(shown)}
+    names = {row[1] for row in metric_rows(shown)}
+    assert {"always_failed (of 4 each)", "majority_accuracy (vote@3)"} <= names
+    assert "accuracy_excluding_failures (lost or undecided)" in names
     assert any(line.startswith("vote@k: 1: 0.750 [") for line in section_lines(shown))
+    for full in (True, False):
+        intervals = sum("[" in row[2] for row in metric_rows(shown, include_minor=full)) + 2  # two of vote@k
+        assert section_lines(shown, include_minor=full)[0].startswith(f"{intervals} intervals of 95 %, not adjusted")
     assert "vote_curve" not in summary(game(i, i % 2) for i in range(40))
 
 

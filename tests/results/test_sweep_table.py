@@ -125,7 +125,9 @@ def test_other_datapoints_and_unfinished_points_do_not_rank_and_say_why(
     specs = load_specs(path)
     alone = sweep_table(run_sweep(specs, tmp_path / "results"))
     assert [row.rank for row in alone] == [None, None]
-    assert {row.reason for row in alone} == {"alone with its task: the other rows play other datapoints"}
+    assert {row.reason for row in alone} == {
+        "alone with its task: the other rows play other datapoints; `nip-run compare` says how"
+    }
 
 
 @pytest.mark.full

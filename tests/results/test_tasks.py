@@ -194,8 +194,17 @@ def test_a_baseline_on_another_task_is_refused_with_the_columns_or_rows_that_dif
     path, results = debate_with_hints(tmp_path / "spec"), tmp_path / "results"
     played(path, results, run_id="debate")
     played(path, results, *ALONE, "dataset.limit=5", run_id="fewer")
-    with pytest.raises(UsageError, match=r"fewer: datapoints differ or are missing \(1, such as 'p"):
+    with pytest.raises(UsageError, match=r"fewer: datapoints differ: 1 missing \(such as 'p"):
         compare_systems([["debate"]], Results(results), baseline="solo_verifier")
+    data = tmp_path / "spec" / "data.jsonl"
+    lines = data.read_text()
+    data.write_text(lines.replace('"id":"p', '"id":"q').replace('"id": "p', '"id": "q'))
+    played(path, results, run_id="renamed")
+    data.write_text(lines)
+    with pytest.raises(
+        UsageError, match=r"fewer: .*: 5 with another id \(such as 'p0' .*'q0'\), 1 missing \(such as 'q"
+    ):
+        compare_systems([["renamed"]], Results(results), baseline="solo_verifier")
     verifier = tmp_path / "spec" / "prompts" / "verifier.jinja"
     verifier.write_text(verifier.read_text() + "\nHint: {{ hint }}\n")
     played(path, results, run_id="told")

@@ -189,10 +189,11 @@ def test_the_board_is_one_duckdb_file_as_the_page_has_it(site: Site, tmp_path: P
     path = tmp_path / "board.duckdb"
     path.write_bytes(site.browser().ask("/board.duckdb").body)
     with duckdb.connect(str(path), read_only=True) as file:
-        told = file.execute("SELECT release, tier, accuracy FROM runs ORDER BY place").fetchall()
+        told = file.execute("SELECT release, tier, accuracy, lost, undecided FROM runs ORDER BY place").fetchall()
         kinds = file.execute("SELECT DISTINCT kind FROM releases").fetchall()
     rows = json.loads(site.browser().ask(f"{site.board}.json").body)["rows"]
-    assert told == [(row["release"], row["tier"], row["accuracy"]) for row in rows]
+    assert told == [tuple(row[name] for name in ("release", "tier", "accuracy", "lost", "undecided")) for row in rows]
+    assert None not in told[0]
     assert kinds == [("run",)]
 
 

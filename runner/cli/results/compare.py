@@ -117,6 +117,8 @@ def execute(args: argparse.Namespace) -> int:
     if comparison.slices:
         say()
         _print_slices(comparison)
+    if comparison.power_assumption is not None:
+        say(comparison.power_assumption)
     for pair in comparison.pairs:
         _print_details(pair, comparison, args)
     for line in comparison.notes:

@@ -165,7 +165,7 @@ def _print_metrics(metrics: dict[str, Any], *, full: bool) -> None:
     from runner.results.metric_rows import COLUMNS, metric_rows, missing_intervals, section_lines
 
     print_table(COLUMNS, metric_rows(metrics, include_minor=full))
-    for line in (*(missing_intervals(metrics) if full else ()), *section_lines(metrics)):
+    for line in (*(missing_intervals(metrics) if full else ()), *section_lines(metrics, include_minor=full)):
         _print_wrapped(line)
     _print_wrapped("outcomes: " + ", ".join(f"{name} {count}" for name, count in metrics["outcomes"].items()))
 

@@ -17,7 +17,9 @@ from runner.registry.bundles.run_data import accuracy_of
 from runner.registry.lineage.relations import describe_parents
 from runner.registry.lineage.session_facts import groups_of
 from runner.registry.markdown import cell, code, plain, prose
-from runner.results.manifest import Manifest
+from runner.results.leaderboard.model import Unranked
+from runner.results.manifest import Manifest, verifiers_of
+from runner.spec.checks.fixed_verdicts import explain_fixed_verdicts
 from runner.spec.origin import DATA
 
 FILE = "README.md"
@@ -35,7 +37,7 @@ def build_readme(
         _introduction(manifest),
         *_parents(release, manifest),
         *_model_table(manifest, spec),
-        _result(manifest, metrics),
+        _result(manifest, metrics) + _unranked_note(manifest, spec),
         _commands(release, manifest, spec, has_rows=has_rows),
         *([] if has_rows else [_missing_rows_note()]),
         _sources(release),
@@ -103,6 +105,14 @@ def _result(manifest: Manifest, metrics: Mapping[str, Any]) -> str:
         f"Accuracy **{decimal(accuracy['value'])}**{interval}, {accuracy['n']:,} rollouts in {accuracy['clusters']:,} "
         f"clusters. It took {totals}. All numbers are in `run_data.yaml`."
     )
+
+
+def _unranked_note(manifest: Manifest, spec: Mapping[str, Any]) -> str:
+    """Return a sentence on a run whose verdicts are not its verifier's own answers; an empty string for others."""
+    reason = explain_fixed_verdicts((spec.get("protocol") or {}).get("force_guess"), verifiers_of(manifest))
+    if reason is None and manifest.replay_of is not None:
+        reason = Unranked.REPLAY.format(run=manifest.replay_of.run_id)
+    return "" if reason is None else f" **Boards do not rank this run**: {plain(reason)}."
 
 
 def _commands(release: Release, manifest: Manifest, spec: Mapping[str, Any], *, has_rows: bool) -> str:

@@ -41,8 +41,10 @@ from runner.results.comparison.slices import split_by_column, untested_slices_no
 from runner.results.comparison.systems import System, SystemReader, load_system
 from runner.results.comparison.wording import describe_equivalence, difference_in_words, format_difference, verdict
 from runner.results.leaderboard.results_folder import Results
+from runner.results.leaderboard.rows import saved_value
 from runner.results.metric_definitions import METRICS, RANKING_METRIC, Metric, compared_metric
 from runner.results.stopping_rule import accuracy_sequence
+from runner.results.tasks import describe_task_difference
 from runner.statistics.differences import Difference, agree_with_test
 from runner.statistics.equivalence import Equivalence
 from runner.statistics.gap_recovered import GapRecovered
@@ -143,6 +145,8 @@ class Comparison:
     slices: tuple[SystemComparison, ...]
     asserted: tuple[AssertedComparison, ...]
     notes: tuple[str, ...]
+    power_assumption: str | None = None
+    """The assumption behind the values of `detectable`, with the test that they are for; None without such values."""
 
     @property
     def verdict(self) -> str:
@@ -277,6 +281,7 @@ class _ComparisonRun:
             tuple(_adjusted(slices)),
             tuple(judged),
             tuple(notes),
+            _power_assumption([row for row, _ in (*rows, *slices)]),
         )
 
     def pairs(self) -> list[SystemComparison]:
@@ -311,7 +316,7 @@ class _ComparisonRun:
             return matched_points, ()
         basis = f"matched by label and {comma_join(sorted(shared))}" if shared else "matched by label and id alone"
         columns = [f"{system.name}: {comma_join(sorted(system.columns)) or 'none'}" for system in (base, other)]
-        return matched_points, (f"their templates use other columns ({'; '.join(columns)}): {basis}",)
+        return matched_points, (f"{OTHER_TASK}their templates use other columns ({'; '.join(columns)}): {basis}",)
 
     def _compare(self, base: System, other: System, metric: str) -> _TestedRow:
         measure = self._common_metric(metric, base, other)
@@ -319,7 +324,7 @@ class _ComparisonRun:
         stopping_notes = _stopping_notes(base) + _stopping_notes(other)
         result = run_paired_test(measure, matched_points, self.seed, stopped=bool(stopping_notes), margin=self.margin)
         unmatched = matched_points.only_base, matched_points.only_other
-        notes = (*notes, *shared_games_notes(base, other), *stopping_notes)
+        notes = (*(notes or _task_notes(base, other)), *shared_games_notes(base, other), *stopping_notes)
         if result is None:
             result = run_unpaired_test(measure, self.reading.points(base, measure), self.reading.points(other, measure))
             notes = (*notes, "unpaired: they share no datapoint, so both datapoints and systems differ")
@@ -420,12 +425,21 @@ class _ComparisonRun:
             yield AssertedComparison(assertion.text, system.name, None, sample.mean, *ends, assertion.judged(*ends))
 
 
+OTHER_TASK = "not the same task, so boards do not rank them together: "
 ONE_SYSTEM = "two samples of one system (the same rules, prompts and names of models)"
 
 
 def _is_one_system(base: System, other: System) -> bool:
     """Tell whether the runs of both differ only in their seeds."""
     return base.manifests[0].game_sha256 == other.manifests[0].game_sha256
+
+
+def _task_notes(base: System, other: System) -> Iterator[str]:
+    """Yield a note for each task of the two systems that is not the first one."""
+    (task, first), *_ = base.tasks.items()
+    for folder in [folder for id_, folder in {**other.tasks, **base.tasks}.items() if id_ != task]:
+        groups = saved_value(first, "dataset", "group_by"), saved_value(folder, "dataset", "group_by")
+        yield f"{OTHER_TASK}{folder.run_id} against {first.run_id}: {describe_task_difference(first, folder, groups)}"
 
 
 def _address_notes(base: System, other: System) -> Iterator[str]:
@@ -460,6 +474,16 @@ def _assertion_notes(results: Sequence[AssertedComparison], systems: int, baseli
         yield from (f"`base` is the first system, {base}; assertions with `base` choose no leader" for base in bases)
     if len(results) > 1:
         yield f"{len(results)} assertions are each judged by a 95 % interval, without a correction for their number"
+
+
+def _power_assumption(rows: Sequence[SystemComparison]) -> str | None:
+    """Return the assumption behind the minimum detectable differences; None if there are none."""
+    tests = {("Welch's", "the sign-flip")[row.paired] for row in rows if row.detectable is not None}
+    level = " without an adjustment for several comparisons" if len(rows) > 1 else ""
+    return None if not tests else (
+        f"detectable: the difference that {' or '.join(sorted(tests))} test at 5 %{level} detects with 80 % power, if "
+        "the differences between groups spread as in these data"
+    )  # fmt: skip
 
 
 def _without_test(row: SystemComparison, verdict: str) -> SystemComparison:

@@ -17,7 +17,7 @@ from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.rows import fixed_verdicts_of, saved_value
 from runner.results.manifest import PLAYED, Manifest, verifiers_of
 from runner.results.metric_definitions import Metric, compared_metric, option_names
-from runner.results.tasks import played_datapoints, verifier_variables
+from runner.results.tasks import Task, played_datapoints, verifier_variables
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,17 @@ class System:
     def columns(self) -> frozenset[str]:
         """The columns of the dataset that the verifier's templates use; see `points`."""
         return frozenset(name for folder in self.runs for name in _used_columns(folder))
+
+    @cached_property
+    def tasks(self) -> Mapping[str, RunFolder]:
+        """The tasks of its runs by their id, each with the first run that has it; usually there is only one."""
+        folders: dict[str, RunFolder] = {}
+        for folder in self.runs:
+            try:
+                folders.setdefault(Task.of_run(folder, saved_value(folder, "dataset", "group_by")).sha256, folder)
+            except (OSError, ValueError) as error:
+                raise _damaged_inputs(folder, error) from error
+        return folders
 
     @property
     def verdicts(self) -> int:

@@ -54,10 +54,12 @@ class Unranked(StrEnum):
     )
     OTHER_SELECTION = "another selection: {differences}"
     OTHER_COLUMNS = "its templates use other columns: {columns} (this list: {others})"
-    OTHER_DATAPOINTS = "other datapoints: ids, labels or contents differ; `nip-run compare` names them"
+    OTHER_DATAPOINTS = (
+        "other datapoints, such as {datapoint}: ids, groups, labels or contents differ; `nip-run compare` says how"
+    )
     TRAINING_RUN = "a training run"
     SEVERAL_TASKS = "its seeds play different datapoints"
-    ALONE = "alone with its task: the other rows play other datapoints"
+    ALONE = "alone with its task: the other rows play other datapoints; `nip-run compare` says how"
     MISSING_RUNS = "{runs}: {status}"
     REPLAYED_ANSWERS = "its answers are a replay of another run"
 

@@ -165,7 +165,7 @@ WITH measured AS (
     WHERE r.kind = 'benchmark'
 ), tasks AS (
     SELECT
-        benchmark, task, count(*) FILTER (unranked_reason IS NULL) AS comparable,
+        benchmark, task, min(run_id) AS first_run, count(*) FILTER (unranked_reason IS NULL) AS comparable,
         row_number() OVER (
             PARTITION BY benchmark
             ORDER BY comparable DESC, count(*) DESC, max(coalesce("limit", 'infinity'::DOUBLE)) DESC,
@@ -173,16 +173,25 @@ WITH measured AS (
         ) AS place
     FROM measured GROUP BY benchmark, task
 ), lists AS (
-    SELECT t.benchmark, t.task, t.place, {_LIST_COLUMNS}
+    SELECT t.benchmark, t.task, t.place, t.first_run, {_LIST_COLUMNS}
     FROM tasks t JOIN measured r ON r.benchmark = t.benchmark AND r.task IS NOT DISTINCT FROM t.task
     WHERE t.place = 1 OR t.comparable > 1
     GROUP BY ALL
-), listed AS (
+), listed AS MATERIALIZED (
     SELECT o.*, l.place AS list, o.task IS NOT DISTINCT FROM l.task AS is_own, l.template_columns AS their_columns,
-        concat_ws('; ', {_DIFFERENCES}) AS differences
+        l.first_run, concat_ws('; ', {_DIFFERENCES}) AS differences
     FROM measured o JOIN lists l ON l.benchmark = o.benchmark AND l.place = coalesce(
         (SELECT own.place FROM lists own WHERE own.benchmark = o.benchmark AND own.task = o.task), 1
     )
+), differing AS (
+    SELECT run, datapoint_id, count(*) = 1 OR count(DISTINCT {{l: label, c: content_sha256}}) > 1 AS is_seen
+    FROM (
+        SELECT run_id AS run, unnest([run_id, first_run]) AS played_by FROM listed
+        WHERE NOT is_own AND unranked_reason IS NULL AND differences = ''
+    ) JOIN datapoints ON datapoints.run_id = played_by
+    GROUP BY run, datapoint_id HAVING is_seen OR count(DISTINCT "group") > 1
+), examples AS (
+    SELECT run, arg_min(datapoint_id, (NOT is_seen, datapoint_id)) AS example FROM differing GROUP BY run
 )
 SELECT
     benchmark, o.run_id, name, protocol, accuracy, ci_low, ci_high, stderr, n, clusters, outcomes, models, cost_usd,
@@ -193,13 +202,13 @@ SELECT
         WHEN NOT is_own AND differences <> '' THEN {Unranked.OTHER_SELECTION.sql(differences="differences")}
         WHEN NOT is_own AND template_columns <> their_columns
             THEN {Unranked.OTHER_COLUMNS.sql(columns="template_columns", others="their_columns")}
-        WHEN NOT is_own THEN {Unranked.OTHER_DATAPOINTS.sql()}
+        WHEN NOT is_own THEN {Unranked.OTHER_DATAPOINTS.sql(datapoint="coalesce(example, 'unknown ones')")}
     END AS reason,
     list, task, status, failures, seed, point, split, "limit", filter, group_by, per_datapoint, replay_of,
     transport_failed, invalid_response, refused, context_exceeded, no_decision, started_at, stopped, rejudge_of,
     CASE WHEN unranked_reason IS NULL AND is_own THEN k.rank_last END AS rank_last,
     o.shared_with, o.shared, earlier_task
-FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id
+FROM listed o LEFT JOIN ranks k ON k.run_id = o.run_id LEFT JOIN examples e ON e.run = o.run_id
 ORDER BY benchmark, list, rank NULLS LAST, accuracy DESC NULLS LAST, o.run_id;
 """
 
@@ -238,6 +247,7 @@ COMPARISON_COLUMNS: Mapping[str, str] = {
     "run_a": "VARCHAR", "run_b": "VARCHAR", "task": "VARCHAR", "accuracy_a": "DOUBLE", "accuracy_b": "DOUBLE",
     "difference": "DOUBLE", "stderr": "DOUBLE", "ci_low": "DOUBLE", "ci_high": "DOUBLE", "p": "DOUBLE",
     "detectable": "DOUBLE", "datapoints": "BIGINT", "groups": "BIGINT", "differing": "BIGINT",
+    "reason": "VARCHAR",
 }  # fmt: skip
 """The columns of the view `comparisons`. The view exists only in queries of nip-run, which add its test function."""
 
@@ -266,9 +276,13 @@ PAIR_TERMS_SQL = """
 
 
 def _comparison_column_sql(name: str) -> str:
-    """Return SQL for a column of `comparisons`. Two samples of one system have no p-value."""
+    """Return SQL for a column of `comparisons`. As in `compare`, pairs that are not two samples have no test."""
     if name in ("p", "detectable"):
-        return f"CASE WHEN is_one_system THEN NULL ELSE t.{name} END AS {name}"
+        return f"CASE WHEN is_one_system OR NOT is_fair THEN NULL ELSE t.{name} END AS {name}"
+    if name in ("stderr", "ci_low", "ci_high"):
+        return f"CASE WHEN is_fair THEN t.{name} END AS {name}"
+    if name == "reason":
+        return "nullif(reasons, '') AS reason"
     return f"t.{name} AS {name}" if name in TESTED else name
 
 
@@ -287,8 +301,20 @@ WITH shares AS ({_SHARES_SQL}), grouped AS (
         sum(size)::BIGINT AS datapoints, bool_or(is_one_system) AS is_one_system,
         paired_test({PAIR_TERMS_SQL}, bool_or(stopped)) AS t
     FROM grouped GROUP BY run_a, run_b, task
+), samples AS (
+    SELECT r.run_id, r.fixed_verdicts, r.run_id || ': ' || coalesce({UNRANKED_SQL}, c.reason) AS unranked_reason,
+        coalesce(CASE WHEN r.replay_until_round IS NULL THEN r.replay_of END, r.run_id) AS answers
+    FROM runs r LEFT JOIN copies c ON c.run_id = r.run_id
+    LEFT JOIN metrics m ON m.run_id = r.run_id AND m.agent IS NULL AND m.metric = 'accuracy'
+), pairs AS (
+    SELECT tested.*, concat_ws('; ', a.unranked_reason, b.unranked_reason) AS reasons,
+        a.fixed_verdicts IS NULL AND b.fixed_verdicts IS NULL AND a.answers <> b.answers
+            AND coalesce(s.shared * 2 <= least(s.verdicts, o.verdicts), true) AS is_fair
+    FROM tested JOIN samples a ON a.run_id = run_a JOIN samples b ON b.run_id = run_b
+    LEFT JOIN shared_answers s ON s.run_id = run_a AND s.other = run_b
+    LEFT JOIN shared_answers o ON o.run_id = run_b AND o.other = run_a
 )
-SELECT {", ".join(map(_comparison_column_sql, COMPARISON_COLUMNS))} FROM tested;
+SELECT {", ".join(map(_comparison_column_sql, COMPARISON_COLUMNS))} FROM pairs;
 """
 
 _VERDICT = "0: reject (the solution is wrong), 1: accept (it is right), 2: none"
@@ -318,7 +344,8 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "limit": 'dataset.limit; NULL: all datapoints (quote it: "limit")',
         "per_datapoint": "plays of each datapoint",
         "responses_per_step": "for trees of responses; NULL: single games",
-        "failures": "transport_failed + invalid_response + refused + context_exceeded; use these columns instead",
+        "failures": "deprecated, mixes lost and undecided games: transport_failed + invalid_response + refused "
+        "+ context_exceeded; use these columns and no_decision",
         "transport_failed": "rollouts lost in transport, without a verdict and not in any metric",
         "no_decision": "rollouts that ended without a verdict",
         "max_transport_failed": "the maximum share of rollouts that may be lost in transport",
@@ -398,6 +425,8 @@ COMMENTS: Mapping[str, Mapping[str, str]] = {
         "accuracy": "right verdicts, of all rollouts that were not lost in transport",
         "n": "rollouts that were not lost in transport",
         "clusters": "independent groups of datapoints",
+        "failures": "deprecated, mixes lost and undecided games; use transport_failed (lost) and the next four columns",
+        "transport_failed": "rollouts lost in transport: failed calls, without a verdict and not in any metric",
         "rank": "the first rank in the run's 95 % confidence set, within its list; NULL: see reason",
         "rank_last": "the last rank in that set",
         "reason": "why the run is unranked",
@@ -437,10 +466,11 @@ RECORD_COMMENTS: Mapping[str, Mapping[str, str]] = {
         "stderr": "standard error, clustered by group of datapoints",
         "ci_low": "lower end of the 95 % interval of the difference",
         "ci_high": "upper end of the 95 % interval of the difference",
-        "p": "p-value of the sign-flip test of this pair; NULL: there is one group, or both are samples of one system",
-        "detectable": "the minimum detectable difference at 80 % power",
+        "p": "p-value of the sign-flip test of this pair; NULL: one group, one system, or forced or copied verdicts",
+        "detectable": "the minimum detectable difference at 80 % power, if the groups' differences spread as here",
         "groups": "independent groups of datapoints",
         "differing": "groups whose accuracy differs",
+        "reason": "why a board does not rank one of the runs, such as forced or copied verdicts; NULL: it ranks both",
     },
     "notes": {
         "written_at": "time in UTC",

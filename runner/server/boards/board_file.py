@@ -24,9 +24,10 @@ RUNS: Mapping[str, str] = {
     "rank_last": "BIGINT", "release": "VARCHAR", "release_sha256": "VARCHAR", "owner": "VARCHAR", "run_id": "VARCHAR",
     "accuracy": "DOUBLE", "ci_low": "DOUBLE", "ci_high": "DOUBLE", "stderr": "DOUBLE", "n": "BIGINT",
     "clusters": "BIGINT", "per_datapoint": "BIGINT", "outcomes": "VARCHAR", "failures": "BIGINT",
-    "no_decision": "BIGINT", "cost_usd": "DOUBLE", "protocol": "VARCHAR", "models": "VARCHAR", "name": "VARCHAR",
-    "seed": "BIGINT", "point": "VARCHAR", "status": "VARCHAR", "trained_on": "VARCHAR", "tier": "VARCHAR",
-    "reproduced_by": "BIGINT", "owner_runs": "BIGINT", "numbers": "VARCHAR", "signed": "BOOLEAN",
+    "lost": "BIGINT", "undecided": "BIGINT", "no_decision": "BIGINT", "cost_usd": "DOUBLE", "protocol": "VARCHAR",
+    "models": "VARCHAR", "name": "VARCHAR", "seed": "BIGINT", "point": "VARCHAR", "status": "VARCHAR",
+    "trained_on": "VARCHAR", "tier": "VARCHAR", "reproduced_by": "BIGINT", "owner_runs": "BIGINT", "numbers": "VARCHAR",
+    "signed": "BOOLEAN",
     "started_at": "VARCHAR", "finished_at": "VARCHAR", "version": "VARCHAR", "spec_sha256": "VARCHAR",
     "dataset_sha256": "VARCHAR", "game_sha256": "VARCHAR", "marks": "VARCHAR[]",
 }  # fmt: skip

@@ -36,10 +36,11 @@ def test_the_verdict_stands_first_then_the_numbers_then_the_flips(results: Path)
     assert lines[0].startswith("accuracy: no evidence of a difference: same minus good is 0 points [")
     assert lines[2].split("  ")[0] == "system"
     assert "0.000 [-0." in lines[3]
-    assert lines[4].startswith("d' (sensitivity): ")
-    assert lines[6] == "2 flips: right in one and wrong in the other"
-    assert lines[7] == "  p0 (label 0): right in good"
-    both = said(results, *shlex.split(lines[8])[1:6])
+    assert lines[4].startswith("detectable: the difference that the sign-flip test at 5 % detects with 80 % power, if ")
+    assert lines[5].startswith("d' (sensitivity): ")
+    assert lines[7] == "2 flips: right in one and wrong in the other"
+    assert lines[8] == "  p0 (label 0): right in good"
+    both = said(results, *shlex.split(lines[9])[1:6])
     assert both.returncode == 0, both.stderr
     assert [line for line in both.stdout.splitlines() if line.startswith("run ")] == ["run good", "run same"]
     assert both.stdout.count("datapoint p0 ") == 2
@@ -116,7 +117,7 @@ def test_the_worst_of_several_has_an_interval_that_holds_for_all(results: Path) 
     for words, why in (
         (("good,often", "fair"), "pools several"),
         (("good", "fair", "--metric", "calls"), "has no worst value"),
-        (("good", "half", "same"), "half differs from good: datapoints differ or are missing (20, such as"),
+        (("good", "half", "same"), "half differs from good: datapoints differ: 20 missing (such as 'p20')"),
         (("good", "often", "--metric", "always_failed"), "often 3 times; play all as often"),
     ):
         refused = said(results, "compare", *words, "--worst")

@@ -10,7 +10,7 @@ import pytest
 
 from runner import compare, query, run
 from runner.base.errors import RunError, UsageError
-from runner.results.comparison.comparison import Comparison, SystemComparison
+from runner.results.comparison.comparison import OTHER_TASK, Comparison, SystemComparison
 from runner.results.leaderboard.results_folder import Results
 from runner.results.leaderboard.schema import COMPARISON_COLUMNS
 from tests.compatibility.old import RUNS, opened
@@ -63,6 +63,17 @@ def test_several_comparisons_have_intervals_that_agree_with_their_corrected_p_va
     alone = only(compare("good", "fair", results=results))
     assert (alone.ci_low_corrected, alone.ci_high_corrected) == (alone.ci_low, alone.ci_high)
     assert "adjusted" not in alone.verdict
+
+
+def test_the_assumption_behind_the_detectable_difference_is_stated(results: Path) -> None:
+    note = (
+        "detectable: the difference that the sign-flip test at 5 % detects with 80 % power, if the differences between "
+        "groups spread as in these data"
+    )
+    assert compare("good", "same", results=results).power_assumption == note
+    several = compare("good", "fair", "same", results=results).power_assumption
+    assert several == note.replace("5 %", "5 % without an adjustment for several comparisons")
+    assert compare("good", "half", results=results).power_assumption is None  # two samples of one system: no test
 
 
 @pytest.mark.gate
@@ -167,6 +178,36 @@ def test_datapoints_are_matched_by_content_whatever_their_ids_are(folder: Path, 
     run = played(folder / "spec.yaml", results, f"dataset.path={folder}/other.jsonl", run_id="renamed")
     pair = only(compare("good", run, results=results))
     assert (pair.datapoints, pair.only_base, pair.only_other) == (SIZE - 1, ("p3",), ("q3",))
+    renamed = "39 with another id (such as 'q0' instead of 'p0'), 1 missing (such as 'p3'), 1 additional (such as 'q3')"
+    assert pair.notes == (f"{OTHER_TASK}renamed against good: datapoints differ: {renamed}",)
+
+
+@pytest.mark.gate
+def test_compare_and_boards_agree_which_runs_have_one_task_and_name_what_differs(tmp_path: Path) -> None:
+    path, results = solo_spec(tmp_path, size=12, dataset={"group_by": "family"}), tmp_path / "results"
+    lines = (tmp_path / "data.jsonl").read_text().splitlines()
+    rows = [json.loads(line) | {"family": f"f{i // 3}"} for i, line in enumerate(lines)]
+    changes: dict[str, tuple[int, dict[str, object], str | None, str | None]] = {
+        "first": (0, {}, None, None),
+        "wider": (5, {"unused": "x"}, None, None),
+        "groups": (5, {"family": "f2"}, "1 with another group (such as 'p5')", "p5"),
+        "ids": (7, {"id": "q7"}, "1 with another id (such as 'q7' instead of 'p7')", "p7"),
+        "labels": (2, {"label": 1, "solution": "another"}, "1 with another label, solution (such as 'p2')", "p2"),
+    }
+    for seed, (name, (index, change, _, _)) in enumerate(changes.items()):
+        data = [row | (change if i == index else {}) for i, row in enumerate(rows)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
+        planted(path, results, name, lambda i, _: i > 3, f"dataset.path={tmp_path}/{name}.jsonl", other_system(seed))
+    reasons = dict(query("SELECT run_id, reason FROM leaderboard", results).fetchall())
+    for name, (_, _, difference, datapoint) in list(changes.items())[1:]:
+        notes = [note for note in only(compare("first", name, results=results)).notes if "repeats" not in note]
+        if difference is None:
+            assert (notes, reasons[name]) == ([], None)
+            continue
+        assert notes == [f"{OTHER_TASK}{name} against first: datapoints differ: {difference}"]
+        assert reasons[name] == (
+            f"other datapoints, such as {datapoint}: ids, groups, labels or contents differ; `nip-run compare` says how"
+        )
 
 
 @pytest.mark.full
@@ -193,7 +234,10 @@ def test_runs_that_share_nothing_are_compared_unpaired(folder: Path, results: Pa
     assert (pair.base_value, pair.other_value, pair.p is not None and pair.p < 1e-4) == (0.9, 0.5, True)
     assert pair.verdict.startswith("good is better by 40 points")
     assert pair.verdict.endswith("]; on other datapoints (unpaired)")
-    assert pair.notes == ("unpaired: they share no datapoint, so both datapoints and systems differ",)
+    assert pair.notes == (
+        f"{OTHER_TASK}strange against good: datapoints differ: 40 with another question (such as 'p0')",
+        "unpaired: they share no datapoint, so both datapoints and systems differ",
+    )
 
 
 @pytest.mark.full
@@ -391,7 +435,7 @@ def test_sql_says_the_same(results: Path) -> None:
     assert found == [
         (pytest.approx(pair.base_value), pytest.approx(pair.other_value), pytest.approx(pair.difference),
          pytest.approx(pair.stderr), pytest.approx(pair.ci_low), pytest.approx(pair.ci_high), pair.p,
-         pytest.approx(pair.detectable), pair.datapoints, pair.groups, pair.differing)
+         pytest.approx(pair.detectable), pair.datapoints, pair.groups, pair.differing, None)
     ]  # fmt: skip
     flips = query(
         "SELECT datapoint_id, right_in, rollout_a, rollout_b FROM flips WHERE run_a = 'good' AND run_b = 'same' "
