@@ -26,6 +26,8 @@ ORDER = (
 HOMES = {
     "anthropic": {"runner.models.providers.anthropic"},
     "aiohttp": {"runner.models.providers.client_errors", "runner.models.providers.openai_http"},
+    "multidict": {"runner.models.providers.openai_http"},
+    "yarl": {"runner.models.providers.openai_http"},
     "cryptography": {"runner.registry.signing"},
     "datasets": {"runner.spec.datasets.reader"},
     "duckdb": {

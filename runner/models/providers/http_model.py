@@ -17,9 +17,6 @@ from http import HTTPStatus
 from typing import Any, ClassVar
 
 import httpx2
-from aiohttp import ClientTimeout
-from multidict import CIMultiDict
-from yarl import URL
 
 from runner.base.errors import NipRunError, ProviderRefusal, SeveralRefusedError, TransientError
 from runner.base.redaction import redacted
@@ -40,9 +37,9 @@ from runner.models.providers.openai_http import (
     ALTERED,
     CLOSE_SECONDS,
     HELD_SLOT,
-    AiohttpTransport,
     Answer,
     NotHttpError,
+    PreparedCall,
 )
 from runner.models.providers.wrong_server import MAX_WRONG_ANSWERS, describe_content, find_wrong_scheme
 from runner.models.settings import ModelSettings
@@ -114,9 +111,7 @@ class HttpModel(ABC):
         # The address is absolute, so that the client need not join it with its base URL for each call.
         base = self._client.base_url
         self._address = str(base.copy_with(raw_path=base.raw_path + self.PATH))
-        self._url = URL(self._address)
-        self._transport: AiohttpTransport = self._client._client.aiohttp_transport  # noqa: SLF001
-        self._prepared: tuple[CIMultiDict[str], ClientTimeout] | None = None
+        self._prepared: PreparedCall | None = None
         self._sends_session = settings.sends_session_id
         self._has_answered = self._is_probed = self._has_right_scheme = False
         self._wrong_answers = 0
@@ -125,21 +120,18 @@ class HttpModel(ABC):
     def _body(self, request: Request, n: int | None) -> bytes:
         """Return the exact bytes of a request's body."""
 
-    def _prepare(self) -> tuple[CIMultiDict[str], ClientTimeout]:
-        """Return the headers that the official client sends with each call, and its time limits."""
-        timeout = self._client.timeout
+    def _prepare(self) -> PreparedCall:
+        """Return a call with the headers that the official client sends, and its time limits."""
         options = self.CLIENT_PACKAGE._models.FinalRequestOptions.construct(  # noqa: SLF001
             method="post",
             url=self._address,
             content=b"-",  # of any length; `_send` sets the headers that depend on the call
             headers={SESSION_ID: "-"} if self._sends_session else {},
             security={"bearer_auth": True},
-            timeout=timeout,
+            timeout=self._client.timeout,
         )
         request = self._client._build_request(options)  # noqa: SLF001
-        request.headers["accept-encoding"] = "identity"
-        limits = ClientTimeout(sock_connect=timeout.connect, sock_read=timeout.read, connect=timeout.pool)
-        return CIMultiDict(request.headers.multi_items()), limits
+        return PreparedCall(self._client._client.aiohttp_transport, request, self._client.timeout)  # noqa: SLF001
 
     async def _send(self, body: bytes, request: Request) -> Answer:
         """Send the request that the official client would send, and return its answer.
@@ -151,25 +143,17 @@ class HttpModel(ABC):
         """
         if self._prepared is None:
             self._prepared = self._prepare()
-        prepared_headers, limits = self._prepared
-        headers = prepared_headers.copy()
-        headers["content-length"] = str(len(body))
-        if self._sends_session:
-            headers[SESSION_ID] = session_id_of(request.sample)
+        own_headers = {SESSION_ID: session_id_of(request.sample)} if self._sends_session else {}
         try:
-            answer = await self._transport.exchange("POST", self._url, headers, body, limits)
+            answer = await self._prepared.send(body, own_headers)
         except httpx2.TimeoutException as error:
-            raise self.CLIENT_PACKAGE.APITimeoutError(request=self._as_httpx(headers)) from error
+            raise self.CLIENT_PACKAGE.APITimeoutError(request=self._prepared.request) from error
         except (httpx2.RequestError, ssl.SSLError) as error:
-            raise self.CLIENT_PACKAGE.APIConnectionError(request=self._as_httpx(headers)) from error
+            raise self.CLIENT_PACKAGE.APIConnectionError(request=self._prepared.request) from error
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
-            response = answer.as_response(self._as_httpx(headers))
+            response = answer.as_response(self._prepared.request)
             raise self._client._make_status_error_from_response(response)  # noqa: SLF001
         return answer
-
-    def _as_httpx(self, headers: CIMultiDict[str]) -> httpx2.Request:
-        """Return a sent request as the client's errors have it."""
-        return httpx2.Request("POST", self._address, headers=list(headers.items()))
 
     async def close(self) -> None:
         if not self._is_shared:

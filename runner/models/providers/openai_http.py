@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -327,6 +327,26 @@ def without_secrets(body: bytes, redactor: Redactor) -> bytes:
 
 class NoConnectionError(httpx2.ConnectTimeout):
     """Raised if no connection was established, because there is no server or it does not answer."""
+
+
+class PreparedCall:
+    """A POST request to one address, whose headers are prepared once and sent with different bodies."""
+
+    def __init__(self, transport: AiohttpTransport, request: httpx2.Request, timeout: httpx2.Timeout) -> None:
+        request.headers["accept-encoding"] = "identity"
+        self.request = request
+        """The request as the official client built it, for errors."""
+        self._transport = transport
+        self._url = URL(str(request.url))
+        self._headers = CIMultiDict(request.headers.multi_items())
+        self._limits = aiohttp.ClientTimeout(sock_connect=timeout.connect, sock_read=timeout.read, connect=timeout.pool)
+
+    async def send(self, body: bytes, own_headers: Mapping[str, str]) -> Answer:
+        """Send a body, with these values of the call's own headers; see `AiohttpTransport.exchange`."""
+        headers = self._headers.copy()
+        headers["content-length"] = str(len(body))
+        headers.update(own_headers)
+        return await self._transport.exchange("POST", self._url, headers, body, self._limits)
 
 
 class HttpLayer(httpx2.AsyncClient):
