@@ -95,9 +95,14 @@ def footer(script: str) -> None:
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, load {load:.1f}")
 
 
-def sample_arguments(description: str | None, times: int) -> argparse.Namespace:
-    """Parse `--times` and `--seed`, the arguments of simulations."""
+def sample_parser(description: str | None, times: int) -> argparse.ArgumentParser:
+    """Return a parser of `--times` and `--seed`, the arguments of simulations."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--times", type=int, default=times, metavar="N", help=f"default: {times}")
     parser.add_argument("--seed", type=int, default=1)
-    return parser.parse_args()
+    return parser
+
+
+def sample_arguments(description: str | None, times: int) -> argparse.Namespace:
+    """Parse the arguments of a simulation."""
+    return sample_parser(description, times).parse_args()

@@ -1,6 +1,6 @@
 """Coverage of what `compare` and `show` report besides metrics, and how often ranks and equivalence are wrong.
 
-    python benchmarks/measures.py [--times N] [--seed S]
+    python benchmarks/measures.py [--times N] [--seed S] [--only TEXT]
 
 N data sets in each situation: groups of datapoints, each played once or three times. A datapoint has its own ease,
 which all judges share. An interval must contain the truth in 93 % of the data sets or more, and in at most 97.5 % with
@@ -13,19 +13,21 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import combinations, product
 
 import numpy as np
-from common import sample_arguments
+from common import sample_parser
 from scipy.special import ndtr
 
 from runner.statistics.agreement import agreement
-from runner.statistics.calibration import Forecasts
+from runner.statistics.calibration import LOG_FLOOR, Forecasts
 from runner.statistics.gap_recovered import gap_recovered
 from runner.statistics.paired_groups import Pairs
 from runner.statistics.rank_sets import MAX_PAIRWISE, PAIR_LEVEL, rank_sets
 from runner.statistics.sign_flip import ALPHA, sign_flip
 from runner.statistics.signal_detection import sensitivity_difference
+from runner.statistics.verdicts import Verdicts
 from tests.support.claims import Claims
 
 LOW, HIGH, LIMITED_FROM = 0.93, 0.975, 100
@@ -54,6 +56,33 @@ def kappa(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
     return None if result is None else result.kappa.interval
 
 
+ALIKE = 0.3
+"""The correlation of the verdicts within a datapoint, for the tables below."""
+TABLES = {
+    "95 % equal verdicts": (0.475, 0.025, 0.025, 0.475),
+    "98 % equal verdicts": (0.49, 0.01, 0.01, 0.49),
+    "90 % accept, 90 % equal verdicts": (0.85, 0.05, 0.05, 0.05),
+    "95 % accept, 95 % equal verdicts": (0.925, 0.025, 0.025, 0.025),
+    "95 % accept, 98 % equal verdicts": (0.94, 0.01, 0.01, 0.04),
+}
+"""The chances that both judges accept, that only the first does, that only the second does, and that none does."""
+
+
+def table_kappa(rng: np.random.Generator, groups: int, repeats: int, chances: Sequence[float]) -> Ends:
+    """Two judges with these chances; those of a datapoint vary around them (Dirichlet)."""
+    own = rng.dirichlet(np.array(chances) * (1 / ALIKE - 1), groups)
+    cells = (rng.random((groups, repeats, 1)) > np.cumsum(own, axis=1)[:, None, :3]).sum(axis=2).ravel()
+    result = agreement(1 - cells // 2, 1 - cells % 2, np.repeat(np.arange(groups), repeats), groups)
+    return None if result is None else result.kappa.interval
+
+
+def true_kappa(chances: Sequence[float]) -> float:
+    both, first, second, _ = chances
+    accepted = both + first, both + second
+    expected = accepted[0] * accepted[1] + (1 - accepted[0]) * (1 - accepted[1])
+    return 1 - (first + second) / (1 - expected)
+
+
 SENSITIVITIES, LEANING, OWN = (1.0, 1.6), 0.7, 0.3
 TRUE_DIFFERENCE = (SENSITIVITIES[1] - SENSITIVITIES[0]) / np.sqrt(1 + LEANING**2 + OWN**2)
 
@@ -72,15 +101,49 @@ def sensitivity(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
 
 
 SLOPE = 0.7
+MANY = 1_000_000
 
 
-def slope(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+def forecasts(rng: np.random.Generator, groups: int, repeats: int, told_slope: float = SLOPE) -> Forecasts:
     """A judge whose log odds are the true ones divided by the slope."""
     labels = rng.integers(0, 2, groups)
     evidence = (2 * labels - 1)[:, None] * 0.75 + rng.normal(0, 0.5, (groups, 1)) + rng.normal(0, 1, (groups, repeats))
-    p = 1 / (1 + np.exp(-1.5 * evidence / 1.25 / SLOPE))
-    clusters = np.repeat(np.arange(groups), repeats)
-    return Forecasts(p.ravel(), np.repeat(labels, repeats), clusters, groups).slope.interval
+    p = 1 / (1 + np.exp(-1.5 * evidence / 1.25 / told_slope))
+    return Forecasts(p.ravel(), np.repeat(labels, repeats), np.repeat(np.arange(groups), repeats), groups)
+
+
+def slope(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    return forecasts(rng, groups, repeats).slope.interval
+
+
+def corrected_ece(rng: np.random.Generator, groups: int, repeats: int, told_slope: float) -> Ends:
+    return forecasts(rng, groups, repeats, told_slope).corrected_calibration_error.interval
+
+
+def corrected_reliability(rng: np.random.Generator, groups: int, repeats: int, told_slope: float) -> Ends:
+    return forecasts(rng, groups, repeats, told_slope).corrected_reliability.interval
+
+
+def scores(rng: np.random.Generator, groups: int, repeats: int) -> tuple[Verdicts, np.ndarray, np.ndarray]:
+    """Games of a judge with log-probabilities: verdicts, stances at random, and the judge's P(accept)."""
+    points = np.repeat(np.arange(groups), repeats)
+    labels = rng.integers(0, 2, groups)[points]
+    log_odds = (2 * labels - 1) * 2 + rng.normal(0, 1, groups)[points] + rng.normal(0, 3, len(labels))
+    p, stances = 1 / (1 + np.exp(-log_odds)), rng.integers(0, 2, len(labels))
+    return Verdicts(labels, (p > 0.5).astype(int), points, points, groups, grouped=False), stances, p
+
+
+def score_difference(rng: np.random.Generator, groups: int, repeats: int) -> Ends:
+    """The difference of a player's score by log-probabilities; no interval if a kind of game has one datapoint."""
+    verdicts, stances, p = scores(rng, groups, repeats)
+    result = verdicts.log_probability_gain(stances, p)
+    return None if result is None or result.clusters < 2 else result.interval
+
+
+def true_score_difference() -> float:
+    verdicts, stances, p = scores(np.random.default_rng(0), MANY, 1)
+    score = np.log(np.clip(np.where(stances == 1, p, 1 - p), LOG_FLOOR, 1 - LOG_FLOOR))
+    return float(score[stances == verdicts.labels].mean() - score[stances != verdicts.labels].mean())
 
 
 MARGIN = 0.1
@@ -94,12 +157,27 @@ def at_margin(rng: np.random.Generator, groups: int, repeats: int) -> bool:
     return pairs.equivalence(1.0, MARGIN).is_shown
 
 
-INTERVALS: dict[str, tuple[Callable[[np.random.Generator, int, int], Ends], float]] = {
-    "performance gap recovered": (recovered, 0.5),
-    "Cohen's kappa": (kappa, 0.64),
-    "difference of d'": (sensitivity, float(TRUE_DIFFERENCE)),
-    "calibration slope": (slope, SLOPE),
-}
+Interval = Callable[[np.random.Generator, int, int], Ends]
+JUDGES = {"very overconfident": 0.4, "overconfident": SLOPE, "calibrated": 1.0}
+"""The calibration slope of judges. ECE and reliability of a calibrated judge are 0, so that hardly any interval can be
+too low: more than 97.5 % contain the truth."""
+
+
+def intervals() -> Iterator[tuple[str, Interval, float, bool]]:
+    """Yield the name of an interval, how to get one, the truth, and whether the truth is at the end of its range."""
+    yield "performance gap recovered", recovered, 0.5, False
+    yield "Cohen's kappa", kappa, 0.64, False
+    for name, chances in TABLES.items():
+        yield f"Cohen's kappa, {name}", partial(table_kappa, chances=chances), true_kappa(chances), False
+    yield "difference of d'", sensitivity, float(TRUE_DIFFERENCE), False
+    yield "calibration slope", slope, SLOPE, False
+    for name, told in JUDGES.items():
+        many, at_end = forecasts(np.random.default_rng(0), MANY, 1, told), told == 1
+        ece, reliability = (0.0, 0.0) if at_end else (many.ece, many.reliability)
+        yield f"corrected ECE, {name}", partial(corrected_ece, told_slope=told), ece, at_end
+        interval = partial(corrected_reliability, told_slope=told)
+        yield f"corrected reliability, {name}", interval, reliability, at_end
+    yield "score difference by log-probabilities", score_difference, true_score_difference(), False
 
 
 def table(rng: np.random.Generator, groups: int, accuracies: Sequence[float]) -> dict[int, tuple[int, int]]:
@@ -121,9 +199,12 @@ def disjoint(ranks: dict[int, tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def main() -> int:
-    args = sample_arguments(__doc__, 2000)
+    parser = sample_parser(__doc__, 2000)
+    parser.add_argument("--only", default="", metavar="TEXT", help="only the intervals with this text in their name")
+    args = parser.parse_args()
     claims = Claims()
-    for (name, (interval, truth)), groups, repeats in product(INTERVALS.items(), GROUPS, REPEATS):
+    chosen = [row for row in intervals() if args.only in row[0]]
+    for (name, interval, truth, at_end), groups, repeats in product(chosen, GROUPS, REPEATS):
         rng = np.random.default_rng([args.seed, groups, repeats, len(name)])
         known = held = 0
         for _ in range(args.times):
@@ -131,9 +212,11 @@ def main() -> int:
             if low is not None and high is not None:
                 known, held = known + 1, held + (low <= truth <= high)
         covered = held / max(known, 1)
-        holds = covered >= LOW and (groups < LIMITED_FROM or covered <= HIGH)
+        holds = covered >= LOW and (groups < LIMITED_FROM or at_end or covered <= HIGH)
         share = "" if known == args.times else f", estimable in {known / args.times:.1%}"
         claims(holds, f"{name}, {groups:3} groups, {repeats} repeats: covered {covered:.1%}{share}")
+    if args.only:
+        return claims.exit_code()
     for groups, repeats in product(GROUPS, REPEATS):
         rng = np.random.default_rng([args.seed, groups, repeats, 100])
         shown = sum(at_margin(rng, groups, repeats) for _ in range(args.times)) / args.times

@@ -5,12 +5,14 @@
 Two systems on the same datapoints, whose difference and its variance are known: binary scores of independent systems at
 several accuracies, and repeats whose datapoints are easy or hard. K is what the plan says, and N pairs of runs of K
 groups are tested at 5 %. Claimed: a power of at least 75 %, and of at most 85 % from 20 groups that differ on. With
-fewer, the test is far from using its level up, and no number of groups may have a power in between.
+fewer, the test is far from using its level up, and no number of groups may have a power in between. Last, differences
+for which the plan is 20, 40, 100 and 400 groups, between systems that find the same datapoints hard or others.
 """
 
 from __future__ import annotations
 
 import sys
+from itertools import product
 
 import numpy as np
 from common import sample_arguments
@@ -26,6 +28,10 @@ BINARY = [
 """The accuracy of the worse system, and by how much the other is better."""
 REPEATED = [(2, 0.1), (3, 0.15), (3, 0.3), (5, 0.1)]
 """How often each datapoint is played, and the difference."""
+
+SIZES = (20, 40, 100, 400)
+AGREEMENT = (0.1, 0.9)
+"""How often a datapoint is as hard for one system as for the other."""
 
 
 def main() -> int:
@@ -46,6 +52,14 @@ def main() -> int:
         found = float(np.mean([sign_flip(one).p <= ALPHA for one in tests]))
         differing = float(np.mean([np.count_nonzero(one) for one in tests]))
         _claim(claims, f"{difference:.0%} better, played {repeats} times", found, groups, differing)
+    for size, repeats, agreement in product(SIZES, (1, 3), AGREEMENT):
+        difference = _difference_of(size, repeats, agreement)
+        groups = groups_needed(difference, _variance_of(difference, repeats, agreement), 1 / repeats)
+        rng = np.random.default_rng([args.seed, size, repeats, int(10 * agreement)])
+        tests = [_hard_and_easy(groups, repeats, difference, agreement, rng) for _ in range(args.times)]
+        found = float(np.mean([sign_flip(one).p <= ALPHA for one in tests]))
+        name = f"{difference:.1%} better, played {repeats} times, equally hard in {agreement:.0%}"
+        claims(0.75 <= found <= 0.85, f"{name}: found {found:.1%} of the time in {groups} groups")
     fewest = [sign_flip([1.0] * n).p <= ALPHA for n in (FEWEST_GROUPS - 1, FEWEST_GROUPS)]
     claims(fewest == [False, True], f"the test rejects with {FEWEST_GROUPS} groups that differ, and never with fewer")
     return claims.exit_code()
@@ -80,6 +94,34 @@ def _differences(groups: int, repeats: int, difference: float, rng: np.random.Ge
         (rng.binomial(repeats, chances + difference) - rng.binomial(repeats, chances)) / repeats
     ).tolist()
     return found
+
+
+def _hard_and_easy(
+    groups: int, repeats: int, difference: float, agreement: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Differences of two systems whose chances to be right are uniform, up to the difference."""
+    worse = rng.random(groups)
+    better = np.where(rng.random(groups) < agreement, worse, rng.random(groups))
+    chances = (1 - difference) * worse, difference + (1 - difference) * better
+    differences: np.ndarray = (rng.binomial(repeats, chances[1]) - rng.binomial(repeats, chances[0])) / repeats
+    return differences
+
+
+def _variance_of(difference: float, repeats: int, agreement: float) -> float:
+    between = 2 * (1 - agreement) * (1 - difference) ** 2 / 12
+    p = (1 - difference) * np.linspace(0, 1, 10_001)
+    within = float(np.mean(p * (1 - p) + (p + difference) * (1 - p - difference)))
+    return between + within / repeats
+
+
+def _difference_of(groups: int, repeats: int, agreement: float) -> float:
+    """Return the smallest difference for which the plan is so many groups."""
+    low, high = 0.01, 0.8
+    for _ in range(30):
+        middle = (low + high) / 2
+        needed = groups_needed(middle, _variance_of(middle, repeats, agreement), 1 / repeats)
+        low, high = (low, middle) if needed <= groups else (middle, high)
+    return high
 
 
 if __name__ == "__main__":

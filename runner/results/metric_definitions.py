@@ -179,9 +179,10 @@ _SIGNAL = (
     f"z of H and F, of decided games, with half a game added (Hautus 1995); error: delta method; interval: {_MOVER}"
 )
 _BINS = (
-    "10 bins of equal width; interval: bounds of a norm by the bins' clustered covariance; error of ECE: "
+    "10 bins of equal width; interval: inverted test with the bins' clustered covariance; error of ECE: "
     "linearised, too small where the judge is nearly calibrated"
 )
+_NORM = "10 bins of equal width; interval: bounds of a norm by the bins' clustered covariance"
 _NEEDS_BOTH_LABELS = IntervalRule(needs_each_label=True)
 _FORECAST_RULE = IntervalRule(fewest_clusters=100, is_measured=True)
 _CORRECT = "correct::INT::DOUBLE"
@@ -657,7 +658,7 @@ _TABLE = (
         )
         for part, better, rule, method in (
             ("reliability", -1, IntervalRule(), _BINS),
-            ("resolution", 1, IntervalRule(), _BINS),
+            ("resolution", 1, IntervalRule(), _NORM),
             (
                 "uncertainty",
                 0,

@@ -1,9 +1,11 @@
 """Agreement between two judges of the same debates: the share of equal verdicts, and Cohen's kappa (Cohen 1960).
 
 Kappa is 0 if the judges agree as often as the frequencies of their verdicts alone would make them, and 1 if they always
-agree. Its error follows from that of the frequencies (the delta method), summed by cluster. The interval is that of a
-table with two more clusters, spread evenly over its cells: without them it covers the truth only 50 to 90 % of the time
-with 10 to 40 clusters, because few debates on which the judges differ may all be missing.
+agree. Its standard error follows from that of the frequencies (the delta method), summed by cluster. Its interval is
+that of the posterior distribution of the table of verdicts, with a prior of `PRIOR` debates spread evenly over the
+cells. The debates count as fewer if those of a group resemble each other (the design effect) or if there are few
+groups. An interval from the standard error covers the truth only 89 to 92 % of the time if nearly all verdicts are
+equal, because kappa then depends on a few debates.
 """
 
 from __future__ import annotations
@@ -11,13 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
-from runner.statistics.clustered_means import Codes, Floats, Quantity, Share, mean_share
-from runner.statistics.intervals import t_quantile
+from runner.statistics.clustered_means import Codes, Floats, Interval, Quantity, Share, mean_share
+from runner.statistics.intervals import CONFIDENCE, t_quantile
 
-EXTRA_CLUSTERS = 2.0
+PRIOR = 1.5
+EXTRA_CLUSTERS = 2.5
+"""The groups added to the table to compute its design effect, spread evenly over its cells.
+
+Otherwise the effect would be too small if the few groups whose debates resemble each other are missing.
+"""
+DRAWS = 4_000
 
 
 @dataclass(frozen=True)
@@ -48,26 +57,21 @@ def _kappa(first: Codes, second: Codes, clusters: Codes, total: int, raw: Share)
     n, count, verdicts = len(first), raw.clusters, np.union1d(first, second)
     if len(verdicts) == 1:
         return Quantity(None, None, None, n, count, "both judges always gave the same verdict: kappa is undefined")
-    value, stderr = _estimate(first, second, np.ones(n), clusters, total)
+    value, influence = _linearize(first, second, np.ones(n))
     if count < 2:
         return Quantity(value, None, None, n, count, "a single group of datapoints leaves the error unknown")
-    cells = len(verdicts) ** 2
-    weights = np.concatenate((np.ones(n), np.full(cells, EXTRA_CLUSTERS * n / count / cells)))
-    more = np.repeat(verdicts, len(verdicts)), np.tile(verdicts, len(verdicts))
-    firsts, seconds = np.concatenate((first, more[0])), np.concatenate((second, more[1]))
-    centre, error = _estimate(
-        firsts, seconds, weights, np.concatenate((clusters, total + np.arange(cells))), total + cells
-    )
-    factor = math.sqrt(count / (count - 1))
-    half = t_quantile(count) * factor * error
-    interval = max(min(centre - half, value), -1.0), min(max(centre + half, value), 1.0)
-    return Quantity(value, factor * stderr, interval, n, count)
+    by_cluster = np.bincount(clusters, weights=influence, minlength=total)
+    stderr = math.sqrt(count / (count - 1) * math.fsum(by_cluster**2))
+    sizes = np.bincount(clusters, minlength=total)
+    largest_effect = float((sizes**2).sum()) / n  # the design effect if a group's debates were all equal
+    effect = min(max(_design_effect(first, second, clusters, total, n / count), 1.0), largest_effect)
+    effective = n / effect * (NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) / t_quantile(count)) ** 2
+    low, high = _posterior_interval(first, second, verdicts, effective)
+    return Quantity(value, stderr, (min(low, value), max(high, value)), n, count)
 
 
-def _estimate(
-    first: Codes, second: Codes, weights: Floats, clusters: Codes, total: int
-) -> tuple[float, float]:  # fmt: skip
-    """Return kappa and its clustered error, without a correction for few clusters."""
+def _linearize(first: Codes, second: Codes, weights: Floats) -> tuple[float, Floats]:
+    """Return kappa, and the contribution of each debate to its error."""
     verdicts, size = np.union1d(first, second), float(weights.sum())
     shares = np.array([[weights[judge == verdict].sum() / size for verdict in verdicts] for judge in (first, second)])
     equal = first == second
@@ -76,5 +80,30 @@ def _estimate(
     of_expected = shares[1][np.searchsorted(verdicts, first)] + shares[0][np.searchsorted(verdicts, second)]
     slope = (1 - observed) / (1 - expected) ** 2
     parts = (equal - observed) / (1 - expected) - slope * (of_expected - 2 * expected)
-    influence = np.bincount(clusters, weights=weights * parts, minlength=total) / size
-    return 1 - (1 - observed) / (1 - expected), math.sqrt(math.fsum(influence**2))
+    return 1 - (1 - observed) / (1 - expected), weights * parts / size
+
+
+def _design_effect(first: Codes, second: Codes, clusters: Codes, total: int, mean_size: float) -> float:
+    """Return the variance of kappa by clusters over that of independent debates, with `EXTRA_CLUSTERS` added."""
+    verdicts = np.union1d(first, second)
+    cells = len(verdicts) ** 2
+    weights = np.concatenate((np.ones(len(first)), np.full(cells, EXTRA_CLUSTERS * mean_size / cells)))
+    firsts = np.concatenate((first, np.repeat(verdicts, len(verdicts))))
+    seconds = np.concatenate((second, np.tile(verdicts, len(verdicts))))
+    influence = _linearize(firsts, seconds, weights)[1]
+    by_cluster = np.bincount(np.concatenate((clusters, total + np.arange(cells))), weights=influence)
+    return math.fsum(by_cluster**2) / math.fsum(influence**2 / weights)
+
+
+def _posterior_interval(first: Codes, second: Codes, verdicts: Codes, effective: float) -> Interval:
+    """Return the interval of kappa's posterior distribution, for a table of so many independent debates."""
+    kinds = len(verdicts)
+    cells = np.searchsorted(verdicts, first) * kinds + np.searchsorted(verdicts, second)
+    counts = np.bincount(cells, minlength=kinds**2) * effective / len(first) + PRIOR / kinds**2
+    tables = np.random.default_rng(0).standard_gamma(counts, (DRAWS, kinds**2)).reshape(DRAWS, kinds, kinds)
+    tables /= tables.sum(axis=(1, 2), keepdims=True)
+    observed = np.trace(tables, axis1=1, axis2=2)
+    expected = (tables.sum(axis=1) * tables.sum(axis=2)).sum(axis=1)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(1 - (1 - observed) / (1 - expected), (tail, 1 - tail))
+    return float(low), float(high)

@@ -6,12 +6,15 @@ overall (1 - overall). Brier = reliability - resolution + uncertainty holds exac
 equal; otherwise the variation within bins is left over. ECE = sum of n_b/n |mean p - mean y| over the same bins (Naeini
 2015).
 
-ECE and the roots of reliability and resolution are norms of estimates by bin, so they are biased upwards if the truth
-is near 0. Their intervals allow for this bias. The low end: a norm is off by at most the norm of the errors (in ECE,
-bins more than three errors from 0 count with their sign). The high end: a norm is at least its slope times the
-estimates. Errors are drawn from a normal distribution with the clustered covariance of the bins. The corrected values
-subtract the bias: that of reliability is the variance of the bins' gaps (Bröcker 2012), that of ECE is estimated by the
-same draws (the parametric bootstrap).
+ECE, reliability and resolution are sizes (sums of absolute values or of squares) of estimates by bin, so errors of the
+estimates enlarge them: they are biased upwards if the truth is near 0. The intervals of ECE and reliability have all
+sizes of the true gaps for which the observed size is not in a tail of its distribution (an inverted test). The true
+gaps are taken to be multiples of the observed ones; for the high end they are first made more even, because the bias of
+ECE depends on how even they are. The errors are drawn from a normal distribution with the clustered covariance of the
+bins. If the observed size is below the quantile `LEAST_SIZE` of those of a calibrated judge, the high end is that of
+this quantile: otherwise it would be 0 if errors happen to be small. The corrected values subtract the bias: that of
+reliability is the variance of the bins' gaps (Bröcker 2012), that of ECE is estimated by the same draws (the parametric
+bootstrap).
 
 Calibration slope and intercept are those of a logistic regression of the labels on the log odds of P(accept) (Cox
 1958): 1 and 0 if the judge is calibrated, a slope below 1 if it is overconfident.
@@ -20,9 +23,10 @@ Calibration slope and intercept are those of a logistic regression of the labels
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -37,13 +41,14 @@ LOG_FLOOR = 0.001
 """Probabilities are clipped to [LOG_FLOOR, 1 - LOG_FLOOR], which keeps the score of a single error finite."""
 DRAWS = 4_000
 TAIL = 0.5 + CONFIDENCE / 2
-SURE = 3.0
-"""The number of standard errors from 0 beyond which the sign of a bin's gap is treated as known."""
+LEAST_SIZE = 0.035
 
 _NEWTON_STEPS = 50
 _CONVERGED = 1e-11
 _SINGULAR = 1e12
 _LARGEST_LOG_ODDS = 500.0
+_LARGEST_SCALE = 1e6
+_PRECISION = 1e-4
 
 _Squares = npt.NDArray[np.floating[Any]]
 
@@ -108,14 +113,17 @@ class Forecasts:
     def corrected_calibration_error(self) -> Quantity:
         """The expected calibration error without its upward bias."""
         bias = float((np.abs(self._gaps + self._draw_errors(self._gap_residuals)) @ self._weights).mean()) - self.ece
-        return Quantity(max(self.ece - bias, 0.0), None, self.ece_interval, self.n, self.brier.clusters)
+        return self._corrected(self.ece - bias, self._ece_ends)
 
     @property
     def corrected_reliability(self) -> Quantity:
         """The reliability without its upward bias."""
         bias = float((self._draw_errors(self._gap_residuals) ** 2 @ self._weights).mean())
-        value = max(self.reliability - bias, 0.0)
-        return Quantity(value, None, self.reliability_interval, self.n, self.brier.clusters)
+        return self._corrected(self.reliability - bias, self._reliability_ends)
+
+    def _corrected(self, value: float, ends: Interval) -> Quantity:
+        value = max(value, 0.0)
+        return Quantity(value, None, (min(ends[0], value), max(ends[1], value)), self.n, self.brier.clusters)
 
     @property
     def slope(self) -> Quantity:
@@ -194,23 +202,31 @@ class Forecasts:
         signed = (self.p - self.y) * np.sign(self._gaps)[self._bin]
         return self._mean(signed).stderr
 
-    @cached_property
+    @property
     def ece_interval(self) -> Interval:
-        """The interval of ECE, which reaches 0 if the judge may be calibrated."""
-        errors = self._draw_errors(self._gap_residuals)
-        signed = errors * np.sign(self._gaps)
-        is_sign_known = np.abs(self._gaps) > SURE * errors.std(axis=0)
-        low = np.quantile(np.where(is_sign_known, signed, np.abs(errors)) @ self._weights, TAIL)
-        high = np.quantile(-signed @ self._weights, TAIL)
-        return max(self.ece - float(low), 0.0), min(self.ece + float(high), 1.0)
+        """The interval of ECE, which reaches 0 if the judge may be calibrated, and includes the biased estimate."""
+        return self._ece_ends[0], max(self._ece_ends[1], self.ece)
 
-    @cached_property
+    @property
     def reliability_interval(self) -> Interval:
-        return self._norm_interval(self._gaps, self._gap_residuals)
+        return self._reliability_ends[0], max(self._reliability_ends[1], self.reliability)
 
     @cached_property
     def resolution_interval(self) -> Interval:
-        return self._norm_interval(self._lifts, self._lift_residuals)
+        """The interval of resolution, from bounds of a norm: inverted tests cover it too rarely with repeats."""
+        errors, norm = self._draw_errors(self._lift_residuals), math.sqrt(self.resolution)
+        low = norm - float(np.quantile(np.sqrt(errors**2 @ self._weights), TAIL))
+        slope = self._weights * self._lifts / norm if norm else np.sqrt(self._weights)
+        high = norm + float(np.quantile(-errors @ slope, TAIL))
+        return max(low, 0.0) ** 2, min(high, 1.0) ** 2
+
+    @cached_property
+    def _ece_ends(self) -> Interval:
+        return self._size_interval(np.abs)
+
+    @cached_property
+    def _reliability_ends(self) -> Interval:
+        return self._size_interval(np.square)
 
     @cached_property
     def curve(self) -> Sequence[Bin]:
@@ -303,13 +319,32 @@ class Forecasts:
         errors: _Squares = _normals() @ root.T
         return errors
 
-    def _norm_interval(self, values: Floats, influence: _Squares) -> Interval:
-        """Return the interval of the weighted sum of squares of the quantities that `values` estimate."""
-        errors, norm = self._draw_errors(influence), math.sqrt(self._weighted(values**2))
-        low = norm - float(np.quantile(np.sqrt(errors**2 @ self._weights), TAIL))
-        slope = self._weights * values / norm if norm else np.sqrt(self._weights)
-        high = norm + float(np.quantile(-errors @ slope, TAIL))
-        return max(low, 0.0) ** 2, min(high, 1.0) ** 2
+    def _size_interval(self, measure: Callable[[Any], Any]) -> Interval:
+        """Return the interval of the weighted sum of `measure` of the gaps."""
+        from scipy.optimize import brentq
+
+        factor = t_quantile(max(self.brier.clusters, 2)) / NormalDist().inv_cdf(TAIL)
+        errors = self._draw_errors(self._gap_residuals) * factor
+
+        def solve(direction: Floats, observed: float, tail: float) -> float:
+            """Return the size, in this direction, of which a share `tail` of the observations is at most `observed`."""
+
+            def excess(scale: float) -> float:
+                return float(np.quantile(measure(scale * direction + errors) @ self._weights, tail)) - observed
+
+            if excess(0.0) >= 0:
+                return 0.0
+            scale = 1.0
+            while excess(scale) < 0 and scale < _LARGEST_SCALE:
+                scale *= 2
+            root = brentq(excess, 0.0, scale, rtol=_PRECISION) if scale < _LARGEST_SCALE else scale
+            return self._weighted(measure(root * direction))
+
+        observed = self._weighted(measure(self._gaps))
+        least = float(np.quantile(measure(errors) @ self._weights, LEAST_SIZE))
+        even = np.where(self._gaps < 0, -1.0, 1.0) * np.sqrt(self._gaps**2 + errors.std(axis=0) ** 2)
+        low, high = solve(self._gaps, observed, TAIL), solve(even, max(observed, least), 1 - TAIL)
+        return low, min(max(low, high), 1.0)
 
 
 @cache

@@ -164,9 +164,16 @@ def groups_needed(difference: float, variance_of_difference: float, step: float 
     """Return the number of groups that detect a difference with 80 % power at a level of 5 %, at least `FEWEST_GROUPS`.
 
     `step` is the change that one game causes in the difference of a group: 1 if a group is one game, less with repeats.
+
+    The test divides the mean by the root mean square, which is larger in samples with a larger mean. So the quotient
+    varies less than the mean; for normal differences by the factor `steadiness` (the delta method). Repeats bring the
+    differences near to normal. Without repeats, the coarse steps of the test undo the gain.
     """
     second_moment = variance_of_difference + difference**2
-    needed = ((_LEVEL_Z * math.sqrt(second_moment) + _POWER_Z * math.sqrt(variance_of_difference)) / difference) ** 2
+    noise_share = variance_of_difference / second_moment
+    steadiness = noise_share * (1 + noise_share) / 2
+    spread = math.sqrt(variance_of_difference * (1 - (1 - min(step, 1.0) ** 2) * (1 - steadiness)))
+    needed = ((_LEVEL_Z * math.sqrt(second_moment) + _POWER_Z * spread) / difference) ** 2
     mid_p_groups = _MID_P_EXPECTED / min(second_moment, 1.0)  # at least so many differ, as none differs by more than 1
     if needed < mid_p_groups:
         corrected = needed / 4 * (1 + math.sqrt(1 + 4 * _CONTINUITY * step / (needed * difference))) ** 2

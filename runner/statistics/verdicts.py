@@ -310,7 +310,9 @@ class Verdicts:
         probabilities = np.clip(np.where(stances == 1, p, 1 - p), LOG_FLOOR, 1 - LOG_FLOOR)
         scores = 1 - np.log(probabilities) / math.log(LOG_FLOOR)
         is_known, is_true = ~np.isnan(p), stances == self.labels
-        honest, dishonest = (self.of(scores, is_known & (is_true == value)) for value in (True, False))
+        masks = [is_known & (is_true == value) for value in (True, False)]
+        # No cap: the number of games limits the effective sample size of zeros and ones, but these scores vary less.
+        honest, dishonest = (mean_share(scores[mask], self.clusters[mask], self.total) for mask in masks)
         if honest is None or dishonest is None:
             return None
         gain, scale = difference(honest, dishonest), -math.log(LOG_FLOOR)

@@ -56,4 +56,4 @@ def test_the_score_difference_by_log_probabilities_is_the_mean_and_covers_the_tr
         expected = score[stances == labels].mean() - score[stances != labels].mean()
         assert found.value == pytest.approx(expected, abs=1e-9)
         covered += found.interval[0] <= TRUE_GAIN <= found.interval[1]
-    assert covered >= 0.93 * 300
+    assert 0.92 * 300 <= covered <= 0.985 * 300
