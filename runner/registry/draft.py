@@ -1,4 +1,7 @@
-"""A release before its files are checked and hashed, and the name and terms that its publisher chose."""
+"""The class `Draft`: a release that is not redacted, checked and hashed yet; and `Naming`, its publisher's choices.
+
+`bundles` and `components` build drafts, and `publishing` turns them into releases.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from runner.documents.releases.manifest import FileSource, Release
 
 @dataclass(frozen=True)
 class Naming:
-    """The name and terms of a release."""
+    """The publisher's choices for a release: its name, description, license and visibility."""
 
     owner: str
     version: str = "1"
@@ -29,25 +32,25 @@ class Naming:
     child_of_sha256: str | None = None
     """The hash of the manifest of `child_of`."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """References of the runs that are published together, by run id, for links to them."""
+    """The references of the runs that are published together, by run id. Links between them need these."""
     registry: str | None = None
-    """The address of the registry, for links to releases that were published there earlier."""
+    """The address of the registry. Links name the releases that were published there earlier."""
     sources: Mapping[str, FileSource] | None = None
     """The sources of a run's files that `--pin` found; None means the sources recorded when the run started."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A release without the hashes of its files, and their contents by path."""
+    """A release without the hashes of its files, and the contents of its files by path."""
 
     release: Release
     contents: Mapping[str, Content]
     notes: tuple[str, ...] = field(default=())
     """Messages for the publisher, such as which files are not in the release."""
     derived: Mapping[str, Callable[[Release, Path], bytes]] = field(default_factory=dict)
-    """Functions that build a file from the others, by path: after redaction, from the release and its folder."""
+    """Functions that build a file after redaction, by its path, from the redacted release and the folder of its files."""
     withheld: Mapping[str, Content] = field(default_factory=dict)
-    """Files that the checks read but that are not published, by path: dataset rows that must not be published."""
+    """Files that are checked but not published, by path: the rows of a dataset whose license forbids publishing."""
 
     @property
     def all_contents(self) -> Mapping[str, Content]:

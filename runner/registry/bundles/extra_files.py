@@ -1,6 +1,6 @@
-"""Check that the files of a run's release outside `data/` agree with `data/`.
+"""Check that the files of a run's release outside `data/` agree with the files in `data/`, for `verify`.
 
-These files are what users see first: the hyperparameters, the spec that includes them, and the metrics.
+The files outside are those that users see first: the hyperparameters, the spec that includes them, and the metrics.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from runner.spec.origin import DATA
 def find_extra_file_problems(
     fetched: FetchedRelease, run: RunFolder, ignored: frozenset[str] = frozenset()
 ) -> Iterator[str]:
-    """Yield a message for each difference between these files and the run's own files, except in `ignored` files.
+    """Yield a message for each value in these files that differs from `data/`; skip `ignored` files.
 
-    The files may have fewer values. If another version wrote the metrics, they may also have more.
+    The files may lack values. If another version of nip-run wrote the metrics, they may also have more values.
 
     Raises:
         NipRunError: a file of the run cannot be read.

@@ -1,4 +1,7 @@
-"""Add the rows of a dataset to a run that was published without them, and check them by hash."""
+"""Add the rows of a dataset to a fetched run that was published without them, and check the rows by hash.
+
+`nip-run reproduce --set dataset.path=FILE` does this.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ OPTION = "dataset.path"
 
 
 def lacks_rows(fetched: FetchedRelease) -> bool:
-    """Return whether the rows of a release's dataset are neither published nor added to the release's folder."""
-    # A release that is published without its rows has a pin, a file that identifies the rows by hash.
+    """Return whether a release was published without its dataset's rows, and the user has not added them."""
+    # Only such a release has a pin, which is a file with the hashes of the rows.
     return fetched.release.file(PIN) is not None and not (fetched.folder / ROWS).is_file()
 
 
 def describe_missing_rows(fetched: FetchedRelease) -> str:
-    """Return a message with the dataset that a release needs, and the command that adds its rows."""
+    """Return a message that names the dataset that a release needs, and the command that adds its rows."""
     pin = read_pin(fetched.folder / PIN)
     source = pin.get("source") if isinstance(pin.get("source"), dict) else {}
     parts = [f"{name} {source[name]}" for name in ("repository", "commit", "path") if source and source.get(name)]
@@ -43,9 +46,9 @@ def describe_missing_rows(fetched: FetchedRelease) -> str:
 
 
 def add_rows(fetched: FetchedRelease, file: Path) -> None:
-    """Add to a fetched folder the dataset rows that were played.
+    """Add the dataset rows that were played to a fetched folder.
 
-    `file` is the original dataset, or the file with the rows of another run.
+    `file` is the original dataset, or the saved rows of another run (`inputs/dataset.jsonl`).
 
     Raises:
         UsageError: the file is missing or has other rows, or the release already has the rows.
@@ -69,7 +72,7 @@ def add_rows(fetched: FetchedRelease, file: Path) -> None:
             if not fetched.is_training_run:
                 write_tables(run)
             return
-    # If only one of the two settings failed, the other could read the file, and the problem would mislead.
+    # If reading failed with one of the two settings only, it worked with the other, and the problem would mislead.
     problem = f": {problems[0]}" if len(problems) > 1 else ""
     raise UsageError(
         f"{file} does not have the rows that were played (by hash){problem}; {describe_missing_rows(fetched)}"
@@ -77,7 +80,7 @@ def add_rows(fetched: FetchedRelease, file: Path) -> None:
 
 
 def _possible_settings(fetched: FetchedRelease, file: Path) -> Iterator[DatasetSettings]:
-    """Yield settings that may read the rows from a file: for a run's stored rows, and for the original dataset."""
+    """Yield the settings to try: those for a run's saved rows, and those that the run used for the original dataset."""
     yield DatasetSettings(path=str(file))
     selection = read_pin(fetched.folder / PIN).get("selection")
     try:

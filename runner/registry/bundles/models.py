@@ -1,4 +1,8 @@
-"""Drafts of releases for the models that a training run made: settings, lineage, effort, and small weights."""
+"""Drafts of model releases: the last model that a training run made in each model group.
+
+A draft has the model's settings, lineage and training effort, and its weights if they are small. `runs` publishes these
+drafts together with the run.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +39,19 @@ from runner.training.stages import Switched
 from runner.training.weights import Weights, is_path, public_model_name, weights_at
 
 MAX_WEIGHTS_BYTES = 64 << 20
-"""Maximum size of weights in bytes. Of larger weights only the hash is published."""
+"""Maximum size of published weights in bytes. If weights are larger, only their hash is published."""
 MAX_WEIGHT_FILES = 200
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _REQUEST_SETTINGS = ("chat_format", "system_role", "send_name")
-"""Settings for requests to a model that do not depend on its server."""
+"""Settings of a model group that stay correct if users run the model on another server."""
 
 
 def model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
     """Return a draft for the last model that a training run made in each model group; empty for other runs.
 
-    Models of earlier iterations are in the release of the run, as `RUN@i3`.
+    Specs name the models of earlier iterations by the run's release and the iteration, such as `RUN@i3`.
 
     Raises:
         RunError: a file of the run is missing or damaged.
@@ -65,7 +69,7 @@ def model_drafts(folder: RunFolder, naming: Naming) -> list[Draft]:
 
 
 def _last_state(switched: list[Switched], group: str) -> Mapping[str, Any]:
-    """Return the settings of a group's model after all iterations, with its original name."""
+    """Return the settings of a group's model after all iterations. The model's name is not redacted."""
     return [record.models[group] for record in switched if group in record.models][-1]
 
 
@@ -78,27 +82,18 @@ def _model_draft(
     *,
     links: tuple[ReleaseLink, ...],
 ) -> Draft:
-    """Return the draft of one model. Its names are the original ones: it is redacted later, together with its run."""
+    """Return the draft of one model. Its names are not redacted yet: it is redacted later, together with its run."""
     name, last = group["group"], group["made"][-1]
     weights, notes = _find_weights(state["model"], last["weights_sha256"])
     files, omitted = _weight_files(weights, state["model"], naming) if weights is not None else ({}, [])
     start_settings = ModelSource(folder.path).groups[name]
-    entry = _settings(start_settings, state)
     address = "weights/" if files else _address(start_settings, state["model"])
-    if is_path(state["model"]) or weights is not None:
-        sha256 = last["weights_sha256"] if weights is None else weights.sha256
-        entry["weights"] = {
-            "sha256": sha256,
-            "bytes": None if weights is None else weights.size,
-            "files": None if weights is None else len(weights.files),
-            "address": address,
-        }
+    entry = _settings(start_settings, state) | _weights_entry(state["model"], weights, last["weights_sha256"], address)
     effort = _effort_of(group)
-    reference = model_reference(manifest.run_id, name, naming.owner, naming.version)
     release = Release(
         kind=Kind.MODEL,
         owner=naming.owner,
-        name=reference.name,
+        name=model_reference(manifest.run_id, name, naming.owner).name,
         version=naming.version,
         description=naming.description or _describe(name, manifest.run_id, entry["base_model"], effort["continues"]),
         licence=naming.licence,
@@ -107,19 +102,7 @@ def _model_draft(
         sources=sources_of_manifest(manifest),
         links=links,
         facts={
-            "run_id": manifest.run_id,
-            "name": manifest.name,
-            "started_at": manifest.started_at,
-            "finished_at": manifest.finished_at,
-            "group": name,
-            "provider": group["provider"],
-            "model": last["model"],
-            "base_model": entry["base_model"],
-            "iteration": last["iteration"],
-            "address": address,
-            "effort": effort["own"],
-            "continues": effort["continues"],
-            "trained": [dict(group)],
+            **_model_facts(manifest, group, effort, entry["base_model"], address),
             **_shutdown_fact(group["provider"], last["model"], start_settings.get("base_url")),
         },
     )
@@ -131,8 +114,40 @@ def _model_draft(
     return Draft(release, {**texts, **files}, (*notes, *omitted))
 
 
+def _model_facts(
+    manifest: Manifest, group: Mapping[str, Any], effort: Mapping[str, Any], base_model: str, address: str | None
+) -> dict[str, Any]:
+    last = group["made"][-1]
+    return {
+        "run_id": manifest.run_id,
+        "name": manifest.name,
+        "started_at": manifest.started_at,
+        "finished_at": manifest.finished_at,
+        "group": group["group"],
+        "provider": group["provider"],
+        "model": last["model"],
+        "base_model": base_model,
+        "iteration": last["iteration"],
+        "address": address,
+        "effort": effort["own"],
+        "continues": effort["continues"],
+        "trained": [dict(group)],
+    }
+
+
+def _weights_entry(model: str, weights: Weights | None, recorded_sha256: str | None, address: str | None) -> Any:
+    """Return the entry `weights` of `model.yaml`; empty if a server has the weights."""
+    if weights is not None:
+        known = {"sha256": weights.sha256, "bytes": weights.size, "files": len(weights.files)}
+    elif is_path(model):
+        known = {"sha256": recorded_sha256, "bytes": None, "files": None}
+    else:
+        return {}
+    return {"weights": {**known, "address": address}}
+
+
 def _shutdown_fact(provider: str, model: str, address: object) -> dict[str, Any]:
-    """Return the fact with the shutdown date of a model that OpenAI serves; empty for other servers."""
+    """Return the fact with the date when OpenAI shuts down a model; empty for models on other servers."""
     is_at_openai = provider == DEFAULT_PROVIDER and address is None
     return shutdown_facts([ModelSettings(model=model)] if is_at_openai else [])
 
@@ -152,7 +167,10 @@ def _settings(group: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, A
 
 
 def _find_weights(model: str, recorded_sha256: str | None) -> tuple[Weights | None, list[str]]:
-    """Return the weights and no notes; None with a note if they are missing on this machine, unreadable or changed."""
+    """Return a model's weights, or None and a note why they cannot be published.
+
+    Both are empty if the weights are on a server.
+    """
     name = public_model_name(model)
     try:
         weights = weights_at(model)
@@ -185,7 +203,7 @@ def _weight_files(weights: Weights, model: str, naming: Naming) -> tuple[dict[st
 
 
 def _address(start_settings: Mapping[str, Any], model: str) -> str | None:
-    """Return where others find a model, `PROVIDER:MODEL` or `hf:MODEL`; None if the name does not say that."""
+    """Return where others find a model: `PROVIDER:MODEL` or `hf:MODEL`; None if the model's name does not say."""
     if is_path(model) or not traits_of(start_settings.get("provider")).trains:
         return None
     if start_settings.get("base_url") is None:
@@ -194,9 +212,10 @@ def _address(start_settings: Mapping[str, Any], model: str) -> str | None:
 
 
 def _effort_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the effort of each training of a run, and the sum; `in all` is None if the run continues a trained model.
+    """Return the effort of each training in a run (`steps`), and their sum (`own`).
 
-    The effort of ancestors is in their own releases, and `nip-run history` adds it up.
+    `continues` is the release or run that trained the start model. Its effort is in its own release, so then the effort
+    of all training (`in all`) is None; `nip-run history` adds it up.
     """
     games = {row["iteration"]: row for row in group["games"]}
     steps = [
@@ -220,7 +239,7 @@ def _effort_of(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ancestor_of(group: Mapping[str, Any]) -> str | None:
-    """Return the release that made the model at the start, or its run id; None if that model was not trained."""
+    """Return the release (or run id) that made the start model; None if the start model was not trained."""
     step = group["lineage"][-1] if group["lineage"] else None
     return None if step is None else step["release"] or step["run_id"]
 
@@ -232,7 +251,7 @@ def _describe(group: str, run_id: str, base: str, continues: str | None) -> str:
 
 
 def _training_iterations(group: Mapping[str, Any]) -> set[int]:
-    """Return the iterations whose games the last model, or a model that it was trained from, was trained on."""
+    """Return the iterations whose games were used to train the last model, or the models that it continues."""
     models = {made_model["iteration"]: made_model for made_model in group["made"]}
     model, iterations = group["made"][-1], set()
     while model is not None:
@@ -255,7 +274,7 @@ def _identity(manifest: Manifest, last: Mapping[str, Any], weights: Weights | No
 
 
 def _links(folder: RunFolder, manifest: Manifest, naming: Naming) -> Iterator[tuple[ReleaseLink, ...]]:
-    """Yield the links of each model group."""
+    """Yield the links of each model group's release: to the run, and to the start model if it was trained."""
     parent = ReleaseLink(
         role="parent",
         release=naming.names.get(manifest.run_id) or str(run_reference(manifest.run_id, naming.owner, naming.version)),

@@ -1,6 +1,7 @@
-"""Build the file with a run's hyperparameters, nested as in a spec, which users can edit before playing the run again.
+"""Build `parameters.yaml` of a run's release: its hyperparameters, which users can edit before they play it again.
 
-The `spec.yaml` of a release extends the run's resolved spec and then this file. Without edits it is the same spec.
+The `spec.yaml` of a release extends the run's resolved spec and then this file. If a user does not edit the file, the
+spec is the one that was played.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NOT_PARAMETERS = frozenset(
         "name", "description", "kind", "benchmark", "prompts", "sweep", "max_sweep_points", "cache", "rejudge",
     )
 )  # fmt: skip
-"""Keys of a spec that name it or its files. All others are hyperparameters."""
+"""Keys of a spec with names or files. All other keys are hyperparameters."""
 
 _SOURCE_KEYS: Mapping[str, frozenset[str]] = {
     "dataset": frozenset(("path", "revision", "columns", "labels", "ids", "explode")),
@@ -36,7 +37,7 @@ _SOURCE_KEYS: Mapping[str, frozenset[str]] = {
     "training": frozenset(("rerun_tests", "from")),
     "models": frozenset(("run", "from_run", "from_group", "lineage", "base_model")),
 }
-"""Keys that name or describe files and runs, by section; for `models`, in each group."""
+"""More such keys, by section of the spec; for `models`, in each model group."""
 
 
 def parameters_of(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Build the README.md of a run's release: what was played, the result, and commands to play, check and compare the run.
 
-It quotes no text of a model or dataset. Names that the publisher chose are formatted as code.
+It has no text from models or datasets. Names that the publisher chose are formatted as code, so that they cannot
+contain links or headings.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from runner.spec.origin import DATA
 
 FILE = "README.md"
 MAX_MODELS = 40
-"""Maximum number of agents in the table of models."""
+"""Maximum number of rows in the table of agents and models."""
 
 
 def build_readme(
     release: Release, manifest: Manifest, spec: Mapping[str, Any], metrics: Mapping[str, Any], *, has_rows: bool
 ) -> bytes:
-    """Return the file's content; `spec` is the run's resolved spec, `has_rows` whether the release has dataset rows."""
+    """Return the content of README.md. `spec` is the resolved spec; `has_rows`: the release has the dataset's rows."""
     parts = [
         f"# {code(str(release.reference))}",
         *([plain(release.description)] if release.description else []),
@@ -54,10 +55,10 @@ def _introduction(manifest: Manifest) -> str:
 
 
 def _parents(release: Release, manifest: Manifest) -> Iterator[str]:
-    """Yield a sentence on the releases that this one continues or is based on; parts of a training run have none."""
-    # A part of a training run, such as a test, has no parents of its own; the training run's README names them.
+    """Yield a sentence about the releases that this one continues or is based on, if there are any."""
+    # For a part of a training run, such as a test, the README of the training run names them.
     links = () if manifest.parent_run_id is not None else release.links
-    # for example "continues run/acme/a@1" and "child of run/acme/b@2"
+    # The phrases are, for example, "continues run/acme/a@1" and "child of run/acme/b@2".
     phrases = [plain(phrase) for phrase in describe_parents(groups_of(release.facts), links)]
     if phrases:
         yield f"It {'; '.join(f'is a {phrase}' if phrase.startswith('child') else phrase for phrase in phrases)}."
@@ -73,7 +74,7 @@ def _model_table(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
-    """Return the server that an agent's model is called at, and the variable with its key."""
+    """Describe the server of an agent's model, and the environment variable with the server's key."""
     provider = group.get("provider") or row["provider"]
     if not PROVIDERS[provider if provider in PROVIDERS else DEFAULT_PROVIDER].remote:
         return "no server"
@@ -87,7 +88,7 @@ def _server(group: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 def _result(manifest: Manifest, metrics: Mapping[str, Any]) -> str:
     accuracy = accuracy_of(metrics)
-    # The cost of this run's own calls: a replay costs nothing, although `cost_usd` has the cost of its answers.
+    # A replay made no calls, so its own cost is 0, although `cost_usd` has the cost of the replayed answers.
     cost = "an unknown cost" if manifest.own_cost_usd is None else f"${manifest.own_cost_usd:,.4f}"
     totals = f"{manifest.rollouts or 0:,} rollouts, {manifest.completions or 0:,} completions, {cost}"
     if manifest.is_training_run:
@@ -151,7 +152,7 @@ def _describe_cost(manifest: Manifest) -> str:
 
 
 def _remote_groups(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the model groups that are called over a network."""
+    """Yield the name and settings of each model group that runs on a server."""
     for name in dict.fromkeys(row["model_group"] for row in manifest.agents):
         group = spec["models"].get(name, {})
         if PROVIDERS[group.get("provider") or DEFAULT_PROVIDER].remote:
@@ -173,7 +174,7 @@ def _key_approvals(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]
 
 
 def _base_url_settings(manifest: Manifest, spec: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings of the servers whose URLs the user must give to play the run again."""
+    """Yield the spec keys of the server addresses that users must set to play the run again."""
     yield from (
         f"models.{name}.base_url" for name, group in _remote_groups(manifest, spec) if group.get("base_url") is not None
     )
@@ -183,7 +184,8 @@ def _missing_rows_note() -> str:
     return (
         "**The rows of the dataset are not in this release**, because its license forbids it. "
         f"`{DATA}/inputs/dataset.pin.json` identifies the file by hash and source, and has the hash of every row. "
-        "To show, recompute or play it, add that file once with the second command above; its rows are checked by hash."
+        "To show, recompute or play the run, add that file once with the second command above; its rows are checked by "
+        "hash."
     )
 
 
@@ -195,7 +197,7 @@ def _sources(release: Release) -> str:
 
 
 def _describe_source(source: FileSource) -> str:
-    """Describe in one line where a part, such as the prompts, comes from, and why it is not pinned to a commit."""
+    """Describe the source of a part of the run, such as its prompts, and why the part is not pinned to a commit."""
     path = "" if source.path is None else code(source.path)
     if source.repository is not None:
         path = ", ".join(filter(None, (f"{code(source.repository)} at {code(source.commit or 'no commit')}", path)))

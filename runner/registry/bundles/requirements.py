@@ -1,4 +1,7 @@
-"""Requirements for playing a fetched spec: the command, servers, keys and the rough cost."""
+"""List what a user needs to play a fetched spec: the command, servers, keys and the rough cost.
+
+`nip-run get` and `reproduce` show it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from runner.training.trainer_files import missing_lines
 from runner.training.trust import estimate_run, missing_addresses, unconfirmed_prices
 
 NOT_ASKED = (KeyUse(NO_KEY, NOT_PUBLISHED),)
-"""Servers that need no approval, because the user gives their addresses."""
+"""Requests that need no approval: they are sent without a key, to an address that the user gives."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class PlayRequirements:
 
     command: str
     keys: tuple[KeyUse, ...] = ()
-    """The API key sent to each server, or none; the host is `???` if the user has to set the server's address."""
+    """The API key that is sent to each server. The host is `???` if the user must set the server's address."""
     addresses: tuple[str, ...] = ()
     """Spec keys of server addresses that the user has to set."""
     calls: tuple[int, int] | None = None
@@ -57,7 +60,7 @@ class PlayRequirements:
 
 
 def reproduce_command(fetched: FetchedRelease) -> str:
-    """Return the command that reproduces a fetched run, with options for its registry or dataset rows if needed."""
+    """Return the command that reproduces a fetched run, with the options for its registry and its dataset's rows."""
     arguments = ["nip-run", "reproduce", str(fetched.folder)]
     where = fetched_registry(fetched.folder) if fetched.is_training_run else None
     arguments += ["--from", where] if where else []

@@ -1,4 +1,4 @@
-"""Build the file with a run's results for people and tables: metrics, counts, cost, models and versions."""
+"""Build `run_data.yaml` of a run's release: metrics, counts, cost, models and versions, for people and for tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ESTIMATE = ("value", "stderr", "ci_low", "ci_high", "n", "clusters")
 
 
 def build_run_data(manifest: Manifest, metrics: Mapping[str, Any]) -> bytes:
-    """Return the file's content; `metrics` is the run's `metrics.json`, or empty if the run has none."""
+    """Return the content of the file. `metrics` is the content of `metrics.json`, or empty if the run has none."""
     counts = {name: getattr(manifest, name) for name in COUNTS}
     if manifest.is_training_run:
         counts |= metrics.get("games", {})

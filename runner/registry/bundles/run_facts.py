@@ -1,4 +1,8 @@
-"""Compute the facts in the manifest of a run's release, which lists, boards and lineage show, from the run's folder."""
+"""Compute the facts, identity and sources in the manifest of a run's release from the run's folder.
+
+`runs` writes them into the manifest. Lists, boards and `nip-run log` show the facts without reading the release's
+files.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from runner.results.manifest import Manifest
 from runner.results.tasks import PlayedDatapoint, Task, played_datapoints
 
 MAX_DATAPOINTS = 8_000
-"""Maximum number of datapoints whose hashes are in the manifest; with more, the manifest would be too large."""
+"""If a run has more datapoints, the manifest has none of their hashes, because it would be too large."""
 
 _FACTS = (
     "run_id", "name", "kind", "benchmark", "protocol", "seed", "version", "python", "started_at", "finished_at",
@@ -44,7 +48,7 @@ def datapoints_of(folder: RunFolder) -> list[PlayedDatapoint]:
 def facts_of(
     folder: RunFolder, manifest: Manifest, metrics: Mapping[str, Any], points: list[PlayedDatapoint]
 ) -> dict[str, Any]:
-    """Return the facts as plain JSON; every run's release has the same keys."""
+    """Return the facts as JSON values. The releases of all runs have the same keys."""
     hashes = sorted(point.content_sha256 for point in points)
     return {
         **shutdown_facts(_models_of_agents(folder, manifest)),
@@ -65,7 +69,7 @@ def facts_of(
 
 
 def _models_of_agents(folder: RunFolder, manifest: Manifest) -> Iterator[ModelSettings]:
-    """Yield the agents' models, with the provider and address that decide which server is called."""
+    """Yield the settings that say which model each agent used, and on which server."""
     for row in manifest.agents:
         provider = cast("ProviderName", row["provider"])
         if provider in PROVIDERS:
@@ -102,7 +106,7 @@ def sources_of_manifest(manifest: Manifest) -> dict[str, FileSource]:
 
 
 def with_sources(manifest: Manifest, sources: Mapping[str, FileSource] | None) -> Manifest:
-    """Return a manifest with these sources of its files; None keeps the recorded sources."""
+    """Return a manifest with other sources of its files; if `sources` is None, the manifest is not changed."""
     if sources is None:
         return manifest
     return replace(manifest, sources={part: asdict(source) for part, source in sources.items()})
@@ -114,7 +118,7 @@ def is_pinned(manifest: Manifest) -> bool:
 
 
 def unpinned_reasons(sources: Mapping[str, FileSource]) -> Iterator[str]:
-    """Yield a reason for each part of a run or component whose original files others cannot get."""
+    """Yield a reason for each part of a run or component that is not pinned: others cannot get its original files."""
     if not sources:
         yield "the commit of its files was not recorded"
     for part, source in sorted(sources.items()):

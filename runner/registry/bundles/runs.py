@@ -1,7 +1,7 @@
-"""Drafts of the releases of a run, with everything that determines the run.
+"""Drafts of the releases of a run: the run with everything that determines it, its parts and its models.
 
-The same folder gives the same bytes everywhere: they do not depend on the time, the machine, or the order of a folder's
-entries.
+`nip-run publish` and the Python function `publish` use it. The same run folder gives the same bytes at any time and on
+any machine.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NO_ROWS = "none"
 """The value of `--dataset-licence` for a dataset whose rows must not be published."""
 ROWS = f"{DATA}/inputs/dataset.jsonl"
 REPLAYED = "inputs/replayed"
-"""Replaces the folder of a replayed run in a published spec. Its answers are in the replay's own journal."""
+"""Replaces the path of a replayed run in a published spec. Nobody needs it: the replay's journal has the answers."""
 
 _RUN_FILES = ("journal.jsonl", "stages.jsonl", "state.json", "metrics.json", "manifest.json")
 _INPUTS = ("protocol.yaml", DEBATES, baseline_scores.FILE)
@@ -79,30 +79,41 @@ def draft_of(folder: RunFolder, results: Results, naming: Naming) -> Draft:
     contents: dict[str, Content] = {
         **_run_files(folder, spec),
         **_start_files(folder),
+        **_generated_files(folder, manifest, spec, metrics),
+        readme.FILE: _readme(release, folder, has_rows),
+        **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, datapoints)}),
+    }
+    return Draft(
+        release,
+        contents,
+        notes=tuple(_notes(folder, manifest, spec, contents, has_rows=has_rows)),
+        # The README has names from the spec and the manifest, so it is built again after these are redacted.
+        derived={readme.FILE: lambda redacted, root: _readme(redacted, RunFolder.from_release(root / DATA), has_rows)},
+        withheld={} if has_rows else {ROWS: folder.path / "inputs" / "dataset.jsonl"},
+    )
+
+
+def _generated_files(
+    folder: RunFolder, manifest: Manifest, spec: Mapping[str, Any], metrics: Mapping[str, Any]
+) -> dict[str, Content]:
+    """Return the files that are computed from the run's files for readers of the release."""
+    files: dict[str, Content] = {
         parameters.FILE: parameters.build_parameters(spec),
         SAVED_SPEC: parameters.SPEC.encode(),
         run_data.FILE: run_data.build_run_data(manifest, metrics),
-        readme.FILE: _readme(release, folder, has_rows=has_rows),
-        **(_rows(folder, release, manifest, naming) if has_rows else {PIN: _pin(manifest, datapoints)}),
     }
     if not manifest.is_training_run and manifest.status in PLAYED:
-        contents[f"{DATA}/{ROLLOUTS_FILE}"] = write_rollouts(folder)
-    missing = missing_lines(read_index(folder.path / "inputs" / FOLDER))
-    notes = (*_notes(manifest, spec, contents, has_rows=has_rows), *(f"not in the release: {line}" for line in missing))
-    derived = {
-        readme.FILE: lambda redacted, root: _readme(redacted, RunFolder.from_release(root / DATA), has_rows=has_rows)
-    }
-    withheld = {} if has_rows else {ROWS: folder.path / "inputs" / "dataset.jsonl"}
-    return Draft(release, contents, notes, derived, withheld)
+        files[f"{DATA}/{ROLLOUTS_FILE}"] = write_rollouts(folder)
+    return files
 
 
-def _readme(release: Release, folder: RunFolder, *, has_rows: bool) -> bytes:
+def _readme(release: Release, folder: RunFolder, has_rows: bool) -> bytes:
     metrics = folder.read_metrics() if folder.metrics.is_file() else {}
     return readme.build_readme(release, folder.manifest(), ModelSource(folder.path).spec, metrics, has_rows=has_rows)
 
 
 def drafts_of(folder: RunFolder, results: Results, naming: Naming) -> Sequence[Draft]:
-    """Return the drafts of a run and everything that is published with it: its parts, its models, and the run last.
+    """Return the drafts of a run and of everything that is published with it: parts, models, and the run itself last.
 
     Raises:
         RunError, SpecError: a file of the run, or of a part, is missing or damaged.
@@ -132,7 +143,7 @@ def _links(folder: RunFolder, results: Results, naming: Naming) -> tuple[Release
 
 
 def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]:
-    """Return the files of the run's folder that a release has, except those that can be derived from others."""
+    """Return the files of the run's folder that are published. Files that can be recomputed from them are omitted."""
     inputs = folder.path / "inputs"
     trainers = inputs / FOLDER
     stored = read_index(trainers)
@@ -147,7 +158,7 @@ def _run_files(folder: RunFolder, spec: Mapping[str, Any]) -> dict[str, Content]
 
 
 def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
-    """Return the resolved spec with a placeholder for the path of each replayed run."""
+    """Return the resolved spec, in which the path of each replayed run is replaced by a placeholder."""
     replaying = {name: group for name, group in spec["models"].items() if group.get("run") is not None}
     if not replaying:
         return folder.spec
@@ -157,7 +168,7 @@ def _spec(folder: RunFolder, spec: Mapping[str, Any]) -> Content:
 
 
 def _start_files(folder: RunFolder) -> dict[str, Content]:
-    """Return the user's specs and the package versions, which are saved when a run starts; 0.1.0 saved neither."""
+    """Return files saved at the start of a run: specs as the user wrote them, and package versions (not in 0.1.0)."""
     inputs = folder.path / "inputs"
     written = sorted(path for path in (inputs / WRITTEN).iterdir()) if (inputs / WRITTEN).is_dir() else []
     files: dict[str, Content] = {f"{WRITTEN}/{path.name}": path for path in written if not path.name.endswith(".new")}
@@ -198,7 +209,7 @@ def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _pin(manifest: Manifest, datapoints: list[PlayedDatapoint]) -> bytes:
-    """Return JSON that identifies the dataset rows that were played by source and hashes, without their content."""
+    """Return the *pin*: JSON with the source and the hashes of the dataset rows that were played, but not the rows."""
     source = sources_of_manifest(manifest).get("dataset")
     pin = {
         "file": None if source is None or source.path is None else PurePath(source.path).name,
@@ -221,8 +232,9 @@ def _pin(manifest: Manifest, datapoints: list[PlayedDatapoint]) -> bytes:
 
 
 def _notes(
-    manifest: Manifest, spec: Mapping[str, Any], contents: Mapping[str, Content], *, has_rows: bool
+    folder: RunFolder, manifest: Manifest, spec: Mapping[str, Any], contents: Mapping[str, Content], *, has_rows: bool
 ) -> Iterator[str]:
+    """Yield notes for the publisher about what the release lacks."""
     for part, source in sources_of_manifest(manifest).items():
         if not source.clean:
             yield f"not pinned: {part}: {source.why}"
@@ -234,3 +246,5 @@ def _notes(
         yield "the dataset's rows are not published, but their ids, hashes and source and the models' messages are"
     for group in (group for group in spec["models"].values() if group.get("run") is not None):
         yield f"the replayed run {PurePath(group['run']).name} is not part of the release, but its answers are"
+    for line in missing_lines(read_index(folder.path / "inputs" / FOLDER)):
+        yield f"not in the release: {line}"

@@ -1,9 +1,8 @@
-"""Build the datapoints of a published run whose dataset rows are withheld, to check its games against them.
+"""Reconstruct the datapoints of a run that was published without the rows of its dataset, so that it can be ranked.
 
-The run's pin has the hashes of the datapoints and of the names of their groups, and its rollouts have the labels. From
-these a board derives the task, so that the run ranks with another run only if both have the same datapoints, labels and
-groups. The contents of the datapoints are unknown, so only the publisher vouches that they were played, and the run's
-metrics are marked as published.
+The run's *pin* (`inputs/dataset.pin.json`) has the hashes of the datapoints and groups, and its rollouts have the
+labels. From these a board computes the task, so that the run is ranked only with runs on the same datapoints, labels
+and groups. Nobody else can check that the hashes and labels are right, so the board marks the run's metrics.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from runner.spec.datasets.datapoint import Datapoint
 from runner.spec.datasets.loader import Dataset
 
 MARK = "labels withheld: as published"
-"""The mark of a board row whose dataset rows only the publisher has."""
+"""The mark on a board's row if only the publisher has the dataset's rows."""
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class _WithheldDatapoint(Datapoint):
-    """A datapoint whose contents are unknown except for their hash."""
+    """A datapoint without content, of which only the hash is known."""
 
     published_hash: str = ""
 
@@ -47,24 +46,21 @@ class _WithheldDatapoint(Datapoint):
 
 
 def load_withheld(folder: RunFolder) -> Dataset:
-    """Return the datapoints of a run without contents, and write them to the file that a board reads.
+    """Return the datapoints of a run without their contents, and write them to the file that a board reads.
 
     Raises:
-        ReleaseError: the run's pin and rollouts lack hashes or labels of datapoints, or are damaged.
+        ReleaseError: the run's pin and rollouts are damaged, or lack hashes or labels.
         OSError: a file cannot be read or written.
     """
     manifest = folder.manifest()
     group_by = saved_value(folder, "dataset", "group_by")
     rows = list(_pinned_rows(folder.path / PIN.partition("/")[2]))
     labels = {str(row["datapoint_id"]): row["y"] for row in read_rows(folder.path / ROLLOUTS_FILE)}
-    # The owner of a dataset may withhold all labels.
+    # The owner of a dataset may withhold all labels, but not some of them.
     are_labels_withheld = bool(labels) and all(label is None for label in labels.values())
-    unknown = [
-        row["id"]
-        for row in rows
-        if row["id"] not in labels
-        or (not are_labels_withheld and (type(labels[row["id"]]) is not int or labels[row["id"]] not in (0, 1)))
-    ]
+    valid_labels = [(type(None), None)] if are_labels_withheld else [(int, 0), (int, 1)]
+    known = {point for point, label in labels.items() if (type(label), label) in valid_labels}
+    unknown = [row["id"] for row in rows if row["id"] not in known]
     if unknown or len({row["id"] for row in rows}) < len(rows):
         raise ReleaseError(
             f"the run's dataset rows are withheld, and no rollout has the label of "
@@ -101,8 +97,7 @@ def _pinned_rows(path: Path) -> Iterator[dict[str, Any]]:
     try:
         for row in read_pin(path)["rows"]:
             needed = row["sha256"], row["content_sha256"]
-            # The other hashes may be null. Then the check is given a hash that it checks anyway.
-            hashes = [*needed, row["group_sha256"] or needed[0], row.get("all_columns_sha256") or needed[0]]
+            hashes = [*needed, *filter(None, (row["group_sha256"], row.get("all_columns_sha256")))]  # these may be null
             if type(row["id"]) is not str or any(_SHA256.fullmatch(digest) is None for digest in hashes):
                 raise ValueError("a row has no id or hash")
             yield row

@@ -1,4 +1,7 @@
-"""Find releases that claim that a model comes from itself, which is impossible."""
+"""Find releases whose claims together say that a model comes from itself, so that one claim must be wrong.
+
+`publish` and servers check each new release with `closed_cycle`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from runner.registry.transports.registry import Registry, ReleaseEntry
 
 
 def closed_cycle(release: Release, together: Iterable[Release], registry: Registry) -> str | None:
-    """Return a message if a release, with those published `together` with it, would close a cycle; otherwise None.
+    """Return a message if a release, and those published `together` with it, would close a cycle; otherwise None.
 
-    The message is a `CheckNote` if the cycle includes releases of other owners, because other owners must not be able
-    to prevent a publish. Only a run that trained can close a cycle; only then are all published manifests read.
+    If the cycle includes releases of other owners, the message is a `CheckNote`, which does not prevent the publish:
+    otherwise, other owners could block a publish with wrong claims.
     """
     if release.kind not in (Kind.RUN, Kind.MODEL) or not _session(release).trains:
-        return None
+        return None  # only a run that made models can close a cycle
     new = {str(item.reference): item for item in (*together, release)}
     lineage = Lineage([*map(_session, new.values()), *_published_sessions(registry, new.keys())])
     key = str(release.reference)

@@ -1,4 +1,7 @@
-"""Describe where a run's models came from, as marks of a board row and as JSON."""
+"""Describe the training behind a run's models: as remarks on a row (*marks*), as text and as JSON.
+
+Boards and `nip-run log` show them.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ from runner.registry.lineage.model_origins import ModelMaker, ModelOrigin, Proof
 from runner.registry.lineage.sessions import LineageSession
 
 NO_WEIGHTS = "weights not known"
-"""The mark of a run with a trained model that only a name identifies; `legend` explains it."""
+"""The mark of a run with a trained model whose weights have no hash, and whose name is not unique."""
 
 
 def describe_marks(session: LineageSession, ancestry: Ancestry, overlap: TrainingOverlap | None) -> list[str]:
-    """Return the marks of a run: warnings about its training data, ancestors and files, the most serious first."""
+    """Return the marks of a run: remarks on its training data, ancestors and files, the most serious first."""
     missing = _missing_runs(ancestry.origins)
     marks = []
     if overlap is not None and (overlap.trained_on or (overlap.at_least and not missing)):
@@ -43,7 +46,7 @@ def describe_marks(session: LineageSession, ancestry: Ancestry, overlap: Trainin
 
 
 def _missing_runs(origins: Iterable[ModelOrigin]) -> dict[str, str]:
-    """Return the name of each ancestor that is not among the sessions, by run id: its release, or its run id."""
+    """Return the names of the missing ancestors, by run id: the name of the release, or the run id."""
     names: dict[str, str] = {}
     for origin in origins:
         if origin.missing_run is not None:
@@ -53,7 +56,7 @@ def _missing_runs(origins: Iterable[ModelOrigin]) -> dict[str, str]:
 
 
 def describe_makers(origin: ModelOrigin) -> str:
-    """Return the runs and iterations that made a model, as text; a model release counts only if its run is missing."""
+    """Describe the runs and iterations that made a model. A model release is named only if its run is missing."""
     runs = {maker.session.run for maker in origin.makers if maker.session.kind != "model"}
     return _makers_text(
         [maker for maker in origin.makers if maker.session.kind != "model" or maker.session.run not in runs]
@@ -61,7 +64,7 @@ def describe_makers(origin: ModelOrigin) -> str:
 
 
 def _makers_text(makers: Sequence[ModelMaker]) -> str:
-    """Return makers by release and iteration, as text; a run of this results folder replaces its releases."""
+    """Describe makers by release and iteration. A run of this results folder is named instead of its releases."""
     local = {maker.session.run for maker in makers if maker.session.owner is None}
     makers = [maker for maker in makers if maker.session.owner is None or maker.session.run not in local]
     names = (f"{maker.session.key} (iteration {maker.made_model.step.iteration})" for maker in makers)
@@ -131,7 +134,7 @@ def describe_effort(total: Total, *names: str) -> str:
 
 
 def describe_origin(origin: ModelOrigin) -> str:
-    """Return the makers of a model and how they are known, as text."""
+    """Describe who made a model, and how this is known."""
     if origin.proof == Proof.CLAIMED:
         return _describe_claims(origin)
     if origin.proof in (Proof.MISSING, Proof.BROKEN):
@@ -142,18 +145,18 @@ def describe_origin(origin: ModelOrigin) -> str:
 _PROOFS = {
     Proof.PROVED: "by the hash of its weights",
     Proof.DECLARED: "by its name, as the run that used it says",
-    Proof.CLAIMED: "only others say that they made it, which does not count",
+    Proof.CLAIMED: "another owner claims to have made the model, which nothing confirms",
     Proof.BROKEN: "not known, because the named run made no such model",
     Proof.MISSING: "not known, because the named run is not here",
 }
 
 
 def legend(marks: Iterable[str]) -> str | None:
-    """Return an explanation of the terms in marks; None if no term needs one."""
+    """Explain the terms that occur in marks; None if none of them needs an explanation."""
     marks = set(marks)
     first_words = {mark.split(" ", 1)[0].rstrip(":") for mark in marks}
     proofs = "; ".join(f"{proof}: {explanation}" for proof, explanation in _PROOFS.items() if proof in first_words)
     lines = [f"how the maker of a model is known: {proofs}"] if proofs else []
     if NO_WEIGHTS in marks:
-        lines.append(f"{NO_WEIGHTS}: only a name says which model it is")
+        lines.append(f"{NO_WEIGHTS}: only a name identifies the model, and others may use the same name")
     return "; ".join(lines) or None

@@ -1,8 +1,7 @@
-"""The history of an agent, a model group, a model or a run: its sessions in order, with their ancestors and results.
+"""The history of an agent, a model group, a model or a run, for `nip-run log`: a row for each run, in order of time.
 
-A session is one run, however often it is published. The training games of a run belong to the row of the run, and a
-replay belongs to the row of the run that it replays. The tests of a training run are sessions of their own, and so is
-a run that is played again.
+A run has one row, even if it is published several times. The training games and the replays of a run belong to its
+row. The tests of a training run have rows of their own, and so has a run that plays another run again.
 """
 
 from __future__ import annotations
@@ -27,35 +26,40 @@ from runner.registry.lineage.session_facts import Group
 from runner.registry.lineage.sessions import LineageSession
 
 RunKey = tuple[str, str]
+"""The id and the identity of a run; see `LineageSession.run`."""
 
 
 @dataclass
 class HistoryRow:
-    """One session of a history."""
+    """A run in a history."""
 
     session: LineageSession
     groups: tuple[Group, ...]
-    """The model groups that the history is about."""
+    """The model groups of the run that the user asked for."""
     origins: tuple[ModelOrigin, ...]
+    """The origins of the models that these groups started from."""
     own_training: Ancestry
-    """The run's own training, without its ancestors."""
+    """The training in this run, without its ancestors."""
     ancestry: Ancestry
+    """All training behind the run's models."""
     overlap: TrainingOverlap | None
+    """The number of the run's datapoints that its models were trained on; None if it is not a benchmark run."""
     published: tuple[LineageSession, ...]
     """The releases of the run and of the models that it made."""
     replays: tuple[LineageSession, ...] = ()
     """Replays of the run, which have no rows of their own."""
     after: tuple[RunKey, ...] = ()
-    """The runs in this history that made the models at the start of this run."""
+    """The runs in this history that made the models that this run started from."""
     datapoints: int | None = None
     """The number of distinct datapoints that the run was measured or trained on; None if unknown."""
     depth: int = 0
     """The level of the row in the tree of ancestors and descendants, from 0."""
     marks: tuple[str, ...] = field(default=())
+    """Remarks, for example that the run was yanked."""
 
     @property
     def kind(self) -> str:
-        """`training`, `benchmark`, `model`, `rejudged`, or `replay` of a run that is not here."""
+        """`training`, `benchmark`, `model`, `rejudged`, or `replay` if the replayed run is missing."""
         if replayed_run(self.session) is not None:
             return "replay"
         return self.session.kind if self.session.facts.get("rejudge_of") is None else "rejudged"
@@ -104,7 +108,7 @@ class HistoryRow:
 
 
 def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """Return the sessions of an agent, a model group, a model or a run, each below its ancestor, the oldest first.
+    """Return the rows for an agent, a model group, a model or a run, each below its ancestor, the oldest first.
 
     Raises:
         UsageError: nothing has this name; the message suggests the nearest name.
@@ -115,7 +119,7 @@ def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow
     selected = _select(name, runs, replays, lineage)
     parents = (session.parent_run_id for session in sessions if name in _run_names(session))
     parent = next(filter(None, parents), None)
-    if not selected and parent is not None:  # the name is a part of a training run, which belongs to the run's row
+    if not selected and parent is not None:  # the name is that of training games, which belong to the row of their run
         selected = _select(parent, runs, replays, lineage)
         if not selected:
             raise UsageError(
@@ -130,7 +134,7 @@ def history_of(name: str, sessions: Iterable[LineageSession]) -> list[HistoryRow
 
 
 def full_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
-    """Return all sessions in the order of `history_of`, without training games whose training run is missing."""
+    """Return the rows of all runs in the order of `history_of`; training games without their run are omitted."""
     sessions = unify_identities(list(sessions))
     runs, replays = _by_run(sessions)
     selected = {key: trained_groups(copies[0]) for key, copies in runs.items()}
@@ -138,6 +142,7 @@ def full_history(sessions: Iterable[LineageSession]) -> list[HistoryRow]:
 
 
 Runs = Mapping[RunKey, Sequence[LineageSession]]
+"""Sessions by run: the local run, if there is one, and the run's releases."""
 Selection = Mapping[RunKey, tuple[Group, ...]]
 """Runs, each with its selected model groups."""
 
@@ -145,8 +150,8 @@ Selection = Mapping[RunKey, tuple[Group, ...]]
 def _by_run(sessions: Sequence[LineageSession]) -> tuple[Runs, Runs]:
     """Return the sessions by run, local ones first, and the replays by the run that they replay.
 
-    Training games are left out, because they belong to the row of their parent. A replay whose original is missing is
-    returned as a run.
+    Training games are omitted, because they belong to the row of their training run. A replay whose original is
+    missing is returned as a run.
     """
     runs: dict[RunKey, list[LineageSession]] = {}
     replays: dict[RunKey, list[LineageSession]] = {}
@@ -173,7 +178,7 @@ def _model_names(group: Group) -> list[str]:
 
 
 def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection:
-    """Return the runs that a name selects with their selected groups; for a model or run, also its relatives."""
+    """Return the runs that a name selects; for the name of a model or run, also its ancestors and descendants."""
     by_agent = _select_groups(runs, lambda group: group.name == name or name in group.agents)
     if by_agent:
         return by_agent
@@ -187,7 +192,7 @@ def _select(name: str, runs: Runs, replays: Runs, lineage: Lineage) -> Selection
 
 
 def _run_names(session: LineageSession) -> set[str]:
-    """Return the names of a session: its run id, and its release with or without kind and version."""
+    """Return the run id of a session and the names of its release: with and without its kind and version."""
     without_kind = session.key.partition("/")[2] if session.owner is not None else session.key
     return {session.run_id, *(name for key in (session.key, without_kind) for name in (key, key.partition("@")[0]))}
 
@@ -211,10 +216,10 @@ def _select_groups(runs: Runs, is_selected: Callable[[Group], bool]) -> Selectio
 
 
 def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Selection:
-    """Return the selected runs with all their ancestors and descendants, including the tests of each training run.
+    """Return the selected runs with all their ancestors and descendants.
 
-    A test counts as a descendant of its training run: the test before the first training uses no trained model, but
-    the other tests are compared with it.
+    The tests of a training run count as its descendants. This includes the test before the first training, which uses
+    no trained model, because the other tests are compared with it.
     """
     trainings = {(copies[0].run_id, copies[0].owner): key for key, copies in runs.items()}
     ancestors = {
@@ -226,16 +231,16 @@ def _with_relatives(selected: Selection, runs: Runs, lineage: Lineage) -> Select
     for key, makers in ancestors.items():
         for maker in makers:
             descendants.setdefault(maker, set()).add(key)
-    family = dict(selected)
+    relatives = dict(selected)
     for neighbors in (ancestors, descendants):
         visited, pending = set(selected), list(selected)
         while pending:
             for key in sorted(neighbors.get(pending.pop(), ())):
                 if key in runs and key not in visited:
                     visited.add(key)
-                    family.setdefault(key, trained_groups(runs[key][0]))
+                    relatives.setdefault(key, trained_groups(runs[key][0]))
                     pending.append(key)
-    return family
+    return relatives
 
 
 def _makers(session: LineageSession, group: Group, lineage: Lineage) -> Iterator[Any]:
@@ -265,7 +270,7 @@ def _build_row(
 
 
 def _unique_replays(replays: Sequence[LineageSession]) -> tuple[LineageSession, ...]:
-    """Return each replay once; a local one replaces its releases."""
+    """Return each replay once: the local one, or its first release."""
     by_run: dict[RunKey, LineageSession] = {}
     for replay in replays:
         by_run.setdefault(replay.run, replay)
@@ -273,10 +278,10 @@ def _unique_replays(replays: Sequence[LineageSession]) -> tuple[LineageSession, 
 
 
 def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
-    """Yield the rows, each after its first ancestor, with its depth in the tree.
+    """Yield each row after the row above it, and set its depth in the tree.
 
-    A single descendant has the depth of its ancestor; several descendants are one level deeper. A test is below the
-    training run that it is a part of, so that rows are in the order of time. A cycle starts with its oldest row.
+    A test is below its training run, and other rows are below their first ancestor. If a row has one row below it, both
+    have the same depth; several rows are one level deeper. If rows form a cycle, the oldest one comes first.
     """
     key_of_run = {(row.session.run_id, row.session.owner): key for key, row in rows.items()}
     below: dict[RunKey | None, list[RunKey]] = {}
@@ -285,8 +290,8 @@ def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
         below.setdefault(above, []).append(key)
     remaining = dict(rows)
     starts = below.get(None, [])
-    while remaining:  # rows that are still there after the first iteration form cycles
-        oldest = min(remaining, key=lambda key: _start_of(remaining[key]))
+    while remaining:  # after the first iteration, only rows in cycles remain
+        oldest = min(remaining, key=lambda key: (remaining[key].session.started_at, remaining[key].session.run_id))
         pending = [(key, 0) for key in reversed(starts)] or [(oldest, 0)]
         starts = []
         while pending:
@@ -304,7 +309,3 @@ def _in_tree(rows: Mapping[RunKey, HistoryRow]) -> Iterator[HistoryRow]:
 def _parent_run(session: LineageSession) -> tuple[str, str | None]:
     """Return the run id and the owner of the training run that a session is a part of."""
     return session.parent_run_id or "", session.owner
-
-
-def _start_of(row: HistoryRow) -> tuple[str, str]:
-    return row.session.started_at, row.session.run_id

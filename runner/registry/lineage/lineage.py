@@ -1,4 +1,7 @@
-"""The training behind a model: its effort, its datapoints, and what is unknown."""
+"""Add up all training behind a model: its effort, its datapoints, and which parts of it are unknown.
+
+Boards, `nip-run log` and the checks of `publish` use the class `Lineage`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from runner.registry.lineage.sessions import LineageSession
 
 @dataclass(frozen=True)
 class Total:
-    """A sum of training effort; the fields in `at_least` are lower bounds, because some training is not known."""
+    """A sum of training effort. The fields in `at_least` are lower bounds, because some training is unknown."""
 
     effort: Effort
     at_least: frozenset[str] = frozenset()
@@ -26,11 +29,11 @@ class Total:
 
 @dataclass(frozen=True)
 class TrainingOverlap:
-    """How many of a benchmark's datapoints its models were trained on."""
+    """The number of a benchmark run's datapoints that its models were trained on."""
 
     trained_on: int
     datapoints: int
-    """The number of datapoints of the benchmark."""
+    """The number of datapoints in the benchmark run."""
     at_least: bool
     """Whether `trained_on` is a lower bound."""
 
@@ -46,9 +49,10 @@ class TrainedGames:
     """The games of one iteration that a model was trained on."""
 
     run_id: str
+    """The run of these games, which is a part of the training run."""
     effort: Effort
     owners: frozenset[str | None]
-    """The owners of the releases that declare these games. Only these owners' releases are read for the datapoints."""
+    """The owners of the releases that declare these games. Only their releases may say which datapoints were used."""
 
 
 @dataclass
@@ -58,9 +62,9 @@ class Ancestry:
     origins: list[ModelOrigin] = field(default_factory=list)
     """The origins of the models, from the nearest ancestor to the farthest."""
     trained: dict[tuple[tuple[str, str], int], TrainedGames] = field(default_factory=dict)
-    """The games that a model was trained on, by run and iteration."""
+    """The games that the models were trained on, by training run and iteration."""
     unknown: list[str] = field(default_factory=list)
-    """Reasons why all sums are lower bounds."""
+    """Descriptions of training that is unknown. If there are any, all sums are lower bounds."""
 
     @property
     def total(self) -> Total:
@@ -74,22 +78,22 @@ class Ancestry:
         return Total(Effort(**sums), frozenset(at_least))  # type: ignore[arg-type]  # counts are whole numbers
 
     def of_run(self, run: tuple[str, str]) -> Ancestry:
-        """Return only the training of one run."""
+        """Return only the training in one run."""
         return Ancestry(trained={key: games for key, games in self.trained.items() if key[0] == run})
 
     @property
     def runs(self) -> list[str]:
-        """The ids of all runs whose games models were trained on."""
+        """The ids of all training runs behind the models."""
         return list(dict.fromkeys(run[0] for run, _ in self.trained))
 
 
 class Lineage(OriginIndex):
-    """The graph of sessions and of the models that they made."""
+    """The training behind the models of any run, found by following origins from run to run."""
 
     def ancestry(self, session: LineageSession, groups: Sequence[Group] | None = None) -> Ancestry:
-        """Return all training behind the models of a run, or of some of its groups; each iteration is counted once.
+        """Return all training behind the models of a run, or of some of its groups. Each iteration counts once.
 
-        For a training run or a model release this includes its own training.
+        The training in the run itself is included.
         """
         ancestry = Ancestry()
         visited: set[tuple[object, ...]] = set()
@@ -104,7 +108,7 @@ class Lineage(OriginIndex):
             if isinstance(source, ModelUse):
                 pending.extend(self._trace_use(source, ancestry))
             elif (source.session.key, *source.key) not in visited:
-                # Every copy of a run is read, because a copy may declare less than another.
+                # Read every release of a run, because one release may declare less than another.
                 visited.add((source.session.key, *source.key))
                 self._count_games(source, ancestry)
                 pending.append(_trained_from(source))
@@ -112,8 +116,8 @@ class Lineage(OriginIndex):
 
     def _trace_use(self, use: ModelUse, ancestry: Ancestry) -> Iterator[ModelUse | ModelMaker]:
         """Add the origin of a model to the ancestry, and yield the models to trace next."""
-        is_first = use.lineage is use.group.lineage
-        origin = self.origin_of(use.session, use.group) if is_first else self.find_origin(use)
+        is_start = use.lineage is use.group.lineage  # otherwise an ancestor from the declared lineage
+        origin = self.origin_of(use.session, use.group) if is_start else self.find_origin(use)
         if origin is None:
             return
         ancestry.origins.append(origin)
@@ -127,7 +131,7 @@ class Lineage(OriginIndex):
             yield use.before_last_training()
 
     def _count_games(self, maker: ModelMaker, ancestry: Ancestry) -> None:
-        """Add the games that a model was trained on; if copies or parts disagree, use the largest numbers."""
+        """Add the games that a model was trained on. If releases disagree, use the largest numbers."""
         for iteration in maker.made_model.trained_on:
             key = (maker.session.run, iteration)
             run_id, effort = maker.group.games.get(iteration, ("", Effort()))
@@ -140,9 +144,9 @@ class Lineage(OriginIndex):
             ancestry.trained[key] = TrainedGames(run_id, effort, owners)
 
     def training_overlap(self, session: LineageSession, ancestry: Ancestry | None = None) -> TrainingOverlap | None:
-        """Return how many datapoints of a benchmark its models were trained on.
+        """Return the number of a benchmark run's datapoints that its models were trained on.
 
-        None if the session is not a benchmark, has no training behind it, or its datapoints are unknown.
+        None if the session is not a benchmark run, its models were not trained, or its datapoints are unknown.
         """
         training = ancestry or self.ancestry(session)
         if session.kind != "benchmark" or not (training.trained or training.unknown):
@@ -154,7 +158,7 @@ class Lineage(OriginIndex):
         return TrainingOverlap(len(trained & measured), len(measured), at_least)
 
     def trained_on(self, ancestry: Ancestry) -> tuple[set[str], bool]:
-        """Return the content hashes of the datapoints that models were trained on, and whether there may be more."""
+        """Return the content hashes of the datapoints in an ancestry, and whether there may be more."""
         trained: set[str] = set()
         at_least = bool(ancestry.unknown)
         for (run, _), games in ancestry.trained.items():
@@ -165,13 +169,13 @@ class Lineage(OriginIndex):
         return trained, at_least
 
     def _parts(self, run_id: str, parent: str, owners: frozenset[str | None]) -> Iterator[LineageSession]:
-        """Yield the sessions of one part of the training run `parent` that these owners published."""
+        """Yield the releases of a run that these owners published as a part of the training run `parent`."""
         for part in self._by_run.get(run_id, ()):
             if part.parent_run_id == parent and part.owner in owners and not part.private:
                 yield part
 
     def cycles(self) -> list[list[str]]:
-        """Return the groups of sessions that claim to have made each other's models, so that some claims are wrong."""
+        """Return the cycles: sessions that claim to have made each other's models, so that a claim must be wrong."""
         makers = self._makers_by_session()
         chains = (_find_cycle(key, makers) for key in sorted(makers))
         return [list(cycle) for cycle in dict.fromkeys(tuple(sorted(set(chain))) for chain in chains if chain)]
@@ -211,7 +215,7 @@ def _find_cycle(key: str, makers: Mapping[str, set[str]]) -> list[str]:
 
 
 def _trained_from(maker: ModelMaker) -> ModelUse | ModelMaker:
-    """Return the model that a model was trained from: an earlier one of its run, or the one its run started from."""
+    """Return the model from which a model was trained: an earlier one of the same run, or the run's start model."""
     iteration = maker.made_model.from_iteration
     earlier = None if iteration is None else maker.group.model_of_iteration(iteration)
     if earlier is None:

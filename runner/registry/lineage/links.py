@@ -1,4 +1,7 @@
-"""Links of a run's release to other releases, and facts about the models that the run started from and made."""
+"""Links from a run's release to other releases, and facts about the models that the run started from and made.
+
+`bundles` writes both into the manifest of a release. `sessions` reads the facts of local runs with the same functions.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,14 @@ from runner.training.weights import is_path
 
 _STEP_FIELDS = tuple(FineTuneStep.__dataclass_fields__)
 EFFORT = ("datapoints", "rollouts", "completions", "prompt_tokens", "completion_tokens", "cost_usd")
-"""The fields that measure training effort. Tokens and cost are those of the games; trainers do not report their own."""
-
+"""The fields that measure training effort. Tokens and cost are those of the games, because trainers report none."""
 
 MAX_NAME = 100
 """Maximum number of characters in the name of a release."""
 
 
 def release_name(run_id: str) -> str:
-    """Return the name of a run's release; an id that is too long is cut and gets a hash."""
+    """Return the name of a run's release. If the run id is too long, its end is replaced by a hash."""
     name = re.sub(r"\.\.+", ".", re.sub(r"[^a-z0-9._-]", "-", run_id.lower())).strip("._-")
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 13]}-{tagged_hash('name', run_id)[:12]}"
 
@@ -42,7 +44,7 @@ def run_reference(run_id: str, owner: str, version: str = "1") -> Reference:
 
 
 def model_reference(run_id: str, group: str, owner: str, version: str = "1") -> Reference:
-    """Return the reference of the release of the last model that a training run made for a model group."""
+    """Return the reference of a model release: the last model that a training run made for a model group."""
     return Reference(Kind.MODEL, owner, release_name(f"{run_id}-{group}"), version)
 
 
@@ -56,10 +58,10 @@ def model_identity(provider: str | None, model: str | None, weights_sha256: str 
 def links_of(
     folder: RunFolder, results: Results, owner: str, version: str = "1", *, names: Mapping[str, str] | None = None
 ) -> tuple[ReleaseLink, ...]:
-    """Return links to each release that a run used, came from or belongs to, and to the models that it made.
+    """Return links to the releases that a run used, came from or belongs to, and to the models that it made.
 
-    Links to parts, parents and judged runs are made if the runs are in `results`. `names` has references of releases by
-    run id; a run without one has its id as its name, with this owner and version.
+    A linked run has the reference in `names`, by its run id. Without one, its reference is made from its id, `owner`
+    and `version`. Links to runs that are not in `results` have no reference.
 
     Raises:
         RunError: a file of the run is missing or damaged.
@@ -137,7 +139,7 @@ _ROLES = {"agents": "agent", "training.trainers": "trainer"}
 def _component_links(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
     """Yield links to components, whose keys are their places in the spec, such as `extends:0`, `agents.verifier`.
 
-    Models are left out: they have links with the role `input`.
+    Models are omitted, because `_model_links` yields their links.
     """
     for key, use in sorted(components.items()):
         section, _, name = key.rpartition(".")
@@ -148,7 +150,11 @@ def _component_links(components: Mapping[str, Any]) -> Iterator[ReleaseLink]:
 
 
 def trained_facts(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
-    """Return `trained_as_recorded` with a public name for each model whose name is a path. Raises as that function."""
+    """Return `trained_as_recorded`, with a public name instead of each model name that is a path on this machine.
+
+    Raises:
+        RunError: a file of the run is missing or damaged.
+    """
     recorded = trained_as_recorded(folder, source)
     published_names = renamed_models(name for key, name in strings_in(recorded) if key in MODEL_KEYS)
     renamed: list[dict[str, Any]] = _rename_models(recorded, "", published_names)
@@ -166,9 +172,10 @@ def _rename_models(value: Any, key: str, published_names: Mapping[str, str]) -> 
 def trained_as_recorded(folder: RunFolder, source: ModelSource | None = None) -> list[dict[str, Any]]:
     """Return a run's model groups: the model at the start, its past trainings, and the models that the run made.
 
-    `made` lists a training run's models by iteration. `from_iteration` is the iteration of the model that it was
-    trained from, or null for the model at the start; `trained_on` lists the iterations whose games it was trained on,
-    and `games` their effort. `source` is the saved spec, if it was read already.
+    `made` lists the models that a training run made, by iteration. In an entry, `from_iteration` is the iteration that
+    made the model that the training started from (null for the model at the start), and `trained_on` lists the
+    iterations whose games were used. `games` has the effort of each iteration's games. `source` is the saved spec, if
+    the caller has read it.
 
     Raises:
         RunError: a file of the run is missing or damaged.
@@ -211,7 +218,7 @@ def _group_facts(
 
 
 def shown_step(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one step of a lineage with all fields; fields that were not recorded are None."""
+    """Return one step of a lineage with all fields; a field that was not recorded is None."""
     return {name: str(step.get(name)) if name in MODEL_KEYS else step.get(name) for name in _STEP_FIELDS}
 
 
@@ -240,7 +247,7 @@ def _made_models(source: ModelSource, stages: Stages, group: str) -> list[dict[s
 
 
 def _games_of_iterations(folder: RunFolder, stages: Stages) -> list[dict[str, Any]]:
-    """Return the effort of each iteration's games; its fields are None if the run of the games is missing."""
+    """Return the effort of each iteration's games; the numbers are None if the run of the games is missing."""
     return [
         {"iteration": record.iteration, **_effort(folder.sibling(part_id(folder.run_id, record.iteration, "training")))}
         for record in stages.all(Switched)

@@ -1,4 +1,7 @@
-"""Facts of a release that lists and boards show without reading its files, as texts of limited length."""
+"""The facts of a release that lists and boards show: texts of limited length, from the manifest only.
+
+`verify` and servers refuse a release whose facts cannot be shown.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _TEXT_LENGTH, _MODELS_LENGTH = 200, 1_000
 
 
 def find_wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
-    """Yield a message for each invalid fact in a manifest that lists and boards could not show."""
+    """Yield a message for the first fact in a manifest that is invalid or too long to be shown."""
     facts = release.facts
     try:
         if release.kind in (Kind.RUN, Kind.MODEL):
@@ -42,7 +45,7 @@ def find_wrong_facts(entry: ReleaseEntry, release: Release) -> Iterator[str]:
 
 
 def listed_facts(release: Release) -> dict[str, str | None]:
-    """Return the facts in `TEXTS`, and `models` as one text; None for a fact that is missing or invalid."""
+    """Return the facts in `TEXTS`, and the models as one text. Missing and invalid facts are None."""
     facts = release.facts
     values = {name: facts.get(name) for name in TEXTS}
     texts = {name: shortened(text, _TEXT_LENGTH) if isinstance(text, str) else None for name, text in values.items()}

@@ -1,21 +1,21 @@
-"""Find the run that produced the model that another run started from (the origin of the model).
+"""Find the origin of a model: the run whose training made the model that another run started from.
 
-An origin is found by the identity of the model, not by the declared lineage, so a publisher cannot hide an origin by
-removing it from a lineage. An origin is *proved* by the hash of the weights, *declared* by the model's name at its
-provider, and *broken* if a lineage names a run that did not produce the model.
+Boards, `nip-run log` and the checks of `publish` use origins to add up the training behind a model. A run declares the
+past trainings of its models (its *lineage*), but a publisher could remove steps from it. So an origin is found by the
+model's identity. It is *proved* by the hash of the weights, *declared* by the model's name at its provider, and
+*broken* if the lineage names a run that did not make the model.
 
-Anyone can publish a run that claims to have produced someone else's model: a stage log can be written by hand, and a
-registry does not record who was first. The effort and datapoints of such a claim count only if it is confirmed:
+Anyone can publish a run that claims to have made someone else's model: its log can be written by hand, and a registry
+does not record who was first. The training in such a claim counts only if one of these confirms the claim:
 
-- the same owner published the claiming run and the run that started from the model; or
-- the lineage of the run that started from the model names the claiming run and its owner; or
-- the claiming owner published a model release whose files have the hash of the weights. This shows that the owner had
+- The same owner published the claiming run and the run that started from the model.
+- The lineage of the run that started from the model names the claiming run and its owner.
+- The claiming owner published a model release whose files have the hash of the weights. This shows that the owner had
   the weights, not that no one else had them.
 
-An origin that only unconfirmed claims show is *claimed*. Such claims are shown with their owners, and add nothing to
-the row, so strangers cannot add marks to another owner's run. If a run hides that it continues someone else's model,
-the claim of the other owner is shown. If the name of a model says that it was fine-tuned, the known training behind it
-is a lower bound, whether or not a claim is confirmed.
+An origin with only unconfirmed claims is *claimed*. A board shows such claims with their owners, but adds no training
+and no warning because of them, so strangers cannot harm another owner's run. If the name of a model shows that it was
+fine-tuned, the sums are lower bounds, with or without a confirmed claim.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runner.registry.lineage.session_facts import Group, MadeModel, TrainingStep
 from runner.registry.lineage.sessions import LineageSession
 
 UNIQUE_PREFIX = "ft:"
-"""Prefix of names that a provider gives to fine-tuned models. A provider never gives the same name twice."""
+"""Prefix of the names that a provider gives to fine-tuned models. It gives each name only once."""
 
 
 class Proof(StrEnum):
@@ -47,13 +47,17 @@ class Proof(StrEnum):
 
 @dataclass(frozen=True)
 class ModelUse:
-    """A model that a run started from."""
+    """A model that a run started from, or an ancestor of this model in the declared lineage."""
 
     session: LineageSession
+    """The run."""
     group: Group
+    """The run's model group that started from the model."""
     model: str | None
+    """The model's name at its provider."""
     weights_sha256: str | None
     lineage: tuple[TrainingStep, ...]
+    """The declared trainings of the model, from the first to the last."""
 
     @classmethod
     def from_group(cls, session: LineageSession, group: Group) -> ModelUse:
@@ -61,7 +65,7 @@ class ModelUse:
         return cls(session, group, group.model, group.weights_sha256, group.lineage)
 
     def before_last_training(self) -> ModelUse:
-        """Return the model that the last training of this model started from, according to its lineage."""
+        """Return the model from which the last training in the lineage started."""
         return ModelUse(self.session, self.group, self.lineage[-1].from_model, None, self.lineage[:-1])
 
     @property
@@ -71,7 +75,7 @@ class ModelUse:
 
 @dataclass(frozen=True)
 class ModelMaker:
-    """The run or model release that produced a model group's weights."""
+    """A run or model release that says that it made a model."""
 
     session: LineageSession
     group: Group
@@ -79,34 +83,35 @@ class ModelMaker:
 
     @property
     def key(self) -> tuple[tuple[str, str], str, int]:
-        """The run, the model group and the iteration that made the model."""
+        """The run (id and identity), model group and iteration that made the model."""
         return self.session.run, self.group.name, self.made_model.step.iteration
 
     @property
     def step_key(self) -> tuple[str, int]:
-        """The run id and iteration that made the model, as a lineage names them."""
+        """The run id and iteration that made the model. A lineage names a training by these two."""
         return self.session.run_id, self.made_model.step.iteration
 
 
 @dataclass(frozen=True)
 class ModelOrigin:
-    """The origin of a model. If `makers` is empty, `reason` says what is known."""
+    """The origin of a model. If it has no makers, `reason` says why."""
 
     use: ModelUse
     proof: Proof
     makers: tuple[ModelMaker, ...] = ()
+    """The confirmed makers of the model. There are several if a run and its model release are published."""
     reason: str | None = None
-    """A remark for the reader."""
+    """A remark for users about what is wrong or unknown."""
     is_undeclared: bool = False
-    """Whether the lineage that the run declares does not name the origin."""
+    """Whether the origin is missing in the lineage that the run declares."""
     claimed_by: tuple[ModelMaker, ...] = ()
-    """Runs that claim to have produced the model, without confirmation."""
+    """The makers whose claims are not confirmed."""
     missing_run: str | None = None
-    """The id of the run that the lineage names, if no maker of the model is among the sessions."""
+    """The id of the run that the lineage names, if this run is not among the known sessions."""
 
 
 class OriginIndex:
-    """Finds the origins of models among the sessions of a registry, of a results folder, or of both."""
+    """Finds the origins of models among given sessions: the runs of a registry, of a results folder, or of both."""
 
     def __init__(self, sessions: Iterable[LineageSession]) -> None:
         self.sessions = list(sessions)
@@ -129,25 +134,27 @@ class OriginIndex:
             self._by_weights[step.weights_sha256].append(maker)
 
     def origin_of(self, session: LineageSession, group: Group) -> ModelOrigin | None:
-        """Return the origin of the model that a run started from in a model group, from a cache if possible."""
+        """Return the origin of the model that a model group of a run started from. The result is cached."""
         key = (id(session), group.name)
         if key not in self._cache:
             self._cache[key] = self.find_origin(ModelUse.from_group(session, group))
         return self._cache[key]
 
     def find_origin(self, use: ModelUse) -> ModelOrigin | None:
-        """Return the origin of a model; None if the model is not known to be trained."""
-        with_weights = _without_own_run(self._by_weights.get(use.weights_sha256 or "", ()), use)
-        makers, claims = _split_claims(with_weights, use)
+        """Return the origin of a model; None if nothing shows that the model was trained."""
+        same_weights = _without_own_run(self._by_weights.get(use.weights_sha256 or "", ()), use)
+        makers, unconfirmed = _split_claims(same_weights, use)
         origin = self._find_by_weights(use, makers) if makers else self._find_by_declaration(use)
-        if not claims:
+        if not unconfirmed:
             return origin
+        claims = _public_makers(unconfirmed)
         if origin is None:
-            return ModelOrigin(use, Proof.CLAIMED, claimed_by=_public_makers(claims))
-        more = [maker for maker in _public_makers(claims) if maker not in origin.claimed_by]
-        return replace(origin, claimed_by=(*origin.claimed_by, *more))
+            return ModelOrigin(use, Proof.CLAIMED, claimed_by=claims)
+        new_claims = [claim for claim in claims if claim not in origin.claimed_by]
+        return replace(origin, claimed_by=(*origin.claimed_by, *new_claims))
 
     def _find_by_declaration(self, use: ModelUse) -> ModelOrigin | None:
+        """Return the origin according to the declared lineage, or to the model's name if there is no lineage."""
         if use.lineage:
             return self._find_by_lineage(use, use.lineage[-1])
         origin = self._find_by_name(use, None)
@@ -157,7 +164,7 @@ class OriginIndex:
         return origin
 
     def _find_by_weights(self, use: ModelUse, makers: Sequence[ModelMaker]) -> ModelOrigin:
-        """Return the origin of a model whose weights the makers produced."""
+        """Return the origin of a model from the makers of the same weights; it is broken if the lineage contradicts."""
         if not use.lineage:
             return _hide_private(ModelOrigin(use, Proof.PROVED, tuple(makers), is_undeclared=True))
         last = use.lineage[-1]
@@ -181,10 +188,10 @@ class OriginIndex:
         makers = [maker for maker in candidates if _matches(maker, use, last)]
         if makers:
             runs = {maker.session.run for maker in makers}
-            copies = [
+            same_run = [
                 maker for maker in same_step if maker.session.run in runs and not _is_meant(maker.session, use, last)
-            ]
-            claims = _public_makers(_without_copies(copies, makers))
+            ]  # releases of the same run by other owners
+            claims = _public_makers(_without_copies(same_run, makers))
             reason = _describe_other_release(makers, last)
             return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, claimed_by=claims))
         meant = [maker for maker in candidates if _is_meant(maker.session, use, last)]
@@ -203,6 +210,7 @@ class OriginIndex:
         return self._find_by_name(use, f"the lineage names {step}") or missing
 
     def _broken_origin(self, use: ModelUse, reason: str) -> ModelOrigin:
+        """Return an origin for a wrong lineage, with the makers of models that have the same name."""
         makers, claims = _split_claims(self._with_name(use), use)
         return ModelOrigin(use, Proof.BROKEN, _public_makers(makers), reason, claimed_by=_public_makers(claims))
 
@@ -218,9 +226,9 @@ class OriginIndex:
         return _hide_private(ModelOrigin(use, Proof.DECLARED, tuple(makers), reason, is_undeclared=is_undeclared))
 
     def _with_name(self, use: ModelUse) -> list[ModelMaker]:
-        """Return the makers of models with this name that the same owner published, or all if the name is unique.
+        """Return the makers of models with this name by the same owner; if there are none, by all owners.
 
-        If anyone can choose the name, another owner's claim to have made such a model means nothing.
+        Other owners count only if the provider gave the name. Anyone can choose another name, so it proves nothing.
         """
         if use.model is None:
             return []
@@ -234,7 +242,7 @@ def _without_own_run(makers: Iterable[ModelMaker], use: ModelUse) -> list[ModelM
 
 
 def _hide_private(origin: ModelOrigin) -> ModelOrigin:
-    """Return an origin without private makers. If all are private, it says only that a private release exists."""
+    """Return an origin without its private makers. If all makers are private, `reason` has the hash of one of them."""
     public = _public_makers(origin.makers)
     if public:
         return replace(origin, makers=public)
@@ -243,19 +251,20 @@ def _hide_private(origin: ModelOrigin) -> ModelOrigin:
 
 
 def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[ModelMaker], list[ModelMaker]]:
-    """Return the confirmed makers, and the others, whose claims are not confirmed; see the module's docstring.
+    """Separate the confirmed makers from those whose claims are not confirmed; see the module's docstring.
 
-    Publishing the weights confirms another owner only if the run's own owner did not publish them.
+    If another owner published the weights, this confirms the other owner's claim only if the owner of `use` did not
+    publish the weights, too.
     """
     confirmed = [maker for maker in makers if maker.session.owner in (None, use.session.owner)]
-    holders = [
+    with_weights = [
         maker
         for maker in makers
         if maker.session.published_weights is not None and maker.session.published_weights == use.weights_sha256
     ]
-    if not any(maker in confirmed for maker in holders):
-        holder_runs = {(maker.session.run, maker.session.owner) for maker in holders}
-        confirmed += [maker for maker in makers if (maker.session.run, maker.session.owner) in holder_runs]
+    if not any(maker in confirmed for maker in with_weights):
+        runs = {(maker.session.run, maker.session.owner) for maker in with_weights}
+        confirmed += [maker for maker in makers if (maker.session.run, maker.session.owner) in runs]
     if not confirmed and use.lineage:
         last = use.lineage[-1]
         same_step = [maker for maker in makers if maker.step_key == (last.run_id, last.iteration)]
@@ -264,19 +273,19 @@ def _split_claims(makers: Sequence[ModelMaker], use: ModelUse) -> tuple[list[Mod
 
 
 def _without_copies(makers: Sequence[ModelMaker], confirmed: Sequence[ModelMaker]) -> list[ModelMaker]:
-    """Return the makers that are neither confirmed, nor identical copies of a confirmed maker's run."""
+    """Return the makers that are not confirmed, except copies of a confirmed maker's run under another name."""
     same = [(maker.session.run, group) for maker in confirmed for group in maker.session.groups]
     return [maker for maker in makers if maker not in confirmed and (maker.session.run, maker.group) not in same]
 
 
 def _meant_or_all(makers: Sequence[ModelMaker], use: ModelUse, last: TrainingStep) -> list[ModelMaker]:
-    """Return the makers that the last step of a lineage means; all makers if it means none and names no owner."""
+    """Return the makers whose runs the last step of a lineage means; if there are none and it names no owner, all."""
     meant = [maker for maker in makers if _is_meant(maker.session, use, last)]
     return meant or (list(makers) if last.release is None else [])
 
 
 def _is_meant(session: LineageSession, use: ModelUse, last: TrainingStep) -> bool:
-    """Return whether the last step of a lineage means this run, not another owner's run with the same id."""
+    """Return whether the last step of a lineage means this run, and not another owner's run with the same id."""
     owner = [] if last.release is None else last.release.split("/")[-2:-1]
     return session.owner in (None, use.session.owner, *owner)
 
@@ -297,7 +306,7 @@ def _matches(maker: ModelMaker, use: ModelUse, last: TrainingStep) -> bool:
 
 
 def _describe_other_release(makers: Sequence[ModelMaker], last: TrainingStep) -> str | None:
-    """Return a remark if the lineage names a maker's release with another hash; otherwise None."""
+    """Return a remark if the lineage names the release of a maker, but with another hash; otherwise None."""
     for maker in makers:
         session = maker.session
         if session.key == last.release and last.release_sha256 not in (None, session.sha256):
@@ -319,7 +328,7 @@ def _makers_text(makers: Sequence[ModelMaker]) -> str:
 
 
 def _describe_other_models(makers: Sequence[ModelMaker], last: TrainingStep) -> str:
-    """Return how the models of the makers differ from the one in a lineage, as text."""
+    """Describe the models that the makers made instead of the model in a lineage."""
     models = {maker.made_model.step.model for maker in _public_makers(makers)}
     if last.model not in models:
         return " and ".join(sorted(models)) or "another model"

@@ -1,7 +1,7 @@
 """Relations between runs: replays, runs played again, judged debates, children, and parts of training runs.
 
-If redaction changes paths or addresses in a release, the release has another identity than its local run. This module
-also recognizes that both are the same run.
+Boards and `nip-run log` describe them. If paths or addresses in a release were redacted, the release has another
+identity than its local run; `unify_identities` recognizes that both are the same run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNCHANGED_FACTS = (
     "kind", "seed", "started_at", "finished_at", "status", "rollouts", "completions", "prompt_tokens",
     "completion_tokens", "cost_usd", "parent_run_id", "iteration",
 )  # fmt: skip
-"""Facts that redaction does not change."""
+"""Facts that are the same in a redacted release and in its local run."""
 
 
 def reproduced_by(session: LineageSession) -> ReleaseLink | None:
@@ -30,10 +30,11 @@ def reproduced_by(session: LineageSession) -> ReleaseLink | None:
 
 
 def replayed_run(session: LineageSession) -> str | None:
-    """Return the run that a session replays completely, without calling any model; None for other sessions."""
-    replay_of = session.facts.get("replay_of")
-    is_complete = isinstance(replay_of, (list, tuple)) and replay_of[1] is None and not session.trains
-    return replay_of[0] if is_complete and replay_of is not None else None
+    """Return the id of the run that a session replays completely, without calling any model; otherwise None."""
+    replay_of = session.facts.get("replay_of")  # the run id, and the last replayed round; None for all rounds
+    if not isinstance(replay_of, (list, tuple)) or replay_of[1] is not None or session.trains:
+        return None
+    return str(replay_of[0])
 
 
 def describe_dependencies(session: LineageSession) -> Iterator[str]:
@@ -54,7 +55,7 @@ def describe_dependencies(session: LineageSession) -> Iterator[str]:
 
 
 def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *described: str | None) -> Iterator[str]:
-    """Yield phrases that say what a run continues and which release it is a child of, except those in `described`."""
+    """Yield phrases about the releases that a run continues or is a child of, except the releases in `described`."""
     before = continued_releases(groups)
     if before:
         yield f"continues {comma_join(before)}"
@@ -64,7 +65,7 @@ def describe_parents(groups: Iterable[Group], links: Iterable[ReleaseLink], *des
 
 
 def continued_releases(groups: Iterable[Group]) -> list[str]:
-    """Return the releases, or if unknown the runs, that made the models that a training run started from."""
+    """Return the releases (or run ids) that made the models that a training run started from."""
     steps = [group.lineage[-1] for group in groups if group.made_models and group.lineage]
     return list(dict.fromkeys(step.release or step.run_id for step in steps))
 
@@ -75,7 +76,7 @@ def parent_release(links: Iterable[ReleaseLink]) -> str | None:
 
 
 def describe_relations(session: LineageSession) -> list[str]:
-    """Return descriptions of how a session depends on other runs, and which part of a training run it is."""
+    """Describe how a session depends on other runs, and which part of a training run it is."""
     lines = list(describe_dependencies(session))
     if session.parent_run_id is not None:
         lines.append(_describe_part(session, session.facts.get("iteration")))
@@ -111,10 +112,10 @@ class Originals:
         return chain[-1]
 
     def _replayed_session(self, session: LineageSession) -> LineageSession | None:
-        """Return the session that a session replays; None if it is missing.
+        """Return the original of a replay; None if the session is not a replay, or the original is missing.
 
-        The session is found by the hash of its release, because other runs may have the same run id. Without a hash the
-        run id is used. If the release is missing, a local run with the same run id and identity is used.
+        The original is found by the hash of its release, because several runs may have the same id. If the hash is
+        unknown, it is found by its id. If the release is missing, a local run with the same id and identity is used.
         """
         run_id, link = replayed_run(session), reproduced_by(session)
         if run_id is None:
@@ -127,11 +128,12 @@ class Originals:
 
 
 def unify_identities(sessions: Sequence[LineageSession]) -> list[LineageSession]:
-    """Return the sessions; the releases of a local run get the identity of that run.
+    """Return the sessions, in which the releases of a local run have the same identity as that run.
 
-    A model whose name is a path is published under another name, so that the run's identity changes. No hash of the
-    path is published, because it could be guessed. So the local records of published releases (`sent/`) show which
-    releases belong to a run. A release that only has the same facts stays a run of its own.
+    If the name of a model is a path, the release has another name, and thus another identity than the local run. The
+    release cannot have a hash of the path, because readers could guess the path and check the guess. Therefore, a
+    release belongs to a local run only if the run's folder records that it was published (`sent/`). A release that
+    only has the same facts counts as another run.
     """
     local_runs = {session.run_id: session for session in sessions if session.owner is None}
     return [_with_local_identity(session, local_runs.get(session.run_id)) for session in sessions]

@@ -1,4 +1,7 @@
-"""Typed records of the facts in a run's release. The facts are untrusted, so this module checks their types."""
+"""Typed classes for the facts about models in the manifest of a run's release, and checks of the types of all facts.
+
+`sessions` uses them. Facts come from other users, so no type in them can be trusted.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +60,9 @@ class MadeModel:
 
     step: TrainingStep
     from_iteration: int | None
-    """The iteration of the model that it was trained from; None for the model at the start of the run."""
+    """The iteration that made the model from which this training started; None for the run's start model."""
     trained_on: tuple[int, ...]
-    """The iterations whose games it was trained on."""
+    """The iterations whose games were used for this training."""
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
@@ -72,7 +75,7 @@ class MadeModel:
 
 @dataclass(frozen=True)
 class Effort:
-    """The amount of data that a training used; None for an unknown number."""
+    """The amount of data that a training used. Unknown numbers are None."""
 
     datapoints: int | None = None
     rollouts: int | None = None
@@ -91,13 +94,16 @@ class Effort:
 
 @dataclass(frozen=True)
 class Group:
-    """A model group of a run: its model at the start, the past trainings of that model, and the models the run made."""
+    """A model group of a run: agents that share a model. It has a start model and the models that the run made."""
 
     name: str
     provider: str
     model: str | None
+    """The name of the start model."""
     weights_sha256: str | None
+    """The hash of the start model's weights."""
     lineage: tuple[TrainingStep, ...] = ()
+    """The past trainings of the start model."""
     made_models: tuple[MadeModel, ...] = ()
     games: Mapping[int, tuple[str, Effort]] = field(default_factory=dict)
     """The run id and the effort of each iteration's games, by iteration."""
@@ -140,7 +146,7 @@ MAX_COUNT = 10**15
 
 
 def check_types(facts: Mapping[str, Any]) -> None:
-    """Check the types of all facts that are used. Raises WrongFact: a fact has a wrong type or is out of range."""
+    """Check the types of all facts that nip-run reads. Raises WrongFact: a fact has a wrong type or value."""
     for name in _TEXTS:
         read_typed(facts, name, str)
     for name in ("seed", "iteration"):
@@ -168,11 +174,9 @@ def check_types(facts: Mapping[str, Any]) -> None:
 
 
 def _check_source(facts: Mapping[str, Any], name: str, *types: tuple[type, ...]) -> None:
-    """Check that a fact is null or a list of values of these types."""
+    """Check that a fact is null, or a list in which each value has one of the types at its position in `types`."""
     source = read_typed(facts, name, list)
-    if source is not None and not (len(source) == len(types) and all(map(_is_one_of, source, types))):
+    if source is None:
+        return
+    if len(source) != len(types) or any(type(value) not in allowed for value, allowed in zip(source, types)):  # noqa: B905
         raise WrongFact(f"{name} cannot be {str(source)[:60]!r}")
-
-
-def _is_one_of(value: object, types: tuple[type, ...]) -> bool:
-    return type(value) in types

@@ -1,4 +1,7 @@
-"""The type `LineageSession`: a run or model of a registry or a results folder, with the facts that lineage uses."""
+"""The class `LineageSession`: a run or model, with the facts that the other modules of `lineage` need.
+
+It is read from the manifest of a release in a registry, or from a run in the results folder.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ DatapointLookup = Callable[[], frozenset[str] | None]
 
 @dataclass(frozen=True, eq=False)
 class LineageSession:
-    """A run, or a model that a run made, published or local."""
+    """A release of a run or model, or a local run."""
 
     key: str
     """The reference of its release, or its run id in the results folder."""
@@ -38,20 +41,23 @@ class LineageSession:
     owner: str | None
     """The owner of the release; None for a run of the results folder."""
     facts: Mapping[str, Any]
+    """The facts in the manifest of a release, or the same facts about a local run."""
     groups: tuple[Group, ...]
     links: tuple[ReleaseLink, ...] = ()
     sha256: str | None = None
+    """The hash of the release's manifest."""
     private: bool = False
     yanked: str | None = None
+    """The reason why the release was yanked."""
     look_up_datapoints: DatapointLookup = field(default=lambda: None)
     published_weights: str | None = None
     """The hash of the weights whose files are in a model release; None if it has no weights."""
     where: str | None = None
     """The registry that its release is in."""
     sent_hashes: frozenset[str] = frozenset()
-    """The manifest hashes of the releases that this machine published from a local run."""
+    """The hashes of the releases that were published from a local run on this machine."""
     looks_like: str | None = None
-    """The local run with the same facts as a release, if no record says that the release was published from it."""
+    """The id of a local run with the same facts as this release, if no record says that the run was published."""
 
     @cached_property
     def datapoints(self) -> frozenset[str] | None:
@@ -81,7 +87,7 @@ class LineageSession:
 
 
 def session_of_release(entry: ReleaseEntry, release: Release, where: str | None = None) -> LineageSession:
-    """Return the session of a published run or model, from its manifest only.
+    """Return the session of a published run or model. Only its manifest is read.
 
     Raises:
         ReleaseError: the facts in the manifest are invalid.
@@ -117,21 +123,19 @@ _WEIGHTS = "weights/"
 
 
 def _weights_in(release: Release) -> str | None:
-    """Return the hash of the weights in a model release, as `weights_at` computes it; None if the facts have another.
+    """Return the declared hash of the weights in a model release; None if its weight files have another hash.
 
-    A single file may be hashed without its name, because the model may have been the file itself instead of a folder.
+    The hash is computed as in `weights_at`: if the model was a file and not a folder, without the name of the file.
     """
     files = [file for file in release.files if file.path.startswith(_WEIGHTS)]
     declared = release.identity.get("weights")
     entries = sorted(((file.path.removeprefix(_WEIGHTS), file.size, file.sha256) for file in files), key=_walk_order)
-    for candidate in (entries, [("", size, sha256) for _, size, sha256 in entries] if len(entries) == 1 else []):
-        if candidate and tagged_hash("weights", candidate) == declared:
-            return declared
-    return None
+    candidates = [entries, [("", files[0].size, files[0].sha256)]] if len(files) == 1 else [entries]
+    return declared if files and declared in (tagged_hash("weights", candidate) for candidate in candidates) else None
 
 
 def _walk_order(file: tuple[str, int, str]) -> list[tuple[bool, str]]:
-    """Return a sort key for the order of a folder walk: the files of a folder before its subfolders."""
+    """Return a sort key for the order in which `weights_at` walks a folder: its files before its subfolders."""
     parts = file[0].split("/")
     return [(index < len(parts) - 1, part) for index, part in enumerate(parts)]
 

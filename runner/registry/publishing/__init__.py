@@ -1,1 +1,1 @@
-"""Check releases and send them to a registry."""
+"""Redact and check drafts of releases, and send them to a registry."""

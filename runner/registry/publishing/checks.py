@@ -1,7 +1,7 @@
-"""Checks before a release is published. All failures of all checks are reported together.
+"""The checks that a release must pass before it is published. All failures of all checks are reported together.
 
-The redacted files are checked, which are the ones that are sent. Each check function yields a message per failure, and
-notes; the first line of its docstring says what must hold.
+The checks read the redacted files, because these are sent. Each check function yields a message for each failure, and
+a `CheckNote` for each note. The first line of its docstring says what must be true.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Subject:
     draft: Draft
     """The redacted release."""
     folder: Path
-    """A folder with the redacted files, as `get` would write it."""
+    """A folder with the redacted files, like the folder that `nip-run get` would write."""
     registry: Registry | None
     """The registry to publish to; None if it is not known yet."""
     batch: Sequence[Release]
-    """The releases that are published together, before redaction."""
+    """The releases that are published together, including this one, before redaction."""
     names: MachineNames
     """Names of this machine and its user, which must not be published."""
     force: bool = False
@@ -66,7 +66,7 @@ class Subject:
 
     @cached_property
     def run(self) -> RunFolder | None:
-        """The run in the release; None for a component."""
+        """The run in the release; None if the release is not a run."""
         return run_folder(self.folder) if self.release.kind == Kind.RUN else None
 
     @cached_property
@@ -112,7 +112,7 @@ def _check_finished(subject: Subject) -> Iterator[str]:
 
 
 def _check_inputs_saved(subject: Subject) -> Iterator[str]:
-    """The resolved spec and its inputs were saved; the check `numbers` compares them with the journal."""
+    """The run's folder has the resolved spec and its inputs. (The check `numbers` compares them with the journal.)"""
     if subject.manifest is None:
         return
     missing = [path for path in (SPEC, f"{DATA}/inputs/protocol.yaml", ROWS) if path not in subject.draft.all_contents]
@@ -124,7 +124,7 @@ def _check_inputs_saved(subject: Subject) -> Iterator[str]:
 
 
 def _check_references(subject: Subject) -> Iterator[str]:
-    """Every release that this one names is known by hash, and visible to everybody who can see this one."""
+    """Every linked release is named with its version and hash, and everyone who can see this release can see it."""
     batch = {str(release.reference) for release in subject.batch}
     for link in subject.release.links:
         if link.release is None or link.release in batch:
@@ -155,13 +155,13 @@ def _check_kind(subject: Subject) -> Iterator[str]:
 
 
 _ROLES_IN_RUN = ("part", "parent", "judges", "output", "input")
-"""Roles of links that follow from the run itself; their releases may be published later."""
+"""Roles of links that nip-run computes from the run. They need no hash, because their releases may not exist yet."""
 
 
 def _check_link(
     subject: Subject, role: str, target: Reference, sha256: str | None, registry: Registry
 ) -> Iterator[str]:
-    """Yield a failure or note if a linked release is not published, differs, or is private."""
+    """Yield a failure or a note if a linked release is not in the registry, has another hash, or is private."""
     entry = next((entry for entry in registry.entries(target.kind) if entry.reference == target), None)
     if entry is None:
         yield CheckNote(f"{role}: {target} is not in {registry.where}; publish it there too, so that others find it")
@@ -175,7 +175,7 @@ def _check_link(
 
 
 def _check_pinned(subject: Subject) -> Iterator[str]:
-    """Every part is in a public commit; a part without a public remote only marks the release as not pinned."""
+    """Every part of the release is in a public commit. Parts without a public remote repository only get a note."""
     with_remote = {part for part, source in subject.release.sources.items() if source.repository is not None}
     for reason in unpinned_reasons(subject.release.sources):
         if subject.force or reason.partition(":")[0] not in with_remote:
@@ -194,7 +194,8 @@ def _check_versions(subject: Subject) -> Iterator[str]:
         yield "the run does not record the versions of nip-run and Python that played it; play it again to publish it"
     if "environment.lock" not in subject.draft.contents:
         message = "the run has no environment.lock with its package versions; play it again to record them"
-        yield CheckNote(message) if manifest.sources is None else message  # old versions recorded neither of the two
+        # Versions that did not record `sources` did not write environment.lock either.
+        yield CheckNote(message) if manifest.sources is None else message
 
 
 def _check_nothing_private(subject: Subject) -> Iterator[str]:
@@ -203,7 +204,7 @@ def _check_nothing_private(subject: Subject) -> Iterator[str]:
 
 
 def _check_readable(subject: Subject) -> Iterator[str]:
-    """Others can read the release: no file has what nip-run refuses in files of others."""
+    """Others can load the release: nip-run does not refuse any of its files."""
     for path in sorted(subject.draft.contents):
         if path.endswith((".yaml", ".yml")):
             for problem in read(subject.folder / path, path).problems:
@@ -211,7 +212,8 @@ def _check_readable(subject: Subject) -> Iterator[str]:
         elif path.endswith(".jinja"):
             yield from _check_template(subject.folder / path, path)
     is_run = subject.manifest is not None and subject.manifest.format > 0
-    if is_run or (subject.release.kind == Kind.SPEC and not subject.release.links):  # no release to install first
+    # A spec with links cannot be loaded here, because the releases that it uses must be installed first.
+    if is_run or (subject.release.kind == Kind.SPEC and not subject.release.links):
         yield from find_spec_problems(subject.folder)
 
 
@@ -221,7 +223,7 @@ def _check_template(file: Path, path: str) -> Iterator[str]:
 
 
 def _check_numbers(subject: Subject) -> Iterator[str]:
-    """The records and numbers follow from the journal that is sent."""
+    """The run's records and numbers follow from the journal that is sent."""
     if subject.run is None or subject.manifest is None or subject.manifest.status not in PLAYED:
         return
     for line in find_run_problems(subject.run):
@@ -232,7 +234,7 @@ def _check_numbers(subject: Subject) -> Iterator[str]:
 def _check_manifest(subject: Subject) -> Iterator[str]:
     """The manifest is valid, with the names, number and sizes of its files."""
     Release.from_bytes(subject.bundle.manifest)  # raises ReleaseError
-    yield from ()  # makes this function a generator, as all checks
+    yield from ()  # all checks are generators
 
 
 def _check_terms(subject: Subject) -> Iterator[str]:

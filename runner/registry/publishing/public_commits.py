@@ -1,4 +1,4 @@
-"""Find the files of a finished run in a public commit that was pushed after the run had started (`--pin`)."""
+"""Find the files of a finished run in a public commit, for `publish --pin`. The commit may be newer than the run."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from runner.training.trainer_files import CollectedFiles, collect_files
 
 
 def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
-    """Return the current sources of a run's files; `path` is the spec that was played.
+    """Return the sources (repository and commit) of a run's files as they are now. `path` is the played spec.
 
     Raises:
-        ReleaseError: a file differs from what was played, or is in no public commit.
+        ReleaseError: a file differs from the file that was played, or is in no public commit.
         SpecError: the spec cannot be loaded.
     """
     written = folder.path / "inputs" / WRITTEN
@@ -54,7 +54,7 @@ def pinned_sources(folder: RunFolder, path: Path) -> dict[str, FileSource]:
 
 
 def _trainers(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
-    """Yield the files of each `command` trainer, as they are now."""
+    """Yield the current files of each `command` trainer, with its model group."""
     training = spec.experiment.training
     for group, trainer in ({} if training is None else training.trainers).items():
         if trainer.command is not None:
@@ -62,7 +62,7 @@ def _trainers(spec: Spec) -> Iterator[tuple[str, CollectedFiles]]:
 
 
 def _trainer_parts(spec: Spec) -> dict[str, PinnedFiles]:
-    """Return the user's own files of each trainer; a fetched trainer is pinned by its release instead."""
+    """Return the files of each trainer, except installed trainers, which are pinned by their release."""
     own_files = [
         (group, files) for group, files in _trainers(spec) if group not in spec.trainer_files and files.contents
     ]
@@ -78,7 +78,7 @@ def _read_saved(path: Path) -> bytes | None:
 
 
 def _find_changes(spec: Spec, folder: RunFolder, written: Path) -> Iterator[str]:
-    """Yield a message for each part of a spec that differs from the one that was played."""
+    """Yield a message for each file of a spec that differs from the file that was played."""
     manifest = folder.manifest()
     for name, content in written_files(spec.origin.written).items():
         if name != INDEX and _read_saved(written / name) != content:

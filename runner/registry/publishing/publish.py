@@ -1,4 +1,7 @@
-"""Publish drafts: redact and check them, and send them only if every draft passes every check."""
+"""Publish drafts of releases: redact and check them, and send them only if every draft passes every check.
+
+`nip-run publish` and the Python function `publish` use it.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +34,19 @@ class Options:
     """The options of one publish."""
 
     names: MachineNames
-    """Names of this machine that must not be published."""
+    """Names of this machine and its user, which must not be published."""
     force: bool = False
-    """Publish files that are in no public commit, marked as not pinned."""
+    """Whether files that are in no public commit may be published. They are marked as not pinned."""
 
 
 @dataclass(frozen=True)
 class ReadyRelease:
-    """A release that was built and checked, but not sent."""
+    """A release that is built and checked, but not sent yet."""
 
     draft: Draft
     outcomes: Sequence[CheckOutcome]
     bundle: Bundle | None
-    """The release to send; None if it cannot be built, for a reason that is in an outcome."""
+    """The release to send; None if it cannot be built. One of the outcomes says why."""
 
     @property
     def passed(self) -> bool:
@@ -80,9 +83,10 @@ class ReadyRelease:
 def prepare_releases(
     families: Sequence[Sequence[Draft]], registry: Registry | None, options: Options
 ) -> Iterator[list[ReadyRelease]]:
-    """Redact and check drafts, and yield them ready to send; their temporary files exist until the block ends.
+    """Redact and check drafts, and yield them ready to send. Their temporary files exist until the block ends.
 
-    A family is a training run with its parts, or a single draft. It is redacted as a whole, independently of others.
+    A family is a training run with its parts and models, or a single draft. All drafts of a family get the same
+    replacements for private names.
 
     Raises:
         ReleaseError: a draft cannot be redacted; nothing may be published.
@@ -90,7 +94,6 @@ def prepare_releases(
     with ExitStack() as stack:
         prepared: list[ReadyRelease] = []
         batch = [draft.release for family in families for draft in family]
-
         for drafts in families:
             family = [_resolve_parent(draft, registry) for draft in drafts]
             work = Path(stack.enter_context(TemporaryDirectory(prefix=".nip-run-")))
@@ -113,7 +116,7 @@ def _resolve_link(link: ReleaseLink, registry: Registry | None, kind: Kind) -> R
     try:
         entry = registry.find(parse(link.release, kind if link.release.count("/") == 1 else None))
     except (NotFoundError, UsageError):
-        return link  # the check `references` reports the missing release
+        return link  # the check `references` then reports that the release is missing
     return replace(link, release=str(entry.reference), sha256=entry.sha256)
 
 
@@ -143,7 +146,7 @@ def _check(subject: Subject) -> ReadyRelease:
 
 
 def list_failures(releases: Sequence[ReadyRelease]) -> list[str]:
-    """Return all problems of all releases, one line for each cause: a cause that several releases share is one line."""
+    """Return the failures of all releases. If several releases fail for the same cause, they share one line."""
     causes: dict[tuple[str, object], list[tuple[str, str]]] = {}
     for release in releases:
         for outcome in release.outcomes:
@@ -156,7 +159,7 @@ def list_failures(releases: Sequence[ReadyRelease]) -> list[str]:
 
 
 def _describe_cause(check: str, failures: Sequence[tuple[str, str]], *, name_releases: bool) -> str:
-    """Describe the failures of a check with the same cause; with `name_releases`, say which releases have it."""
+    """Describe the failures of a check with the same cause; if `name_releases`, with the names of the releases."""
     reference, message = failures[0]
     if not name_releases:
         return f"{check}: {message}"

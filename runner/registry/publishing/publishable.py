@@ -1,4 +1,4 @@
-"""Find obstacles to publishing a run without reading its records."""
+"""Find obstacles to publishing a run, quickly and without reading its records, for the list of publishable runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.results.manifest import PLAYED, Manifest, Status
 
 
 def find_obstacles(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
-    """Yield the obstacles to publishing a run, and notes as `CheckNote`, from its manifest and file names."""
+    """Yield the obstacles to publishing a run, and notes as `CheckNote`. Only the manifest and file names are read."""
     if manifest.shard is not None:
         yield f"shard {manifest.shard} of a run; merge the shards first"
     if manifest.status not in PLAYED:

@@ -1,4 +1,4 @@
-"""Check that nip-run can load the spec of a release from the folder that `get` would write."""
+"""Check before a publish that others can load the spec of a release from the folder that `nip-run get` writes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from runner.training.plan import plan_of
 
 SPEC = "spec.yaml"
 _READERS_ADDRESS = "http://127.0.0.1:1/v1"
-"""Stands for the address that a user of the release would set; it is never contacted."""
+"""Replaces the address that a user of the release would set. Nothing is sent to it."""
 
 
 def find_spec_problems(folder: Path) -> Iterator[str]:
-    """Yield the reasons why others could not load the spec in a folder as `get` writes it; nothing is played."""
+    """Yield the reasons why others could not load the spec in a folder. Nothing is played."""
     files = [path for path in (folder / SPEC, folder / DATA / SPEC) if path.is_file()]
     if folder / SPEC not in files:
         return
@@ -31,7 +31,7 @@ def find_spec_problems(folder: Path) -> Iterator[str]:
         for key, value in values_in(read_bounded(path, MAX_BYTES).decode("utf-8", "replace"))
     }
     if any(key.endswith(".provider") and traits_of(value).needs_run for key, value in values.items()):
-        return  # a replay can only be played if the run that it replays is in the same results folder
+        return  # a replay can only be loaded if the replayed run is in the same results folder
     removed = [key for key, value in values.items() if key.endswith(".base_url") and value == NOT_PUBLISHED]
     overrides = [f"{key}={_READERS_ADDRESS}" for key in removed if not key.startswith("sweep.")]
     try:

@@ -1,4 +1,4 @@
-"""Check that a release's name and version are free; if not, describe how the published release differs."""
+"""Check before a publish that a release's name and version are free; if not, say how the published release differs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALREADY_PUBLISHED = "this release is already published there, with the same byte
 
 
 def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
-    """Yield a message if another release has this name and version, or a note if the same release is published."""
+    """Yield a message if another release has this name and version; a note if it has the same content."""
     entries = {entry.reference: entry for entry in registry.entries(bundle.release.kind)}
     published = entries.get(bundle.release.reference)
     if published is None:
@@ -31,7 +31,7 @@ def find_name_conflict(registry: Registry, bundle: Bundle) -> Iterator[str]:
 
 
 def _describe_difference(registry: Registry, bundle: Bundle, entry: ReleaseEntry) -> str:
-    """Return the terms (license, visibility, description) that differ, or else the files that differ, as text."""
+    """Describe the terms (license, visibility, description) that differ; if they are equal, the files that differ."""
     try:
         published, _ = registry.read(entry)
     except (ReleaseError, NewerFormatError):

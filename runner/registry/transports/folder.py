@@ -1,4 +1,4 @@
-"""A registry in a folder, on a local or a shared disk."""
+"""The transport for registries in folders on local or shared disks (`file:DIR`). `locations` and the server use it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from runner.registry.transports.local_path import local_path
 from runner.registry.transports.staging import INCOMING, remove_abandoned
 
 MAX_DEPTH = 4 + MAX_SEGMENTS
-"""Maximum number of names in a path: 4 for the release's folder, and those inside it. No file is deeper."""
+"""Maximum number of names in the path of a file: 4 for the folder of the release, and the path inside the release."""
 
 
 class FolderTransport:
-    """A `Transport` for a folder. A release is written to `INCOMING` on the same disk, and renamed when complete."""
+    """A `Transport` for a folder. It writes a release to `INCOMING` on the same disk, and renames it when complete."""
 
     def __init__(self, folder: str) -> None:
         self._root = local_path(folder)
@@ -35,9 +35,9 @@ class FolderTransport:
         return f"file:{self._root}"
 
     def list_files(self, prefix: str = "") -> Iterator[StoredFile]:
-        # Only the folder that all paths with the prefix share is listed; no name in a registry begins with a dot.
+        # Start at the last folder in the prefix. Names that begin with a dot do not belong to a registry.
         start = prefix.rpartition("/")[0]
-        pending = [start] if self._leads_through_folders(start) else []
+        pending = [] if self._has_link(start) else [start]
         while pending:
             folder = pending.pop()
             for entry in _scan(self._root / folder):
@@ -51,10 +51,10 @@ class FolderTransport:
                     elif entry.is_file(follow_symlinks=False):
                         yield StoredFile(path, entry.stat(follow_symlinks=False).st_size)
 
-    def _leads_through_folders(self, path: str) -> bool:
-        """Return whether no name of a path is a symbolic link; the root may be a link."""
+    def _has_link(self, path: str) -> bool:
+        """Return whether a folder in a path is a symbolic link. Only the root of a registry may be a link."""
         names = [name for name in path.split("/") if name]
-        return not any((self._root / "/".join(names[:end])).is_symlink() for end in range(1, len(names) + 1))
+        return any((self._root / "/".join(names[:end])).is_symlink() for end in range(1, len(names) + 1))
 
     def open(self, path: str) -> IO[bytes]:
         target = self._root / path
@@ -98,7 +98,7 @@ class FolderTransport:
                 parent = _make_folder_below(self._root, folder.rpartition("/")[0], mode)
                 if os.path.lexists(target):
                     raise TakenError(f"{self.where} has {folder} already")
-                incoming.rename(target)  # this fails if the target is a folder with files
+                incoming.rename(target)  # this fails if another publisher has created the target
                 is_renamed = True
                 fsync_dir(parent)
             finally:
@@ -150,7 +150,7 @@ def _make_folder_below(root: Path, path: str, mode: int) -> Path:
 
 
 def _write(path: Path, content: Content, entry: FileEntry | None, mode: int) -> None:
-    """Write a file that all readers of the registry can read, and only its owner can change."""
+    """Write a file that everyone with access to the registry can read, and only its owner can change."""
     try:
         source = open_content(content)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Check that a folder is a registry, so that a misspelled or unrelated folder is not taken for an empty one."""
+"""Check that a folder is a registry, so that commands do not read a misspelled or unrelated folder as an empty one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from runner.registry.transports.staging import INCOMING
 
 
 def check_registry(folder: Path) -> None:
-    """Check that a folder exists, and has releases, or no other files than a README and a license.
+    """Check that a folder exists, and has releases or is empty (except for a README and a license).
 
     Raises:
-        ReleaseError: the folder is not a registry; the message suggests one if there is one nearby.
+        ReleaseError: the folder is not a registry; the message suggests a registry next to the folder.
     """
     if not folder.exists():
         hint = _suggest_registry(folder) or "; check the path"
@@ -28,13 +28,13 @@ def check_registry(folder: Path) -> None:
 
 
 def _has_releases(folder: Path) -> bool:
-    """Return whether a folder has a version of a release, or a publish to it was started."""
+    """Return whether a folder has a release, or the folder of an unfinished publish."""
     versions = (path for kind in Kind for path in folder.glob(f"{kind}/[!.]*/[!.]*/[!.]*"))  # KIND/OWNER/NAME/VERSION
     return (folder / INCOMING).is_dir() or any(path.is_dir() for path in versions)
 
 
 def _is_allowed_file(name: str) -> bool:
-    """Return whether an empty registry may have a file with this name, as a new repository has."""
+    """Return whether an empty registry may have a file with this name: new repositories have a README and a license."""
     return name.upper().startswith(("README", "LICEN"))
 
 

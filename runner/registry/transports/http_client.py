@@ -1,4 +1,7 @@
-"""The HTTP client for registry servers and the Hub. It limits time and size, and sends its token to one origin only."""
+"""The HTTP client for registry servers and the Hub, with limits on the time and size of answers.
+
+It sends its token only to the server that it was created for, not to servers that this one redirects to.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,22 @@ from runner.registry.transports.timeouts import BUSY, Timeouts, requested_wait
 from runner.registry.transports.transfer_rate import TransferRate, limit_rate
 
 _FILE = "nip_run_file"
-"""Marks a request for a file, which may be of any size: the caller limits what it reads."""
+"""The key that marks requests for files. A file may have any size, because the caller limits what it reads."""
 
 
 class TransferError(Exception):
-    """Raised if a server's answer is refused. Not an error of `httpx2`, so that no library repeats the request."""
+    """Raised if a server's answer is refused.
+
+    It is not an error of `httpx2`, because `huggingface_hub` would repeat the request after such an error.
+    """
 
 
 class ConnectionFailed(TransferError):
-    """Raised if no complete answer arrived; the server may have received the request or not."""
+    """Raised if no complete answer arrived. The server may or may not have received the request."""
 
 
 class HttpClient(httpx2.Client):
-    """An HTTP client for one server, and for others that it redirects to."""
+    """An HTTP client for one server, and for the servers that this one redirects to."""
 
     def __init__(
         self, base: str, timeouts: Timeouts, *, headers: Mapping[str, str] | None = None,
@@ -42,14 +48,15 @@ class HttpClient(httpx2.Client):
         limit_rate(self, self._rate)
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        """Send a request, repeatedly if the server is busy or the connection breaks, and return the last response.
+        """Send a request, several times if the server is busy or the connection breaks, and return the last response.
 
         Raises:
             ConnectionFailed: there is no response.
             TransferError: the response is refused: too long, too slow, redirected or compressed.
         """
-        for attempt in range(self.timeouts.tries if self._is_repeatable(request) else 1):
-            is_last = attempt + 1 == self.timeouts.tries or not self._is_repeatable(request)
+        attempts = self.timeouts.tries if self._is_repeatable(request) else 1
+        for attempt in range(attempts):
+            is_last = attempt + 1 == attempts
             seconds = 0.0
             try:
                 response = super().send(request, **options)
@@ -65,13 +72,15 @@ class HttpClient(httpx2.Client):
         raise AssertionError("the last attempt returns or raises")
 
     def pause(self, attempt: int, seconds: float = 0.0) -> None:
-        """Wait before the next attempt, longer each time, and at least as long as the server requests."""
+        """Wait before the next attempt, twice as long after each attempt, and at least `seconds`."""
         self._rate.sleep(max(self.timeouts.wait * 2**attempt, seconds))
 
     def open_file(
         self, url: str, name: str, check: Callable[[httpx2.Response], object], headers: Mapping[str, str] | None = None
     ) -> IO[bytes]:
-        """Open a file to read while it arrives. `name` begins the error messages; `check` raises for a bad status.
+        """Open a file to read while it arrives.
+
+        `name` is the start of error messages. `check` is called with the response, and raises if its status is bad.
 
         Raises:
             TransferError: the file cannot be read.
@@ -98,7 +107,10 @@ class HttpClient(httpx2.Client):
         return request.method != "PATCH"
 
     def _check_request(self, request: httpx2.Request) -> None:
-        """Prepare each request, also after a redirect: no token for other servers, no compression, and time limits."""
+        """Prepare each request, also after redirects: no token for other servers, no compression, and timeouts.
+
+        Compressed answers are refused because a small one could become very large when it is decompressed.
+        """
         if request.url.origin != self._base.origin:
             for name in ("authorization", "cookie"):
                 request.headers.pop(name, None)
@@ -169,7 +181,7 @@ class _RemoteFile(io.RawIOBase):
             response.close()
             raise
         self._etag, self._pieces = etag, response.iter_raw()
-        # A server without support for ranges sends the whole file again, so skip the bytes that were read before.
+        # A server without support for ranges sends the whole file again. Then skip the bytes that were read before.
         self._bytes_to_skip = self._position if response.status_code == 200 else 0
 
     def readable(self) -> bool:

@@ -1,7 +1,8 @@
-"""A registry in a dataset repository of the Hugging Face Hub, read at one commit with the library `huggingface_hub`.
+"""The transport for registries at `hf:OWNER/NAME`: dataset repositories of the Hugging Face Hub.
 
-No fetched file is stored on disk, so no old file is mistaken for a new one. Nothing in a repository is executed or
-deserialized: its files are read as bytes.
+`locations` creates it. It uses the library `huggingface_hub`, and reads all files at one commit. Fetched files are not
+cached on disk, so a reader never gets an old version. Nothing in a repository is executed or unpickled: its files are
+read as bytes.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from runner.version import __version__
 DEFAULT_BRANCH = "main"
 MAX_FILES = 1_000_000
 ATTEMPTS = 20
-"""Maximum number of attempts to publish while others publish, too."""
+"""Maximum number of attempts to publish if other publishers change the repository at the same time."""
 IN_MEMORY_BYTES = 1 << 20
-"""Files up to this size are read into memory; larger ones stay open while they are sent."""
+"""Files up to this size are read into memory to send them. Larger files are sent from disk."""
 
 _REPOSITORY_TYPE = "dataset"
 _CONFLICT_STATUSES = (409, 412)
 _LOOPBACK = re.compile(r"http://(127(\.[0-9]+){3}|localhost|\[::1\])(:[0-9]+)?")
-_PLACE = re.compile(
+_ADDRESS = re.compile(
     r"(?P<repository>[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95})"
     r"(@(?P<revision>[A-Za-z0-9][A-Za-z0-9._/-]{0,199}))?"
 )
@@ -60,20 +61,20 @@ class HubClient(HttpClient):
         self.action = _ActionRequests()
 
     def request(self, method: str, url: Any, *, data: Any = None, **options: Any) -> httpx2.Response:
-        """Send a request. `huggingface_hub` passes a file as `data`, which this kind of client calls `content`."""
+        """Send a request. `huggingface_hub` passes an open file as `data`, but httpx2 expects it as `content`."""
         if hasattr(data, "read"):
             return super().request(method, url, content=data, **options)
         return super().request(method, url, data=data, **options)
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
-        if request.method == "PUT":  # `huggingface_hub` rewinds the file and repeats the request itself
+        if request.method == "PUT":  # a file: `huggingface_hub` itself rewinds the file and repeats the request
             response = httpx2.Client.send(self, request, **options)
             if response.status_code in BUSY:
-                for name in ("retry-after", "ratelimit"):  # `huggingface_hub` would wait that long, without a limit
+                for name in ("retry-after", "ratelimit"):  # `huggingface_hub` would wait as long as the server asks
                     response.headers.pop(name, None)
             return response
         response = super().send(request, **options)
-        if response.status_code in BUSY:  # otherwise `huggingface_hub` would repeat the request, too
+        if response.status_code in BUSY:  # raise an error, because `huggingface_hub` would repeat the request again
             response.close()
             seconds = requested_wait(response.headers)
             when = f"in {seconds:,.0f} s" if seconds else "later"
@@ -91,23 +92,26 @@ class HubClient(HttpClient):
         self.action.requests += request.method in ("GET", "HEAD")
         if self.action.requests > self.timeouts.requests:
             raise TransferError(
-                f"more than {self.timeouts.requests:,} requests would be needed: the repository has too many files for "
-                "a registry. Ask its owner to split it."
+                f"more than {self.timeouts.requests:,} requests are needed, because the repository has too many files "
+                "for a registry. Ask its owner to split it."
             )
         super()._check_request(request)
 
 
 class _ActionRequests(threading.local):
-    """The number of requests for the current action of a thread; see `HubSession.map_errors`."""
+    """The number of GET and HEAD requests in a thread since the start of its last `HubSession.map_errors` block."""
 
     requests = 0
 
 
 class HubSession:
-    """One repository, at the endpoint of `HF_ENDPOINT`, with the token of `HF_TOKEN` or of `hf auth login`."""
+    """Requests about one repository, to the endpoint in `HF_ENDPOINT`, with the token in `HF_TOKEN` or of the `hf` CLI.
+
+    `huggingface_hub` has one HTTP client per process, so all sessions share it, and the last one closes it.
+    """
 
     _client_settings: tuple[str, Timeouts] | None = None
-    """The endpoint and limits of the HTTP client of `huggingface_hub`, which all sessions of a process share."""
+    """The endpoint and limits of the shared HTTP client."""
     _open_sessions = 0
     _lock = threading.Lock()
 
@@ -116,13 +120,13 @@ class HubSession:
         self._hub = _import_library()
         self._endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or self._hub.constants.ENDPOINT
         if not (self._endpoint.startswith("https://") or _LOOPBACK.fullmatch(self._endpoint)):
-            raise UsageError(f"HF_ENDPOINT is {self._endpoint!r}; set it to an address that begins with https://")
+            raise UsageError(f"HF_ENDPOINT is {self._endpoint!r}. Set it to an address that begins with https://")
         if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
             raise ReleaseError(f"{where} cannot be reached because HF_HUB_OFFLINE is set. Unset it.")
         token = self._hub.get_token()
         self.has_token = token is not None
         if token is not None:
-            remember_secret(token)  # messages of the server must not show it
+            remember_secret(token)  # a server could repeat it in an error message
         self.api = self._hub.HfApi(
             endpoint=self._endpoint, token=token or False, library_name="nip-run", library_version=__version__
         )
@@ -158,9 +162,9 @@ class HubSession:
         self, files: Sequence[tuple[str, io.BufferedIOBase]], message: str, parent: str, **options: Any
     ) -> Any | None:
         """Commit files on top of `parent`. Return the commit, or None if `parent` is no longer the newest commit."""
-        # Files are passed open: the library could send a path with another package than our client.
+        # Pass open files. If it got paths, the library could send the files without `HubClient` and its limits.
         additions = [self._hub.CommitOperationAdd(path_in_repo=path, path_or_fileobj=file) for path, file in files]
-        # With more threads the library would read files of the same content from one open file at the same time.
+        # Use one thread. If two files have the same content, several threads would read from one open file.
         options |= {"repo_type": _REPOSITORY_TYPE, "num_threads": 1}
         # If the repository has a .gitignore, the Hub would omit the files that it matches, without an error.
         self.api.preupload_lfs_files(self._repository, additions, gitignore_content="", free_memory=False, **options)
@@ -181,7 +185,7 @@ class HubSession:
 
     @contextmanager
     def map_errors(self, action: str) -> Iterator[None]:
-        """Replace the errors in the block by errors for users, which say that `action` failed.
+        """Replace exceptions in this block with errors for users: "cannot {action}: {reason}".
 
         Raises:
             NotFoundError: there is no such file.
@@ -197,8 +201,8 @@ class HubSession:
             yield
         except (NipRunError, GeneratorExit):
             raise
-        except Exception as error:  # any class, if an answer does not have the form that the library expects
-            for cause in (error, error.__cause__):  # a failed upload has its reason in `__cause__`
+        except Exception as error:  # the library raises exceptions of any class if it cannot parse an answer
+            for cause in (error, error.__cause__):  # the reason why an upload failed is in `__cause__`
                 if isinstance(cause, self._hub.errors.HfHubHTTPError):
                     raise self._explain_status(action, cause) from error
                 if isinstance(cause, TransferError | OSError | httpx2.TransportError):
@@ -213,7 +217,7 @@ class HubSession:
         return f"{self._where}: cannot {action}: {current_redactor().redact_text(' '.join(reason.split()))}"
 
     def _explain_status(self, action: str, error: Any) -> ReleaseError:
-        """Return the error for users that explains the HTTP status of `error`."""
+        """Return an error for users, with the meaning of the HTTP status in `error` and what to do."""
         errors, status = self._hub.errors, error.response.status_code
         page = f"{self._endpoint}/datasets/{self._repository}"
         detail = f" ({error.server_message[:300]})" if error.server_message else ""
@@ -231,7 +235,7 @@ class HubSession:
         elif status == 401:
             reason = f"the token is refused (HTTP 401){detail}. Set another one in HF_TOKEN, or run `hf auth login`."
         elif status == 403:
-            reason = f"that is not allowed (HTTP 403){detail}. Check {token}."
+            reason = f"the Hub does not allow this (HTTP 403){detail}. Check {token}."
         else:
             reason = f"HTTP {status}{detail}. Try again later."
         return kind(self._message(action, reason))
@@ -246,8 +250,8 @@ class HubSession:
 
 
 def _import_library() -> Any:
-    """Return `huggingface_hub`, without telemetry and output. Raises: UsageError: it is not installed."""
-    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # read when it is imported
+    """Import `huggingface_hub` without telemetry, logs and progress bars. Raises: UsageError: it is not installed."""
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # must be set before the import
     try:
         import huggingface_hub
         import huggingface_hub.constants
@@ -262,15 +266,15 @@ def _import_library() -> Any:
 
 
 class HubTransport:
-    """A `Transport` for a repository of the Hub. A publish is one commit on the newest one, or in a pull request."""
+    """A `Transport` for a repository of the Hub. A publish is one commit, on its branch or in a pull request."""
 
     def __init__(
-        self, place: str, *, pull_request: bool = False, timeouts: Timeouts | None = None, max_files: int = MAX_FILES
+        self, address: str, *, pull_request: bool = False, timeouts: Timeouts | None = None, max_files: int = MAX_FILES
     ) -> None:
-        match = _PLACE.fullmatch(place)
-        if match is None or ".." in place:
+        match = _ADDRESS.fullmatch(address)
+        if match is None or ".." in address:
             raise UsageError(
-                f"{place!r} is not a repository of the Hub. Write hf:OWNER/NAME or hf:OWNER/NAME@REVISION."
+                f"{address!r} is not a repository of the Hub. Write hf:OWNER/NAME or hf:OWNER/NAME@REVISION."
             )
         self._repository, self._revision = match["repository"], match["revision"] or DEFAULT_BRANCH
         self._is_commit = _COMMIT.fullmatch(self._revision) is not None
@@ -318,15 +322,16 @@ class HubTransport:
                     yield StoredFile(path, size)
 
     def _read_checksums(self, files: Sequence[StoredFile]) -> None:
-        """Read the checksum files of all releases in parallel; a listing opens them one after the other."""
+        """Read the checksum files of all releases in parallel, because `Listing` opens them one after the other."""
         paths = [file.path for file in files if file.path.endswith(f"/{CHECKSUM}") and (file.size or 0) <= 1_000]
         if len(paths) < 3:  # too few to be worth the threads
             return
 
         def read(path: str) -> None:
-            # After an error, the listing opens the file again and gets the error.
+            # Errors are ignored here: `Listing` opens the file again and then raises the error.
             with suppress(ReleaseError), self.open(path) as file:
-                self._checksums[path] = file.read(1_001)  # one byte more than the limit, so that the listing notices
+                # `Listing` accepts 1,000 bytes. With one byte more, it notices that a file is too large.
+                self._checksums[path] = file.read(1_001)
 
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(read, paths))
@@ -340,14 +345,14 @@ class HubTransport:
         return self._hub.open_file(path, commit)
 
     def _current_commit(self) -> str | None:
-        """Return the commit to read, which is looked up once; None if the repository does not exist yet."""
+        """Return the commit to read, which does not change afterwards; None if the repository does not exist yet."""
         if self._commit is None:
             try:
                 self._commit, _ = self._hub.newest_commit(self._revision)
             except RepositoryNotFound:
                 if not self._hub.has_token:
                     raise
-                return None  # the first publish creates it
+                return None  # the first publish creates the repository
         return self._commit
 
     # Publish
@@ -372,12 +377,12 @@ class HubTransport:
                     return self._check_added(info, [path for path, _ in contents])
             time.sleep(random.uniform(0.05, 0.2) * min(attempt + 1, 10))
         raise ReleaseError(
-            f"cannot publish to {self.where}: other publishers changed it during each of {ATTEMPTS} attempts; run the "
-            "same command again later"
+            f"cannot publish to {self.where}: other publishers changed the repository during each of {ATTEMPTS} "
+            "attempts; run the same command again later"
         )
 
     def _newest_for_publishing(self, *, private: bool) -> str:
-        """Return the newest commit, and read from it; create the repository if it does not exist."""
+        """Return the newest commit, and read from this commit from now on; create the repository if necessary."""
         try:
             head, is_private = self._hub.newest_commit(self._revision)
         except RepositoryNotFound:
@@ -388,8 +393,8 @@ class HubTransport:
             head, is_private = self._hub.newest_commit(self._revision)
         if private and not is_private:
             raise ReleaseError(
-                f"{self.where} is public, and this release is private. Publish it to a private repository, or without "
-                "--private."
+                f"{self.where} is public, and this release is private. Publish the release to a private repository, "
+                "or without --private."
             )
         self._set_commit(head)
         return head
@@ -400,12 +405,12 @@ class HubTransport:
             self._checksums.clear()
 
     def _check_added(self, info: Any, paths: Sequence[str]) -> AddResult:
-        """Check that a commit has all published files, and return the result of the publish."""
+        """Check that a new commit has all published files, and return the result of the publish."""
         commit = str(info.oid)
         if not _COMMIT.fullmatch(commit):
             raise ReleaseError(
-                f"{self.where}: the Hub returned {commit[:60]!r} instead of a commit. Look on the repository's page "
-                "whether the release is there; if not, run the same command again."
+                f"{self.where}: the Hub returned {commit[:60]!r} instead of a commit. If the repository's page does "
+                "not show the release, run the same command again."
             )
         if self._pull_request:
             note = f"others see the release once pull request {info.pr_url} is merged"
@@ -425,7 +430,7 @@ class HubTransport:
 
 
 def _is_inside(path: str) -> bool:
-    """Return whether a path leads to a file in the repository."""
+    """Return whether a path stays inside the repository."""
     return all(part not in ("", ".", "..") for part in path.split("/"))
 
 
@@ -435,7 +440,7 @@ def _is_private(manifest: Content) -> bool:
 
 
 def _open(content: Content, stack: ExitStack) -> io.BufferedIOBase:
-    """Open the content of a file to send; `stack` closes it."""
+    """Open a file to send. `stack` closes it later."""
     try:
         if isinstance(content, Path) and content.stat().st_size > IN_MEMORY_BYTES:
             file = stack.enter_context(open_content(content))

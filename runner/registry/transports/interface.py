@@ -1,11 +1,12 @@
-"""The interface of transports, which list, read and add the files of a registry at one kind of address.
+"""The interface `Transport`. A transport lists, reads and adds the files of a registry at one kind of address.
 
-At every address a registry is a tree of files:
+There are transports for folders, git repositories, the Hugging Face Hub and servers. The class `Registry` uses them. At
+every address a registry is a tree of files:
 
     {kind}/{owner}/{name}/{version}/release.sha256   the hash of the manifest, written last: a release has this file
     {kind}/{owner}/{name}/{version}/release.json     the manifest
     {kind}/{owner}/{name}/{version}/...              the files in the manifest, by their paths there
-    {kind}/{owner}/{name}/{version}/yanked/yanked.json       the reason, if the release was yanked
+    {kind}/{owner}/{name}/{version}/yanked/yanked.json       the reason, if the release was yanked (withdrawn)
     {kind}/{owner}/{name}/{version}/signature/...    the signature of the manifest, if the release is signed
 """
 
@@ -36,7 +37,7 @@ class AddResult:
     note: str | None = None
     """A note for the user, such as the pull request that has to be merged."""
     proposed_at: str | None = None
-    """The address of the publish until its pull request is merged; None if everyone can see the publish already."""
+    """The address where the releases are until their pull request is merged; None if everyone can see them already."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +96,20 @@ class Transport(Protocol):
 
 @runtime_checkable
 class BulkTransport(Protocol):
-    """A transport that can list releases and send many files at once. Its answers are checked like files."""
+    """A transport that can list all releases in one request, and fetch many files in one request (a server's).
+
+    The hashes in its answers are checked in the same way as checksum files.
+    """
 
     def index(self, prefix: str = "") -> Iterator[IndexedRelease]:
-        """Yield all releases whose folder's path, with a slash at its end, starts with `prefix`, in any order.
+        """Yield all releases whose path KIND/OWNER/NAME/VERSION/ starts with `prefix`, in any order.
 
         Raises:
             ReleaseError: the registry cannot be read.
         """
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Announce files that will be opened soon, in this order, to fetch small ones together. Some may not exist."""
+        """Announce files that will be opened soon, in this order, to fetch the small files together.
+
+        Files that do not exist are allowed.
+        """

@@ -1,4 +1,7 @@
-"""List the releases of a registry with their hashes, from its file names and checksum files only."""
+"""List the releases of a registry with their hashes, for the class `Registry`.
+
+A listing reads only file names, checksum files and the reasons of yanked (withdrawn) releases, or a server's index.
+"""
 
 from __future__ import annotations
 
@@ -14,49 +17,48 @@ from runner.registry.transports.yanks import MAX_BYTES, YANKED, YANKED_FILE, rea
 
 SIGNATURE_FOLDER = "signature"
 _FOLDER_NAMES = 4
-"""The number of names in the path of a release: kind, owner, name, version."""
+"""The number of folders in the path of a release: kind, owner, name, version."""
 
 
 @dataclass(frozen=True)
 class ReleaseEntry:
-    """A release that a registry lists."""
+    """An entry in the list of a registry's releases. The release's files are not read or checked yet."""
 
     reference: Reference
     sha256: str
-    """The hash of its manifest according to its checksum file; `Registry.read` checks that the manifest has it."""
+    """The hash of the manifest according to the release's checksum file. `Registry.read` checks the manifest."""
     yanked: str | None = None
-    """The reason why it was yanked; None if it was not yanked."""
+    """The reason why the release was yanked; None if it was not yanked."""
     signed: bool = False
     tier: str = field(default="", compare=False)
     """The level of verification that the registry states for a run, without proof; empty if it states none."""
     unreadable: str | None = None
-    """The reason why the release cannot be read, such as a damaged checksum file; None if it can be read. An unreadable
-    release is listed without a hash, and `Registry.read` raises the reason."""
+    """The error message if the listing of the release failed, for example because its checksum file is damaged;
+    otherwise None. Then `sha256` is empty, and `Registry.read` raises an error with this message."""
 
 
 class Listing:
-    """The releases of one registry, as they were at the first request."""
+    """The releases of one registry, from a cache after the first request."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._listed: dict[str, dict[Reference, ReleaseEntry]] = {}
-        """The listed releases by the prefix of their paths; the empty prefix is the complete registry."""
+        """The cache: the releases below each path that was listed; the empty path stands for the complete registry."""
 
     def forget(self) -> None:
-        """Discard the listed releases, so that the next request lists them again."""
+        """Clear the cache, so that the next request lists the releases again."""
         self._listed.clear()
 
-    def of_kind(self, kind: Kind | None) -> list[ReleaseEntry]:
-        """Return the releases, of one kind or of all, by kind, owner, name, and version from the oldest."""
+    def releases(self, kind: Kind | None) -> list[ReleaseEntry]:
+        """Return the releases of a kind, or of all kinds, by kind, owner, name, and version from the oldest."""
         return self._releases_below("" if kind is None else f"{kind}/")
 
-    def of_name(self, reference: Reference) -> list[ReleaseEntry]:
+    def versions(self, reference: Reference) -> list[ReleaseEntry]:
         """Return all versions of a release, from the oldest, without listing the rest of the registry."""
         return self._releases_below(f"{reference.kind}/{reference.owner}/{reference.name}/")
 
     def _releases_below(self, prefix: str) -> list[ReleaseEntry]:
-        complete = self._listed.get("")
-        listed = self._listed.get(prefix) if complete is None else complete
+        listed = self._listed.get("", self._listed.get(prefix))
         if listed is None:
             listed = self._listed[prefix] = self._read(prefix)
         entries = [entry for entry in listed.values() if entry.reference.folder.startswith(prefix)]
@@ -65,12 +67,13 @@ class Listing:
     def _read(self, prefix: str) -> dict[Reference, ReleaseEntry]:
         """List the releases whose paths start with a prefix, and return them by reference."""
         if isinstance(self._transport, BulkTransport):
-            items = ((Reference.of_folder(item.folder), item) for item in self._transport.index(prefix))
             return {
-                reference: self._entry_of_index(reference, item) for reference, item in items if reference is not None
+                reference: self._indexed_entry(reference, item)
+                for item in self._transport.index(prefix)
+                if (reference := Reference.of_folder(item.folder)) is not None
             }
         references: list[Reference] = []
-        yanked_or_signed: set[tuple[str, str]] = set()
+        yanked_or_signed: set[tuple[str, str]] = set()  # the folder of a release, and YANKED or SIGNATURE_FOLDER
         for stored in self._transport.list_files(prefix):
             parts = stored.path.split("/", _FOLDER_NAMES + 2)
             folder, inside = "/".join(parts[:_FOLDER_NAMES]), parts[_FOLDER_NAMES:]
@@ -80,7 +83,8 @@ class Listing:
                 yanked_or_signed.add((folder, inside[0]))
         return {reference: self._entry(reference, yanked_or_signed) for reference in references}
 
-    def _entry_of_index(self, reference: Reference, item: IndexedRelease) -> ReleaseEntry:
+    def _indexed_entry(self, reference: Reference, item: IndexedRelease) -> ReleaseEntry:
+        """Return the entry of a release in a server's index."""
         try:
             yanked = None if item.yanked is None else read_yanked(item.yanked)
         except ReleaseError as error:
@@ -88,6 +92,7 @@ class Listing:
         return ReleaseEntry(reference, item.sha256, yanked, item.signed, item.tier)
 
     def _entry(self, reference: Reference, yanked_or_signed: set[tuple[str, str]]) -> ReleaseEntry:
+        """Return the entry of a release from its checksum file and, if it is yanked, the reason."""
         folder, yanked = reference.folder, None
         try:
             sha256 = read_checksum(self._read_small(f"{folder}/{CHECKSUM}", 1_000))
@@ -102,7 +107,7 @@ class Listing:
 
 
 def small_file(file: IO[bytes], path: str, max_bytes: int) -> bytes:
-    """Return the content of a file of a registry, and close the file; `path` is its name in messages.
+    """Return the content of an open file of a registry, and close the file. Messages show `path`.
 
     Raises:
         ReleaseError: the file cannot be read, or has more than `max_bytes` bytes.

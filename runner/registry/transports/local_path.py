@@ -1,4 +1,4 @@
-"""Normalize a path that a user wrote, so that locks, caches and links always use the same name for a folder."""
+"""Normalize the path of a local registry, so that locks, caches and links always use the same name for a folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from runner.base.errors import UsageError
 
 
 def local_path(text: str) -> Path:
-    """Return the absolute path without `.`, `..`, `~` and doubled slashes that leads to the same file.
+    """Return an absolute path to the same file, without `.`, `..`, `~` and double slashes.
 
-    A symbolic link keeps its own name, because it may be changed later; only a link before a `..` is followed.
+    Symbolic links stay in the path, because they may be changed later. Only links before a `..` are resolved.
 
     Raises:
         UsageError: the user after `~` has no home folder, or a link before a `..` is circular or cannot be read.
@@ -33,5 +33,5 @@ def _follow_link(path: Path) -> Path:
     if not path.is_symlink():
         return path
     with suppress(FileNotFoundError):  # its target does not exist yet
-        path.stat()  # the errors of `resolve` for circular links differ between versions of Python
+        path.stat()  # raises OSError for a circular link; the exception of `resolve` depends on the Python version
     return path.resolve()

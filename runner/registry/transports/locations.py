@@ -1,4 +1,4 @@
-"""Open the registry at an address that a user wrote."""
+"""Open the registry at a given address, with the transport for its scheme. All commands on registries use this."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from runner.registry.transports.registry import Registry
 VARIABLE = "NIP_RUN_REGISTRY"
 """The environment variable with the default registry."""
 
-FORMS = "a folder (file:DIR or DIR), git:URL, hf:OWNER/NAME, or https://HOST; git: and hf: accept @REVISION at the end"
+ADDRESS_FORMS = (
+    "a folder (file:DIR or DIR), git:URL, hf:OWNER/NAME, or https://HOST; git: and hf: accept @REVISION at the end"
+)
 
 
 def default_where() -> str:
@@ -26,14 +28,14 @@ def default_where() -> str:
     """
     where = os.environ.get(VARIABLE, "")
     if not where:
-        raise UsageError(f"no registry is given; name {FORMS}; or set {VARIABLE}")
+        raise UsageError(f"no registry is given; name {ADDRESS_FORMS}; or set {VARIABLE}")
     return where
 
 
 def connect(where: str | None = None, *, pull_request: bool = False) -> Registry:
-    """Open the registry at an address, by default that in `NIP_RUN_REGISTRY`. The caller closes it.
+    """Open the registry at an address, by default the one in `NIP_RUN_REGISTRY`. The caller closes the registry.
 
-    With `pull_request`, a publish goes to a new branch or a pull request instead of the branch that others read.
+    With `pull_request`, releases are published to a new branch or a pull request, not to the branch that others read.
 
     Raises:
         UsageError: the address is not valid.
@@ -43,7 +45,7 @@ def connect(where: str | None = None, *, pull_request: bool = False) -> Registry
 
 
 def connect_to_read(where: str | None = None) -> Registry:
-    """Open a registry only to read. A folder must pass `check_registry`.
+    """Open a registry only to read, and check that a folder is a registry.
 
     Raises:
         UsageError, ReleaseError: as `connect` and `check_registry`.
@@ -77,7 +79,7 @@ def _open_transport(where: str, *, pull_request: bool) -> Transport:
     if pull_request:
         raise UsageError("a folder has no pull requests; omit --pull-request")
     if sign and scheme != "file" and "/" not in scheme:
-        raise UsageError(f"not the address of a registry: {_without_secret(where)!r}; name {FORMS}")
+        raise UsageError(f"not the address of a registry: {_without_secret(where)!r}; name {ADDRESS_FORMS}")
     if sign and scheme == "file" and (not rest or (rest.startswith("//") and not rest.startswith("///"))):
         raise UsageError(f"not the address of a registry: {where!r} names no folder; write file:DIR")
     from runner.registry.transports.folder import FolderTransport
@@ -86,5 +88,5 @@ def _open_transport(where: str, *, pull_request: bool) -> Transport:
 
 
 def _without_secret(where: str) -> str:
-    """Return an address for messages, without the text before an @ in its host, which may be a token."""
+    """Return an address for messages, without a user or token before an @."""
     return re.sub(r"//[^/@]*@", "//...@", shortened(where, 200))

@@ -1,10 +1,14 @@
-"""A registry at any kind of address: find releases by name or hash, and check every byte that is read."""
+"""The class `Registry`: find, read, check, publish, yank and sign releases at any kind of address.
+
+The rest of nip-run accesses registries only through this class, which `locations.connect` creates. It checks the hash
+of each manifest and file that it reads.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,8 +28,8 @@ from runner.registry.transports.yanks import YANKED, YANKED_FILE, yanked_file
 __all__ = ("Published", "Registry", "ReleaseEntry", "version_order")
 
 MAX_SIGNATURES = 16
-MAX_STRAY = 20
-"""Maximum number of files that a message lists because they do not belong to a release."""
+MAX_UNEXPECTED_FILES = 20
+"""Maximum number of files that `find_problems` reports because they do not belong to the release."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +39,14 @@ class Published:
     reference: Reference
     sha256: str
     was_there: bool
-    """Whether the registry already had this release: from an earlier publish, which may have been interrupted, or from
+    """Whether the registry already had the same release: from an earlier publish, even if that was interrupted, or from
     another publisher at the same time.
 
-    If two publishers make the same commit of a git repository within one second, `was_there` is false for both."""
+    It is false for both of two publishers who push the same git commit (same content, same second)."""
 
 
 class Registry:
-    """The releases at one address. They are listed once, at the first request."""
+    """The releases at one address. The list of releases is read once, when it is first needed."""
 
     def __init__(self, transport: Transport, limits: Limits = USUAL) -> None:
         self._transport = transport
@@ -68,10 +72,13 @@ class Registry:
         Raises:
             ReleaseError: the registry cannot be read.
         """
-        return self._listing.of_kind(kind)
+        return self._listing.releases(kind)
 
     def publication_order(self) -> dict[str, int]:
-        """Return the position of each release in the order of publication, by its hash; empty if it is unknown."""
+        """Return the position of each release in the order of publication, by its hash; empty if the order is unknown.
+
+        Only a server knows the order: see the subclass `runner.server.boards.public_registry.PublicRegistry`.
+        """
         return {}
 
     def find(self, reference: Reference | Digest) -> ReleaseEntry:
@@ -85,18 +92,18 @@ class Registry:
             matches = [entry for entry in self.entries() if entry.sha256.startswith(reference.hex)]
             if len({entry.sha256 for entry in matches}) > 1:
                 raise UsageError(f"{reference} matches {len(matches)} releases; give more digits")
-            if len(matches) > 1:  # equal bytes under several names: only one name is the one in the manifest
-                matches = [entry for entry in matches if self._is_genuine(entry)] or matches
+            if len(matches) > 1:  # the same files under several names: use the name that is in the manifest
+                matches = [entry for entry in matches if self._has_own_name(entry)] or matches
         elif reference.version is not None:
-            matches = [entry for entry in self._listing.of_name(reference) if entry.reference == reference]
+            matches = [entry for entry in self._listing.versions(reference) if entry.reference == reference]
         else:
-            of_name = self._listing.of_name(reference)
-            matches = [entry for entry in of_name if entry.yanked is None]
-            if of_name and not matches:
-                last = of_name[-1]
+            versions = self._listing.versions(reference)
+            matches = [entry for entry in versions if entry.yanked is None]
+            if versions and not matches:
+                newest = versions[-1]
                 raise NotFoundError(
-                    f"all versions of {reference} in {self.where} were yanked; the newest, {last.reference}, because: "
-                    f"{last.yanked}. To use the newest anyway, name its version"
+                    f"all versions of {reference} in {self.where} were yanked; the newest, {newest.reference}, "
+                    f"because: {newest.yanked}. To use the newest anyway, name its version"
                 )
         if matches:
             return matches[-1]
@@ -105,15 +112,24 @@ class Registry:
             f"{shlex.join(['nip-run', 'search', '--from', self.where])}"
         )
 
-    def _is_genuine(self, entry: ReleaseEntry) -> bool:
-        """Return whether the manifest of a release can be read and has the release's name."""
+    def _has_own_name(self, entry: ReleaseEntry) -> bool:
+        """Return whether a release can be read, and is listed under the name that is in its manifest."""
         try:
             self.read(entry)
         except (ReleaseError, NewerFormatError):
             return False
         return True
 
+    @contextmanager
+    def _name_release(self, entry: ReleaseEntry) -> Iterator[None]:
+        """Prefix the errors in this block with the release and the registry."""
+        try:
+            yield
+        except (ReleaseError, NewerFormatError) as error:
+            raise type(error)(f"{entry.reference} in {self.where}: {error}") from error
+
     def _suggest(self, reference: Reference | Digest) -> str:
+        """Return a hint with the nearest name."""
         names = [
             str(entry.reference if "@" in str(reference) else entry.reference.at("")).rstrip("@")
             for entry in self.entries()
@@ -129,25 +145,27 @@ class Registry:
         """
         if entry.unreadable is not None:
             raise ReleaseError(entry.unreadable)
-        where = f"{entry.reference} in {self.where}"
-        try:
+        with self._name_release(entry):
             data = small_file(self.open(entry, MANIFEST), MANIFEST, MAX_MANIFEST)
             if digest(data) != entry.sha256:
                 raise ReleaseError(f"{MANIFEST} or {CHECKSUM} is damaged: the hash differs; tell the release's owner")
             release = Release.from_bytes(data, self.limits)
-        except (ReleaseError, NewerFormatError) as error:
-            raise type(error)(f"{where}: {error}") from error
         if release.reference != entry.reference:
-            raise ReleaseError(f"{where} is damaged: its {MANIFEST} is that of {release.reference}")
+            raise ReleaseError(
+                f"{entry.reference} in {self.where} is damaged: its {MANIFEST} is that of {release.reference}"
+            )
         return release, data
 
     def expect(self, files: Iterable[tuple[ReleaseEntry, str]]) -> None:
-        """Announce files that are read soon, in this order, so that the transport can fetch them together."""
+        """Announce files that the caller will read soon, in this order, so that the transport can fetch them together.
+
+        Other methods still read each file; only fewer requests are sent.
+        """
         if isinstance(self._transport, BulkTransport):
             self._transport.expect([f"{entry.reference.folder}/{path}" for entry, path in files])
 
     def open(self, entry: ReleaseEntry, path: str) -> IO[bytes]:
-        """Open a file of a release to read, without any check; see `checked_copy`.
+        """Open a file of a release to read. The caller checks its hash, for example with `checked_copy`.
 
         Raises:
             ReleaseError: it is missing, or cannot be read.
@@ -172,24 +190,19 @@ class Registry:
         if file.size > max_bytes:
             raise ReleaseError(f"{entry.reference}: {path} has {file.size:,} bytes; at most {max_bytes:,} are allowed")
         pieces: list[bytes] = []
-        try:
-            with self.open(entry, path) as source:
-                checked_copy(source, file, pieces.append)
-        except ReleaseError as error:
-            raise type(error)(f"{entry.reference} in {self.where}: {error}") from error
+        with self._name_release(entry), self.open(entry, path) as source:
+            checked_copy(source, file, pieces.append)
         return b"".join(pieces)
 
     def unpack(self, entry: ReleaseEntry, target: Path, *, also: Mapping[str, bytes] | None = None) -> Release:
         """Check a release and write it into a folder; see `runner.documents.releases.bundle.unpack`."""
         release, manifest = self.read(entry)
-        try:
+        with self._name_release(entry):
             unpack(release, manifest, lambda path: self.open(entry, path), target, also=also)
-        except ReleaseError as error:
-            raise type(error)(f"{entry.reference} in {self.where}: {error}") from error
         return release
 
     def find_problems(self, entry: ReleaseEntry) -> Iterator[str]:
-        """Yield a message for each damaged file of a release, and for each foreign file in its folder."""
+        """Yield a message for each damaged file of a release, and for each file in its folder that is no part of it."""
         try:
             release, _ = self.read(entry)
         except (ReleaseError, NewerFormatError) as error:
@@ -201,10 +214,10 @@ class Registry:
                     checked_copy(source, file, lambda _: None)
             except ReleaseError as error:
                 yield f"{entry.reference} in {self.where}: {error}"
-        stray = list(islice(self._unexpected_files(entry, release), MAX_STRAY + 1))
-        for path in stray[:MAX_STRAY]:
+        unexpected = list(islice(self._unexpected_files(entry, release), MAX_UNEXPECTED_FILES + 1))
+        for path in unexpected[:MAX_UNEXPECTED_FILES]:
             yield f"{entry.reference} in {self.where}: {in_one_line(shortened(path, 300))} is not a file of the release"
-        if len(stray) > MAX_STRAY:
+        if len(unexpected) > MAX_UNEXPECTED_FILES:
             yield f"{entry.reference} in {self.where}: more files, which are not listed, are not files of the release"
 
     def _unexpected_files(self, entry: ReleaseEntry, release: Release) -> Iterator[str]:
@@ -217,10 +230,10 @@ class Registry:
                 yield path
 
     def publish(self, bundles: Sequence[Bundle], message: str) -> tuple[list[Published], AddResult]:
-        """Add releases, in this order; releases that are published already with the same bytes stay as they are.
+        """Add releases, in this order; releases that the registry already has with the same content do not change.
 
         Raises:
-            TakenError: a name and version is another release's; nothing was added.
+            TakenError: the registry has another release with the same name and version; nothing was added.
             ReleaseError: the registry cannot be written; complete releases stay, and the same call adds the others.
         """
         by_reference = {bundle.release.reference: bundle for bundle in bundles}
@@ -231,35 +244,36 @@ class Registry:
             )
         added_folders: set[str] = set()
         while True:
-            self._listing.forget()
-            existing = {entry.reference: entry for name in by_reference for entry in self._listing.of_name(name)}
+            existing = self._existing(by_reference)
             for reference, bundle in by_reference.items():
                 _check_taken(bundle, existing.get(reference), self.where)
-            missing = {name: bundle for name, bundle in by_reference.items() if name not in existing}
-            files = {name.folder: list(bundle.files()) for name, bundle in missing.items()}
-            added = AddResult()
+            files = {name.folder: list(bundle.files()) for name, bundle in by_reference.items() if name not in existing}
             try:
-                if files:
-                    added = self._transport.add(files, message)
+                result = self._transport.add(files, message) if files else AddResult()
+                break
             except TakenError as error:
-                # Another publisher was faster; the next iteration compares the release that it added.
+                # Another publisher added one of the releases first; the next iteration compares it with ours.
                 added_folders.update(error.added)
-                self._listing.forget()
-                if not any(entry.reference in missing for name in missing for entry in self._listing.of_name(name)):
+                if self._existing(by_reference).keys() == existing.keys():
                     raise TakenError(
                         f"{error}, but that folder is not a complete release: a copy is in progress or was "
                         "interrupted; copy it again, or remove the folder"
                     ) from error
-                continue
-            self._listing.forget()
-            added_folders.update(files)
-            return [
-                Published(bundle.release.reference, bundle.sha256, bundle.release.reference.folder not in added_folders)
-                for bundle in bundles
-            ], added
+        self._listing.forget()
+        added_folders.update(files)
+        return [
+            Published(bundle.release.reference, bundle.sha256, bundle.release.reference.folder not in added_folders)
+            for bundle in bundles
+        ], result
+
+    def _existing(self, references: Collection[Reference]) -> dict[Reference, ReleaseEntry]:
+        """List the registry again, and return the releases that have one of these references."""
+        self._listing.forget()
+        entries = (entry for reference in references for entry in self._listing.versions(reference))
+        return {entry.reference: entry for entry in entries if entry.reference in references}
 
     def yank(self, reference: Reference, reason: str) -> AddResult:
-        """Yank a release: a name without a version no longer finds it, and users who name its version see the reason.
+        """Yank (withdraw) a release: only users who name its version still find it, and they see the reason.
 
         Raises:
             UsageError: the reason is missing or too long.
@@ -281,7 +295,7 @@ class Registry:
         """Add a signature of a manifest to a release.
 
         Raises:
-            TakenError: it has a signature.
+            TakenError: the release has a signature already.
         """
         added = self._transport.add(
             {f"{entry.reference.folder}/{SIGNATURE_FOLDER}": list(files)}, f"Sign {entry.reference}"
@@ -290,7 +304,7 @@ class Registry:
         return added
 
     def signature(self, entry: ReleaseEntry, max_bytes: int = 1 << 20) -> dict[str, bytes]:
-        """Return the files of a release's signature by name; empty if it is not signed.
+        """Return the files of a release's signature, by name; empty if the release is not signed.
 
         Raises:
             ReleaseError: there are too many files, or one is larger than `max_bytes` bytes.

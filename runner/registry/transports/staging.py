@@ -1,4 +1,7 @@
-"""The folder where releases are written before they are moved into place, and the removal of abandoned ones."""
+"""The folder `.incoming`, where `FolderTransport` writes a release before it moves the release into place.
+
+The server uses the same code for uploads. Interrupted writes leave folders behind, which `remove_abandoned` deletes.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,21 @@ _NAME = re.compile(r"[0-9a-f]{16}(\.old)?")
 def remove_abandoned(incoming: Path, *, now: float, pattern: re.Pattern[str] = _NAME) -> None:
     """Remove abandoned folders whose name matches `pattern`; `now` is the time in seconds by the file system's clock.
 
-    A folder is renamed before its files are removed. If its publisher continues after all, for example on a machine
-    that was suspended for a day, the publisher's own rename fails, and readers never see half a release. Folders that
+    A folder is renamed before its files are removed. If the publisher then continues (its machine may have been
+    suspended for a day), it cannot move the folder into place, so readers never see an incomplete release. Folders that
     this user may not remove stay.
     """
     with suppress(OSError):
         for name in os.listdir(incoming):  # noqa: PTH208 - only names are needed
             folder = incoming / name
-            if pattern.fullmatch(name) and not _is_written(folder, now - ABANDONED):
+            if pattern.fullmatch(name) and not _was_written_since(folder, now - ABANDONED):
                 with suppress(OSError):
                     renamed = folder if folder.suffix == ".old" else folder.rename(folder.with_suffix(".old"))
                     remove_folder(renamed)
 
 
-def _is_written(folder: Path, since: float) -> bool:
-    """Return whether anything in a folder was written after `since`; also True for a file, or if that is unknown."""
+def _was_written_since(folder: Path, since: float) -> bool:
+    """Return whether anything in a folder was written since that time; True if it is unknown, or not a folder."""
     try:
         status = folder.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_mtime >= since:

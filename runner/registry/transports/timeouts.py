@@ -1,4 +1,4 @@
-"""Limits on the time and size of the answers from registry servers and the Hub."""
+"""Limits on the time and size of answers from registry servers and the Hub. `HttpClient` and its users apply them."""
 
 from __future__ import annotations
 
@@ -22,31 +22,33 @@ class Timeouts:
     longest_wait: float = 30.0
     """Maximum time between attempts. If a server asks to wait longer, the request fails."""
     stall: float = 150.0
-    """Maximum time without progress of an upload. A server may keep a broken connection for a minute."""
+    """Maximum time without progress of an upload. It is long because a server may notice a broken connection only after
+    a minute, and refuses a second upload of the file until then."""
     check_again: float = 0.1
-    """Time between the first two requests for the result of the server's check of an upload."""
+    """Time from the end of an upload until the first request for the result of the server's check. It then grows."""
     check_seconds: float = 3600.0
-    """Maximum time to wait for this result."""
+    """Maximum time to wait for the result of the server's check."""
     answer_bytes: int = 64 << 20
+    """Maximum size of an answer that is not a file."""
     answer_seconds: float = 300.0
-    """Time for one answer, and the fixed part of the time for all answers of a server."""
+    """The fixed part of the maximum time for a transfer, and for all answers of a server together; see `rate`."""
     request_seconds: float = 2.0
-    """Additional time for each request."""
+    """Time that each request adds to the maximum time for all answers of a server together."""
     rate: int = 8 << 10
-    """Minimum rate in bytes per second, in either direction."""
+    """Minimum rate in bytes per second, in either direction: each transferred byte adds 1 / `rate` seconds."""
     requests: int = 2_000
     """Maximum number of requests to the Hub for one action, such as listing all files page by page."""
 
     def seconds_for(self, size: int) -> float:
-        """Return the time that this many bytes may take, in either direction."""
+        """Return the maximum time for a transfer of this many bytes, in either direction."""
         return self.answer_seconds + size / self.rate
 
 
 HUB_TIMEOUTS = Timeouts(tries=4, wait=1.0)
-"""Limits for the Hub, which says how long to wait after too many requests."""
+"""Limits for the Hub. Fewer attempts suffice, because the Hub says how long to wait after too many requests."""
 
 
 def requested_wait(headers: Mapping[str, str]) -> float:
-    """Return the number of seconds in a response's `retry-after`; 0 if there is none, or a date instead."""
+    """Return the number of seconds in the `retry-after` header; 0 if the header is missing, or has a date."""
     value = headers.get("retry-after", "").strip()
     return float(value) if value.isascii() and value.isdigit() else 0.0

@@ -1,6 +1,6 @@
-"""Limit the total time that a server may take.
+"""Limit the total time that a server may take to answer. `HttpClient` applies this to all of its connections.
 
-A limit for each read does not stop a server that sends single bytes, or many slow answers.
+A timeout for each read is not enough: a server could send a byte shortly before each timeout, or many slow answers.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from runner.registry.transports.timeouts import Timeouts
 T = TypeVar("T")
 
 _STEP_BYTES = 1 << 14
-"""Number of bytes that are sent in one step. It is small, so that a slow receiver is noticed soon."""
+"""Number of bytes to send in one step. It is small, so that a slow receiver is noticed soon."""
 
 
 class TransferRate:
-    """The time that one server may still take: a fixed part, and more for each request and each byte.
+    """The time that one server may still take: a fixed time, and additional time for each request and each byte.
 
-    Only the time spent waiting for the server counts. All threads of a client share one `TransferRate`.
+    Only the time spent waiting for the server counts. All threads that use a client share its `TransferRate`.
     """
 
     def __init__(
         self, timeouts: Timeouts, error: Callable[[str], Exception], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Create the full time. `error` is the exception to raise, called with a message, when no time is left."""
+        """Start with the full time. `error` creates the exception to raise if no time is left, from a message."""
         self._timeouts, self._error, self._clock = timeouts, error, clock
         self._lock = threading.Lock()
         self._requests = self._bytes = 0
@@ -44,7 +44,10 @@ class TransferRate:
         return allowed - self._waited
 
     def wait(self, step: Callable[[float], T], timeout: float | None, size: Callable[[T], int] = lambda _: 0) -> T:
-        """Call `step` with a timeout in seconds, and return its result, whose number of bytes is `size(result)`.
+        """Call `step`, and count its time and bytes.
+
+        `step` gets its timeout in seconds: the smaller of `timeout` and the time that is left. `size` gets the result
+        of `step`, and returns the number of transferred bytes.
 
         Raises:
             Exception: `error`, if the server has used its time; otherwise any exception of `step`.
@@ -65,7 +68,7 @@ class TransferRate:
         return result
 
     def sleep(self, seconds: float) -> None:
-        """Sleep before another attempt; this time counts as waiting for the server. Raises as `wait`."""
+        """Sleep before another attempt; the sleep counts as time of the server. Raises the same errors as `wait`."""
         self.wait(lambda left: time.sleep(min(seconds, left)), None)
 
     def _count(self, started: float, byte_count: int) -> None:
@@ -80,16 +83,16 @@ class TransferRate:
 
 
 def limit_rate(client: Any, rate: TransferRate) -> None:
-    """Apply a rate to all connections of an HTTP client."""
+    """Apply a rate to all connections of an `httpx2.Client`."""
     client.event_hooks = {**client.event_hooks, "request": [*client.event_hooks["request"], rate.begin_request]}
-    for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - no public way to the connections
-        if transport is not None:  # None for hosts that are reached without a proxy
+    for transport in (client._transport, *client._mounts.values()):  # noqa: SLF001 - httpx2 has no public access
+        if transport is not None:  # None stands for hosts that are reached without a proxy
             pool = transport._pool  # noqa: SLF001
             pool._network_backend = _LimitedBackend(pool._network_backend, rate)  # noqa: SLF001
 
 
 class _LimitedBackend:
-    """A network backend of the HTTP client whose connections have a minimum rate."""
+    """The HTTP client's network backend, with a minimum rate for its connections."""
 
     def __init__(self, backend: Any, rate: TransferRate) -> None:
         self._backend, self._rate = backend, rate

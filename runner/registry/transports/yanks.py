@@ -1,4 +1,4 @@
-"""The file with the reason why a release was yanked, and its hash."""
+"""Write and read `yanked.json`, the file that marks a release as yanked (withdrawn) and says why."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ YANKED = "yanked"
 YANKED_FILE = "yanked.json"
 MAX_REASON = 1_000
 MAX_BYTES = 12 * MAX_REASON + 1_000
-"""Maximum size of the file: JSON needs twelve bytes for a character that is a surrogate pair."""
+"""Maximum size of `yanked.json` in bytes. JSON writes one character as up to two escapes of six bytes."""
 
 
 def yanked_file(reason: str) -> bytes:
-    """Return the content of `yanked.json`: the reason, and the reason's hash, which reveals damage.
+    """Return the content of `yanked.json`: the reason and its hash, with which `read_yanked` notices damage.
 
     Raises:
         UsageError: the reason is empty, too long, or more than one line of plain text.
@@ -39,7 +39,7 @@ def read_yanked(data: bytes) -> str:
         content: Any = json.loads(data)
         reason = content["reason"]
         if not isinstance(reason, str) or yanked_file(reason) != data:
-            raise ValueError("its hash or format is not the one that nip-run writes")
+            raise ValueError("the hash or format differs from what nip-run writes")
     except (ValueError, KeyError, TypeError, RecursionError, UsageError) as error:
         raise ReleaseError(f"{YANKED}/{YANKED_FILE} is damaged: {error}") from error
     return reason

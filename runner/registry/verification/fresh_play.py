@@ -1,4 +1,7 @@
-"""Play a fetched run again with the user's own key, and test whether the published result still holds."""
+"""Play a fetched run again with calls to models, and test whether the published result still holds.
+
+`nip-run reproduce --fresh` uses it. The calls are made with the user's own API key.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from runner.training.dispatch import run_plan
 from runner.training.plan import AnyPlan, plan_of
 
 MARGIN = 0.1
-"""The default of `--margin`: a result counts as reproduced within this share of the metric's scale."""
+"""The default of `--margin`: the largest difference with which a result is reproduced, as a share of the scale."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,18 @@ class FreshPlay:
     run_id: str
     comparison: Comparison
     verdict: str
-    """A sentence: reproduced, drifted by how much, or undecided and why."""
+    """The outcome as a sentence with the difference, or with the reason why it is undecided."""
     outcome: str
     """`reproduced`, `drifted` or `undecided`."""
 
     @property
     def compared(self) -> SystemComparison:
+        """The comparison of the new run with the published one."""
         return self.comparison.pairs[0]
 
 
 def fresh_plan(fetched: FetchedRelease, overrides: Sequence[str]) -> AnyPlan:
-    """Return the plan that plays a fetched run again as it was published.
+    """Return the plan that plays a fetched run again. Overrides may change only settings that do not affect the games.
 
     Raises:
         UsageError: the run cannot be reproduced, or an override changes the games.
@@ -70,8 +74,8 @@ def _check_overrides(overrides: Sequence[str], mutable: Sequence[str]) -> None:
     keys = [override.partition("=")[0].lstrip("+~") for override in overrides]
     refused = [key for key in keys if key == SWEEP or not any(_matches(key, pattern) for pattern in mutable)]
     if refused:
-        hint = did_you_mean(refused[0], [free_key.replace("*", "GROUP") for free_key in mutable])
-        allowed = comma_join(free_key for free_key in mutable if free_key != SWEEP)
+        hint = did_you_mean(refused[0], [pattern.replace("*", "GROUP") for pattern in mutable])
+        allowed = comma_join(pattern for pattern in mutable if pattern != SWEEP)
         raise UsageError(
             f"--set {comma_join(refused)} would change the games, so the result could not be compared{hint}. You can "
             f"set: {allowed}"
@@ -79,7 +83,7 @@ def _check_overrides(overrides: Sequence[str], mutable: Sequence[str]) -> None:
 
 
 def _matches(key: str, pattern: str) -> bool:
-    """Return whether a dotted key matches a pattern or is below a key that matches; `*` matches one name."""
+    """Return whether a dotted key, or a key above it, matches a pattern. In the pattern, `*` matches one name."""
     parts, pattern_parts = key.split("."), pattern.split(".")
     return len(parts) >= len(pattern_parts) and all(
         pattern_part in ("*", part) for part, pattern_part in zip(parts, pattern_parts, strict=False)
@@ -96,9 +100,9 @@ def play_again(
     margin: float = MARGIN,
     watch: Watch | None = None,
 ) -> FreshPlay:
-    """Play a fetched run again with the user's own key, and compare the new run with the published one.
+    """Play a fetched run again, and compare the new run, called RUN-fresh, with the published one.
 
-    The new run is called RUN-fresh. The same call continues an interrupted run.
+    If the new run was interrupted, the same call continues it.
 
     Raises:
         ProviderRefusal: the model no longer exists, or the provider refuses for another reason.
@@ -125,11 +129,11 @@ def play_again(
 def compare_with_published(
     fetched: FetchedRelease, result: FinishedRun, results: Results, metric: str, margin: float = MARGIN
 ) -> FreshPlay:
-    """Compare a published run with the run that played it again, by the test of `compare`.
+    """Compare a published run with the run that played it again, with the test that `nip-run compare` uses.
 
-    The result is reproduced if the confidence interval of the difference is within `margin`, a share of the metric's
-    scale, or of the published value if the metric has no scale. It is not enough that the test finds no difference,
-    because with few datapoints the test never finds one.
+    The result is reproduced if the confidence interval of the difference is within `margin`, which is a share of the
+    metric's scale, or of the published value if the metric has no scale. An insignificant difference is not enough,
+    because with few datapoints no difference is significant.
     """
     run = fetched.run
     assert run is not None
@@ -143,7 +147,7 @@ def compare_with_published(
 def describe_outcome(
     pair: SystemComparison, agents: Iterable[str], metric: str = RANKING_METRIC, margin: float = MARGIN
 ) -> tuple[str, str]:
-    """Return `reproduced`, `drifted` or `undecided` and a sentence; the base of `pair` is the published run."""
+    """Return the outcome and the verdict (see `FreshPlay`). The base of `pair` is the published run."""
     measure = compared_metric(metric, sorted(agents))
     difference = Difference(pair.difference, pair.stderr, pair.ci_low, pair.ci_high, pair.detectable, pair.groups)
     difference_text = format_difference(pair.difference, measure, difference)

@@ -1,4 +1,4 @@
-"""Check that the kind and the models in a release's facts are those of the run's spec and stage log."""
+"""Check that the kind and the models in the facts of a run's release match its spec and stage log, for `verify`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from runner.spec.model_sources import ModelSource
 
 KINDS = ("benchmark", "training")
 
-
 _UNCHECKED = ("weights_sha256", "games")
-"""Facts about a model that only the publisher can compute, from local files and other runs."""
+"""Facts about a model that only its publisher can compute, because they follow from local files or other runs."""
 
 
 def find_kind_problems(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[str]:
@@ -30,12 +29,12 @@ def find_kind_problems(folder: RunFolder, facts: Mapping[str, Any]) -> Iterator[
         yield f"{run} cannot be of kind {kind!r}"
     elif trains and kind == "benchmark":
         yield f"{run} is of kind benchmark, but its spec trains models, so its kind must be training"
-    elif kind == "training" and not trains and manifest.parent_run_id is None:  # parts of a training run do not train
+    elif kind == "training" and not trains and manifest.parent_run_id is None:  # training games have a parent run
         yield f"{run} is of kind training, but its spec has no trainer"
     elif facts.get("kind") != kind:
         yield f"{run} is of kind {kind}, but its release says {facts.get('kind')!r}"
     if not is_same(_checkable_facts(facts.get("trained")), _checkable_facts(trained_facts(folder, source))):
-        yield (f"{run}: the models in the facts of its release are not those of its {folder.spec.name} and its stages")
+        yield f"{run}: the models in its release's facts are not those in its {folder.spec.name} and its stage log"
 
 
 def _checkable_facts(trained: Any) -> Any:

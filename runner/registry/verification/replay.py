@@ -1,4 +1,7 @@
-"""Replay a fetched run from its own journal, and test whether the published results follow from the journal."""
+"""Replay a fetched run from its own journal, without calls to models, for `nip-run reproduce`.
+
+The replay tests whether the published results follow from the journal.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +48,9 @@ class ReplayResult:
     run_id: str
     """The id of the replay in the results folder."""
     different: tuple[str, ...]
-    """Descriptions of published results that do not follow from the journal; empty if all follow."""
+    """Descriptions of published results that do not follow from the journal."""
     otherwise: tuple[str, ...] = ()
-    """Descriptions of differences that are due to another version."""
+    """Descriptions of differences because another version of nip-run computed the results."""
     by_earlier: bool = False
     """Whether nip-run 0.1 played the run."""
 
@@ -58,7 +61,7 @@ class ReplayResult:
 
     @property
     def versions(self) -> str:
-        """The version that recomputed the run and the one that recorded it, as text."""
+        """A text with the version that recomputed the run and the version that recorded it."""
         assert self.fetched.run is not None
         return describe_versions(self.fetched.run.manifest())
 
@@ -96,7 +99,7 @@ def replay_run(fetched: FetchedRelease, results: Results, watch: Watch | None = 
 
 
 def _find_differences(run: RunFolder, result: FinishedRun) -> tuple[list[str], list[str]]:
-    """Return the differences between a run and its replay that are wrong, and those that are due to another version."""
+    """Return the differences between a run and its replay: first errors, then those because of another version."""
     manifest = run.manifest()
     metrics = compare_metrics(read_json(run.metrics), result.metrics, manifest)
     counts = {name: getattr(result.manifest, name) for name in COUNTED}

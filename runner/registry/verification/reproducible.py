@@ -1,4 +1,4 @@
-"""Fetch published runs and check them before they are reproduced."""
+"""Fetch a published run into the results folder, and check that it can be reproduced, for `nip-run reproduce`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.training.plan import MAX_PART_SUFFIX
 
 
 def fetch_into_results(registry: Registry, entry: ReleaseEntry, results: Results) -> FetchedRelease:
-    """Return a release in the results folder, which is fetched unless it is already there.
+    """Fetch a release into the results folder, unless it is already there, and return it.
 
     Raises:
         ReleaseError: the existing folder is damaged or has another release; the message says how to fetch it again.
@@ -96,9 +96,10 @@ def check_reproducible(fetched: FetchedRelease) -> RunFolder:
 
 
 def add_suffix(run_id: str, suffix: str) -> str:
-    """Return a run id with a suffix, short enough to be numbered."""
+    """Return a run id with a suffix, shortened if necessary so that a number can still be added."""
     return run_id[: MAX_RUN_ID_LENGTH - len(suffix) - MAX_PART_SUFFIX] + suffix
 
 
 def link_of(fetched: FetchedRelease) -> Mapping[str, str]:
+    """Return the link with which a new run records the release that it reproduces."""
     return {"release": str(fetched.release.reference), "sha256": fetched.sha256}

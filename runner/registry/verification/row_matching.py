@@ -1,4 +1,7 @@
-"""Match the rows of two streams by key. Memory is limited, so the streams must have similar orders."""
+"""Match the rows of two streams by key, for the comparison of tables in `rows`.
+
+Unmatched rows are kept in memory, which is limited, so the streams must have similar orders.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,11 @@ class Match:
     position: int
     """The position of the recorded row, or of the recomputed row if there is no recorded one, counted from 1."""
     moved: bool = False
-    """Whether the row comes before a row that it follows in the other stream."""
+    """Whether an earlier match comes later in one of the streams: the orders of the streams differ here."""
 
 
 class TooFar(Exception):
-    """Raised if the orders are too different for the memory limit; `read` is the number of rows that were read."""
+    """Raised if the orders are too different for the memory limit, after `read` rows."""
 
     def __init__(self, read: int) -> None:
         super().__init__(f"after {read:,} rows")
@@ -89,10 +92,10 @@ class _Stream:
         return sorted((item for items in self._waiting.values() for item in items), key=lambda item: item.position)
 
     def record_match(self, position: int) -> bool:
-        """Record that the row at a position was matched; return whether it is after all rows matched before."""
-        is_next = position > self._last_matched
+        """Record that the row at a position was matched. Return whether it is after all rows matched before."""
+        is_in_order = position > self._last_matched
         self._last_matched = max(self._last_matched, position)
-        return is_next
+        return is_in_order
 
 
 def match_rows(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable[[Row], Key]) -> Iterator[Match]:
@@ -105,9 +108,8 @@ def match_rows(recorded: Iterator[Row], recomputed: Iterator[Row], key: Callable
 
     def match(first: _PositionedRow | None, second: _PositionedRow | None) -> Match:
         if first is not None and second is not None:
-            # Only the order of rows matters, not the distance between them.
-            are_next = [recorded_stream.record_match(first.position), recomputed_stream.record_match(second.position)]
-            return Match(first.key, first.row, second.row, first.position, moved=not all(are_next))
+            in_order = [recorded_stream.record_match(first.position), recomputed_stream.record_match(second.position)]
+            return Match(first.key, first.row, second.row, first.position, moved=not all(in_order))
         if first is not None:
             return Match(first.key, first.row, None, first.position)
         assert second is not None

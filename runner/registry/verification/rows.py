@@ -1,4 +1,4 @@
-"""Compare a run's recorded rows with those recomputed from its journal."""
+"""Compare the rows in a run's tables with the rows recomputed from its journal, for `verify` and `reproduce`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from runner.results.folder import RunFolder
 from runner.results.tables import COLUMNS
 
 MAX_SHOWN = 80
-"""Maximum number of characters shown of a name or a value."""
+"""Maximum number of characters of a name or value in a message."""
 
 MAX_COLUMNS = 8
-"""Maximum number of columns listed for a row."""
+"""Maximum number of columns of a row in a message."""
 
 KEYS: Mapping[str, Sequence[str]] = {
     "rollouts": ("rollout_id",),
@@ -30,13 +30,13 @@ KEYS: Mapping[str, Sequence[str]] = {
 """The columns that identify a row of each table."""
 
 _LATER_COLUMNS = frozenset((*LATER_CLASSES, "service_tier", "usage_estimated"))
-"""Columns of `completions` that earlier versions did not write."""
+"""Columns of `completions` that earlier versions of nip-run did not write."""
 
 _RUN_ID_COLUMN = frozenset(("run_id",))
 
 
 def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False) -> Iterator[str]:
-    """Yield a message for each row that differs, for all tables that were recorded."""
+    """Yield a message for each row of a recorded table that differs from the recomputed row."""
     published, none_ignored = recorded.path / ROLLOUTS_FILE, frozenset[str]()
     if published.is_file():
         rows = partial(_published_rows, published, other_version)
@@ -44,8 +44,8 @@ def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_ve
     for name in COLUMNS:
         path = recorded.table(name)
         if path.is_file():
-            later = _later_columns_missing(path) if name == "completions" else none_ignored
-            yield from _compare_rows(path.name, name, partial(table_rows, recorded, name), recomputed, later)
+            ignored = _missing_later_columns(path) if name == "completions" else none_ignored
+            yield from _compare_rows(path.name, name, partial(table_rows, recorded, name), recomputed, ignored)
         elif not published.is_file():
             yield f"{path.name} is missing"
 
@@ -53,9 +53,9 @@ def find_row_differences(recorded: RunFolder, recomputed: RunFolder, *, other_ve
 def find_published_differences(
     recorded: RunFolder, recomputed: RunFolder, *, other_version: bool = False
 ) -> Iterator[str]:
-    """Yield a message for each published rollout that differs from the rollout of a replay, which has another run id.
+    """Yield a message for each published rollout that differs from the rollout in a replay, except in its run id.
 
-    If `other_version`, columns may be missing, because another version published the run.
+    If another version of nip-run published the run (`other_version`), columns may be missing.
     """
     path = recorded.path / ROLLOUTS_FILE
     if not path.is_file():
@@ -69,7 +69,7 @@ def find_published_differences(
 def _compare_rows(
     file: str, table: str, recorded: Callable[[], Iterator[Row]], recomputed: RunFolder, ignored: frozenset[str]
 ) -> Iterator[str]:
-    """Yield a message for each recorded row that is wrong; rows are matched by key, not by position."""
+    """Yield a message for each recorded row that is wrong. Rows are matched by their keys, not by position."""
     key = partial(_row_key, KEYS[table])
     in_order = True
     try:
@@ -77,7 +77,7 @@ def _compare_rows(
             position = f"{file}, row {match.position}, {_describe_row(table, match.key)}"
             if match.moved and in_order:
                 in_order = False
-                yield f"{position}: the rows are in another order; this row is the first that is out of place"
+                yield f"{position}: the order of the rows differs; this is the first row at another position"
             if match.recorded is None:
                 yield f"{file}: {_describe_row(table, match.key, complete=True)} is missing"
             elif match.recomputed is None:
@@ -89,13 +89,13 @@ def _compare_rows(
 
 
 def _row_key(columns: Sequence[str], row: Row) -> Key:
-    """Return the key of a row; values of any type are allowed, because the row is untrusted."""
+    """Return a hashable key of a row. The row is untrusted, so its values may have any type."""
     values = (row.get(name) for name in columns)
     return tuple(value if type(value) in (str, int, type(None)) else repr(value) for value in values)
 
 
 def _describe_row(table: str, key: Key, *, complete: bool = False) -> str:
-    """Return a description of a row: its rollout, or its complete key."""
+    """Describe a row by its rollout, or by its complete key."""
     columns = list(zip(KEYS[table], key, strict=True))[: None if complete else 1]
     return ", ".join(
         f"{name.removesuffix('_id')} {in_one_line(shortened(str(value), MAX_SHOWN))}"
@@ -104,14 +104,14 @@ def _describe_row(table: str, key: Key, *, complete: bool = False) -> str:
     )
 
 
-def _later_columns_missing(path: Path) -> frozenset[str]:
-    """Return the columns of newer versions that a table lacks."""
+def _missing_later_columns(path: Path) -> frozenset[str]:
+    """Return the columns that a table lacks because an earlier version of nip-run wrote it."""
     present = {name for (name,) in read_tables("SELECT column_name FROM (DESCRIBE rows)", {"rows": path}, {})}
     return _LATER_COLUMNS - present
 
 
 def _describe_differing_columns(recorded: Row, recomputed: Row, ignored: frozenset[str]) -> str:
-    """Return a description of the columns that differ, with both values; empty if no column differs."""
+    """Describe the columns that differ, with both values; empty if no column differs."""
     columns = [
         name
         for name, value in recomputed.items()
@@ -123,9 +123,9 @@ def _describe_differing_columns(recorded: Row, recomputed: Row, ignored: frozens
         f"recomputed {_format_value(recomputed, name)}"
         for name in columns[:MAX_COLUMNS]
     ]
-    return "; ".join(
-        [*descriptions, *([f"and {len(columns) - MAX_COLUMNS:,} more columns"] if columns[MAX_COLUMNS:] else [])]
-    )
+    if len(columns) > MAX_COLUMNS:
+        descriptions.append(f"and {len(columns) - MAX_COLUMNS:,} more columns")
+    return "; ".join(descriptions)
 
 
 def _format_value(row: Row, name: str) -> str:
@@ -136,7 +136,7 @@ def _format_value(row: Row, name: str) -> str:
 
 
 def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:
-    """Yield the rows of a `rollouts.jsonl`; if another version wrote it, missing columns are None."""
+    """Yield the rows of a `rollouts.jsonl`. If another version of nip-run wrote the file, missing columns are None."""
     missing: Row | None = None
     for row in read_published_rows(path):
         if missing is None:
@@ -145,7 +145,7 @@ def _published_rows(path: Path, other_version: bool) -> Iterator[Row]:
 
 
 def table_rows(folder: RunFolder, name: str) -> Iterator[Row]:
-    """Yield the rows of a table with all current columns; columns that an earlier version did not write are None.
+    """Yield the rows of a table with all columns of this version; columns that the table lacks are None.
 
     Raises:
         RunError: the table cannot be read.

@@ -1,4 +1,7 @@
-"""Find incomplete records at the end of a run's logs. An interrupted write leaves them, and no result uses them."""
+"""Find incomplete records at the end of a run's logs, for `verify`.
+
+An interrupted write leaves such a record behind. All readers skip it, so it changes no result.
+"""
 
 from __future__ import annotations
 

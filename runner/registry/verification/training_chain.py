@@ -1,4 +1,7 @@
-"""Replay each part of a published training run, and check that each part used the models that the part before made."""
+"""Replay a published training run for `nip-run reproduce`: its training games and tests are runs, called its parts.
+
+Each part is replayed, and must have used the models that the part before it made.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,9 @@ class ChainResult:
 
 
 def replay_training(fetched: FetchedRelease, registry: Registry, results: Results) -> ChainResult:
-    """Replay every part of a training run, and check that each was played by the models that the part before it made.
+    """Replay all parts of a training run, and check the models that played them.
 
-    A part that is missing or cannot be replayed is reported, and the others are replayed.
+    If a part is missing or cannot be replayed, this is one of the differences, and the other parts are replayed.
 
     Raises:
         ReleaseError: a file of the training run was changed.
@@ -83,7 +86,7 @@ def _run_of(part: ReplayResult) -> RunFolder:
 
 
 def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, Manifest]) -> Iterator[str]:
-    """Yield a message for each part that is missing, or that other models played than the part before made."""
+    """Yield a message for each part that is missing, or that other models played than those the part before made."""
     models = {name: settings.name for name, settings in saved_plan(run).spec.experiment.models.items()}
     manifest = run.manifest()
     switched = {record.iteration: record.models for record in stages.all(Switched)}
@@ -113,11 +116,11 @@ def find_model_differences(run: RunFolder, stages: Stages, parts: Mapping[str, M
 
 
 def _find_test_differences(run: RunFolder, stages: Stages, parts: Mapping[str, ReplayResult]) -> Iterator[str]:
-    """Yield a message for each test whose accuracy in the training run differs from the part that measured it."""
+    """Yield a message for each test whose accuracy in the training run differs from that in its own part."""
     rows = read_json(run.metrics).get("tests", [])
     recorded: dict[int, Any] = {row.get("iteration"): row for row in rows}
     if len(recorded) < len(rows):
-        yield "metrics.json: the tests before one iteration are listed twice"
+        yield "metrics.json: two tests are listed for the same iteration"
     for record in stages.all(TestPlayed):
         part = parts.get(record.run_id)
         row = recorded.get(record.iteration)

@@ -1,4 +1,8 @@
-"""Verify a release, a fetched folder or a run: its bytes, inputs and records. Nothing is played or written."""
+"""Find problems in a release, a fetched folder or a run: in its files, inputs and recorded numbers.
+
+`nip-run verify`, `reproduce` and servers use it. It plays no games and changes no files; the engine only replays a
+run's journal in a temporary folder.
+"""
 
 from __future__ import annotations
 
@@ -53,16 +57,16 @@ from runner.spec.origin import DATA
 from runner.training.stage_log import read_stages
 
 DERIVED = frozenset((SUMS, *(f"{name}.parquet" for name in COLUMNS)))
-"""Files that `get` derives and writes next to the files of a release."""
+"""Files that `get` computes and writes next to the files of a release."""
 
 EDITABLE = frozenset((PARAMETERS, SPEC))
-"""Files of a fetched run that users may edit."""
+"""Files of a fetched run that users may edit to play it with other settings."""
 
 
 def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: Path | None = None) -> Iterator[str]:
-    """Yield the problems of a release in a registry: of its bytes, its signature, and of a run's records.
+    """Yield the problems of a release in a registry: in its files, its signature, and the recorded numbers of a run.
 
-    To check records, a run's journal is replayed once.
+    To check the numbers, a run's journal is replayed once.
     """
     problems = list(registry.find_problems(entry))
     try:
@@ -87,23 +91,26 @@ def find_release_problems(registry: Registry, entry: ReleaseEntry, signer_key: P
 
 
 def _with_unexpected_errors(lines: Iterator[str]) -> Iterator[str]:
-    """Yield lines, and any unexpected error as one more line: a malformed release can cause any error."""
+    """Yield the lines, then any exception as one more line: a malformed release can cause any exception.
+
+    The advice to run `verify` is removed, because this is `verify`.
+    """
     try:
-        for line in lines:  # without the advice to run `verify`
+        for line in lines:
             message, advice, _ = line.partition(f"; {FROM_ELSEWHERE}")
-            yield message if advice else line
+            yield message if advice else line  # an unchanged line keeps its type, such as `CheckNote`
     except Exception as error:  # noqa: BLE001
         yield describe_error(error)
 
 
 def _without_folder(temporary: str, line: str) -> str:
-    """Return a message without the temporary folder, which is removed before the message is shown."""
+    """Return a message without the path of the temporary folder, which no longer exists when the user reads it."""
     message = line.replace(f"{Path(temporary).resolve() / 'got'}/", "").replace(f"{temporary}/got/", "")
-    return line if message == line else type(line)(message) if isinstance(line, CheckNote) else message
+    return type(line)(message)  # a `CheckNote` stays one
 
 
 def find_folder_problems(folder: Path) -> Iterator[str]:
-    """Yield the problems of a folder that `get` wrote: each changed file, and wrong records of a run."""
+    """Yield the problems of a folder that `get` wrote: each changed file, and problems in the records of a run."""
     try:
         fetched = open_fetched(folder)
     except ReleaseError as error:
@@ -152,7 +159,7 @@ def find_changed_files(fetched: FetchedRelease, is_selected: Callable[[str], boo
 
 
 def _find_added_files(fetched: FetchedRelease) -> Iterator[str]:
-    """Yield a message for each file in `data/` that is not from the release; elsewhere users may add files."""
+    """Yield a message for each file that was added to `data/`. In other folders, users may add files."""
     expected = {entry.path for entry in fetched.release.files} | {f"{DATA}/{name}" for name in DERIVED}
     expected |= {ROWS} if PIN in expected else set()
     for parent, _, names in os.walk(fetched.folder / DATA):
@@ -163,18 +170,18 @@ def _find_added_files(fetched: FetchedRelease) -> Iterator[str]:
 
 
 def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
-    """Yield the problems of the run in a fetched release: journal, numbers, logs, facts and extra files."""
+    """Yield the problems of the run in a fetched release: in its journal, numbers, logs, facts and extra files."""
     try:
         run = fetched.run
         assert run is not None
-        if lacks_rows(fetched):  # without the dataset's rows, only the journal can be checked
+        if lacks_rows(fetched):  # the games cannot be replayed without the rows of the dataset
             manifest = run.manifest()
             yield from () if manifest.is_training_run else _find_journal_problems(run, manifest)
         else:
             yield from find_run_problems(run)
         if not fetched.is_training_run and fetched.release.file(f"{DATA}/{ROLLOUTS_FILE}") is None:
             yield f"{fetched.release.reference}: {DATA}/{ROLLOUTS_FILE} is missing"
-        with suppress(JournalError):  # a damaged log is reported above
+        with suppress(JournalError):  # `find_run_problems` has reported the damaged log
             yield from (f"{DATA}/{line}" for line in find_torn_logs(run, run.manifest().identity))
         yield from _find_fact_problems(fetched, run)
         yield from find_extra_file_problems(fetched, run, ignored=frozenset(edited_files(fetched.folder)))
@@ -183,7 +190,7 @@ def _find_record_problems(fetched: FetchedRelease) -> Iterator[str]:
 
 
 def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str]:
-    """Yield a message for each fact of the release that its own files contradict; boards show the facts."""
+    """Yield a message for each fact in the manifest that contradicts the release's files. Boards show these facts."""
     facts, manifest = fetched.release.facts, run.manifest()
     recorded = {**{name: getattr(manifest, name) for name in COUNTED}, "run_id": manifest.run_id, "kind": manifest.kind}
     for name, value in recorded.items():
@@ -204,11 +211,11 @@ def _find_fact_problems(fetched: FetchedRelease, run: RunFolder) -> Iterator[str
     hashes = {"run": manifest.identity, "game": manifest.game_sha256}
     for name, value in hashes.items():
         if fetched.release.identity.get(name, value) != value:
-            yield f"{fetched.release.reference}: its identity ({name}) is not that of its manifest.json"
+            yield f"{fetched.release.reference}: its identity ({name}) differs from that in its manifest.json"
 
 
 def find_run_problems(folder: RunFolder) -> Iterator[str]:
-    """Yield the problems of a run: of its journal, inputs and recorded numbers, or of a training run's parts."""
+    """Yield the problems of a run: in its journal, inputs and recorded numbers, and in the parts of a training run."""
     try:
         manifest = folder.manifest()
     except NipRunError as error:
@@ -221,10 +228,10 @@ def find_run_problems(folder: RunFolder) -> Iterator[str]:
     yield from problems
     if manifest.format < RUN_FOLDER and not is_from_0_1(manifest):
         yield f"manifest.json has no format, but nip-run {manifest.version}, which played the run, writes one"
-    # Every version that records `answers_from` also writes the hashes of a finished run's files. Releases lack them:
-    # only the run of a release has `folder.name`.
-    is_sealed = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
-    if is_sealed and not folder.sums.is_file():
+    # All versions that record `answers_from` also write the hashes of a finished run's files. A fetched release lacks
+    # this file, and only the run of a fetched release has `folder.name`.
+    must_have_sums = manifest.status in PLAYED and "answers_from" in manifest.recorded and folder.name is None
+    if must_have_sums and not folder.sums.is_file():
         yield f"{folder.sums.name} is missing, so changes to the tables and metrics cannot be detected"
     if folder.sums.is_file():
         yield from _find_hash_problems(folder)
@@ -264,7 +271,7 @@ def _find_journal_problems(folder: RunFolder, manifest: Manifest) -> Iterator[st
 
 
 def _find_input_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
-    """Yield the inputs whose hashes differ from those in the manifest."""
+    """Yield a message for each input that does not have the hash in the manifest."""
     try:
         plan = saved_plan(folder)
     except NipRunError as error:
@@ -281,7 +288,7 @@ def _find_input_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]
 
 
 def _compare_hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterator[tuple[str, bool]]:
-    """Yield the name of each hashed input, and whether its hash is the one in the manifest."""
+    """Yield the name of each input, and whether it has the hash in the manifest."""
     yield "inputs/dataset.jsonl", plan.spec.dataset.sha256 == manifest.dataset_sha256
     if is_from_0_1(manifest):  # 0.1.0 hashed protocols and specs differently
         return
@@ -289,13 +296,13 @@ def _compare_hashes(folder: RunFolder, plan: Plan, manifest: Manifest) -> Iterat
     if not manifest.is_training_run and manifest.parent_run_id is None:
         yield "inputs/protocol.yaml", protocol == manifest.protocol_sha256
     yield "the game (rules, prompts, models)", plan.game_hash == manifest.game_sha256
-    # The manifest has the hash of the saved spec. The plan's spec also has keys that later versions added.
+    # The manifest has the hash of the spec as saved. The spec in the plan also has keys that later versions added.
     saved_hash = tagged_hash("spec", ModelSource(folder.path).spec)
     yield "spec.yaml", manifest.spec_sha256 in (saved_hash, spec_hash(plan))
 
 
 def _find_number_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str]:
-    """Yield a message for each recorded number that does not follow from the journal."""
+    """Replay the journal, and yield a message for each recorded number that does not follow from it."""
     if manifest.status not in PLAYED:
         return
     with recompute_run(folder) as recomputed_run:
@@ -306,7 +313,7 @@ def _find_number_problems(folder: RunFolder, manifest: Manifest) -> Iterator[str
                 VersionNote, (describe_versions(manifest), *limit_differences(differences.other_version, "numbers"))
             )
         names = [*COUNTED, "status", *(["answers_from"] if manifest.answers_from is not None else [])]
-        if manifest.prices is None and manifest.cost_usd is not None:  # later versions have other built-in prices
+        if manifest.prices is None and manifest.cost_usd is not None:
             names.append("cost_usd")
         yield from (
             f"manifest.json says {name} {recorded!r}, but the journal gives {value!r}"

@@ -49,7 +49,7 @@ def test_who_may_only_read_is_told_so_and_nothing_is_published(hub: Loopback, mo
     for place in ("acme/open", "acme/not-mine"):
         with (
             registry(place) as one,
-            pytest.raises(ReleaseError, match=r"not allowed .HTTP 403.*Check that the token has access"),
+            pytest.raises(ReleaseError, match=r"does not allow this .HTTP 403.*Check that the token has access"),
         ):
             one.publish([bundle("forbidden")], "Publish")
 

@@ -1,1 +1,1 @@
-"""A registry in a git repository."""
+"""The transport for registries in git repositories."""

@@ -1,4 +1,7 @@
-"""Parse the address of a git repository and its revision; refuse addresses that git would execute or with a secret."""
+"""Parse the address of a git repository with an optional revision: the text after `git:` in a registry's address.
+
+`GitTransport` uses this. Addresses that contain a password, or for which git would run a program, are refused.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,23 @@ _FORMS = (
     "@COMMIT for a revision other than the default branch"
 )
 _UNENCRYPTED = ("http", "git")
-"""Schemes without encryption, which are accepted for this machine only."""
+"""Schemes without encryption. They are accepted only for this machine."""
 _LOOPBACK = re.compile(r"localhost|127(?:\.[0-9]{1,3}){3}|\[::1\]")
 
 _HELPER = re.compile(r"[A-Za-z0-9.+_-]*::")
-"""Matches the start of an address such as `ext::COMMAND`, for which git runs a program."""
+"""Matches the start of an address such as `ext::COMMAND`. Git would run a program to access it."""
 _URL = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?:(?P<user>[^/]*)@)?(?P<host>[^/@:\[\]]*|\[[0-9A-Fa-f:.]*\])"
     r"(?P<port>:[^/]*)?(?P<path>/.*)?"
 )
 _SSH_SHORTHAND = re.compile(r"(?P<scheme>)(?:(?P<user>[^/:@]*)@)?(?P<host>[^/:@]+)(?P<port>):(?P<path>.*)")
-"""Matches USER@HOST:PATH. The groups are those of `_URL`."""
+"""Matches USER@HOST:PATH, with the same groups as `_URL`."""
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NAME = re.compile(r"(?!.*\.lock(?:/|\Z))(?=.{1,200}\Z)[A-Za-z0-9_][A-Za-z0-9_+-]*(?:[./][A-Za-z0-9_+-]+)*")
-"""Names of branches and tags: stricter than git's rule, to exclude options and names that look alike."""
+"""Matches names of branches and tags. It is stricter than git, to exclude options and names that look alike."""
 
 HEAD = "HEAD"
 
@@ -43,7 +46,7 @@ class GitLocation:
     """The address of a repository, with a revision."""
 
     url: str
-    """The address for git: an absolute path, or a URL without any secret."""
+    """The address without the revision, as git gets it: an absolute path, or a URL without any secret."""
     revision: str | None
     """The branch, tag or commit; None for the default branch of the repository."""
     protocols: tuple[str, ...]
@@ -51,17 +54,17 @@ class GitLocation:
 
     @property
     def is_local(self) -> bool:
-        """Whether the repository is on this machine, so that its own configuration and hooks could have an effect."""
+        """Whether the repository is on this machine. Git would then use the repository's configuration and hooks."""
         return self.protocols == ("file",)
 
     @property
     def commit(self) -> str | None:
-        """The revision if it is a commit, otherwise None. Nothing can be published to a commit."""
+        """The revision if it is a commit, otherwise None."""
         return self.revision if self.revision and _COMMIT.fullmatch(self.revision) else None
 
     @property
     def unborn_branch(self) -> str | None:
-        """The default branch of an empty local repository; None for a remote one, because git does not report it."""
+        """The default branch of an empty local repository; None for a remote one, whose default branch git hides."""
         for folder in (Path(self.url), Path(self.url) / ".git") if self.is_local else ():
             with suppress(OSError, UnicodeDecodeError):
                 name = read_bounded(folder / HEAD, 1_000).decode().strip().removeprefix("ref: refs/heads/")
@@ -72,7 +75,7 @@ class GitLocation:
         revision = self.revision if self.revision != self.commit else None
         revision_in_url = _split(self.url)[1] if self.is_local else parse_location(self.url).revision
         if revision is None and revision_in_url is not None:
-            revision = HEAD  # otherwise the path would be read as one with a revision
+            revision = HEAD  # otherwise `parse_location` would read the end of the path as a revision
         return f"git:{self.url}" + ("" if revision is None else f"@{revision}")
 
 
@@ -80,7 +83,7 @@ def parse_location(text: str) -> GitLocation:
     """Parse the part of an address after `git:`.
 
     Raises:
-        UsageError: it is not an address, has a secret, or would make git execute a program.
+        UsageError: it is not an address, has a secret, or would make git run a program.
     """
     if not text or _CONTROL.search(text):
         raise UsageError(f"git: needs a repository: {_FORMS}")
@@ -108,11 +111,11 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
         raise _invalid_address(start)
     if user is not None and (scheme not in ("", "ssh") or ":" in user):
         raise UsageError(
-            f"{where}: other processes and logs could show the user or password in this address. Remove it, and use a "
-            "credential helper of git, or ssh."
+            f"{where}: other processes and logs could show the user or password in this address. Remove them, and use "
+            "a credential helper of git, or ssh."
         )
     if scheme and ("?" in path or "#" in path):
-        raise UsageError(f"git:{start}{host}: the address of a repository cannot have '?' or '#'; remove that part")
+        raise UsageError(f"git:{start}{host}: the address of a repository cannot have '?' or '#'; remove the query")
     if scheme == "file" and not (host or port) and path:
         return GitLocation(str(_absolute(unquote(path))), _check_revision(revision), ("file",))
     if scheme == "file" or not _HOST.fullmatch(host) or not path.strip("/") or (user and not _USER.fullmatch(user)):
@@ -120,9 +123,11 @@ def _parse_remote(match: re.Match[str]) -> GitLocation:
     if scheme in _UNENCRYPTED and not _LOOPBACK.fullmatch(host):
         raise UsageError(f"{where}: {scheme}: is not encrypted, so others could read and change it. Use https: or ssh:")
     if any(part.startswith("-") for part in path.split("/")[:2]) or any(char.isspace() for char in path):
-        raise UsageError(f"{where}: the path of a repository cannot begin with '-' or have white space; rename it")
+        raise UsageError(
+            f"{where}: the path of a repository cannot begin with '-' or have white space; rename the repository"
+        )
     url = f"{start}{'' if user is None else user + '@'}{host}{port}{'' if scheme else ':'}{path}"
-    # The user's own configuration of git may replace https by ssh, or the other way round.
+    # Both are allowed, because the user's git configuration (`url.*.insteadOf`) may replace https by ssh or vice versa.
     return GitLocation(url, _check_revision(revision), ("https", "ssh", *((scheme,) if scheme in _UNENCRYPTED else ())))
 
 
@@ -134,7 +139,7 @@ def _absolute(path: str) -> Path:
 
 
 def _invalid_address(text: str) -> UsageError:
-    # The rest is not shown: an address that cannot be parsed may hold a password anywhere.
+    # Show only the scheme: an address that cannot be parsed may contain a password anywhere.
     start = text.partition("://")[0] + "://" if "://" in text else ""
     return UsageError(f"git:{start}... is not a valid address of a repository. Use {_FORMS}.")
 

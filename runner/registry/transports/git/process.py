@@ -1,8 +1,9 @@
-"""Run git in a temporary bare repository, within limits, and without programs that a repository configures.
+"""Run git commands for `GitTransport` in a temporary bare repository, safely even for hostile remote repositories.
 
-A repository's configuration, hooks, filters and submodules have no effect. The user's git configuration only decides
-how to reach a server and who the user is: credential helpers, proxies, keys, `url.*.insteadOf`, `core.sshCommand`.
-Each call overrides the other settings that could make git execute or write something.
+Each command has limits on time, memory and size. The configuration, hooks, filters and submodules of the remote
+repository have no effect. The user's git configuration only decides how to reach a server and who the user is:
+credential helpers, proxies, keys, `url.*.insteadOf`, `core.sshCommand`. Other settings that could make git run a
+program or write a file are overridden.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _INHERITED = frozenset(
         "GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL",
     )
 )  # fmt: skip
-"""Environment variables for access to servers, configuration and identity. Other variables of git are removed: they
-select another repository, or make git log what it sends, including tokens."""
+"""Environment variables of git for access to servers, configuration and identity. The others are removed, because they
+could select another repository, or make git log the tokens that it sends."""
 
 _SETTINGS: Mapping[str, str] = {
     "core.hooksPath": os.devnull, "core.attributesFile": os.devnull, "core.fsmonitor": "false",
@@ -54,18 +55,18 @@ _SETTINGS: Mapping[str, str] = {
     "fetch.writeCommitGraph": "false", "gc.auto": "0", "maintenance.auto": "false", "pack.threads": "1",
     "advice.graftFileDeprecated": "false",
 }  # fmt: skip
-"""Settings of each command. They override the user's own configuration."""
+"""Settings for each command, which override the user's git configuration."""
 
 _REMOTE_SETTINGS: Mapping[str, str] = {
     "core.hooksPath": os.devnull, "core.fsmonitor": "false", "core.alternateRefsCommand": "true",
     "core.sshCommand": "false", "core.gitProxy": "false", "core.askPass": "false", "credential.helper": "",
     "receive.autogc": "false", "receive.denyCurrentBranch": "refuse", "receive.fsckObjects": "true",
 }  # fmt: skip
-"""Settings for the git process that serves a local repository, whose own configuration may be hostile."""
+"""Settings for the git process that reads or writes a local remote repository, whose configuration may be hostile."""
 
 _POLL_SECONDS = 0.2
 _SHOWN_BYTES = 16 << 10
-"""Maximum number of bytes of git's messages that nip-run reads, from their end."""
+"""Number of bytes that nip-run reads from the end of git's error output."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class GitLimits:
     entries: int = 1_000_000
     """Maximum number of files and folders in a registry."""
     pushes: int = 200
-    """Maximum number of attempts to push while others push, too."""
+    """Maximum number of attempts to push if other publishers push at the same time."""
 
     def seconds_for(self, size: int) -> float:
         """Return the maximum time of a command that transfers this many bytes."""
@@ -114,7 +115,7 @@ class GitRepository:
         self._environment = _environment(self.folder, protocols)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._reader: subprocess.Popen[bytes] | None = None
-        """The command that reads files by their hash for `read_blob`."""
+        """The `git cat-file` process that `read_blob` uses."""
         self.close = weakref.finalize(self, _remove, root, self._processes)
         make_folder(self.folder)
         self.run("init", "--quiet", "--bare", "--template=", ".", is_trusted=True)
@@ -130,7 +131,7 @@ class GitRepository:
     def run(self, *arguments: str, feed: Iterable[bytes] = (), is_trusted: bool = False) -> bytes:
         """Run a git command with `feed` as its input, and return its output.
 
-        A trusted command reads only the user's own files, so no limits apply.
+        A trusted command reads only the user's own files, so it has no limits on size and time.
 
         Raises:
             GitError: the command failed, or exceeded a limit.
@@ -152,7 +153,7 @@ class GitRepository:
             output.seek(0)
             answer = output.read()
             if process.returncode != 0:
-                # `push --porcelain` writes a refusal to its output.
+                # `push --porcelain` writes the reasons for a refusal to its standard output.
                 refusals = [line for line in answer.splitlines() if line.startswith(b"!")]
                 text = "\n".join([_read_end(messages), without_secrets(b"\n".join(refusals))])
                 raise GitError(_explain(text, process.returncode, max_bytes), text)
@@ -169,8 +170,8 @@ class GitRepository:
                 last_sizes, last_write = sizes, now
             if max(sizes[:2]) > limits.answer_bytes:
                 raise GitError(
-                    f"git writes more than {limits.answer_bytes:,} bytes of text, as for too many branches; tell the "
-                    "repository's owner"
+                    f"git writes more than {limits.answer_bytes:,} bytes of text, perhaps because the repository has "
+                    "too many branches; tell its owner"
                 )
             if now - last_write > limits.idle_seconds:
                 raise GitError(f"nothing arrived for {limits.idle_seconds:g} seconds; try again later")
@@ -181,7 +182,7 @@ class GitRepository:
                 return
 
     def stream(self, *arguments: str) -> IO[bytes]:
-        """Start a command and return its output as an open file. Closing the file ends the command."""
+        """Start a command and return its output as an open file. Closing the file kills the command."""
         process = self._start(*arguments)
         _write_input(process, ())
         return _CommandOutput(process)
@@ -207,7 +208,7 @@ class GitRepository:
         self, *arguments: str, max_bytes: int | None = None, output: int | IO[bytes] = subprocess.PIPE,
         messages: int | IO[bytes] = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:  # fmt: skip
-        """Start a command; `max_bytes` limits the size of each file that it writes."""
+        """Start a command. `max_bytes` limits the size of each file that the command writes."""
         git = shutil.which("git")
         if git is None:
             raise ReleaseError("git is not installed on this machine; install it (version 2.28 or later)")
@@ -216,7 +217,7 @@ class GitRepository:
         # SIGXFSZ is ignored so that git reports a file that is too large as an error.
         limits = f"trap '' XFSZ; ulimit -v {self.limits.memory_bytes >> 10} 2>/dev/null; "
         if max_bytes is not None:
-            # The unit is 512 bytes. `ulimit` fails if the limit is already lower.
+            # The unit is 512 bytes. `ulimit` fails if the process already has a lower limit.
             limits += f"ulimit -S -f {max_bytes >> 9} 2>/dev/null; "
         return subprocess.Popen(
             ["sh", "-c", limits + 'exec "$@"', "sh", git, *settings, *arguments],
@@ -226,7 +227,7 @@ class GitRepository:
 
 
 class _CommandOutput(io.BufferedReader):
-    """The output of a command. Closing it ends the command."""
+    """The output of a command. Closing it kills the command."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert isinstance(process.stdout, io.BufferedReader)
@@ -239,7 +240,7 @@ class _CommandOutput(io.BufferedReader):
 
 
 def remote_command_line(program: str) -> str:
-    """Return the command line that starts the git process that serves a local repository, such as `upload-pack`."""
+    """Return a command line for git's `program` (`upload-pack` or `receive-pack`) on a local remote repository."""
     settings = " ".join(f"-c {shlex.quote(f'{name}={value}')}" for name, value in _REMOTE_SETTINGS.items())
     return f"GIT_ALLOW_PROTOCOL=none GIT_NO_LAZY_FETCH=1 git {settings} {program}"
 
@@ -263,7 +264,7 @@ def _environment(folder: Path, protocols: Iterable[str]) -> dict[str, str]:
 
 def _write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> None:
     assert process.stdin is not None
-    with suppress(BrokenPipeError):  # the command has failed, which the caller sees from its exit status
+    with suppress(BrokenPipeError):  # the command has failed, and the caller checks its exit status
         for piece in pieces:
             process.stdin.write(piece)
         process.stdin.close()
@@ -271,7 +272,7 @@ def _write_input(process: subprocess.Popen[bytes], pieces: Iterable[bytes]) -> N
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a command with all processes that it started, and close its pipes."""
-    if process.poll() is None:  # once the command has ended, another process may have its number
+    if process.poll() is None:  # after the end of the command, its process id may belong to another process
         with suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -296,7 +297,7 @@ def _stored_bytes(folder: Path) -> int:
     """Return the size of all objects in a repository, including objects in transfer."""
     total = 0
     for path in folder.glob("objects/*/*"):
-        with suppress(FileNotFoundError):  # renamed since it was listed
+        with suppress(FileNotFoundError):  # git renames files after a transfer
             total += path.stat().st_size
     return total
 
@@ -306,7 +307,7 @@ def _stored_bytes(folder: Path) -> int:
 _USER = re.compile(r"(?<=://)[^/\s'\"]*@")
 _AUTHORIZATION = re.compile(r"(?i)(authorization\s*:\s*)\S.*")
 _FAILURE = re.compile(r"fatal: |error: |!\t|ssh: ")
-"""Matches the start of lines with a reason. The other lines show progress, or are a server's own text."""
+"""Matches the start of lines in which git explains a failure. Other lines show progress, or are the server's text."""
 _TOO_LARGE = re.compile(r"File too large|File size limit exceeded")
 _EXPLANATIONS = {
     r"could not read (Username|Password)|Authentication failed|Permission denied \(|returned error: 40[13]":
@@ -328,7 +329,7 @@ _EXPLANATIONS = {
     r"(index-pack|unpack-objects|fetch-pack|rev-list)\S* died of signal|died of signal 11":
         "git crashed while it read the repository. Update git, or tell the repository's owner",
 }  # fmt: skip
-"""Patterns in the output of git with their explanations for users. The first pattern that matches is used."""
+"""Explanations for users, by a pattern that matches git's output. The first pattern that matches is used."""
 
 
 def without_secrets(output: bytes) -> str:
@@ -344,7 +345,7 @@ def _read_end(file: IO[bytes]) -> str:
 
 
 def _explain(text: str, code: int, max_bytes: int | None) -> str:
-    """Return the reason for users why git failed, from its output and exit status."""
+    """Explain to users why git failed, from its output and exit status."""
     if max_bytes is not None and _TOO_LARGE.search(text):
         return (
             f"the repository is larger than the limit of {max_bytes:,} bytes. Free disk space, or use another registry"

@@ -1,4 +1,7 @@
-"""A registry in a git repository: read the newest commit of a branch, and publish by pushing a commit."""
+"""The transport for registries at `git:ADDRESS`, which `locations` creates.
+
+It reads the newest commit of a branch, or the commit or tag in the address, and publishes by pushing a commit.
+"""
 
 from __future__ import annotations
 
@@ -29,31 +32,33 @@ from runner.registry.transports.interface import AddResult, StoredFile
 
 _REMOTE = "nip-run-registry"
 _BASE, _REQUEST, _FILES, _NEW = (f"refs/nip-run/{name}" for name in ("base", "request", "files", "new"))
-"""Refs in the temporary repository: the commit to read, an existing pull request, the new files, and the new commit."""
+"""Refs in the temporary repository: the commit to read, the branch of an existing pull request, a commit with only the
+files to publish, and the commit to push."""
 _HEADS = "refs/heads/"
 _USUAL_BRANCHES = ("main", "master")
 _FETCHED_SIZE = "64k"
-"""If the server can filter, only files up to this size are fetched with a commit; others are fetched when opened."""
+"""Files up to this size are fetched with the commit; larger ones are fetched when they are opened. A server that cannot
+filter by size sends all files."""
 _IN_MEMORY_BYTES = 1 << 20
-"""Files up to this size are read completely into memory."""
+"""Files up to this size are read into memory; larger ones are streamed."""
 _PATH_BYTES = 256
-"""Maximum average size of an entry in a listing, in bytes."""
+"""Maximum average size of an entry in the output of `git ls-tree`, in bytes."""
 _MAX_WAIT_SECONDS = 2.0
 """Maximum wait before the next attempt to push."""
 
-_TREE, _FILE_MODES = "040000", ("100644", "100755", "100664")
-_MODES = {_TREE: "a folder", "120000": "a link", "160000": "another repository (a submodule)"}
-"""The modes of entries that are not files, with their names in messages."""
+_FILE_MODES = ("100644", "100755", "100664")
+_OTHER_MODES = {"040000": "a folder", "120000": "a link", "160000": "another repository (a submodule)"}
+"""Descriptions of the entries that are not files, by their mode in git."""
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 _AUTHOR = "nip-run <nip-run@localhost>"
-"""The author of commits if git does not know the user. Git itself would use the name of the machine."""
+"""The author of commits if git does not know the user. Without it, git would publish the name of the machine."""
 
 _CONFLICT = re.compile(
     r"cannot lock ref|failed to update ref|failed to lock|reference already exists|incorrect old value|\.lock'|"
     r"stale info|fetch first|non-fast-forward|remote ref updated since"
 )
-"""Matches the messages of git that mean that others pushed at the same time."""
+"""Matches git's error messages if another publisher pushed at the same time."""
 
 
 @dataclass(frozen=True)
@@ -71,17 +76,17 @@ class TreeEntry:
         return self.mode in _FILE_MODES
 
     def __str__(self) -> str:
-        return "a file" if self.is_file else _MODES.get(self.mode, f"something of mode {self.mode!r}")
+        return "a file" if self.is_file else _OTHER_MODES.get(self.mode, f"an entry of mode {self.mode!r}")
 
 
 class GitTransport:
     """A `Transport` for a git repository, which is fetched into a temporary folder at the first use."""
 
     def __init__(
-        self, place: str, *, pull_request: bool = False, limits: GitLimits = DEFAULT_LIMITS,
+        self, address: str, *, pull_request: bool = False, limits: GitLimits = DEFAULT_LIMITS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:  # fmt: skip
-        self._location = parse_location(place)
+        self._location = parse_location(address)
         self._pull_request, self._limits, self._sleep = pull_request, limits, sleep
         self._repository: GitRepository | None = None
         self._is_fetched = False
@@ -90,7 +95,7 @@ class GitTransport:
         self._commit: str | None = None
         """The commit to read; None if the repository has no commit yet."""
         self._entries: dict[str, TreeEntry] = {}
-        """The entries that were listed so far, by path."""
+        """The entries of the commit that were listed so far, by path."""
 
     @property
     def where(self) -> str:
@@ -136,14 +141,14 @@ class GitTransport:
         return io.BytesIO(data)
 
     def _find(self, path: str, release: str) -> TreeEntry | None:
-        """Return the entry at a path in the folder of a release; None if there is none."""
+        """Return the entry at a path in the folder of a release; None if nothing is there."""
         if path not in self._entries:
             for _ in self.list_files(release):
                 pass
         return self._entries.get(path)
 
     def _list(self, *arguments: str) -> Iterator[tuple[str, TreeEntry]]:
-        """Yield the path and entry of each file and folder that `git ls-tree` lists in the commit."""
+        """Yield the path and entry of everything that `git ls-tree` with these arguments lists in the commit."""
         self._fetch_once()
         if self._commit is None or not arguments:
             return
@@ -164,7 +169,10 @@ class GitTransport:
                     yield path, TreeEntry(mode, name, int(length) if length.isdigit() else None)
 
     def _fetch_files(self, release: str) -> None:
-        """Fetch all missing files of a release, because a reader of one file usually reads the others, too."""
+        """Fetch all missing files of a release, because someone who reads one of them usually reads the others, too.
+
+        The entries of these files are forgotten, so that the next listing shows their sizes.
+        """
         entries = {path: entry for path, entry in self._entries.items() if path.startswith(release) and entry.is_file}
         names = sorted({entry.object for entry in entries.values() if entry.size is None})
         self._git.run(
@@ -211,7 +219,7 @@ class GitTransport:
     def _find_revision(self) -> tuple[str | None, str | None]:
         """Return the full name of the branch or tag to read, and the branch to publish to.
 
-        The first is None if the repository has no commit yet, and the second is None for a tag.
+        The full name is None if the repository has no commit yet. The branch is None if the revision is a tag.
         """
         refs, target = self._list_refs()
         revision = self._location.revision
@@ -226,19 +234,20 @@ class GitTransport:
                 )
             return None, revision
         branches = [name.removeprefix(_HEADS) for name in refs if name.startswith(_HEADS)]
-        if HEAD not in refs or (target is not None and target not in refs):  # no default branch, or one without commits
+        has_default = HEAD in refs and target in (None, *refs)  # the default branch may be missing, or have no commits
+        if not has_default:
             usual = [name for name in _USUAL_BRANCHES if name in branches] or branches
             if not branches:
                 return None, self._location.unborn_branch or _USUAL_BRANCHES[0]
             if usual[0] not in _USUAL_BRANCHES and len(branches) > 1:
                 raise ReleaseError(f"{self.where}: the repository has no default branch. Name a branch: @BRANCH")
             target = f"{_HEADS}{usual[0]}"
-        if target is None:  # HEAD is a commit and not a branch
+        if target is None:  # the remote HEAD is detached: a commit, not a branch
             return HEAD, None
         branch = target.removeprefix(_HEADS)
         if not target.startswith(_HEADS) or not is_branch_name(branch):
             raise ReleaseError(
-                f"{self.where}: its default branch {branch!r} has a name that nip-run does not accept. Name another "
+                f"{self.where}: nip-run does not accept the name of its default branch, {branch!r}. Name another "
                 "branch: @BRANCH"
             )
         return target, branch
@@ -258,8 +267,8 @@ class GitTransport:
         return refs, target
 
     def _remote_options(self) -> list[str]:
-        """Return the options that configure the remote repository for one git command, without storing anything."""
-        # Without these options git would store a filter, and then fetch missing objects whenever it reads them.
+        """Return the options that tell one git command how to access the remote repository."""
+        # If git stored these settings, each later command would fetch the missing objects that it reads.
         settings = {"url": self._location.url, "promisor": "true", "partialCloneFilter": "blob:none"}
         if self._location.is_local:
             settings |= {
@@ -289,7 +298,7 @@ class GitTransport:
             return self._push_with_retries(new, self._branch)
 
     def _check_free(self, folders: Mapping[str, object]) -> None:
-        """Check that the folders do not exist yet, and that nothing but folders is above them."""
+        """Check that the folders do not exist yet, and that their parents are folders or do not exist."""
         existing = dict(self._list("-t", *folders))
         for folder in folders:
             if folder in existing:
@@ -310,8 +319,8 @@ class GitTransport:
             self._fetch_newest()
             self._check_free(new.trees)
         raise ReleaseError(
-            f"{self.where}: other publishers changed {branch} during each of {self._limits.pushes} attempts. Nothing "
-            "was added; try again later."
+            f"{self.where}: other publishers changed the branch {branch} during each of {self._limits.pushes} "
+            "attempts. Nothing was added; try again later."
         )
 
     def _push(self, commit: str, branch: str, base: str | None) -> bool:
@@ -323,7 +332,7 @@ class GitTransport:
                 f"--force-with-lease={ref}:{base or ''}", _REMOTE, f"{commit}:{ref}",
             )  # fmt: skip
         except GitError as error:
-            # The connection may have broken after the push was done.
+            # The connection may have broken after the server had accepted the push.
             current = self._list_refs(ref)[0].get(ref)
             if current == base and not _CONFLICT.search(error.output):
                 raise ReleaseError(f"{self.where}: cannot push to {branch}: {error}") from error
@@ -331,7 +340,10 @@ class GitTransport:
         return True
 
     def _propose(self, new: _NewFolders, base: str) -> AddResult:
-        """Push the folders to a new branch. Its name depends on their content only, so the same call finds it again."""
+        """Push the folders to a new branch, for a pull request into `base`.
+
+        The branch's name depends only on the content of the folders, so a repeated call finds the branch again.
+        """
         trees = [f"{folder}={new.trees[folder]}" for folder in sorted(new.trees)]
         label = re.sub(r"[^a-z0-9]+", "-", min(new.trees))[:60].strip("-")
         branch = f"publish/{label}-{sha256(' '.join(trees).encode()).hexdigest()[:12]}"
@@ -340,7 +352,7 @@ class GitTransport:
             proposed = self._fetch(f"{_HEADS}{branch}", _REQUEST)
             listing = self._git.run("ls-tree", "-z", "-d", "-t", proposed, *new.trees).decode("utf-8", "replace")
             if all(f" {tree}\t{folder}\0" in listing for folder, tree in new.trees.items()):
-                commit = proposed
+                commit = proposed  # an earlier call pushed the same folders
             else:
                 branch = f"{branch}-{secrets.token_hex(3)}"
                 if not self._push(commit, branch, None):
@@ -350,7 +362,7 @@ class GitTransport:
 
 
 class _NewFolders:
-    """Folders to publish, stored as objects in the temporary repository."""
+    """The folders to publish, as git objects in the temporary repository."""
 
     def __init__(self, git: GitRepository, folders: Mapping[str, Sequence[tuple[str, Content]]], message: str) -> None:
         """Store the files. Raises: ReleaseError: a file cannot be read, or changed. GitError: git failed."""
@@ -363,7 +375,7 @@ class _NewFolders:
         """The hash of each folder's git tree."""
 
     def commit_on(self, base: str | None) -> str:
-        """Return a new commit that adds the folders to the commit `base`, or to nothing if `base` is None."""
+        """Return a new commit that adds the folders to the commit `base`; without `base`, a first commit."""
         changes = [f"M 040000 {tree} {folder}" for folder, tree in self.trees.items()]
         self._git.fast_import([self._commit(_NEW, [*([] if base is None else [f"from {base}"]), *changes])])
         return self._git.commit_of(_NEW)
@@ -397,6 +409,6 @@ class _NewFolders:
     def _person(self, role: str) -> str:
         try:
             identity = self._git.run("-c", "user.useConfigOnly=true", "var", f"GIT_{role}_IDENT")
-        except GitError:  # git is not configured with a name and an email address
+        except GitError:  # the user's git configuration has no name and email address
             return _AUTHOR
         return identity.decode("utf-8", "replace").rpartition(">")[0] + ">"

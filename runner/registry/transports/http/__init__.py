@@ -1,1 +1,1 @@
-"""A registry behind `nip-run serve`."""
+"""The transport for registry servers (`nip-run serve`)."""

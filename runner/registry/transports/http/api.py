@@ -1,4 +1,7 @@
-"""The HTTP API of a registry server. Each part of an answer is checked before it is used: a server may be hostile."""
+"""Requests to the HTTP API of a registry server (`nip-run serve`), for `HttpTransport` and `nip-run login`.
+
+A server may be hostile, so each part of an answer is checked before it is used.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,12 @@ from runner.registry.transports.timeouts import Timeouts, requested_wait
 
 _MAX_NOTES, _MAX_NOTE_CHARACTERS, _MAX_PROBLEMS = 20, 500, 50
 _TIER = re.compile("recomputed|reproduced by [1-9][0-9]{0,5}")
-"""Levels of verification that say more than a run says itself."""
+"""Matches the levels of verification (tiers) that a server may add to the level that a run itself states."""
 _MAX_NAME_CHARACTERS, _MAX_OWNERS = 100, 1_000
 _ID, _HASH = re.compile(r"[0-9a-f]{32}"), re.compile(r"[0-9a-f]{64}")
 OPEN, CHECKING, PUBLISHED, TAKEN = "open", "checking", "published", "taken"
 _STATES = (OPEN, CHECKING, PUBLISHED, TAKEN, "refused")
+"""The states of an upload. `taken`: the server has another release with the same name and version."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class ApiResponse:
     body: Mapping[str, Any] = field(default_factory=dict)
     data: bytes = b""
     wait: float = 0.0
-    """The time until the next request that the server asks for, in seconds."""
+    """The number of seconds that the server asks to wait before the next request."""
 
     @property
     def message(self) -> str:
@@ -53,29 +57,30 @@ class RegistryApi:
     """Requests to one server."""
 
     def __init__(self, base: str, timeouts: Timeouts, *, token: str | None = None) -> None:
-        """`token` replaces the one that is stored for the server."""
+        """If no token is given, use the one in the environment or the one that `nip-run login` stored."""
         self.timeouts = timeouts
         self.base = base
         self._token = token or token_for(base)
         self._has_other_token = token is None and is_token_for_other_server(base)
         headers = {"user-agent": "nip-run"}
         if self._token:
-            remember_secret(self._token)  # messages of the server must not show it
+            remember_secret(self._token)  # a server could repeat it in an error message
             headers["authorization"] = f"Bearer {self._token}"
-        # Without TLS the server is on this machine, which a proxy does not reach; and the proxy could read the token.
+        # An address without https: is on this machine. A proxy cannot reach it, and could read the token.
         self._client = HttpClient(base, timeouts, headers=headers, trust_env=base.startswith("https:"))
 
     @property
     def token_hint(self) -> str:
+        """The end of an error message about a refused request: why no token was sent, and what to do."""
         hint = f"; {TOKEN} is for {REGISTRY}, which is not this server" if self._has_other_token else ""
         return hint if self._token else f"{hint}; give a token: nip-run login {self.base}"
 
     def get_json(self, path: str, **options: Any) -> Mapping[str, Any]:
-        """Return a JSON answer. Raises: NotFoundError, ReleaseError: there is none."""
+        """Return the JSON of a successful answer. Raises: NotFoundError: status 404. ReleaseError: all other errors."""
         return self._check_status(self.ask("GET", path, **options)).body
 
     def post(self, path: str, **options: Any) -> bytes:
-        """Return an answer as bytes. Raises: as `get_json`."""
+        """Return the body of a successful answer. Raises: as `get_json`."""
         return self._check_status(self.ask("POST", path, is_json=False, **options)).data
 
     def _check_status(self, response: ApiResponse) -> ApiResponse:
@@ -87,14 +92,17 @@ class RegistryApi:
         return response
 
     def ask(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
-        """Return the answer to a request with any status. Raises: ReleaseError: there is none."""
+        """Return the answer to a request, with any status. Raises: ReleaseError: the server cannot be reached."""
         try:
             return self._send(method, path, is_json=is_json, **options)
         except TransferError as error:
             raise ReleaseError(f"{self.base}: {error}") from error
 
     def send_piece(self, path: str, data: bytes, offset: int) -> ApiResponse | None:
-        """Send a piece of a file once. Return the answer, or None if the connection broke; a part may have arrived."""
+        """Send a piece of a file, without another attempt. Return the answer, or None if the connection broke.
+
+        If the connection broke, the server may have received a part of the piece.
+        """
         headers = {"upload-offset": str(offset), "content-type": "application/octet-stream"}
         try:
             return self._send("PATCH", path, content=data, headers=headers)
@@ -104,7 +112,7 @@ class RegistryApi:
             raise ReleaseError(f"{self.base}: {error}") from error
 
     def _send(self, method: str, path: str, *, is_json: bool = True, **options: Any) -> ApiResponse:
-        """Send one request and return the answer. Raises: TransferError, also if a successful answer is not JSON."""
+        """Return the answer to a request. Raises: TransferError: it failed, or a successful answer is not JSON."""
         response = self._client.request(method, f"{self.base}/api/v1{path}", **options)
         body: Any = {}
         if (is_json or not response.is_success) and response.content:
@@ -117,7 +125,7 @@ class RegistryApi:
         return ApiResponse(response.status_code, body if isinstance(body, dict) else {}, response.content, wait)
 
     def open_file(self, path: str) -> IO[bytes]:
-        """Open a file of the registry to read. Raises: NotFoundError, ReleaseError: it cannot be read."""
+        """Open a file of the registry to read. Raises: NotFoundError: it does not exist. ReleaseError: other errors."""
 
         def check(response: httpx2.Response) -> None:
             if response.status_code == 404:
@@ -138,10 +146,11 @@ class RegistryApi:
 
 @dataclass(frozen=True)
 class UploadStatus:
-    """The state of an upload."""
+    """The server's report about an upload."""
 
     id: str
     state: str
+    """One of `_STATES`."""
     missing: Mapping[str, int]
     """The number of bytes that the server already has of each incomplete file, by the file's hash."""
     notes: Sequence[str]
@@ -149,7 +158,7 @@ class UploadStatus:
 
     @classmethod
     def from_response(cls, response: ApiResponse, sizes: Mapping[str, int], where: str) -> UploadStatus:
-        """Return the state of an upload from the answer of the server at `where`; `sizes` has declared files by hash.
+        """Parse an answer of the server at `where`. `sizes` has the size of each file of the upload, by its hash.
 
         Raises:
             ReleaseError: the answer is invalid.
@@ -174,7 +183,7 @@ class UploadStatus:
 
 
 def parse_account(body: Mapping[str, Any], where: str) -> tuple[str, list[str]] | None:
-    """Return a token's account and the owners that it may publish as; None if the server does not know the token.
+    """Return the account of a token, and the owners that this account may publish as; None if the token is unknown.
 
     Raises:
         ReleaseError: the answer of the server at `where` is invalid.
@@ -198,14 +207,14 @@ def _invalid_entry(kind: str, item: Any, where: str) -> ReleaseError:
 
 
 def parse_file(item: Any, where: str) -> StoredFile:
-    """Return a file from an entry of a listing. Raises: ReleaseError: the entry is invalid."""
+    """Parse a file in a server's list. Raises: ReleaseError: the entry is invalid."""
     if not isinstance(item, dict) or not isinstance(item.get("path"), str) or type(item.get("size")) is not int:
         raise _invalid_entry("files", item, where)
     return StoredFile(item["path"], item["size"])
 
 
 def parse_release(item: Any, where: str) -> IndexedRelease:
-    """Return a release from an entry of a listing. Raises: ReleaseError: the entry is invalid."""
+    """Parse a release in a server's list. Raises: ReleaseError: the entry is invalid."""
     values = item if isinstance(item, dict) else {}
     folder, sha256, yanked = values.get("folder"), values.get("sha256"), values.get("yanked")
     if not isinstance(folder, str) or not isinstance(sha256, str) or not isinstance(yanked, str | None):
@@ -214,7 +223,7 @@ def parse_release(item: Any, where: str) -> IndexedRelease:
         raise _invalid_entry("releases", item, where)
     stated_tier = values.get("tier")
     tier = stated_tier if isinstance(stated_tier, str) and _TIER.fullmatch(stated_tier) else ""
-    reason = None if yanked is None else yanked.encode("utf-8", "replace")  # orjson decodes no lone surrogates
+    reason = None if yanked is None else yanked.encode("utf-8", "replace")
     return IndexedRelease(folder, sha256, reason, values.get("signed") is True, tier)
 
 

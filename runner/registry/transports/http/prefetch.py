@@ -1,4 +1,4 @@
-"""Fetch many small files of a registry server at once, before they are opened one by one."""
+"""Fetch many small files of a registry server in one request, before `HttpTransport` opens them one by one."""
 
 from __future__ import annotations
 
@@ -16,39 +16,43 @@ MAX_BYTES_AT_ONCE = 16 << 20
 """Maximum number of bytes in one answer."""
 MAX_FILE_BYTES_AT_ONCE = 1 << 20
 """Maximum size of one file in an answer, in bytes. Larger files are requested one by one."""
-_LONGEST_LINE = 4_000
+_MAX_HEADER_BYTES = 4_000
+"""Maximum length of the line of JSON before each file in an answer, which has the file's path and size."""
 
 
 class FilePrefetch:
-    """Small files that are fetched before they are opened. Only the latest answer of the server is in memory."""
+    """Fetches expected files in the order in which they will be opened. Only the last answer is in memory."""
 
     def __init__(self, api: RegistryApi) -> None:
         self._api = api
         self._expected: deque[str] = deque()
-        self._waiting: set[str] = set()
+        """The expected files that were not requested yet, in order."""
+        self._unrequested: set[str] = set()
+        """The same files as in `_expected`, as a set."""
         self._fetched: dict[str, bytes] = {}
+        """The contents of the last answer that were not taken yet, by path."""
 
     def expect(self, paths: Sequence[str]) -> None:
         """Set the paths of the files that will be opened soon, in this order."""
         self._fetched.clear()
-        self._expected, self._waiting = deque(paths), set(paths)
+        self._expected, self._unrequested = deque(paths), set(paths)
 
     def take(self, path: str) -> bytes | None:
-        """Return the content of an expected file; None if the file has to be requested on its own."""
-        if path in self._waiting and path not in self._fetched:
-            while self._expected and self._expected[0] != path:  # files that were expected, but not opened
-                self._waiting.discard(self._expected.popleft())
+        """Return the content of an expected file; None if the caller must request the file itself."""
+        if path in self._unrequested and path not in self._fetched:
+            while self._expected and self._expected[0] != path:  # skip files that were expected, but not opened
+                self._unrequested.discard(self._expected.popleft())
             requested = [self._expected.popleft() for _ in range(min(MAX_FILES_AT_ONCE, len(self._expected)))]
             self._fetched = dict(self._fetch(requested))
-            self._waiting.difference_update(requested)
+            self._unrequested.difference_update(requested)
         return self._fetched.pop(path, None)
 
     def _fetch(self, requested: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Yield the path and content of each file in the server's answer, which omits large and missing files."""
+        """Yield the path and content of each requested file, except those that are too large or do not exist."""
         data = self._api.post("/files", json={"paths": requested})
         position, missing = 0, set(requested)
         while position < len(data):
-            end = data.find(b"\n", position, position + _LONGEST_LINE)
+            end = data.find(b"\n", position, position + _MAX_HEADER_BYTES)
             try:
                 header = orjson.loads(data[position : max(end, 0)])
                 path, size = header["path"], header["size"]
@@ -62,6 +66,6 @@ class FilePrefetch:
                     f"{self._api.base} sends a file that was not requested, or of the wrong size; tell its operator"
                 )
             missing.discard(path)
-            if size is not None:
+            if size is not None:  # otherwise the server omits the file
                 yield path, data[position : position + size]
                 position += size

@@ -1,7 +1,7 @@
-"""Addresses of registry servers and their tokens. Each token is sent only to its own server.
+"""Addresses of registry servers, and the access tokens for these servers.
 
-The token in `NIP_RUN_TOKEN` is only for the registry in `NIP_RUN_REGISTRY`. Other tokens are in the file where
-`nip-run login` stores them by the address of their server.
+Each token is sent only to its own server. The token in the environment variable `NIP_RUN_TOKEN` belongs to the server
+in `NIP_RUN_REGISTRY`. `nip-run login` stores other tokens in a file, by the address of their server.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from runner.base.storage.safe_files import make_folders, read_bounded
 from runner.base.text import shortened
 
 TOKEN = "NIP_RUN_TOKEN"  # noqa: S105 - a name
-"""The environment variable with the token for the registry in `NIP_RUN_REGISTRY`, and for no other."""
+"""The environment variable with the token for the server in `NIP_RUN_REGISTRY`."""
 REGISTRY = "NIP_RUN_REGISTRY"
 _MAX_BYTES = 1 << 20
 
 
 def normalize_address(address: str) -> str:
-    """Normalize the address of a server: without a default port, and without a slash at its end.
+    """Return the address of a server without a default port and without a slash at its end.
 
     Raises:
-        UsageError: it is not the address of a server, or of a remote server without TLS.
+        UsageError: it is not the address of a server, or a remote server has no TLS.
     """
     try:
         url = httpx2.URL(address)
@@ -48,7 +48,7 @@ def normalize_address(address: str) -> str:
         raise UsageError(f"not the address of a registry: {shortened(address, 200)!r}; write https://HOST")
     if url.scheme == "http" and not _is_loopback(url.host):
         raise UsageError(
-            f"{shortened(address, 200)!r} has no TLS, so others could read and change what is sent; write https://"
+            f"{shortened(address, 200)!r} has no TLS, so others could read and change the traffic; write https://"
         )
     if url.port == {"http": 80, "https": 443}[url.scheme]:
         url = url.copy_with(port=None)
@@ -63,13 +63,14 @@ def _is_loopback(host: str) -> bool:
 
 
 def token_for(base: str) -> str | None:
-    """Return the token for a server; None if there is none.
+    """Return the token for a server; None if the user has no token for it.
 
     Raises:
-        UsageError: `NIP_RUN_TOKEN` is set without `NIP_RUN_REGISTRY`; a stored token could be for another account.
+        UsageError: `NIP_RUN_TOKEN` is set without the address of a server in `NIP_RUN_REGISTRY`.
         RunError: the stored tokens cannot be read.
     """
     token, registry = os.environ.get(TOKEN, "").strip(), os.environ.get(REGISTRY, "")
+    # A stored token is not used instead: it could belong to another account than the user expects.
     if token and not registry.startswith(("http://", "https://")):
         raise UsageError(
             f"{TOKEN} is set, but {REGISTRY} does not name its server: set {REGISTRY}={base}, or unset {TOKEN}"
@@ -96,7 +97,7 @@ def tokens_file() -> Path:
 
 
 def store_token(base: str, token: str | None) -> bool:
-    """Store the token of a server, or remove the stored one if `token` is None; return whether one was stored before.
+    """Store the token for a server; if `token` is None, remove the stored one. Return whether one was stored before.
 
     Raises:
         RunError: the file cannot be written.
@@ -117,7 +118,7 @@ def store_token(base: str, token: str | None) -> bool:
 
 
 def _read_tokens() -> dict[str, str]:
-    """Return the stored tokens by the address of their server.
+    """Return the stored tokens, by the address of their server.
 
     Raises:
         RunError: the file is damaged, or other users can read it.

@@ -1,4 +1,7 @@
-"""A registry served by `nip-run serve`: read single files or many at once, and resume interrupted uploads."""
+"""The transport for registries at `https://HOST`: servers that run `nip-run serve`. `locations` creates it.
+
+It fetches files one by one or many in one request, and continues an upload after a broken connection.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +35,18 @@ MAX_FILES, MAX_RELEASES = 10_000_000, 1_000_000
 REQUEST_BYTES = 8 << 20
 """Maximum number of bytes of a file to send in one request."""
 MAX_SMALL_PAGES, SMALL_PAGE = 20, 100
-"""Maximum number of pages of a listing with fewer than `SMALL_PAGE` entries. A server sends 1,000 entries per page."""
+"""Maximum number of pages in a listing, in addition to one page for each `SMALL_PAGE` entries. A hostile server could
+send pages with few entries without end; nip-run's own server sends 1,000 entries per page."""
 _PROGRESS_BYTES = 64 << 10
-"""An upload makes progress if the server receives this many bytes, or the rest of the file."""
+"""An upload counts as making progress if the server receives this many bytes, or the rest of the file."""
 
 
 class HttpTransport:
-    """A `BulkTransport` for a server. Readers see a publish after the server has received and checked all files."""
+    """A `BulkTransport` for a server. Readers see releases after the server has received and checked all files."""
 
-    def __init__(self, place: str, *, timeouts: Timeouts | None = None) -> None:
-        """Raises: UsageError: this is not the address of a server."""
-        self._base = normalize_address(place)
+    def __init__(self, address: str, *, timeouts: Timeouts | None = None) -> None:
+        """Raises: UsageError: `address` is not the address of a server."""
+        self._base = normalize_address(address)
         self._api = RegistryApi(self._base, timeouts or Timeouts())
         self._prefetch = FilePrefetch(self._api)
 
@@ -136,7 +140,7 @@ class HttpTransport:
         raise ReleaseError(f"{self.where} {reason}").with_notes(upload.problems)
 
     def _wait_for_check(self, sizes: Mapping[str, int], upload: UploadStatus) -> UploadStatus:
-        """Return the state of an upload after the server has checked it."""
+        """Wait until the server has checked an upload, and return the upload's status."""
         timeouts, name = self._api.timeouts, upload.id
         wait, deadline = timeouts.check_again, time.monotonic() + timeouts.check_seconds
         while upload.state == CHECKING:
@@ -151,7 +155,7 @@ class HttpTransport:
         return upload
 
     def _send_file(self, sizes: Mapping[str, int], upload: str, name: str, content: Content, have: int) -> None:
-        """Send the rest of a file. After a broken connection, continue with what the server lacks."""
+        """Send a file to the server, which has the first `have` bytes. Continue after a broken connection."""
         size = sizes[name]
         progress = _Progress(self._api.timeouts, size, have)
         with open_content(content) as source:
@@ -173,18 +177,18 @@ class HttpTransport:
                     self._check_refusal(response)
                     stored = self._ask(sizes, "GET", f"/uploads/{upload}").missing.get(name)
                     if stored is None:
-                        return  # the server has all of it
+                        return  # the server has the complete file
                 if stored > size or not progress.has_time(stored):
                     raise ReleaseError(
                         f"{self.where} does not accept the rest of the file sha256:{name}; run the same command again"
                     )
                 if not is_accepted:
-                    # The server may still wait for the broken connection, or for another client with the same file.
+                    # The server may not have noticed the broken connection, or another client sends the same file.
                     progress.pause(0.0 if response is None else response.wait)
                 have = stored
 
     def _check_refusal(self, response: ApiResponse | None) -> None:
-        """Raise an error if sending a refused piece of a file again would not help."""
+        """Raise an error if the server refused a piece of a file, and would refuse it again."""
         if response is not None and response.status == 422:
             message = f"{self.where}: {response.message}; a file changed during the upload, publish again"
             raise ReleaseError(message).with_notes(response.problems)
@@ -192,7 +196,7 @@ class HttpTransport:
             self._check_status(response)
 
     def _ask(self, sizes: Mapping[str, int], method: str, path: str, **options: Any) -> UploadStatus:
-        """Send a request about an upload, and return the upload's state."""
+        """Send a request about an upload, and return the upload's status."""
         response = self._api.ask(method, path, **options)
         self._check_status(response)
         return UploadStatus.from_response(response, sizes, self.where)
@@ -212,29 +216,29 @@ class HttpTransport:
 
 
 class _Progress:
-    """The time limits for the upload of a file: for each step of progress, and for the whole file."""
+    """The time limits for the upload of a file: the time without progress, and the time for the whole file."""
 
     def __init__(self, timeouts: Timeouts, size: int, have: int) -> None:
-        self._timeouts, self._size, self._best = timeouts, size, have
+        self._timeouts, self._size, self._received = timeouts, size, have
         self._wait = timeouts.wait
-        self._end = time.monotonic() + timeouts.seconds_for(size)
-        self._deadline = time.monotonic() + timeouts.stall
+        self._deadline = time.monotonic() + timeouts.seconds_for(size)
+        self._stall_deadline = time.monotonic() + timeouts.stall
 
     def has_time(self, have: int) -> bool:
         """Record that the server has this many bytes, and return whether there is time left to send more."""
         now = time.monotonic()
-        if have >= min(self._best + _PROGRESS_BYTES, self._size) > self._best:
-            self._best, self._wait, self._deadline = have, self._timeouts.wait, now + self._timeouts.stall
-        return now <= min(self._deadline, self._end)
+        if have >= min(self._received + _PROGRESS_BYTES, self._size) > self._received:
+            self._received, self._wait, self._stall_deadline = have, self._timeouts.wait, now + self._timeouts.stall
+        return now <= min(self._stall_deadline, self._deadline)
 
     def pause(self, seconds: float) -> None:
-        """Wait before the next attempt: at least `seconds`, and longer each time without progress."""
+        """Wait before the next attempt: at least `seconds`, and longer with each attempt without progress."""
         time.sleep(max(self._wait, seconds))
         self._wait = min(self._wait * 2, self._timeouts.longest_wait)
 
 
 def _declare(path: str, content: Content, contents: dict[str, Content]) -> dict[str, Any]:
-    """Return the JSON that declares a file to the server, and add the file's content to `contents` by its hash."""
+    """Return the entry for a file in the request for an upload, and add the file to `contents` by its hash."""
     try:
         with open_content(content) as source:
             name = file_digest(source, "sha256").hexdigest()  # type: ignore[arg-type]
